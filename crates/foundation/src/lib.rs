@@ -1,0 +1,12 @@
+//! What every other crate stands on: unit types, checksums, time, and a seeded generator.
+//!
+//! Nothing here knows about any other part of Redhare, does I/O, or reads a clock.
+
+pub mod checksum;
+pub mod random;
+pub mod time;
+pub mod units;
+
+pub use random::Random;
+pub use time::Instant;
+pub use units::{BlockCount, ByteCount, Epoch, Lba};
