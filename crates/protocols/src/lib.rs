@@ -1,1 +1,5 @@
-//! Being written.
+//! NVMe and NVMe/TCP: codecs, and the connection state machines of both ends, without I/O.
+//!
+//! Nothing here knows a socket, a device, a clock or a thread: bytes and time come in as arguments.
+
+pub mod nvme;

@@ -1,0 +1,422 @@
+//! Page-aligned buffers from a pool that belongs to one thread.
+//!
+//! A [`BufferMut`] is the only view of its bytes; [`BufferMut::freeze`] makes it a [`Buffer`], which may
+//! be cloned and sliced without copying, for a write that goes to several copies. The memory goes
+//! back to the pool with the last view. Pools carve blocks out of a few large regions, so that a
+//! transport can register them once. A full pool makes callers wait: it never grows past its limit.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::rc::{Rc, Weak};
+
+use crate::context;
+use crate::sync::Notify;
+
+mod region;
+use region::Region;
+
+/// Block sizes, in bytes. A buffer is served from the smallest that holds it.
+const CLASS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Regions are this large, so that growing is rare and the blocks of one class lie together.
+const REGION_BYTES: usize = 4 << 20;
+/// The longest buffer a pool serves, in bytes.
+pub const BUFFER_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
+/// Buffers start at multiples of this many bytes, which direct I/O needs.
+pub const BUFFER_ALIGNMENT: usize = 4096;
+
+struct Block {
+    region: Rc<Region>,
+    offset: usize,
+    class: usize,
+    pool: Weak<Inner>,
+}
+
+struct Inner {
+    free: [RefCell<Vec<Rc<Block>>>; CLASS_BYTES.len()],
+    reserved_bytes: Cell<usize>,
+    limit_bytes: usize,
+    freed: Notify,
+    waiters: Cell<usize>,
+}
+
+/// A pool of buffers. Clones share it.
+#[derive(Clone)]
+pub struct BufferPool(Rc<Inner>);
+
+/// Why a buffer could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocateError {
+    /// The pool is at its limit; a buffer will come back when some I/O ends.
+    #[error("all {limit_bytes} bytes of the buffer pool are in use; wait for I/O to end or raise the limit")]
+    Exhausted {
+        /// The pool's limit, in bytes.
+        limit_bytes: usize,
+    },
+    /// No pool serves buffers of this length.
+    #[error(
+        "a buffer of {length_bytes} bytes was asked for; the most is {BUFFER_BYTES_MAX}: split the request"
+    )]
+    TooLong {
+        /// The length asked for, in bytes.
+        length_bytes: usize,
+    },
+}
+
+impl BufferPool {
+    /// An empty pool that reserves at most `limit_bytes` (rounded up to whole regions of 4 MiB).
+    pub fn new(limit_bytes: usize) -> Self {
+        Self(Rc::new(Inner {
+            free: Default::default(),
+            reserved_bytes: Cell::new(0),
+            limit_bytes: limit_bytes.next_multiple_of(REGION_BYTES),
+            freed: Notify::new(),
+            waiters: Cell::new(0),
+        }))
+    }
+
+    /// The pool of the running reactor.
+    ///
+    /// # Panics
+    /// Outside a reactor.
+    pub fn current() -> Self {
+        context::with(|context| context.pool.clone())
+    }
+
+    /// A buffer of `length_bytes`, without waiting. Its contents are what its last user left.
+    pub fn try_allocate(&self, length_bytes: usize) -> Result<BufferMut, AllocateError> {
+        let class = CLASS_BYTES
+            .iter()
+            .position(|&bytes| length_bytes <= bytes)
+            .ok_or(AllocateError::TooLong { length_bytes })?;
+        let free = self.0.free[class].borrow_mut().pop();
+        let block = match free {
+            Some(block) => block,
+            None => self.grow(class)?,
+        };
+        Ok(BufferMut {
+            view: View {
+                block: Some(block),
+                start: 0,
+                length: length_bytes,
+            },
+        })
+    }
+
+    /// A buffer of `length_bytes`; waits while the pool is exhausted.
+    pub async fn allocate(&self, length_bytes: usize) -> Result<BufferMut, AllocateError> {
+        loop {
+            let freed = self.0.freed.changed();
+            match self.try_allocate(length_bytes) {
+                Err(AllocateError::Exhausted { .. }) => {
+                    let _waiter = Waiter::new(&self.0.waiters);
+                    freed.await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Memory taken from the system so far, in bytes.
+    pub fn reserved_bytes(&self) -> usize {
+        self.0.reserved_bytes.get()
+    }
+
+    fn grow(&self, class: usize) -> Result<Rc<Block>, AllocateError> {
+        let inner = &self.0;
+        if inner.reserved_bytes.get() + REGION_BYTES > inner.limit_bytes {
+            return Err(AllocateError::Exhausted {
+                limit_bytes: inner.limit_bytes,
+            });
+        }
+        inner
+            .reserved_bytes
+            .set(inner.reserved_bytes.get() + REGION_BYTES);
+        let region = Rc::new(Region::new(REGION_BYTES, BUFFER_ALIGNMENT));
+        let mut free = inner.free[class].borrow_mut();
+        // Descending, so that the first pops come from the region's start.
+        free.extend((0..REGION_BYTES / CLASS_BYTES[class]).rev().map(|index| {
+            let offset = index * CLASS_BYTES[class];
+            Rc::new(Block {
+                region: region.clone(),
+                offset,
+                class,
+                pool: Rc::downgrade(inner),
+            })
+        }));
+        Ok(free.pop().expect("a region holds at least one block"))
+    }
+}
+
+struct Waiter<'a>(&'a Cell<usize>);
+
+impl<'a> Waiter<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A range of a block, counted through the block's `Rc`.
+struct View {
+    /// Absent only for empty views and while being dropped.
+    block: Option<Rc<Block>>,
+    start: usize,
+    length: usize,
+}
+
+impl View {
+    fn pointer(&self) -> *mut u8 {
+        match &self.block {
+            Some(block) => block.region.pointer_at(block.offset + self.start),
+            None => std::ptr::NonNull::dangling().as_ptr(),
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> View {
+        assert!(
+            range.start <= range.end && range.end <= self.length,
+            "the part {range:?} lies outside a buffer of {} bytes",
+            self.length
+        );
+        View {
+            block: self.block.clone(),
+            start: self.start + range.start,
+            length: range.end - range.start,
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        if Rc::strong_count(&block) > 1 {
+            return;
+        }
+        let Some(pool) = block.pool.upgrade() else { return };
+        pool.free[block.class].borrow_mut().push(block);
+        if pool.waiters.get() > 0 {
+            pool.freed.notify();
+        }
+    }
+}
+
+/// The only view of some bytes: they may be written.
+pub struct BufferMut {
+    view: View,
+}
+
+/// A shared view of bytes that no longer change. Cloning and slicing copy nothing.
+pub struct Buffer {
+    view: View,
+}
+
+impl BufferMut {
+    /// A buffer of no bytes.
+    pub fn empty() -> Self {
+        Self {
+            view: View {
+                block: None,
+                start: 0,
+                length: 0,
+            },
+        }
+    }
+
+    /// Gives up the right to write.
+    pub fn freeze(self) -> Buffer {
+        Buffer { view: self.view }
+    }
+
+    /// Splits off the first `length` bytes; `self` keeps the rest.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    pub fn split_to(&mut self, length: usize) -> BufferMut {
+        let head = self.view.part(0..length);
+        self.view.start += length;
+        self.view.length -= length;
+        BufferMut { view: head }
+    }
+
+    /// Puts two neighbours from the same block together again, or gives both back.
+    pub fn join(self, next: BufferMut) -> Result<BufferMut, (BufferMut, BufferMut)> {
+        if next.is_empty() {
+            return Ok(self);
+        }
+        if self.is_empty() {
+            return Ok(next);
+        }
+        let same = match (&self.view.block, &next.view.block) {
+            (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+            _ => false,
+        };
+        if !same || self.view.start + self.view.length != next.view.start {
+            return Err((self, next));
+        }
+        let mut joined = self;
+        joined.view.length += next.view.length;
+        Ok(joined)
+    }
+
+    /// Cuts the buffer down to its first `length` bytes; no effect if it is not longer.
+    pub fn truncate(&mut self, length: usize) {
+        self.view.length = self.view.length.min(length);
+    }
+
+    /// Address and length for the kernel; valid while this buffer lives.
+    pub(crate) fn raw_parts(&mut self) -> (*mut u8, usize) {
+        (self.view.pointer(), self.view.length)
+    }
+}
+
+impl Buffer {
+    /// A buffer of no bytes.
+    pub fn empty() -> Self {
+        BufferMut::empty().freeze()
+    }
+
+    /// A view of a part.
+    ///
+    /// # Panics
+    /// If the range lies outside.
+    pub fn slice(&self, range: Range<usize>) -> Buffer {
+        Buffer {
+            view: self.view.part(range),
+        }
+    }
+
+    /// Makes the bytes writable if no other view of the block is left; otherwise gives itself back.
+    pub fn try_into_mut(self) -> Result<BufferMut, Buffer> {
+        match &self.view.block {
+            Some(block) if Rc::strong_count(block) > 1 => Err(self),
+            _ => Ok(BufferMut { view: self.view }),
+        }
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        self.slice(0..self.view.length)
+    }
+}
+
+impl Deref for BufferMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the view lies inside its block (checked where views are made), blocks are always
+        // initialised (regions start zeroed), and no other view covers these bytes.
+        unsafe { std::slice::from_raw_parts(self.view.pointer(), self.view.length) }
+    }
+}
+
+impl DerefMut for BufferMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; a BufferMut is made only by the pool or by splitting another, so
+        // it is the only view of these bytes.
+        unsafe { std::slice::from_raw_parts_mut(self.view.pointer(), self.view.length) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the view lies inside its initialised block, and frozen bytes are never written
+        // while a shared view exists.
+        unsafe { std::slice::from_raw_parts(self.view.pointer(), self.view.length) }
+    }
+}
+
+impl From<BufferMut> for Buffer {
+    fn from(buffer: BufferMut) -> Buffer {
+        buffer.freeze()
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufferMut({} bytes)", self.len())
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_share_and_return_their_block() {
+        let pool = BufferPool::new(REGION_BYTES);
+        let mut buffer = pool.try_allocate(10_000).unwrap();
+        buffer[9_999] = 7;
+        let address = buffer.as_ptr();
+        assert_eq!(address as usize % BUFFER_ALIGNMENT, 0);
+        let shared = buffer.freeze();
+        let tail = shared.slice(9_990..10_000);
+        drop(shared);
+        assert_eq!(tail[9], 7);
+        let other = pool.try_allocate(10_000).unwrap();
+        assert_ne!(other.as_ptr(), address);
+        drop(tail);
+        assert_eq!(pool.try_allocate(10_000).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn parts_split_and_join() {
+        let pool = BufferPool::new(REGION_BYTES);
+        let mut rest = pool.try_allocate(100).unwrap();
+        for (i, byte) in rest.iter_mut().enumerate() {
+            *byte = i as u8;
+        }
+        let head = rest.split_to(40);
+        assert_eq!((head.len(), rest.len(), rest[0]), (40, 60, 40));
+        let (rest, head) = rest.join(head).unwrap_err();
+        let whole = head.join(rest).unwrap();
+        assert!(whole.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+        let frozen = whole.freeze();
+        let again = frozen.clone();
+        let frozen = frozen.try_into_mut().unwrap_err();
+        drop(again);
+        assert!(frozen.try_into_mut().is_ok());
+    }
+
+    #[test]
+    fn a_full_pool_says_so_and_never_grows() {
+        let pool = BufferPool::new(1);
+        let held: Vec<_> = (0..4)
+            .map(|_| pool.try_allocate(BUFFER_BYTES_MAX).unwrap())
+            .collect();
+        let limit_bytes = REGION_BYTES;
+        assert_eq!(
+            pool.try_allocate(1).unwrap_err(),
+            AllocateError::Exhausted { limit_bytes }
+        );
+        assert_eq!(pool.reserved_bytes(), REGION_BYTES);
+        drop(held);
+        assert!(pool.try_allocate(BUFFER_BYTES_MAX).is_ok());
+        let length_bytes = BUFFER_BYTES_MAX + 1;
+        assert_eq!(
+            pool.try_allocate(length_bytes).unwrap_err(),
+            AllocateError::TooLong { length_bytes }
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "lies outside")]
+    fn a_part_outside_is_refused() {
+        BufferPool::new(1).try_allocate(10).unwrap().freeze().slice(5..11);
+    }
+}

@@ -1,0 +1,110 @@
+//! Several reactors, one a thread, each pinned to a core if asked.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+
+use crate::context;
+use crate::executor::{self, Shared};
+use crate::mailbox::{MailboxSender, mailbox};
+use crate::runtime::{self, Config, StartError};
+use crate::sys;
+
+/// Sends work to one reactor from any thread.
+#[derive(Clone)]
+pub struct CoreHandle {
+    shared: Arc<Shared>,
+}
+
+impl CoreHandle {
+    /// The handle of this thread's reactor.
+    ///
+    /// # Panics
+    /// Outside a reactor.
+    pub fn current() -> Self {
+        Self {
+            shared: context::with(|context| context.executor.shared.clone()),
+        }
+    }
+
+    /// Starts a task on that reactor: `make` runs there. Dropped unrun if the reactor has ended.
+    pub fn spawn<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F + Send + 'static) {
+        self.shared
+            .inject(Box::new(move || drop(executor::spawn(make()))));
+    }
+}
+
+/// Reactors on threads of their own, until dropped.
+pub struct Cores {
+    cores: Vec<Core>,
+}
+
+struct Core {
+    handle: CoreHandle,
+    stop: Option<MailboxSender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Cores {
+    /// Starts `count` reactors. With `cpus` given, the n-th is pinned to the n-th of them.
+    pub fn start(count: usize, cpus: Option<&[usize]>, config: &Config) -> Result<Self, StartError> {
+        let mut cores = Vec::with_capacity(count);
+        for index in 0..count {
+            let cpu = cpus.and_then(|cpus| cpus.get(index % cpus.len().max(1)).copied());
+            cores.push(Core::start(index, cpu, config.clone())?);
+        }
+        Ok(Self { cores })
+    }
+
+    /// The reactors' handles, in order.
+    pub fn handles(&self) -> impl Iterator<Item = &CoreHandle> {
+        self.cores.iter().map(|core| &core.handle)
+    }
+}
+
+impl Core {
+    fn start(index: usize, cpu: Option<usize>, config: Config) -> Result<Self, StartError> {
+        let (started, starting) = mpsc::channel();
+        let report = started.clone();
+        let (stop, mut stopped) = mailbox::<()>(1);
+        let thread = thread::Builder::new()
+            .name(format!("reactor-{index}"))
+            .spawn(move || {
+                if let Some(cpu) = cpu
+                    && let Err(error) = sys::pin_to_cpu(cpu)
+                {
+                    drop(report.send(Err(StartError { source: error })));
+                    return;
+                }
+                let outcome = runtime::run(&config, async {
+                    drop(report.send(Ok(CoreHandle::current())));
+                    stopped.recv().await;
+                });
+                if let Err(error) = outcome {
+                    drop(started.send(Err(error)));
+                }
+            })?;
+        let gone = || StartError {
+            source: io::Error::other("the reactor's thread ended before it began"),
+        };
+        let handle = starting.recv().map_err(|_| gone())??;
+        Ok(Self {
+            handle,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // The reactor's main future ends when the last sender is gone.
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; there is nothing to add here.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Files and block devices, by offset.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::buffer::{Buffer, BufferMut};
+use crate::context::{self, Backend};
+use crate::sim::disk::SimulatedFile;
+use crate::sys::{self, Ring};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Allow writes; reads always are.
+    pub write: bool,
+    /// Make the file if it is missing.
+    pub create: bool,
+    /// Pass the page cache by (`O_DIRECT`): offsets, lengths and buffers must be multiples of the
+    /// device's block.
+    pub direct: bool,
+}
+
+/// An open file. Clones share it.
+#[derive(Clone)]
+pub struct File {
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Ring(Rc<Ring>, Rc<OwnedFd>),
+    Simulated(SimulatedFile),
+}
+
+impl File {
+    /// Opens `path`. Blocks for as long as the kernel takes to look the name up.
+    pub fn open(path: &Path, options: OpenOptions) -> io::Result<Self> {
+        let kind = match context::with(|context| context.backend.clone()) {
+            Backend::Ring(ring) => {
+                let file = std::fs::OpenOptions::new()
+                    .read(true)
+                    .write(options.write)
+                    .create(options.create)
+                    .custom_flags(libc::O_CLOEXEC | if options.direct { libc::O_DIRECT } else { 0 })
+                    .open(path)?;
+                Kind::Ring(ring, Rc::new(file.into()))
+            }
+            Backend::Simulated(world) => Kind::Simulated(world.open(path, options)?),
+        };
+        Ok(Self { kind })
+    }
+
+    /// Length of a file or block device, in bytes. Blocks briefly.
+    pub fn length_bytes(&self) -> io::Result<u64> {
+        match &self.kind {
+            Kind::Ring(_, fd) => {
+                // Seeking to the end works for files and block devices alike, and nobody uses the position.
+                let mut file = std::fs::File::from(fd.try_clone()?);
+                io::Seek::seek(&mut file, io::SeekFrom::End(0))
+            }
+            Kind::Simulated(file) => Ok(file.length_bytes()),
+        }
+    }
+
+    /// Sets a file's length. Blocks briefly.
+    pub fn set_length_bytes(&self, length_bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(_, fd) => std::fs::File::from(fd.try_clone()?).set_len(length_bytes),
+            Kind::Simulated(file) => file.set_length_bytes(length_bytes),
+        }
+    }
+
+    /// Takes the exclusive lock that ends with the last descriptor (`flock`), or fails at once if
+    /// another process holds it.
+    pub fn try_lock(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(_, fd) => match std::fs::File::from(fd.try_clone()?).try_lock() {
+                Ok(()) => Ok(()),
+                Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+                Err(std::fs::TryLockError::Error(error)) => Err(error),
+            },
+            Kind::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Fills `buffer` from `offset`. Reading past the end is an `UnexpectedEof` error.
+    pub async fn read_at(&self, mut buffer: BufferMut, offset: u64) -> (io::Result<()>, BufferMut) {
+        match &self.kind {
+            Kind::Ring(ring, fd) => {
+                let wanted = buffer.len();
+                let (result, returned) = sys::read_at(ring, fd, buffer, offset).await;
+                match result {
+                    Ok(count) if count as usize == wanted => (Ok(()), returned),
+                    Ok(0) => (Err(io::ErrorKind::UnexpectedEof.into()), returned),
+                    Ok(count) => self.read_rest(returned, count as usize, offset).await,
+                    Err(error) => (Err(error), returned),
+                }
+            }
+            Kind::Simulated(file) => {
+                let result = file.read_at(&mut buffer, offset).await;
+                (result, buffer)
+            }
+        }
+    }
+
+    /// A short read: rare, so it may be slow. Reads the rest into a part of the same buffer.
+    async fn read_rest(
+        &self,
+        mut buffer: BufferMut,
+        done: usize,
+        offset: u64,
+    ) -> (io::Result<()>, BufferMut) {
+        let head = buffer.split_to(done);
+        let (result, rest) = Box::pin(self.read_at(buffer, offset + done as u64)).await;
+        let whole = head.join(rest).expect("the parts come from one buffer");
+        (result, whole)
+    }
+
+    /// Writes all of `buffer` at `offset`. Durable only after [`File::sync_data`].
+    pub async fn write_at(&self, buffer: Buffer, offset: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(ring, fd) => {
+                let mut rest = buffer;
+                let mut offset = offset;
+                while !rest.is_empty() {
+                    let (result, returned) = sys::write_at(ring, fd, rest, offset).await;
+                    let count = result?;
+                    if count == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                    offset += u64::from(count);
+                    rest = returned.slice(count as usize..returned.len());
+                }
+                Ok(())
+            }
+            Kind::Simulated(file) => file.write_at(&buffer, offset).await,
+        }
+    }
+
+    /// Makes every write that ended before this call durable.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(ring, fd) => sys::sync_data(ring, fd).await,
+            Kind::Simulated(file) => file.sync_data().await,
+        }
+    }
+
+    /// Makes a range read zeros and gives its space back where the file system can.
+    pub async fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(ring, fd) => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                sys::allocate(ring, fd, mode, offset, length).await
+            }
+            Kind::Simulated(file) => file.punch_hole(offset, length).await,
+        }
+    }
+
+    /// The descriptor's number, for messages and `ioctl`s of the layer above; `None` in a simulation.
+    pub fn raw_descriptor(&self) -> Option<i32> {
+        match &self.kind {
+            Kind::Ring(_, fd) => Some(fd.as_raw_fd()),
+            Kind::Simulated(_) => None,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A reactor of one thread on a ring of its own.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::buffer::BufferPool;
+use crate::context::{self, Backend, Context};
+use crate::executor::Executor;
+use crate::sys::{self, Ring, RingConfig, WakeFd};
+use crate::time::Timers;
+
+/// Tasks polled before the ring gets its turn, so that a busy task cannot starve the network.
+const TASKS_PER_TURN: usize = 256;
+
+/// How a reactor runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long an idle reactor polls before it sleeps in the kernel. Zero never polls;
+    /// [`Duration::MAX`] never sleeps.
+    pub spin: Duration,
+    /// The buffer pool's limit, in bytes. Memory is taken as it is needed.
+    pub buffer_bytes: usize,
+    /// Submission queue entries, at most; the ring works with any number.
+    pub ring_entries: u32,
+    /// Receive buffers that the connections of this reactor share; a power of two.
+    pub receive_buffers: u16,
+    /// Length of a receive buffer, in bytes.
+    pub receive_buffer_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            spin: Duration::from_micros(50),
+            buffer_bytes: 256 << 20,
+            ring_entries: 256,
+            receive_buffers: 64,
+            receive_buffer_bytes: 32 << 10,
+        }
+    }
+}
+
+/// Why a reactor could not start.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot start a reactor: io_uring_setup failed ({source}); Redhare needs Linux 6.1 or newer with io_uring allowed \
+     (sysctl kernel.io_uring_disabled=0, and no seccomp filter against it): run \"redhare doctor\""
+)]
+pub struct StartError {
+    /// The kernel's answer.
+    #[from]
+    pub source: io::Error,
+}
+
+/// Whether this machine can run a reactor; the error says what is missing.
+pub fn probe() -> Result<(), StartError> {
+    sys::probe().map_err(StartError::from)
+}
+
+/// Runs `future` on this thread until it ends, with all tasks it spawns; then drops them and waits for
+/// the kernel to let go of their buffers.
+///
+/// # Panics
+/// If a reactor already runs on this thread.
+pub fn run<T>(config: &Config, future: impl Future<Output = T>) -> Result<T, StartError> {
+    assert!(
+        context::try_with(|_| ()).is_none(),
+        "a reactor already runs on this thread"
+    );
+    let wake = WakeFd::new()?;
+    let ring_config = RingConfig {
+        entries: config.ring_entries,
+        receive_buffers: config.receive_buffers,
+        receive_buffer_bytes: config.receive_buffer_bytes,
+    };
+    let ring = Ring::new(&ring_config, wake.clone())?;
+    let context = Rc::new(Context {
+        executor: Executor::new(move || wake.ring()),
+        timers: Timers::default(),
+        pool: BufferPool::new(config.buffer_bytes),
+        backend: Backend::Ring(ring.clone()),
+    });
+    let _guard = context::enter(context.clone());
+    let result = drive(&context, &ring, config.spin, future);
+    context.executor.kill_group(None);
+    if !ring.drain() {
+        // The kernel still holds some operation's memory: give that memory up rather than reuse it.
+        std::mem::forget(ring);
+    }
+    Ok(result)
+}
+
+/// The main future runs as a task like any other, so that it may borrow nothing from the caller's
+/// stack longer than `drive` itself: it is polled in place and woken through a small relay task.
+fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let main = Rc::new(MainState {
+        woken: Cell::new(true),
+        waker: RefCell::new(None),
+    });
+    let relay = main.clone();
+    // The relay task lends its waker to the main future and notes each wake-up.
+    context.executor.spawn(
+        0,
+        Box::pin(poll_fn(move |cx| {
+            *relay.waker.borrow_mut() = Some(cx.waker().clone());
+            relay.woken.set(true);
+            Poll::Pending
+        })),
+    );
+    let mut idle_since = None;
+    loop {
+        context.executor.accept_remote();
+        context.executor.run_ready(TASKS_PER_TURN);
+        if main.woken.replace(false) {
+            let waker = main.waker.borrow().clone().expect("the relay task ran first");
+            if let Poll::Ready(result) = future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+                return result;
+            }
+        }
+        let moved = ring.turn();
+        let next = context.timers.next();
+        let now = (next.is_some() || !moved).then(|| ring.now());
+        if let (Some(next), Some(now)) = (next, now)
+            && next <= now
+        {
+            context.timers.fire(now);
+        }
+        if moved || context.executor.ready_count() > 0 || context.executor.shared.has_remote() {
+            idle_since = None;
+            continue;
+        }
+        let now = now.unwrap_or_else(|| ring.now());
+        let since = *idle_since.get_or_insert(now);
+        if now - since < spin {
+            std::hint::spin_loop();
+            continue;
+        }
+        if context.executor.shared.prepare_sleep() {
+            ring.wait(context.timers.next().map(|at| at - now));
+            context.executor.shared.awake();
+        }
+        idle_since = None;
+    }
+}
+
+struct MainState {
+    woken: Cell<bool>,
+    waker: RefCell<Option<std::task::Waker>>,
+}
+
+/// Lets every other ready task run before this one goes on.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
