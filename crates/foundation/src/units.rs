@@ -73,7 +73,7 @@ impl fmt::Display for ByteCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, unit) in BINARY_UNITS {
             if self.0 >= unit.0 {
-                let text = if self.0 % unit.0 == 0 {
+                let text = if self.0.is_multiple_of(unit.0) {
                     format!("{} {name}", self.0 / unit.0)
                 } else {
                     format!("{:.1} {name}", self.0 as f64 / unit.0 as f64)
