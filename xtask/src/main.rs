@@ -1,1 +1,151 @@
-fn main() {}
+//! The one door for developers: `cargo xtask COMMAND`.
+//!
+//! Every command's entry is a row of [`COMMANDS`]; the work is in the module of its name. Exit
+//! status: 0 all is well, 1 a check or test failed, 2 the command cannot run (wrong arguments,
+//! nothing to run yet).
+
+mod check;
+mod doors;
+mod floors;
+mod forbidden;
+mod formats;
+mod guests;
+mod licences;
+mod metadata;
+mod netns;
+mod process;
+mod rust_text;
+mod sources;
+mod test;
+mod tests_result;
+
+use std::process::ExitCode;
+
+/// How a command ended.
+pub(crate) enum Outcome {
+    /// All is well.
+    Passed,
+    /// A check or a test failed; what and why has been printed.
+    Failed,
+    /// The command could not run; the text says why and what to do.
+    Unusable(String),
+}
+
+struct Command {
+    name: &'static str,
+    arguments: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Outcome,
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "check",
+        arguments: "",
+        about: "formatting, lints, floors, licences, rules for sources and format tables",
+        run: check::run,
+    },
+    Command {
+        name: "test",
+        arguments: "",
+        about: "every test, guest tests included",
+        run: test::run,
+    },
+    Command {
+        name: "ci",
+        arguments: "",
+        about: "check, then test, where a skipped test is a failure",
+        run: ci,
+    },
+    Command {
+        name: "sim",
+        arguments: "--seed N | --seeds N | --hours H",
+        about: "whole clusters in one thread from a seed",
+        run: doors::simulate,
+    },
+    Command {
+        name: "fuzz",
+        arguments: "[--seconds N]",
+        about: "feed noise to every decoder",
+        run: doors::fuzz,
+    },
+    Command {
+        name: "bench",
+        arguments: "[ARGUMENT...]",
+        about: "measure, and compare with the promises",
+        run: doors::bench,
+    },
+    Command {
+        name: "demo",
+        arguments: "[ARGUMENT...]",
+        about: "a cluster, real files, a node killed",
+        run: doors::demo,
+    },
+    Command {
+        name: "soak",
+        arguments: "[--hours H]",
+        about: "hours under faults",
+        run: doors::soak,
+    },
+    Command {
+        name: "netns",
+        arguments: "-- COMMAND [ARGUMENT...]",
+        about: "run in a private network namespace with reno, for measuring",
+        run: netns::run,
+    },
+    Command {
+        name: "help",
+        arguments: "",
+        about: "show this list",
+        run: help,
+    },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (name, rest) = match arguments.split_first() {
+        None => ("help", &[][..]),
+        Some((first, _)) if first == "-h" || first == "--help" => ("help", &[][..]),
+        Some((first, rest)) => (first.as_str(), rest),
+    };
+    let outcome = match COMMANDS.iter().find(|command| command.name == name) {
+        Some(command) => (command.run)(rest),
+        None => Outcome::Unusable(format!("no command '{name}'; there are:\n{}", list())),
+    };
+    match outcome {
+        Outcome::Passed => ExitCode::SUCCESS,
+        Outcome::Failed => ExitCode::from(1),
+        Outcome::Unusable(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn list() -> String {
+    let line = |command: &Command| {
+        let usage = format!("{} {}", command.name, command.arguments);
+        format!("  cargo xtask {usage:<38} {}", command.about)
+    };
+    COMMANDS.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn help(_: &[String]) -> Outcome {
+    println!("{}", list());
+    Outcome::Passed
+}
+
+fn ci(arguments: &[String]) -> Outcome {
+    match check::run(arguments) {
+        Outcome::Passed => test::run_strictly(),
+        other => other,
+    }
+}
+
+/// An outcome for a command that takes no arguments but got some.
+pub(crate) fn refuse_arguments(command: &str, arguments: &[String]) -> Option<Outcome> {
+    let first = arguments.first()?;
+    Some(Outcome::Unusable(format!(
+        "{command} takes no arguments, but got '{first}'; leave it out"
+    )))
+}

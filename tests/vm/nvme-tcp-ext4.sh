@@ -1,0 +1,122 @@
+#!/bin/bash
+# nvme-tcp-ext4.sh REDHARE-BINARY | --against-kernel
+#
+# A stock kernel in a guest discovers `redhare target` on this machine's
+# loopback, makes ext4, copies a tree, reconnects and compares; then queues,
+# digests, fio with verification and the admin commands of nvme-cli.  The steps
+# are in guest-nvme-tcp-ext4.  --against-kernel runs the same steps against the
+# kernel's own target inside the guest, and proves that they can fail.
+#
+# Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
+# reason and the remedy on the last line), another: failed.
+# LIMIT_SECONDS bounds the guest (default 900; a quiet machine needs about 60),
+# FILES is how many files to copy (default 2000), FIO_SECONDS how long fio runs.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "$0")")
+limit=${LIMIT_SECONDS:-900}
+
+# The only lines that know how a target is configured and started.
+start_target() { # BINARY PORT DIRECTORY
+    cat > "$3/target.toml" <<TOML
+[nvme_tcp]
+listen = "127.0.0.1:$2"
+
+[[namespace]]
+subsystem = "nqn.2025-01.io.redhare:vm-test"
+nsid = 1
+memory = "256 MiB"
+TOML
+    exec "$1" target --config "$3/target.toml"
+}
+
+usage() { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
+skip() { echo "SKIP: $*"; exit 77; }
+[ $# = 1 ] || usage
+
+# The guest uses this machine's programs.
+while read -r tool package; do
+    command -v "$tool" > /dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "$tool" > /dev/null ||
+        skip "no command '$tool': apt-get install $package"
+done <<LIST
+qemu-system-x86_64 qemu-system-x86
+nvme nvme-cli
+fio fio
+mkfs.ext4 e2fsprogs
+ss iproute2
+LIST
+export PATH=$PATH:/usr/sbin:/sbin
+"$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/redhare-vm-test.XXXXXX")
+target=
+finish() {
+    [ -z "$target" ] || { kill "$target" 2> /dev/null || true; wait "$target" 2> /dev/null || true; }
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+# The files to copy, with their checksums as read outside the guest.  Names with
+# blanks or worse are left out; the list is the same on every run.
+choose_files() {
+    local directories=() directory
+    for directory in /usr/share/doc /usr/share/perl /usr/share/zoneinfo /usr/include /usr/share/misc; do
+        [ ! -d "$directory" ] || directories+=("${directory#/}")
+    done
+    cd /
+    find "${directories[@]}" -xdev -type f -readable -size -129k -regex '[-_.+a-zA-Z0-9/]*' | LC_ALL=C sort |
+        awk -v limit="${FILES:-2000}" 'NR <= limit' | xargs sha256sum > "$work/sums"
+    [ "$(wc -l < "$work/sums")" -ge 100 ] ||
+        { echo "nvme-tcp-ext4: fewer than 100 files below /usr/share to copy" >&2; exit 1; }
+}
+
+run_guest() { # VARIABLE=VALUE...
+    local status=0
+    "$here/vm-run" -t "$limit" -m 2048 -c 2 --file "$here/guest-nvme-tcp-ext4" --file "$work/sums" -- \
+        env "$@" FIO_SECONDS="${FIO_SECONDS:-5}" \
+        bash /run/vmrun/files/guest-nvme-tcp-ext4 || status=$?
+    return "$status"
+}
+
+(choose_files)
+if [ "$1" = --against-kernel ]; then
+    run_guest ADDRESS=127.0.0.1 PORT=4420 SELF_TEST=1
+    exit
+fi
+
+binary=$1
+[ -x "$binary" ] || { echo "nvme-tcp-ext4: no program at $binary" >&2; exit 2; }
+listening() { ss -Hltn "sport = :$1" | grep -q .; }
+port=
+for _ in $(seq 100); do
+    port=$((20000 + RANDOM % 10000))   # below the range of ephemeral ports
+    listening "$port" || break
+    port=
+done
+[ -n "$port" ] || { echo "nvme-tcp-ext4: no free port between 20000 and 30000" >&2; exit 1; }
+
+start_target "$binary" "$port" "$work" > "$work/target.log" 2>&1 &
+target=$!
+for _ in $(seq 300); do
+    listening "$port" && break
+    kill -0 "$target" 2> /dev/null || break
+    sleep 0.1
+done
+if ! listening "$port"; then
+    echo "nvme-tcp-ext4: the target does not listen on 127.0.0.1:$port after 30 s; its output:" >&2
+    cat "$work/target.log" >&2
+    exit 1
+fi
+
+status=0
+run_guest ADDRESS=10.0.2.2 PORT="$port" || status=$?
+if ! kill -0 "$target" 2> /dev/null; then
+    echo "nvme-tcp-ext4: the target ended during the test" >&2
+    status=1
+fi
+if [ "$status" != 0 ]; then
+    echo "--- the target's last output" >&2
+    tail -n 60 "$work/target.log" >&2
+fi
+exit "$status"

@@ -1,0 +1,221 @@
+//! `sim`, `fuzz`, `bench`, `demo` and `soak`: which programs stand behind each door.
+//!
+//! A door opens as soon as one of its rows in the tables below can run; until then it says that
+//! there is nothing, with exit status 2.
+
+use std::path::Path;
+
+use crate::process::{cargo, status, workspace_root};
+use crate::tests_result::Counts;
+use crate::{Outcome, test};
+
+/// One cargo command behind a door.
+struct Row {
+    /// A file of the workspace; the row waits until it exists.
+    needs: &'static str,
+    /// Arguments of cargo. Those given to the door follow.
+    cargo: &'static [&'static str],
+    /// Whether it runs tests, of which at least one has to pass.
+    is_test: bool,
+}
+
+/// Read `REDHARE_SEED` (one seed to replay), `REDHARE_SEEDS` (how many to try) or `REDHARE_HOURS`
+/// (how long to go on); exactly one of them is set.
+const SIMULATIONS: &[Row] = &[Row {
+    needs: "crates/volume/tests/simulation.rs",
+    cargo: &[
+        "test",
+        "--release",
+        "-p",
+        "redhare-volume",
+        "--test",
+        "simulation",
+    ],
+    is_test: true,
+}];
+
+/// Read `REDHARE_SECONDS` when it is set: how long each decoder is fed.
+const FUZZERS: &[Row] = &[];
+
+const BENCHES: &[Row] = &[];
+
+/// Read `DIR` and `KEEP`, which come from `make demo`.
+const DEMOS: &[Row] = &[];
+
+/// Read `REDHARE_HOURS` when it is set.
+const SOAKS: &[Row] = &[];
+
+/// `cargo xtask sim --seed N | --seeds N | --hours H`
+pub(crate) fn simulate(arguments: &[String]) -> Outcome {
+    let options = [
+        ("--seed", "REDHARE_SEED", true),
+        ("--seeds", "REDHARE_SEEDS", true),
+        ("--hours", "REDHARE_HOURS", false),
+    ];
+    match one_option(arguments, &options) {
+        Ok(Some(setting)) => open("simulator", SIMULATIONS, &[], &[setting]),
+        Ok(None) => Outcome::Unusable("say which: sim --seed N | --seeds N | --hours H".to_owned()),
+        Err(why) => Outcome::Unusable(format!("{why}; usage: sim --seed N | --seeds N | --hours H")),
+    }
+}
+
+/// `cargo xtask fuzz [--seconds N]`
+pub(crate) fn fuzz(arguments: &[String]) -> Outcome {
+    match one_option(arguments, &[("--seconds", "REDHARE_SECONDS", true)]) {
+        Ok(setting) => open("fuzz", FUZZERS, &[], setting.as_slice()),
+        Err(why) => Outcome::Unusable(format!("{why}; usage: fuzz [--seconds N]")),
+    }
+}
+
+/// `cargo xtask bench [ARGUMENT...]`
+pub(crate) fn bench(arguments: &[String]) -> Outcome {
+    open("bench", BENCHES, arguments, &[])
+}
+
+/// `cargo xtask demo [ARGUMENT...]`
+pub(crate) fn demo(arguments: &[String]) -> Outcome {
+    open("demo", DEMOS, arguments, &[])
+}
+
+/// `cargo xtask soak [--hours H]`
+pub(crate) fn soak(arguments: &[String]) -> Outcome {
+    let from_make = std::env::var("HOURS").ok().filter(|hours| !hours.is_empty());
+    let given = match (arguments, from_make) {
+        ([], Some(hours)) => vec!["--hours".to_owned(), hours],
+        (arguments, _) => arguments.to_vec(),
+    };
+    match one_option(&given, &[("--hours", "REDHARE_HOURS", false)]) {
+        Ok(setting) => open("soak", SOAKS, &[], setting.as_slice()),
+        Err(why) => Outcome::Unusable(format!("{why}; usage: soak [--hours H]")),
+    }
+}
+
+type Setting = (&'static str, String);
+
+/// Reads at most one option with a number and returns the environment variable it stands for.
+/// Each option is (name, variable, whether the number is whole).
+fn one_option(
+    arguments: &[String],
+    options: &[(&'static str, &'static str, bool)],
+) -> Result<Option<Setting>, String> {
+    let (name, value) = match arguments {
+        [] => return Ok(None),
+        [name] => return Err(format!("{name} needs a number")),
+        [name, value] => (name, value),
+        [_, _, third, ..] => return Err(format!("'{third}' is too much")),
+    };
+    let Some((_, variable, is_whole)) = options.iter().find(|(option, _, _)| option == name) else {
+        return Err(format!("no option '{name}'"));
+    };
+    let is_good = if *is_whole {
+        value.parse::<u64>().is_ok()
+    } else {
+        value
+            .parse::<f64>()
+            .is_ok_and(|hours| hours.is_finite() && hours > 0.0)
+    };
+    if !is_good {
+        let wanted = if *is_whole {
+            "a whole number of 64 bits"
+        } else {
+            "a positive number"
+        };
+        return Err(format!("{name} takes {wanted}, not '{value}'"));
+    }
+    Ok(Some((variable, value.clone())))
+}
+
+/// Runs every row that can run, in order, up to the first that fails.
+fn open(what: &str, rows: &[Row], arguments: &[String], settings: &[Setting]) -> Outcome {
+    let root = workspace_root();
+    let ready: Vec<&Row> = rows
+        .iter()
+        .filter(|row| root.join(Path::new(row.needs)).exists())
+        .collect();
+    if ready.is_empty() {
+        return Outcome::Unusable(format!(
+            "no {what} targets yet; they are listed in xtask/src/doors.rs"
+        ));
+    }
+    for row in ready {
+        let mut command = cargo(row.cargo);
+        command
+            .args(arguments)
+            .envs(settings.iter().map(|(name, value)| (name, value)));
+        let mut counts = Counts::default();
+        let result = if row.is_test {
+            test::stream(&mut command, |line| counts.add_line(line))
+        } else {
+            status(&mut command)
+        };
+        match result {
+            Err(why) => return Outcome::Unusable(why),
+            Ok(status) if !status.success() => {
+                eprintln!("xtask: `cargo {}` ended with {status}", row.cargo.join(" "));
+                return Outcome::Failed;
+            }
+            Ok(_) if row.is_test && counts.passed == 0 => {
+                eprintln!("xtask: `cargo {}` ran no test", row.cargo.join(" "));
+                return Outcome::Failed;
+            }
+            Ok(_) => {}
+        }
+    }
+    Outcome::Passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: &[(&str, &str, bool)] = &[
+        ("--seed", "REDHARE_SEED", true),
+        ("--hours", "REDHARE_HOURS", false),
+    ];
+
+    fn read(arguments: &[&str]) -> Result<Option<Setting>, String> {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        one_option(&arguments, OPTIONS)
+    }
+
+    #[test]
+    fn an_option_becomes_a_setting() {
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(
+            read(&["--seed", "18446744073709551615"]).unwrap().unwrap().0,
+            "REDHARE_SEED"
+        );
+        assert_eq!(
+            read(&["--hours", "0.5"]),
+            Ok(Some(("REDHARE_HOURS", "0.5".to_owned())))
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert_eq!(read(&["--seed"]).unwrap_err(), "--seed needs a number");
+        assert_eq!(
+            read(&["--seed", "x"]).unwrap_err(),
+            "--seed takes a whole number of 64 bits, not 'x'"
+        );
+        assert_eq!(
+            read(&["--hours", "-1"]).unwrap_err(),
+            "--hours takes a positive number, not '-1'"
+        );
+        assert_eq!(read(&["--speed", "1"]).unwrap_err(), "no option '--speed'");
+        assert_eq!(read(&["--seed", "1", "2"]).unwrap_err(), "'2' is too much");
+    }
+
+    #[test]
+    fn a_door_with_nothing_behind_it_says_so() {
+        let row = Row {
+            needs: "no/such/file",
+            cargo: &["help"],
+            is_test: false,
+        };
+        match open("fuzz", &[row], &[], &[]) {
+            Outcome::Unusable(why) => assert!(why.starts_with("no fuzz targets yet"), "{why}"),
+            _ => panic!("it must be unusable"),
+        }
+    }
+}

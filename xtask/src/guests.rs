@@ -1,0 +1,91 @@
+//! The tests that need a guest with a stock kernel (`tests/vm/`).
+
+use std::process::Command;
+
+use crate::metadata::Metadata;
+use crate::process::{cargo, status, workspace_root};
+use crate::tests_result::Counts;
+
+/// A script that skips ends with this status, its last line saying `SKIP: ` and what is lacking.
+const SKIPPED: i32 = 77;
+
+struct Guest {
+    name: &'static str,
+    script: &'static str,
+    /// What the script is given.
+    argument: Argument,
+}
+
+enum Argument {
+    Text(&'static str),
+    /// The path of the `redhare` program; the test waits for that package to exist.
+    Program,
+}
+
+const GUESTS: &[Guest] = &[
+    Guest {
+        name: "self test of the NVMe/TCP guest",
+        script: "tests/vm/nvme-tcp-ext4.sh",
+        argument: Argument::Text("--against-kernel"),
+    },
+    Guest {
+        name: "ext4 over NVMe/TCP by a stock kernel",
+        script: "tests/vm/nvme-tcp-ext4.sh",
+        argument: Argument::Program,
+    },
+];
+
+const PROGRAM_PACKAGE: &str = "redhare";
+
+/// Runs every guest test and adds to the counts; returns what was skipped, with the reason.
+pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String>, String> {
+    let program = if metadata.own_id(PROGRAM_PACKAGE).is_some() {
+        Some(build_program(metadata)?)
+    } else {
+        None
+    };
+    let mut skips = Vec::new();
+    for guest in GUESTS {
+        let argument = match (&guest.argument, &program) {
+            (Argument::Text(text), _) => (*text).to_owned(),
+            (Argument::Program, Some(program)) => program.clone(),
+            (Argument::Program, None) => {
+                println!("guest: {}: there is no package {PROGRAM_PACKAGE} yet", guest.name);
+                continue;
+            }
+        };
+        println!("\nguest: {}", guest.name);
+        let mut command = Command::new(workspace_root().join(guest.script));
+        command.arg(argument).current_dir(workspace_root());
+        let before = *counts;
+        let mut last = String::new();
+        let status = crate::test::stream(&mut command, |line| {
+            counts.add_line(line);
+            last = line.to_owned();
+        })?;
+        if status.code() == Some(SKIPPED) {
+            counts.skipped += 1;
+            skips.push(format!("{}: {}", guest.name, last.trim_start_matches("SKIP: ")));
+        } else if !status.success() {
+            println!("guest: {} ended with {status}", guest.name);
+            if counts.failed == before.failed {
+                counts.failed += 1;
+            }
+        } else if counts.passed == before.passed {
+            println!("guest: {} ended well but reported nothing passed", guest.name);
+            counts.failed += 1;
+        }
+    }
+    Ok(skips)
+}
+
+/// Builds the program in the dev profile and returns its path.
+fn build_program(metadata: &Metadata) -> Result<String, String> {
+    let status = status(&mut cargo(&["build", "--quiet", "-p", PROGRAM_PACKAGE]))?;
+    if !status.success() {
+        return Err(format!(
+            "`cargo build -p {PROGRAM_PACKAGE}` ended with {status}; mend what it says above"
+        ));
+    }
+    Ok(format!("{}/debug/{PROGRAM_PACKAGE}", metadata.target_directory))
+}
