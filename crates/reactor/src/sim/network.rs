@@ -39,8 +39,10 @@ pub(crate) struct Network {
 struct Held {
     from: Host,
     to: Host,
-    deliver: Box<dyn FnOnce(&Rc<World>)>,
+    deliver: Deliver,
 }
+
+type Deliver = Box<dyn FnOnce(&Rc<World>)>;
 
 impl Default for Network {
     fn default() -> Self {

@@ -1,0 +1,95 @@
+//! The device and the per-core channel.
+
+use std::rc::Rc;
+
+use foundation::{BlockCount, Lba};
+
+use crate::error::IoError;
+use crate::request::Request;
+
+/// A device's shape and manners. Constant while a channel is open, but for `blocks`, which may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size of a logical block in bytes: 512 or 4096.
+    pub block_bytes: u32,
+    /// Number of logical blocks.
+    pub blocks: BlockCount,
+    /// Metadata bytes beside each block: 0 or 8. Travels in the request's metadata buffer.
+    pub metadata_bytes: u8,
+    /// Requests that cross a multiple of this many blocks are slower; 0 if there is none.
+    pub boundary_blocks: u32,
+    /// Whether an acknowledged write may be lost by a power cut until a flush.
+    pub write_cache: bool,
+}
+
+impl Geometry {
+    /// Capacity in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.blocks.0 * u64::from(self.block_bytes)
+    }
+
+    /// Whether the range lies inside the device.
+    pub fn check_range(&self, lba: Lba, blocks: BlockCount) -> Result<(), IoError> {
+        match lba.checked_add(blocks) {
+            Some(end) if end.0 <= self.blocks.0 => Ok(()),
+            _ => Err(IoError::OutOfRange),
+        }
+    }
+
+    /// Number of blocks that `length_bytes` make; an error unless it is a whole number.
+    pub fn blocks_in(&self, length_bytes: usize) -> Result<BlockCount, IoError> {
+        let block_bytes = self.block_bytes as usize;
+        if length_bytes.is_multiple_of(block_bytes) {
+            Ok(BlockCount((length_bytes / block_bytes) as u64))
+        } else {
+            Err(IoError::Unaligned)
+        }
+    }
+
+    /// Byte offset of a block.
+    pub fn offset_bytes(&self, lba: Lba) -> u64 {
+        lba.0 * u64::from(self.block_bytes)
+    }
+}
+
+/// Why a device or a channel on it could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The operating system refused.
+    #[error("cannot open {path}: {source}")]
+    Os {
+        /// What was to be opened.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The device cannot be used as asked.
+    #[error("cannot use {path} as a block device: {why}; {remedy}")]
+    Unusable {
+        /// What was to be opened.
+        path: String,
+        /// What is wrong, with the numbers.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+/// A source of blocks, or a layer over one. Shared by all cores.
+pub trait BlockDevice: Send + Sync {
+    /// The device's shape.
+    fn geometry(&self) -> Geometry;
+
+    /// A channel for the calling core's reactor. May block briefly (it may open a file).
+    fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError>;
+}
+
+/// One core's way to a device.
+pub trait Channel {
+    /// The device's shape.
+    fn geometry(&self) -> Geometry;
+
+    /// Starts a request; never blocks. Its token is completed now or later on this core. Ranges, buffer
+    /// lengths and alignment are checked by the callee: a wrong request completes with an error.
+    fn submit(&self, request: Request);
+}
