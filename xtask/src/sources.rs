@@ -17,14 +17,9 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
         "crates/reactor/src/buffer",
         "buffers the kernel owns while an operation is in flight",
     ),
-    ("crates/bdev/src/sys/", "ioctl and mapped memory of block devices"),
     (
-        "crates/bdev/src/sys.rs",
-        "ioctl and mapped memory of block devices",
-    ),
-    (
-        "crates/bench/src/sys.rs",
-        "processor time and affinity of the measuring threads",
+        "crates/bdev/src/memory/map.rs",
+        "memory that cores share as they would a disk",
     ),
     ("crates/python/src/", "the buffer protocol of Python"),
 ];

@@ -1,1 +1,284 @@
-//! Being written.
+//! A file or a kernel block device, with direct I/O where the file system takes it.
+//!
+//! The file is locked for as long as the device lives, so two processes never share it. Each core has a
+//! descriptor of its own. Cost of a request: one task, one ring operation.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use foundation::{BlockCount, ByteCount};
+use reactor::file::{File, OpenOptions};
+
+use crate::device::{BlockDevice, Channel, Geometry, OpenError};
+use crate::error::IoError;
+use crate::request::{Data, Operation, Request};
+
+/// Zeros for file systems that cannot punch holes are written in pieces of this size.
+const ZERO_PIECE_BYTES: usize = 256 << 10;
+
+/// How to open a file as a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Make a sparse file of this size if it is missing; an existing one keeps its size.
+    pub create: Option<ByteCount>,
+    /// Logical block size in bytes: 512 or 4096.
+    pub block_bytes: u32,
+    /// Pass the page cache by where the file system can; otherwise it is used, and said so by
+    /// [`FileDevice::is_direct`].
+    pub direct: bool,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self {
+            create: None,
+            block_bytes: 4096,
+            direct: true,
+        }
+    }
+}
+
+/// See the module.
+pub struct FileDevice {
+    path: PathBuf,
+    geometry: Geometry,
+    direct: bool,
+    /// Holds the lock; absent in a simulation, where nobody else is.
+    _lock: Option<std::fs::File>,
+}
+
+impl FileDevice {
+    /// Opens and locks `path`. Blocks briefly. Must be called on a reactor.
+    pub fn open(path: &Path, options: FileOptions) -> Result<Self, OpenError> {
+        let name = || path.display().to_string();
+        let os = |source| OpenError::Os { path: name(), source };
+        let unusable = |why: String, remedy: &str| OpenError::Unusable {
+            path: name(),
+            why,
+            remedy: remedy.to_owned(),
+        };
+        if !matches!(options.block_bytes, 512 | 4096) {
+            let why = format!("a block size of {} bytes was asked for", options.block_bytes);
+            return Err(unusable(why, "use 512 or 4096"));
+        }
+        let plain = OpenOptions {
+            write: true,
+            create: options.create.is_some(),
+            direct: false,
+        };
+        let file = File::open(path, plain).map_err(os)?;
+        let lock = take_lock(&file, path)?;
+        let mut length = file.length_bytes().map_err(os)?;
+        if let (0, Some(size)) = (length, options.create) {
+            file.set_length_bytes(size.0).map_err(os)?;
+            length = size.0;
+        }
+        let blocks = length / u64::from(options.block_bytes);
+        if blocks == 0 {
+            let why = format!(
+                "it holds {length} bytes, less than a block of {}",
+                options.block_bytes
+            );
+            return Err(unusable(why, "name a size to create it with, such as PATH:64GiB"));
+        }
+        let direct = options.direct
+            && File::open(
+                path,
+                OpenOptions {
+                    direct: true,
+                    ..plain
+                },
+            )
+            .is_ok();
+        let geometry = Geometry {
+            block_bytes: options.block_bytes,
+            blocks: BlockCount(blocks),
+            metadata_bytes: 0,
+            boundary_blocks: 0,
+            write_cache: true,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            geometry,
+            direct,
+            _lock: lock,
+        })
+    }
+
+    /// Whether the page cache is passed by.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+fn take_lock(file: &File, path: &Path) -> Result<Option<std::fs::File>, OpenError> {
+    if file.raw_descriptor().is_none() {
+        return Ok(None);
+    }
+    let os = |source| OpenError::Os {
+        path: path.display().to_string(),
+        source,
+    };
+    let lock = std::fs::File::open(path).map_err(os)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::Unusable {
+            path: path.display().to_string(),
+            why: "another process has it open as a device".to_owned(),
+            remedy: "stop that process first (\"fuser -v\" on the file names it)".to_owned(),
+        }),
+        Err(std::fs::TryLockError::Error(source)) => Err(os(source)),
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
+        let options = OpenOptions {
+            write: true,
+            create: false,
+            direct: self.direct,
+        };
+        let file = File::open(&self.path, options).map_err(|source| OpenError::Os {
+            path: self.path.display().to_string(),
+            source,
+        })?;
+        Ok(Rc::new(FileChannel {
+            geometry: self.geometry,
+            file,
+        }))
+    }
+}
+
+struct FileChannel {
+    geometry: Geometry,
+    file: File,
+}
+
+impl FileChannel {
+    fn check(&self, request: &Request) -> Result<(), IoError> {
+        if request.operation == Operation::Flush {
+            return Ok(());
+        }
+        self.geometry.check_range(request.lba, request.blocks)?;
+        let moves_bytes = matches!(
+            request.operation,
+            Operation::Read | Operation::Write { .. } | Operation::Compare
+        );
+        let expected = if moves_bytes {
+            request.blocks.0 * u64::from(self.geometry.block_bytes)
+        } else {
+            0
+        };
+        if request.data.length_bytes() as u64 == expected {
+            Ok(())
+        } else {
+            Err(IoError::Unaligned)
+        }
+    }
+}
+
+impl Channel for FileChannel {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&self, request: Request) {
+        if let Err(error) = self.check(&request) {
+            return request.complete(Err(error));
+        }
+        let offset = self.geometry.offset_bytes(request.lba);
+        let length = request.blocks.0 * u64::from(self.geometry.block_bytes);
+        let file = self.file.clone();
+        drop(reactor::spawn(async move {
+            let Request {
+                operation,
+                data,
+                token,
+                ..
+            } = request;
+            let (status, data) = serve(&file, operation, offset, length, data).await;
+            token.complete(status, data);
+        }));
+    }
+}
+
+async fn serve(
+    file: &File,
+    operation: Operation,
+    offset: u64,
+    length: u64,
+    data: Data,
+) -> (Result<(), IoError>, Data) {
+    let status = |result: std::io::Result<()>| result.map_err(|error| IoError::from(&error));
+    match (operation, data) {
+        (Operation::Read, Data::Into(buffer)) => {
+            let (result, buffer) = file.read_at(buffer, offset).await;
+            (status(result), Data::Into(buffer))
+        }
+        (Operation::Write { fua }, Data::From(buffer)) => {
+            let mut result = file.write_at(buffer.clone(), offset).await;
+            if fua && result.is_ok() {
+                result = file.sync_data().await;
+            }
+            (status(result), Data::From(buffer))
+        }
+        (Operation::Flush, data) => (status(file.sync_data().await), data),
+        (Operation::Compare, Data::From(buffer)) => {
+            (compare(file, offset, &buffer).await, Data::From(buffer))
+        }
+        (Operation::WriteZeroes { fua, .. }, data) => {
+            let mut result = zero(file, offset, length).await;
+            if fua && result.is_ok() {
+                result = status(file.sync_data().await);
+            }
+            (result, data)
+        }
+        (Operation::Deallocate, data) => (zero(file, offset, length).await, data),
+        (_, data) => (Err(IoError::Unaligned), data),
+    }
+}
+
+async fn compare(file: &File, offset: u64, expected: &[u8]) -> Result<(), IoError> {
+    let pool = reactor::BufferPool::current();
+    let buffer = pool
+        .allocate(expected.len())
+        .await
+        .map_err(|_| IoError::Exhausted)?;
+    let (result, buffer) = file.read_at(buffer, offset).await;
+    result.map_err(|error| IoError::from(&error))?;
+    if buffer[..] == *expected {
+        Ok(())
+    } else {
+        Err(IoError::Mismatch)
+    }
+}
+
+/// Punches a hole, or writes zeros where the file system cannot.
+async fn zero(file: &File, offset: u64, length: u64) -> Result<(), IoError> {
+    match file.punch_hole(offset, length).await {
+        Ok(()) => return Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+        Err(error) => return Err(IoError::from(&error)),
+    }
+    let pool = reactor::BufferPool::current();
+    let mut zeros = pool
+        .allocate(ZERO_PIECE_BYTES)
+        .await
+        .map_err(|_| IoError::Exhausted)?;
+    zeros.fill(0);
+    let zeros = zeros.freeze();
+    let mut done = 0;
+    while done < length {
+        let part = (length - done).min(ZERO_PIECE_BYTES as u64);
+        let piece = zeros.slice(0..part as usize);
+        file.write_at(piece, offset + done)
+            .await
+            .map_err(|error| IoError::from(&error))?;
+        done += part;
+    }
+    Ok(())
+}

@@ -1,1 +1,1 @@
-//! Being written.
+//! NVMe over Fabrics: target and initiator.

@@ -1,0 +1,81 @@
+//! `redhare`: every daemon and every command of Redhare in one binary.
+
+mod commands;
+mod output;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Shared NVMe storage for GPU clusters.
+#[derive(Parser)]
+#[command(
+    name = "redhare",
+    version,
+    about,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+struct Arguments {
+    /// Print JSON for machines instead of tables for people
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what this machine lacks, what that costs, and how to mend it
+    Doctor,
+    /// Measure
+    #[command(subcommand)]
+    Bench(commands::bench::Bench),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  redhare completion bash > /etc/bash_completion.d/redhare")]
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> std::process::ExitCode {
+    let arguments = Arguments::parse();
+    let output = output::Output::new(arguments.json);
+    start_logging();
+    let result = match arguments.command {
+        Command::Doctor => commands::doctor::run(&output),
+        Command::Bench(bench) => commands::bench::run(bench, &output),
+        Command::Completion { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut Arguments::command(),
+                "redhare",
+                &mut std::io::stdout(),
+            );
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(failure) => output.fail(&failure),
+    }
+}
+
+/// Logs go to standard error; `RUST_LOG` chooses what.
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

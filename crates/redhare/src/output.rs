@@ -1,0 +1,86 @@
+//! Results for people and for machines.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// Why a command failed: what a person reads, complete in itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(message: impl Display) -> Self {
+        Self {
+            message: message.to_string(),
+        }
+    }
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Prints `value` as JSON, or the text that `people` makes.
+    pub(crate) fn print<T: serde::Serialize>(&self, value: &T, people: impl FnOnce() -> String) {
+        if self.json {
+            let text = serde_json::to_string_pretty(value).expect("results are plain data");
+            println!("{text}");
+        } else {
+            println!("{}", people().trim_end());
+        }
+    }
+
+    /// Reports a failure and gives the exit status for it.
+    pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
+        if self.json {
+            println!("{}", serde_json::json!({ "error": failure.message }));
+        } else {
+            eprintln!("redhare: {failure}");
+        }
+        ExitCode::FAILURE
+    }
+}
+
+/// Columns padded to their widest cell, the first row as heading.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows =
+            [["NAME", "SIZE"], ["a", "1 GiB"], ["longer", "2"]].map(|row| row.map(String::from).to_vec());
+        assert_eq!(table(&rows), "NAME    SIZE\na       1 GiB\nlonger  2\n");
+    }
+}
