@@ -1,0 +1,19 @@
+//! The NVMe-oF target.
+//!
+//! - [`Subsystem`] and [`Namespace`]: what is served; shared by all cores, changed while hosts are connected.
+//! - `controller`: one host's association with a subsystem, and its admin commands.
+//! - `discovery`: the subsystem that lists the others.
+//! - `connection`: one queue; the only part on the I/O path.
+//! - [`serve`]: the listener.
+
+mod admin;
+mod connection;
+mod controller;
+mod discovery;
+mod io;
+mod queue;
+mod server;
+mod subsystem;
+
+pub use server::{Options, ServeError, Server, serve};
+pub use subsystem::{Hosts, Namespace, NamespaceError, Portal, Subsystem, Target};
