@@ -10,6 +10,7 @@ mod layout;
 pub mod command;
 pub mod completion;
 pub mod dsm;
+pub mod identify;
 pub mod io;
 pub mod nqn;
 pub mod opcode;

@@ -51,6 +51,7 @@ macro_rules! codes {
 pub(crate) use codes;
 
 #[cfg(test)]
+#[allow(unreachable_pub)]
 mod tests {
     codes! {
         /// A sample.

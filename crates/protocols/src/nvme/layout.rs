@@ -178,6 +178,7 @@ macro_rules! layout_tests {
 pub(crate) use layout_tests;
 
 #[cfg(test)]
+#[allow(unreachable_pub)]
 mod tests {
 
     layout! {
