@@ -7,13 +7,17 @@
 mod codes;
 mod layout;
 
+pub mod async_event;
 pub mod command;
 pub mod completion;
 pub mod dsm;
+pub mod fabrics;
 pub mod identify;
 pub mod io;
+pub mod log;
 pub mod nqn;
 pub mod opcode;
+pub mod registers;
 pub mod sgl;
 pub mod status;
 pub mod text;

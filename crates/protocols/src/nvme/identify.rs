@@ -12,7 +12,10 @@ pub use command_set::{
 };
 pub use controller::{IdentifyController, PowerState, bits as controller_bits};
 pub use descriptor::{DescriptorError, NamespaceIdentifiers};
-pub use list::{CONTROLLER_LIST_LIMIT, NAMESPACE_LIST_LIMIT, ControllerList, ControllerListError, NamespaceList, NamespaceListError};
+pub use list::{
+    CONTROLLER_LIST_LIMIT, ControllerList, ControllerListError, NAMESPACE_LIST_LIMIT, NamespaceList,
+    NamespaceListError,
+};
 pub use namespace::{IdentifyNamespace, LbaFormat, bits as namespace_bits};
 
 use super::codes::codes;
