@@ -115,7 +115,8 @@ impl TcpListener {
                     .peer_addr()?
                     .as_socket()
                     .ok_or(io::ErrorKind::Unsupported)?;
-                Ok(TcpStream::of_ring(ring.clone(), Rc::new(socket.into()), peer))
+                let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+                Ok(TcpStream::of_ring(ring.clone(), Rc::new(socket.into()), local, peer))
             }
             ListenerKind::Simulated(listener) => {
                 let (receiver, sender, peer) = listener.accept().await?;
@@ -137,6 +138,7 @@ impl TcpListener {
 pub struct TcpStream {
     receiver: TcpReceiver,
     sender: TcpSender,
+    local: SocketAddr,
     peer: SocketAddr,
 }
 
@@ -150,10 +152,11 @@ impl TcpStream {
                 options.apply(&SockRef::from(&socket))?;
                 let fd: Rc<OwnedFd> = Rc::new(socket.into());
                 sys::connect(&ring, &fd, address.into()).await?;
-                Ok(Self::of_ring(ring, fd, address))
+                let local = SockRef::from(&*fd).local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+                Ok(Self::of_ring(ring, fd, local, address))
             }
             Backend::Simulated(world) => {
-                let (receiver, sender) = world.connect(address).await?;
+                let (receiver, sender, local) = world.connect(address).await?;
                 Ok(Self {
                     receiver: TcpReceiver {
                         kind: ReceiverKind::Simulated(receiver),
@@ -167,7 +170,7 @@ impl TcpStream {
         }
     }
 
-    fn of_ring(ring: Rc<Ring>, fd: Rc<OwnedFd>, peer: SocketAddr) -> Self {
+    fn of_ring(ring: Rc<Ring>, fd: Rc<OwnedFd>, local: SocketAddr, peer: SocketAddr) -> Self {
         let receive = RingReceiver {
             ring: ring.clone(),
             fd: fd.clone(),
@@ -188,6 +191,11 @@ impl TcpStream {
     /// The other side's address.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// This side's address.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
     }
 
     /// Separates the two directions, for two tasks.

@@ -18,6 +18,7 @@ use crate::sync::{OneshotSender, oneshot};
 /// Bytes in flight in one direction before a sender waits.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// Both directions, and the other side's address for a listener, our own for a caller.
 type Accepted = (SimulatedReceiver, SimulatedSender, SocketAddr);
 
 #[derive(Default)]
@@ -210,7 +211,7 @@ impl World {
     pub(crate) async fn connect(
         self: &Rc<Self>,
         address: SocketAddr,
-    ) -> io::Result<(SimulatedReceiver, SimulatedSender)> {
+    ) -> io::Result<Accepted> {
         let from = self.current_host()?;
         let local = SocketAddr::new(from.address(), self.free_port());
         let (done, answer) = oneshot();
