@@ -7,11 +7,13 @@
 mod codes;
 mod layout;
 
+pub mod admin;
 pub mod async_event;
 pub mod command;
 pub mod completion;
 pub mod dsm;
 pub mod fabrics;
+pub mod features;
 pub mod identify;
 pub mod io;
 pub mod log;

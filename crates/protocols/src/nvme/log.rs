@@ -4,7 +4,7 @@ mod ana;
 mod device;
 mod discovery;
 
-pub use ana::{AnaGroupHeader, AnaHeader, AnaError, AnaGroup, AnaLog, AnaState};
+pub use ana::{AnaError, AnaGroup, AnaGroupHeader, AnaHeader, AnaLog, AnaState};
 pub use device::{
     ChangedNamespaces, CommandEffects, ErrorEntry, FirmwareSlots, HealthLog, SupportedLogPages, effects,
 };
