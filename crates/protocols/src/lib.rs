@@ -3,3 +3,4 @@
 //! Nothing here knows a socket, a device, a clock or a thread: bytes and time come in as arguments.
 
 pub mod nvme;
+pub mod tcp;
