@@ -20,12 +20,14 @@ limit=${LIMIT_SECONDS:-900}
 start_target() { # BINARY PORT DIRECTORY
     cat > "$3/target.toml" <<TOML
 [nvme_tcp]
-listen = "127.0.0.1:$2"
+listen = ["127.0.0.1:$2"]
 
-[[namespace]]
-subsystem = "nqn.2025-01.io.redhare:vm-test"
+[[subsystem]]
+nqn = "nqn.2026-11.io.redhare:vm-test"
+
+[[subsystem.namespace]]
 nsid = 1
-memory = "256 MiB"
+memory = "256MiB"
 TOML
     exec "$1" target --config "$3/target.toml"
 }

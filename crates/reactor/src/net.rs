@@ -115,8 +115,16 @@ impl TcpListener {
                     .peer_addr()?
                     .as_socket()
                     .ok_or(io::ErrorKind::Unsupported)?;
-                let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-                Ok(TcpStream::of_ring(ring.clone(), Rc::new(socket.into()), local, peer))
+                let local = socket
+                    .local_addr()?
+                    .as_socket()
+                    .ok_or(io::ErrorKind::Unsupported)?;
+                Ok(TcpStream::of_ring(
+                    ring.clone(),
+                    Rc::new(socket.into()),
+                    local,
+                    peer,
+                ))
             }
             ListenerKind::Simulated(listener) => {
                 let (receiver, sender, peer) = listener.accept().await?;
@@ -127,6 +135,7 @@ impl TcpListener {
                     sender: TcpSender {
                         kind: SenderKind::Simulated(sender),
                     },
+                    local: self.address,
                     peer,
                 })
             }
@@ -152,7 +161,10 @@ impl TcpStream {
                 options.apply(&SockRef::from(&socket))?;
                 let fd: Rc<OwnedFd> = Rc::new(socket.into());
                 sys::connect(&ring, &fd, address.into()).await?;
-                let local = SockRef::from(&*fd).local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+                let local = SockRef::from(&*fd)
+                    .local_addr()?
+                    .as_socket()
+                    .ok_or(io::ErrorKind::Unsupported)?;
                 Ok(Self::of_ring(ring, fd, local, address))
             }
             Backend::Simulated(world) => {
@@ -164,6 +176,7 @@ impl TcpStream {
                     sender: TcpSender {
                         kind: SenderKind::Simulated(sender),
                     },
+                    local,
                     peer: address,
                 })
             }
@@ -184,6 +197,7 @@ impl TcpStream {
             sender: TcpSender {
                 kind: SenderKind::Ring(ring, fd),
             },
+            local,
             peer,
         }
     }

@@ -2,3 +2,5 @@
 
 pub(crate) mod bench;
 pub(crate) mod doctor;
+pub(crate) mod signals;
+pub(crate) mod target;

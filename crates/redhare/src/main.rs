@@ -26,6 +26,8 @@ struct Arguments {
 enum Command {
     /// Say what this machine lacks, what that costs, and how to mend it
     Doctor,
+    /// Serve block devices over NVMe/TCP
+    Target(commands::target::TargetArguments),
     /// Measure
     #[command(subcommand)]
     Bench(commands::bench::Bench),
@@ -43,6 +45,7 @@ fn main() -> std::process::ExitCode {
     start_logging();
     let result = match arguments.command {
         Command::Doctor => commands::doctor::run(&output),
+        Command::Target(arguments) => commands::target::run(&arguments),
         Command::Bench(bench) => commands::bench::run(bench, &output),
         Command::Completion { shell } => {
             clap_complete::generate(

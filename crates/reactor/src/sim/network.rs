@@ -208,10 +208,7 @@ impl World {
         port
     }
 
-    pub(crate) async fn connect(
-        self: &Rc<Self>,
-        address: SocketAddr,
-    ) -> io::Result<Accepted> {
+    pub(crate) async fn connect(self: &Rc<Self>, address: SocketAddr) -> io::Result<Accepted> {
         let from = self.current_host()?;
         let local = SocketAddr::new(from.address(), self.free_port());
         let (done, answer) = oneshot();
@@ -219,9 +216,10 @@ impl World {
         self.after(self.draw(low, high), move |world| {
             world.arrive_connect(from, local, address, done)
         });
-        answer
+        let (receiver, sender) = answer
             .await
-            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionRefused.into()))
+            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionRefused.into()))?;
+        Ok((receiver, sender, local))
     }
 
     fn arrive_connect(

@@ -1,0 +1,187 @@
+//! Identify (NVM Express Base Specification 2.0c, section 5.17; NVM Command Set Specification 1.0c, section 4.1.5).
+
+use std::sync::Arc;
+
+use protocols::nvme::admin::Identify;
+use protocols::nvme::identify::{
+    CommandSet, ControllerList, IDENTIFY_BYTES, IdentifyController, IdentifyNamespace,
+    IdentifyNamespaceIndependent, IdentifyNvmController, IdentifyStructure, LbaFormat, NSTAT_READY,
+    NamespaceIdentifiers, NamespaceList, controller_bits, namespace_bits,
+};
+use protocols::nvme::{Nqn, NqnField, Status, Text};
+
+use super::{AdminQueue, EVENT_REQUESTS_MAX};
+use crate::target::controller::Controller;
+use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
+use crate::target::subsystem::{NSID_MAX, Namespace};
+
+/// In-capsule data of I/O commands, in bytes.
+pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+/// Unit of MDTS: the smallest memory page (CAP.MPSMIN is 0).
+const PAGE_BYTES: usize = 4096;
+
+pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
+    let invalid = || Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
+    let Some(structure) = IdentifyStructure::from_code(identify.cns) else {
+        return invalid();
+    };
+    if structure == IdentifyStructure::Controller {
+        return Answer::data(controller(admin).encode().to_vec());
+    }
+    let Some(subsystem) = &admin.subsystem else {
+        return invalid();
+    };
+    let nsids = || subsystem.namespaces().into_iter().map(|namespace| namespace.nsid);
+    let is_nvm = identify.csi == CommandSet::Nvm.code();
+    match structure {
+        IdentifyStructure::ActiveNamespaceList | IdentifyStructure::AllocatedNamespaceList => {
+            // FFFFFFFEh and above have no successor (section 5.17.2.2).
+            if identify.nsid >= 0xffff_fffe {
+                return Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT);
+            }
+            Answer::data(NamespaceList::after(identify.nsid, nsids()).encode().to_vec())
+        }
+        IdentifyStructure::CommandSetActiveNamespaceList if is_nvm => {
+            Answer::data(NamespaceList::after(identify.nsid, nsids()).encode().to_vec())
+        }
+        IdentifyStructure::Namespace | IdentifyStructure::AllocatedNamespace => {
+            namespace_answer(admin, identify.nsid, namespace)
+        }
+        IdentifyStructure::NamespaceDescriptors => match subsystem.namespace(identify.nsid) {
+            Some(namespace) => Answer::data(descriptors(&namespace)),
+            None => Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT),
+        },
+        IdentifyStructure::IndependentNamespace => namespace_answer(admin, identify.nsid, |_| {
+            let independent = IdentifyNamespaceIndependent {
+                nmic: namespace_bits::NMIC_SHARED,
+                nstat: NSTAT_READY,
+                ..Default::default()
+            };
+            independent.encode().to_vec()
+        }),
+        IdentifyStructure::CommandSetNamespace if is_nvm => {
+            namespace_answer(admin, identify.nsid, |_| vec![0; IDENTIFY_BYTES])
+        }
+        IdentifyStructure::CommandSetController if is_nvm => {
+            Answer::data(IdentifyNvmController::default().encode().to_vec())
+        }
+        IdentifyStructure::ControllerList => {
+            let cntlids = subsystem
+                .controllers()
+                .into_iter()
+                .map(|controller| controller.cntlid);
+            Answer::data(
+                ControllerList::from_first(identify.cntid, cntlids)
+                    .encode()
+                    .to_vec(),
+            )
+        }
+        _ => invalid(),
+    }
+}
+
+/// A namespace that is not active reads as zeros, one beyond the largest number is an error
+/// (section 5.17.2.1).
+fn namespace_answer(admin: &AdminQueue, nsid: u32, describe: impl Fn(&Arc<Namespace>) -> Vec<u8>) -> Answer {
+    let found = admin
+        .subsystem
+        .as_ref()
+        .and_then(|subsystem| subsystem.namespace(nsid));
+    match found {
+        Some(namespace) => Answer::data(describe(&namespace)),
+        None if (1..=NSID_MAX).contains(&nsid) => Answer::data(vec![0; IDENTIFY_BYTES]),
+        None => Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT),
+    }
+}
+
+/// Text cut to what the field holds; characters that Identify does not allow become question marks.
+fn text<const N: usize>(value: &str) -> Text<N> {
+    let ascii: String = value
+        .chars()
+        .take(N)
+        .map(|c| if (' '..='~').contains(&c) { c } else { '?' })
+        .collect();
+    Text::new(&ascii).unwrap_or_default()
+}
+
+fn controller(admin: &AdminQueue) -> IdentifyController {
+    use controller_bits as bits;
+    let cntlid = admin.controller.cntlid;
+    let common = IdentifyController {
+        fr: text(env!("CARGO_PKG_VERSION")),
+        cntlid,
+        ver: Controller::version().bits(),
+        ctratt: bits::CTRATT_HOST_IDENTIFIER_128,
+        aerl: EVENT_REQUESTS_MAX as u8 - 1,
+        lpa: bits::LPA_EXTENDED_DATA,
+        kas: 10,
+        maxcmd: crate::target::controller::QUEUE_SIZE_MAX + 1,
+        sgls: bits::SGLS_BYTE_ALIGNED | bits::SGLS_OFFSETS | bits::SGLS_TRANSPORT_DATA_BLOCK,
+        mdts: (TRANSFER_LIMIT_BYTES / PAGE_BYTES).trailing_zeros() as u8,
+        ..Default::default()
+    };
+    let Some(subsystem) = &admin.subsystem else {
+        return IdentifyController {
+            sn: text("discovery"),
+            mn: text("Redhare"),
+            cntrltype: bits::CNTRLTYPE_DISCOVERY,
+            subnqn: NqnField::from(&Nqn::discovery()),
+            ..common
+        };
+    };
+    IdentifyController {
+        sn: text(subsystem.serial()),
+        mn: text(subsystem.model()),
+        cmic: bits::CMIC_MULTIPLE_CONTROLLERS,
+        oaes: bits::OAES_NAMESPACE_ATTRIBUTE,
+        cntrltype: bits::CNTRLTYPE_IO,
+        lpa: bits::LPA_EXTENDED_DATA | bits::LPA_COMMAND_EFFECTS,
+        acl: 3,
+        frmw: bits::FRMW_SLOT_1_READ_ONLY | 1 << 1,
+        sqes: bits::SQES_64_BYTES,
+        cqes: bits::CQES_16_BYTES,
+        nn: NSID_MAX,
+        mnan: NSID_MAX,
+        oncs: bits::ONCS_COMPARE | bits::ONCS_DATASET_MANAGEMENT | bits::ONCS_WRITE_ZEROES,
+        vwc: bits::VWC_PRESENT | bits::VWC_BROADCAST_FLUSH,
+        subnqn: NqnField::from(subsystem.nqn()),
+        // Capsule sizes are in units of 16 bytes: the 64 of the command and the data in it; the 16 of the answer.
+        ioccsz: (64 + IN_CAPSULE_BYTES) / 16,
+        iorcsz: 1,
+        msdbd: 1,
+        ofcs: bits::OFCS_DISCONNECT,
+        ..common
+    }
+}
+
+fn namespace(namespace: &Arc<Namespace>) -> Vec<u8> {
+    let geometry = namespace.device.geometry();
+    let blocks = geometry.blocks.0;
+    let format = LbaFormat {
+        metadata_bytes: u16::from(geometry.metadata_bytes),
+        block_size_power: geometry.block_bytes.trailing_zeros() as u8,
+        relative_performance: 0,
+    };
+    let mut identify = IdentifyNamespace {
+        nsze: blocks,
+        ncap: blocks,
+        nuse: blocks,
+        nmic: namespace_bits::NMIC_SHARED,
+        dlfeat: namespace_bits::DLFEAT_READS_ZEROS | namespace_bits::DLFEAT_WRITE_ZEROES_DEALLOCATES,
+        noiob: u16::try_from(geometry.boundary_blocks).unwrap_or(0),
+        nguid: namespace.uuid,
+        ..Default::default()
+    };
+    identify.lbaf[0] = format;
+    identify.encode().to_vec()
+}
+
+fn descriptors(namespace: &Namespace) -> Vec<u8> {
+    let identifiers = NamespaceIdentifiers {
+        eui64: None,
+        nguid: Some(namespace.uuid),
+        uuid: Some(namespace.uuid),
+        command_set: Some(CommandSet::Nvm.code()),
+    };
+    identifiers.encode().to_vec()
+}

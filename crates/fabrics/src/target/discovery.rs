@@ -1,0 +1,82 @@
+//! The discovery log: which subsystems a host may see, and where (NVM Express Base Specification 2.0c,
+//! section 5.16.1.23; NVMe over TCP transport 1.0c, section 3.1.2).
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use protocols::nvme::log::{
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, treq,
+};
+use protocols::nvme::{NqnField, Text};
+
+use super::subsystem::Target;
+
+/// The host must ask for a controller of the target's choice (CNTLID in an entry).
+const DYNAMIC: u16 = 0xffff;
+/// Entries of the admin queue that a host may ask for (ASQSZ).
+const ADMIN_QUEUE_ENTRIES: u16 = 32;
+/// Discovery controllers are numbered apart from those of any subsystem.
+const DISCOVERY_CNTLIDS: u16 = 0x0fff;
+
+/// A number for a discovery controller. Nobody connects I/O queues to one, so a repetition harms nothing.
+pub(super) fn next_cntlid() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    1 + NEXT.fetch_add(1, Ordering::Relaxed) % DISCOVERY_CNTLIDS
+}
+
+/// The log as `host` may see it through `local`, the address at which it reached us.
+pub(super) fn log(target: &Target, host: &str, local: SocketAddr) -> Vec<u8> {
+    let subsystems: Vec<_> = target
+        .subsystems()
+        .into_iter()
+        .filter(|subsystem| subsystem.allows(host))
+        .collect();
+    let portals = target.portals();
+    let mut entries = Vec::new();
+    for (portid, portal) in portals.iter().enumerate() {
+        let address = reachable(portal.address, local);
+        for subsystem in &subsystems {
+            entries.push(entry(NqnField::from(subsystem.nqn()), address, portid as u16));
+        }
+    }
+    let header = DiscoveryHeader {
+        generation_counter: target.generation(),
+        entries: entries.len() as u64,
+        record_format: 0,
+    };
+    let mut bytes = header.encode().to_vec();
+    for entry in entries {
+        bytes.extend_from_slice(&entry.encode());
+    }
+    bytes
+}
+
+/// A listener on all addresses is reached at the one the host used.
+fn reachable(portal: SocketAddr, local: SocketAddr) -> SocketAddr {
+    if portal.ip().is_unspecified() {
+        SocketAddr::new(local.ip(), portal.port())
+    } else {
+        portal
+    }
+}
+
+fn entry(subnqn: NqnField, address: SocketAddr, portid: u16) -> DiscoveryEntry {
+    let family = match address.ip() {
+        IpAddr::V4(_) => AddressFamily::Ipv4,
+        IpAddr::V6(_) => AddressFamily::Ipv6,
+    };
+    DiscoveryEntry {
+        trtype: TransportType::Tcp.code(),
+        adrfam: family.code(),
+        subtype: SubsystemType::Nvm.code(),
+        treq: treq::SECURE_CHANNEL_NOT_REQUIRED | treq::SQ_FLOW_CONTROL_DISABLE,
+        portid,
+        cntlid: DYNAMIC,
+        asqsz: ADMIN_QUEUE_ENTRIES,
+        eflags: 0,
+        trsvcid: Text::new(&address.port().to_string()).unwrap_or_default(),
+        subnqn,
+        traddr: Text::new(&address.ip().to_string()).unwrap_or_default(),
+        tsas: [0; 256],
+    }
+}

@@ -1,0 +1,264 @@
+//! What a target serves: subsystems, their namespaces, and who may connect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bdev::BlockDevice;
+use protocols::nvme::Nqn;
+
+use super::controller::Controller;
+
+/// The largest namespace identifier served (NN in Identify Controller).
+pub(super) const NSID_MAX: u32 = 1024;
+/// Controller identifiers that may be given out: 1 to FFEFh; the others are reserved (NVM Express Base
+/// Specification 2.0c, section 3.1.2).
+const CNTLIDS: std::ops::RangeInclusive<u16> = 1..=0xffef;
+
+/// A device under a namespace identifier.
+pub struct Namespace {
+    /// Its number in the subsystem, from 1.
+    pub nsid: u32,
+    /// Its identity, which never changes and no other namespace has.
+    pub uuid: [u8; 16],
+    /// Where its blocks are.
+    pub device: Arc<dyn BlockDevice>,
+}
+
+/// Which hosts may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// All.
+    Any,
+    /// Those with these names.
+    Only(BTreeSet<String>),
+}
+
+/// Why a namespace was not added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    /// The number is 0 or too large.
+    #[error("namespace {nsid} cannot be added to {nqn}: the number must be 1 to {NSID_MAX}")]
+    BadNumber {
+        /// The number asked for.
+        nsid: u32,
+        /// The subsystem.
+        nqn: String,
+    },
+    /// The number is taken.
+    #[error("namespace {nsid} is already there in {nqn}: remove it first, or choose another number")]
+    Taken {
+        /// The number asked for.
+        nsid: u32,
+        /// The subsystem.
+        nqn: String,
+    },
+}
+
+/// A subsystem: a name under which namespaces are served.
+pub struct Subsystem {
+    nqn: Nqn,
+    serial: String,
+    model: String,
+    hosts: Mutex<Hosts>,
+    namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
+    /// Grows with each change of the namespaces, so that queues notice without a lock.
+    version: AtomicU64,
+    controllers: Mutex<Controllers>,
+}
+
+#[derive(Default)]
+struct Controllers {
+    live: BTreeMap<u16, Weak<Controller>>,
+    next: u16,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Subsystem {
+    /// A subsystem without namespaces. `serial` is cut to 20 bytes and `model` to 40, as Identify has it.
+    pub fn new(nqn: Nqn, serial: &str, model: &str, hosts: Hosts) -> Arc<Self> {
+        Arc::new(Self {
+            nqn,
+            serial: serial.to_owned(),
+            model: model.to_owned(),
+            hosts: Mutex::new(hosts),
+            namespaces: Mutex::default(),
+            version: AtomicU64::new(1),
+            controllers: Mutex::default(),
+        })
+    }
+
+    /// Its name.
+    pub fn nqn(&self) -> &Nqn {
+        &self.nqn
+    }
+
+    pub(super) fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Whether a host of this name may connect, and see the subsystem in discovery.
+    pub fn allows(&self, host: &str) -> bool {
+        match &*locked(&self.hosts) {
+            Hosts::Any => true,
+            Hosts::Only(names) => names.contains(host),
+        }
+    }
+
+    /// Adds a namespace and tells the connected hosts.
+    pub fn add_namespace(&self, namespace: Namespace) -> Result<(), NamespaceError> {
+        let (nsid, nqn) = (namespace.nsid, self.nqn.as_str().to_owned());
+        if !(1..=NSID_MAX).contains(&nsid) {
+            return Err(NamespaceError::BadNumber { nsid, nqn });
+        }
+        {
+            let mut namespaces = locked(&self.namespaces);
+            if namespaces.contains_key(&nsid) {
+                return Err(NamespaceError::Taken { nsid, nqn });
+            }
+            namespaces.insert(nsid, Arc::new(namespace));
+        }
+        self.namespaces_changed(nsid);
+        Ok(())
+    }
+
+    /// Removes a namespace and tells the connected hosts; false if there was none. Commands in flight end.
+    pub fn remove_namespace(&self, nsid: u32) -> bool {
+        let removed = locked(&self.namespaces).remove(&nsid).is_some();
+        if removed {
+            self.namespaces_changed(nsid);
+        }
+        removed
+    }
+
+    fn namespaces_changed(&self, nsid: u32) {
+        self.version.fetch_add(1, Ordering::Release);
+        for controller in self.controllers() {
+            controller.namespace_changed(nsid);
+        }
+    }
+
+    /// Grows with each change of the namespaces.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// All namespaces by number.
+    pub fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        locked(&self.namespaces).values().cloned().collect()
+    }
+
+    /// One namespace.
+    pub fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
+        locked(&self.namespaces).get(&nsid).cloned()
+    }
+
+    /// The live controllers.
+    pub(super) fn controllers(&self) -> Vec<Arc<Controller>> {
+        locked(&self.controllers)
+            .live
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    pub(super) fn controller(&self, cntlid: u16) -> Option<Arc<Controller>> {
+        locked(&self.controllers)
+            .live
+            .get(&cntlid)
+            .and_then(Weak::upgrade)
+    }
+
+    /// Makes a controller under a free identifier; `None` if all are taken.
+    pub(super) fn add_controller(&self, make: impl FnOnce(u16) -> Controller) -> Option<Arc<Controller>> {
+        let mut controllers = locked(&self.controllers);
+        controllers
+            .live
+            .retain(|_, controller| controller.strong_count() > 0);
+        if controllers.live.len() >= CNTLIDS.count() {
+            return None;
+        }
+        let mut cntlid = controllers.next.max(*CNTLIDS.start());
+        // In turn, so that a late command of an ended controller never meets its successor.
+        while controllers.live.contains_key(&cntlid) || !CNTLIDS.contains(&cntlid) {
+            cntlid = if cntlid >= *CNTLIDS.end() {
+                *CNTLIDS.start()
+            } else {
+                cntlid + 1
+            };
+        }
+        controllers.next = if cntlid >= *CNTLIDS.end() {
+            *CNTLIDS.start()
+        } else {
+            cntlid + 1
+        };
+        let controller = Arc::new(make(cntlid));
+        controllers.live.insert(cntlid, Arc::downgrade(&controller));
+        Some(controller)
+    }
+}
+
+/// An address at which subsystems are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Portal {
+    /// Where the target listens.
+    pub address: SocketAddr,
+}
+
+/// All that one target serves. Shared by all cores.
+#[derive(Default)]
+pub struct Target {
+    subsystems: Mutex<BTreeMap<String, Arc<Subsystem>>>,
+    portals: Mutex<BTreeSet<Portal>>,
+    /// Generation of the discovery log (GENCTR).
+    generation: AtomicU64,
+}
+
+impl Target {
+    /// Nothing yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// Adds a subsystem; the one of the same name that was there before is replaced for new connections.
+    pub fn add_subsystem(&self, subsystem: Arc<Subsystem>) {
+        locked(&self.subsystems).insert(subsystem.nqn().as_str().to_owned(), subsystem);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The subsystem of this name.
+    pub fn subsystem(&self, nqn: &str) -> Option<Arc<Subsystem>> {
+        locked(&self.subsystems).get(nqn).cloned()
+    }
+
+    /// All subsystems by name.
+    pub fn subsystems(&self) -> Vec<Arc<Subsystem>> {
+        locked(&self.subsystems).values().cloned().collect()
+    }
+
+    pub(super) fn add_portal(&self, portal: Portal) {
+        locked(&self.portals).insert(portal);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_portal(&self, portal: Portal) {
+        locked(&self.portals).remove(&portal);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn portals(&self) -> Vec<Portal> {
+        locked(&self.portals).iter().copied().collect()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,234 @@
+//! The target's configuration file.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bdev::BlockDevice;
+use bdev::file::{FileDevice, FileOptions};
+use bdev::memory::MemoryDevice;
+use bdev::null::NullDevice;
+use foundation::checksum::crc32c;
+use foundation::{BlockCount, ByteCount, Random};
+use serde::Deserialize;
+
+use crate::output::Failure;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TargetConfig {
+    pub(super) nvme_tcp: NvmeTcpConfig,
+    #[serde(default)]
+    pub(super) subsystem: Vec<SubsystemConfig>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NvmeTcpConfig {
+    /// Addresses with ports; port 0 takes a free one.
+    pub(super) listen: Vec<SocketAddr>,
+    /// Offer digests to hosts that ask.
+    #[serde(default = "yes")]
+    pub(super) header_digest: bool,
+    #[serde(default = "yes")]
+    pub(super) data_digest: bool,
+    /// Leave out the response capsule after data.
+    #[serde(default = "yes")]
+    pub(super) success_flag: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SubsystemConfig {
+    pub(super) nqn: String,
+    pub(super) serial: Option<String>,
+    /// Names of the hosts that may connect; all if absent.
+    pub(super) hosts: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) namespace: Vec<NamespaceConfig>,
+}
+
+/// One of `memory`, `null` or `file` says where the blocks are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NamespaceConfig {
+    pub(super) nsid: u32,
+    memory: Option<String>,
+    null: Option<String>,
+    file: Option<PathBuf>,
+    /// Makes the file with this size if it is missing.
+    size: Option<String>,
+    #[serde(default = "default_block_bytes")]
+    block_bytes: u32,
+    uuid: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_block_bytes() -> u32 {
+    4096
+}
+
+impl TargetConfig {
+    pub(super) fn load(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
+        let config: Self = toml::from_str(&text).map_err(|error| {
+            Failure::new(format!(
+                "{} is not a target configuration:\n{error}",
+                path.display()
+            ))
+        })?;
+        if config.nvme_tcp.listen.is_empty() {
+            return Err(Failure::new(format!(
+                "{}: nvme_tcp.listen names no address; write listen = [\"127.0.0.1:4420\"]",
+                path.display()
+            )));
+        }
+        Ok(config)
+    }
+}
+
+impl NamespaceConfig {
+    /// Opens the device. On a reactor.
+    pub(super) fn open(&self) -> Result<Arc<dyn BlockDevice>, Failure> {
+        if !matches!(self.block_bytes, 512 | 4096) {
+            let said = format!(
+                "namespace {}: block_bytes is {}; write 512 or 4096",
+                self.nsid, self.block_bytes
+            );
+            return Err(Failure::new(said));
+        }
+        match (&self.memory, &self.null, &self.file) {
+            (Some(size), None, None) => {
+                let device = MemoryDevice::new(self.block_bytes, self.blocks(size)?).map_err(Failure::new)?;
+                Ok(Arc::new(device))
+            }
+            (None, Some(size), None) => Ok(Arc::new(NullDevice::new(self.block_bytes, self.blocks(size)?))),
+            (None, None, Some(path)) => {
+                let create = self.size.as_deref().map(|size| self.bytes(size)).transpose()?;
+                let options = FileOptions {
+                    create,
+                    block_bytes: self.block_bytes,
+                    direct: true,
+                };
+                Ok(Arc::new(FileDevice::open(path, options).map_err(Failure::new)?))
+            }
+            _ => Err(Failure::new(format!(
+                "namespace {}: say where its blocks are with exactly one of memory = \"1GiB\", null = \"1GiB\" or \
+                 file = \"PATH\"",
+                self.nsid
+            ))),
+        }
+    }
+
+    fn bytes(&self, size: &str) -> Result<ByteCount, Failure> {
+        size.parse()
+            .map_err(|error| Failure::new(format!("namespace {}: {error}", self.nsid)))
+    }
+
+    fn blocks(&self, size: &str) -> Result<BlockCount, Failure> {
+        let bytes = self.bytes(size)?;
+        match bytes.0 / u64::from(self.block_bytes) {
+            0 => Err(Failure::new(format!(
+                "namespace {}: {bytes} is less than one block of {} bytes",
+                self.nsid, self.block_bytes
+            ))),
+            blocks => Ok(BlockCount(blocks)),
+        }
+    }
+
+    /// The namespace's identity: as configured, or made from the subsystem's name and the number, so that it
+    /// is the same after every start.
+    pub(super) fn uuid(&self, nqn: &str) -> Result<[u8; 16], Failure> {
+        match &self.uuid {
+            Some(text) => parse_uuid(text).ok_or_else(|| {
+                let form = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx with hexadecimal digits";
+                Failure::new(format!(
+                    "namespace {}: \"{text}\" is not a UUID; write {form}",
+                    self.nsid
+                ))
+            }),
+            None => {
+                let seed = u64::from(crc32c(nqn.as_bytes())) << 32 | u64::from(self.nsid);
+                let mut uuid = [0; 16];
+                Random::from_seed(seed ^ nqn.len() as u64).fill(&mut uuid);
+                // RFC 9562: version 8 (made by a rule of our own), variant 10b.
+                uuid[6] = uuid[6] & 0x0f | 0x80;
+                uuid[8] = uuid[8] & 0x3f | 0x80;
+                Ok(uuid)
+            }
+        }
+    }
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    if digits.len() != 32 || !digits.is_ascii() {
+        return None;
+    }
+    let mut uuid = [0; 16];
+    for (index, byte) in uuid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(uuid)
+}
+
+/// The configured serial number, or one made from the name.
+pub(super) fn serial(subsystem: &SubsystemConfig) -> String {
+    match &subsystem.serial {
+        Some(serial) => serial.clone(),
+        None => format!("RH{:08X}", crc32c(subsystem.nqn.as_bytes())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(text: &str) -> NamespaceConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = toml::from_str::<TargetConfig>("[nvme_tcp]\nlisten = []\nspeed = 3")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("unknown field `speed`"), "{error}");
+    }
+
+    #[test]
+    fn a_namespace_says_what_is_wrong() {
+        for (text, expected) in [
+            ("nsid = 1", "exactly one of memory"),
+            (
+                "nsid = 1\nmemory = \"1GiB\"\nnull = \"1GiB\"",
+                "exactly one of memory",
+            ),
+            ("nsid = 1\nmemory = \"big\"", "write a number and B, KiB"),
+            ("nsid = 1\nmemory = \"100\"", "less than one block of 4096"),
+            (
+                "nsid = 1\nmemory = \"1GiB\"\nblock_bytes = 520",
+                "write 512 or 4096",
+            ),
+        ] {
+            let error = namespace(text).open().err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let odd = namespace("nsid = 1\nmemory = \"1GiB\"\nuuid = \"1234\"");
+        assert!(odd.uuid("x").unwrap_err().to_string().contains("is not a UUID"));
+    }
+
+    #[test]
+    fn identities_differ_and_last() {
+        let (one, two) = (namespace("nsid = 1"), namespace("nsid = 2"));
+        assert_eq!(one.uuid("nqn.a").unwrap(), one.uuid("nqn.a").unwrap());
+        assert_ne!(one.uuid("nqn.a").unwrap(), two.uuid("nqn.a").unwrap());
+        assert_ne!(one.uuid("nqn.a").unwrap(), one.uuid("nqn.b").unwrap());
+        let uuid = parse_uuid("01234567-89ab-cdef-0123-456789abcdef").unwrap();
+        assert_eq!(uuid[..4], [0x01, 0x23, 0x45, 0x67]);
+    }
+}
