@@ -462,7 +462,9 @@ impl Target {
         out.extend_from_slice(&crc.to_le_bytes());
     }
 
-    /// Appends a completion and ends the slot.
+    /// Appends a completion and ends the slot. Safe at any time, but better only after
+    /// [`Event::PayloadComplete`] once data was asked for: a host may have dropped the command's buffer
+    /// and never send the rest, and until it does the slot stays taken.
     ///
     /// # Panics
     /// When the slot is not open, or the completion is another command's.
