@@ -6,5 +6,6 @@
 //! the batch that is filling → one vectored send for all that completed meanwhile. A command that completes
 //! at once never becomes a task and allocates nothing.
 
+pub mod initiator;
 pub mod status;
 pub mod target;

@@ -157,6 +157,11 @@ impl Controller {
         }
     }
 
+    /// Ends the association from this side.
+    pub(super) fn disconnect(&self) {
+        let _ = self.admin.try_send(Order::End);
+    }
+
     /// Notes that a namespace came, went or changed, and wakes the admin queue if the host wants to know.
     pub(super) fn namespace_changed(&self, nsid: u32) {
         let mut state = self.state();

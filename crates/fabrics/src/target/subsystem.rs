@@ -161,6 +161,13 @@ impl Subsystem {
         locked(&self.namespaces).get(&nsid).cloned()
     }
 
+    /// Ends the associations of all hosts; they may connect again.
+    pub fn disconnect_hosts(&self) {
+        for controller in self.controllers() {
+            controller.disconnect();
+        }
+    }
+
     /// The live controllers.
     pub(super) fn controllers(&self) -> Vec<Arc<Controller>> {
         locked(&self.controllers)

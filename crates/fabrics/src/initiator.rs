@@ -1,0 +1,16 @@
+//! The NVMe-oF initiator: a target's namespaces as block devices.
+//!
+//! - [`Queue`]: one connection, one queue pair; runs raw commands.
+//! - [`Controller`]: an association: admin queue, identification, keep-alive, events.
+//! - [`NamespaceChannel`]: a namespace on one queue, as a [`bdev::Channel`].
+//! - [`RemoteDevice`]: a namespace as a [`bdev::BlockDevice`] whose channels connect, and connect again, by themselves.
+
+mod controller;
+mod device;
+mod namespace;
+mod queue;
+
+pub use controller::{ConnectError, ConnectOptions, Controller, discover};
+pub use device::{RemoteDevice, RemoteOptions};
+pub use namespace::NamespaceChannel;
+pub use queue::{CommandResult, Queue};

@@ -1,0 +1,522 @@
+//! An association with a target's subsystem (NVM Express Base Specification 2.0c, sections 3.5 and 6.3).
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bdev::Data;
+use protocols::nvme::admin::{GetLogPage, Identify, SetFeatures, async_event_request, keep_alive};
+use protocols::nvme::async_event::AsyncEvent;
+use protocols::nvme::fabrics::{
+    Connect, ConnectAnswer, ConnectData, DYNAMIC_CNTLID, PropertyGet, PropertySet, PropertySize,
+};
+use protocols::nvme::features::{AsyncEventConfiguration, Feature, QueueCounts};
+use protocols::nvme::identify::{
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IdentifyStructure, NamespaceList,
+};
+use protocols::nvme::log::{DiscoveryEntry, DiscoveryHeader, LogPage};
+use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, ControllerStatus};
+use protocols::nvme::{Command, Completion, Nqn, NqnField, Status};
+use protocols::tcp::initiator::Options;
+use reactor::net::TcpOptions;
+use reactor::sync::{Receiver, channel};
+use reactor::{Buffer, BufferPool, spawn, time};
+
+use super::namespace::NamespaceChannel;
+use super::queue::Queue;
+
+/// Entries of the admin queue.
+const ADMIN_QUEUE_ENTRIES: u16 = 32;
+/// A discovery log longer than this is not believed.
+const DISCOVERY_ENTRIES_MAX: u64 = 4096;
+/// Events that wait to be taken; more are dropped, since each only says "look again".
+const EVENTS_MAX: usize = 16;
+
+/// Why an association could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// TCP failed.
+    #[error("cannot reach the NVMe/TCP target at {address}: {source}; is it running and listening there?")]
+    Socket {
+        /// The target.
+        address: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The connection ended before it was a queue.
+    #[error("the peer at {address} ended the connection: it does not speak NVMe/TCP as we do, see its log")]
+    Refused {
+        /// The target.
+        address: SocketAddr,
+    },
+    /// Too slow.
+    #[error(
+        "the NVMe/TCP target at {address} did not answer within {limit:?}: check the network and its load"
+    )]
+    TimedOut {
+        /// The target.
+        address: SocketAddr,
+        /// How long we waited.
+        limit: Duration,
+    },
+    /// A command failed.
+    #[error("{command} to {subsystem} at {address} failed: {status}; {remedy}")]
+    Command {
+        /// What was asked.
+        command: &'static str,
+        /// The target.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: String,
+        /// The answer.
+        status: Status,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Where the target listens.
+    pub address: SocketAddr,
+    /// Which subsystem.
+    pub subsystem: Nqn,
+    /// Who we are.
+    pub host: Nqn,
+    /// Who we are, in 128 bits: the same for all connections of this host.
+    pub host_id: [u8; 16],
+    /// Commands in flight on an I/O queue; at most 1024.
+    pub queue_entries: u16,
+    /// Ask for header digests.
+    pub header_digest: bool,
+    /// Ask for data digests.
+    pub data_digest: bool,
+    /// The target ends the association when it hears nothing for so long; zero for never.
+    pub keep_alive: Duration,
+    /// Limit of each step of connecting.
+    pub limit: Duration,
+    /// Sockets.
+    pub tcp: TcpOptions,
+}
+
+impl ConnectOptions {
+    /// The usual settings: 128 commands, no digests, 15 s keep-alive.
+    pub fn new(address: SocketAddr, subsystem: Nqn, host: Nqn, host_id: [u8; 16]) -> Self {
+        Self {
+            address,
+            subsystem,
+            host,
+            host_id,
+            queue_entries: 128,
+            header_digest: false,
+            data_digest: false,
+            keep_alive: Duration::from_secs(15),
+            limit: Duration::from_secs(5),
+            tcp: TcpOptions::default(),
+        }
+    }
+
+    async fn open(
+        &self,
+        qid: u16,
+        entries: u16,
+        cntlid: u16,
+    ) -> Result<(Rc<Queue>, ConnectAnswer), ConnectError> {
+        let options = Options {
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            max_outstanding_r2t: 16,
+            queue_entries: entries.into(),
+            ..Options::default()
+        };
+        let queue = Queue::open(self.address, &self.tcp, options, self.limit).await?;
+        let kato_ms = if qid == 0 {
+            u32::try_from(self.keep_alive.as_millis()).unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        let connect = Connect {
+            record_format: 0,
+            qid,
+            sqsize: entries - 1,
+            attributes: 0,
+            kato_ms,
+        }
+        .without_sq_flow_control();
+        let data = ConnectData {
+            hostid: self.host_id,
+            cntlid,
+            subnqn: NqnField::from(&self.subsystem),
+            hostnqn: NqnField::from(&self.host),
+        };
+        let data = Data::From(buffer_of(&data.encode()));
+        let completion = self.run(&queue, "Connect", connect.to_command(), data).await?.0;
+        Ok((queue, ConnectAnswer::from_completion(&completion)))
+    }
+
+    async fn run(
+        &self,
+        queue: &Queue,
+        name: &'static str,
+        command: Command,
+        data: Data,
+    ) -> Result<(Completion, Data), ConnectError> {
+        let result = time::timeout(self.limit, queue.execute(command, data))
+            .await
+            .map_err(|_| ConnectError::TimedOut {
+                address: self.address,
+                limit: self.limit,
+            })?;
+        match result.completion {
+            Some(completion) if completion.status().is_success() => Ok((completion, result.data)),
+            _ => Err(self.refused(name, result.status())),
+        }
+    }
+
+    fn refused(&self, command: &'static str, status: Status) -> ConnectError {
+        let remedy = match status {
+            Status::CONNECT_INVALID_PARAMETERS => "check the subsystem's name (\"nvme discover\" lists them)",
+            Status::CONNECT_INVALID_HOST => "let the target's administrator allow this host's name",
+            Status::INVALID_NAMESPACE_OR_FORMAT => "check the namespace's number",
+            _ => "see the target's log",
+        };
+        let subsystem = self.subsystem.as_str().to_owned();
+        ConnectError::Command {
+            command,
+            address: self.address,
+            subsystem,
+            status,
+            remedy,
+        }
+    }
+}
+
+fn buffer_of(bytes: &[u8]) -> Buffer {
+    let mut buffer = BufferPool::current()
+        .try_allocate(bytes.len())
+        .expect("a page for connecting is free: nothing else of this connection is in flight");
+    buffer.copy_from_slice(bytes);
+    buffer.freeze()
+}
+
+/// An association. Dropping it ends its keep-alive and closes the admin queue, and with that the target ends
+/// the I/O queues.
+pub struct Controller {
+    options: ConnectOptions,
+    admin: Rc<Queue>,
+    cntlid: u16,
+    identify: IdentifyController,
+    next_qid: Cell<u16>,
+    queues: u16,
+    keep_alive: Cell<bool>,
+}
+
+impl Controller {
+    /// Connects the admin queue, enables the controller and identifies it.
+    pub async fn connect(options: ConnectOptions) -> Result<Rc<Self>, ConnectError> {
+        let (admin, answer) = options.open(0, ADMIN_QUEUE_ENTRIES, DYNAMIC_CNTLID).await?;
+        admin.set_in_capsule_bytes(4096);
+        enable(&options, &admin).await?;
+        let identify = identify(
+            &options,
+            &admin,
+            Identify {
+                cns: IdentifyStructure::Controller.code(),
+                nsid: 0,
+                cntid: 0,
+                cns_specific: 0,
+                csi: 0,
+            },
+        )
+        .await?;
+        let identify = IdentifyController::decode(&identify).expect("Identify answers are 4096 bytes");
+        let mut queues = 0;
+        if !options.subsystem.is_discovery() {
+            queues = ask_for_queues(&options, &admin).await?;
+        }
+        let cntlid = answer.cntlid;
+        let controller = Rc::new(Self {
+            options,
+            admin,
+            cntlid,
+            identify,
+            next_qid: Cell::new(1),
+            queues,
+            keep_alive: Cell::new(true),
+        });
+        if !controller.options.keep_alive.is_zero() {
+            drop(spawn(keep_alive_task(Rc::downgrade(&controller))));
+        }
+        Ok(controller)
+    }
+
+    /// The controller's number at the target.
+    pub fn cntlid(&self) -> u16 {
+        self.cntlid
+    }
+
+    /// What the controller says of itself.
+    pub fn identity(&self) -> &IdentifyController {
+        &self.identify
+    }
+
+    /// Whether the association is gone.
+    pub fn is_ended(&self) -> bool {
+        self.admin.is_ended()
+    }
+
+    /// Sends no keep-alive any more: the target ends the association once its time has passed.
+    pub fn stop_keep_alive(&self) {
+        self.keep_alive.set(false);
+    }
+
+    /// Runs an admin command.
+    pub async fn admin(
+        &self,
+        name: &'static str,
+        command: Command,
+        data: Data,
+    ) -> Result<(Completion, Data), ConnectError> {
+        self.options.run(&self.admin, name, command, data).await
+    }
+
+    /// Connects another I/O queue.
+    pub async fn open_queue(&self) -> Result<Rc<Queue>, ConnectError> {
+        let qid = self.next_qid.get();
+        if qid > self.queues {
+            return Err(self.options.refused("Connect", Status::INVALID_QUEUE_IDENTIFIER));
+        }
+        self.next_qid.set(qid + 1);
+        let (queue, _) = self
+            .options
+            .open(qid, self.options.queue_entries, self.cntlid)
+            .await?;
+        let in_capsule = usize::try_from(self.identify.in_capsule_data_bytes()).unwrap_or(0);
+        queue.set_in_capsule_bytes(in_capsule);
+        Ok(queue)
+    }
+
+    /// The numbers of the active namespaces.
+    pub async fn namespaces(&self) -> Result<Vec<u32>, ConnectError> {
+        let mut nsids: Vec<u32> = Vec::new();
+        loop {
+            let after = nsids.last().copied().unwrap_or(0);
+            let page = self
+                .identify(IdentifyStructure::ActiveNamespaceList, after)
+                .await?;
+            let Ok(list) = NamespaceList::decode(&page) else {
+                return Err(self.options.refused("Identify", Status::INTERNAL_ERROR));
+            };
+            nsids.extend(list.nsids());
+            if !list.is_full() {
+                return Ok(nsids);
+            }
+        }
+    }
+
+    /// A namespace on a queue of its own.
+    pub async fn open_namespace(&self, nsid: u32) -> Result<NamespaceChannel, ConnectError> {
+        let page = self.identify(IdentifyStructure::Namespace, nsid).await?;
+        let namespace = IdentifyNamespace::decode(&page).expect("Identify answers are 4096 bytes");
+        if namespace.nsze == 0 {
+            return Err(self
+                .options
+                .refused("Identify", Status::INVALID_NAMESPACE_OR_FORMAT));
+        }
+        let queue = self.open_queue().await?;
+        NamespaceChannel::new(queue, nsid, &namespace, &self.identify)
+            .ok_or_else(|| self.options.refused("Identify", Status::INVALID_FORMAT))
+    }
+
+    async fn identify(&self, structure: IdentifyStructure, nsid: u32) -> Result<Buffer, ConnectError> {
+        let command = Identify {
+            cns: structure.code(),
+            nsid,
+            cntid: 0,
+            cns_specific: 0,
+            csi: 0,
+        };
+        identify(&self.options, &self.admin, command).await
+    }
+
+    /// Asks for notices and delivers them: each says only that something changed, so look again.
+    pub async fn events(self: &Rc<Self>) -> Result<Receiver<AsyncEvent>, ConnectError> {
+        let wanted = AsyncEventConfiguration::NAMESPACE_ATTRIBUTE | AsyncEventConfiguration::DISCOVERY_CHANGE;
+        let set = SetFeatures {
+            nsid: 0,
+            feature: Feature::AsynchronousEventConfiguration.code(),
+            save: false,
+            value: wanted,
+        };
+        self.admin("Set Features", set.to_command(), Data::None).await?;
+        let (sender, receiver) = channel(EVENTS_MAX);
+        let weak = Rc::downgrade(&self.admin);
+        drop(spawn(async move {
+            while let Some(admin) = weak.upgrade() {
+                let result = admin.execute(async_event_request(), Data::None).await;
+                let Some(completion) = result.completion.filter(|c| c.status().is_success()) else {
+                    return;
+                };
+                // A reader that has enough notices waiting needs no more of them.
+                let _ = sender.try_send(AsyncEvent::from_result(completion.result()));
+            }
+        }));
+        Ok(receiver)
+    }
+
+    /// Reads a log page from its beginning.
+    pub async fn log_page(
+        &self,
+        page: LogPage,
+        nsid: u32,
+        length_bytes: usize,
+    ) -> Result<Vec<u8>, ConnectError> {
+        read_log(
+            &self.options,
+            &self.admin,
+            GetLogPage::new(nsid, page.code(), length_bytes as u64),
+        )
+        .await
+    }
+}
+
+async fn enable(options: &ConnectOptions, admin: &Queue) -> Result<(), ConnectError> {
+    let configuration = Configuration::default().with_en(1).with_iosqes(6).with_iocqes(4);
+    let set = PropertySet {
+        size: PropertySize::Four,
+        offset: CC_OFFSET,
+        value: configuration.bits().into(),
+    };
+    options
+        .run(admin, "Property Set", set.to_command(), Data::None)
+        .await?;
+    let deadline = time::now() + options.limit;
+    loop {
+        let get = PropertyGet {
+            size: PropertySize::Four,
+            offset: CSTS_OFFSET,
+        };
+        let (completion, _) = options
+            .run(admin, "Property Get", get.to_command(), Data::None)
+            .await?;
+        if ControllerStatus::from_bits(completion.result()).is_ready() {
+            return Ok(());
+        }
+        if time::now() >= deadline {
+            return Err(ConnectError::TimedOut {
+                address: options.address,
+                limit: options.limit,
+            });
+        }
+        time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn identify(
+    options: &ConnectOptions,
+    admin: &Queue,
+    identify: Identify,
+) -> Result<Buffer, ConnectError> {
+    let page = page_buffer(IDENTIFY_BYTES);
+    let (_, data) = options
+        .run(admin, "Identify", identify.to_command(), Data::Into(page))
+        .await?;
+    Ok(data.into_read().freeze())
+}
+
+fn page_buffer(bytes: usize) -> reactor::BufferMut {
+    let mut buffer = BufferPool::current()
+        .try_allocate(bytes)
+        .expect("a page for an admin command is free");
+    // A target that sends less than was asked for leaves zeros, not another's bytes.
+    buffer.fill(0);
+    buffer
+}
+
+async fn ask_for_queues(options: &ConnectOptions, admin: &Queue) -> Result<u16, ConnectError> {
+    let wanted = QueueCounts {
+        submission: 64,
+        completion: 64,
+    };
+    let set = SetFeatures {
+        nsid: 0,
+        feature: Feature::NumberOfQueues.code(),
+        save: false,
+        value: wanted.to_value(),
+    };
+    let (completion, _) = options
+        .run(admin, "Set Features", set.to_command(), Data::None)
+        .await?;
+    let given = QueueCounts::from_value(completion.result());
+    Ok(u16::try_from(given.submission.min(given.completion)).unwrap_or(u16::MAX))
+}
+
+async fn keep_alive_task(controller: Weak<Controller>) {
+    loop {
+        let Some(period) = controller
+            .upgrade()
+            .map(|controller| controller.options.keep_alive / 2)
+        else {
+            return;
+        };
+        time::sleep(period).await;
+        let Some(controller) = controller
+            .upgrade()
+            .filter(|controller| controller.keep_alive.get())
+        else {
+            return;
+        };
+        if controller
+            .admin("Keep Alive", keep_alive(), Data::None)
+            .await
+            .is_err()
+        {
+            controller.admin.close();
+            return;
+        }
+    }
+}
+
+async fn read_log(options: &ConnectOptions, admin: &Queue, get: GetLogPage) -> Result<Vec<u8>, ConnectError> {
+    let length = usize::try_from(get.length_bytes()).unwrap_or(usize::MAX);
+    let page = page_buffer(length.min(reactor::buffer::BUFFER_BYTES_MAX));
+    let (_, data) = options
+        .run(admin, "Get Log Page", get.to_command(), Data::Into(page))
+        .await?;
+    Ok(data.into_read().to_vec())
+}
+
+/// Asks a discovery service which subsystems it knows.
+pub async fn discover(options: ConnectOptions) -> Result<Vec<DiscoveryEntry>, ConnectError> {
+    let controller = Controller::connect(ConnectOptions {
+        subsystem: Nqn::discovery(),
+        ..options
+    })
+    .await?;
+    loop {
+        let header = controller
+            .log_page(LogPage::Discovery, 0, DiscoveryHeader::BYTES)
+            .await?;
+        let header = DiscoveryHeader::decode(&header).expect("a header's bytes were read");
+        let count = header.entries.min(DISCOVERY_ENTRIES_MAX);
+        let mut entries = Vec::new();
+        for index in 0..count {
+            let get = GetLogPage {
+                offset: DiscoveryHeader::BYTES as u64 + index * DiscoveryEntry::BYTES as u64,
+                ..GetLogPage::new(0, LogPage::Discovery.code(), DiscoveryEntry::BYTES as u64)
+            };
+            let bytes = read_log(&controller.options, &controller.admin, get).await?;
+            entries.push(DiscoveryEntry::decode(&bytes).expect("an entry's bytes were read"));
+        }
+        // The log may have changed between the reads (section 5.16.1.23): then read it again.
+        let again = controller
+            .log_page(LogPage::Discovery, 0, DiscoveryHeader::BYTES)
+            .await?;
+        let again = DiscoveryHeader::decode(&again).expect("a header's bytes were read");
+        if again.generation_counter == header.generation_counter {
+            return Ok(entries);
+        }
+    }
+}

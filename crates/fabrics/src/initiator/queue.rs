@@ -1,0 +1,475 @@
+//! One connection to a target: one queue pair.
+//!
+//! Commands that are submitted in one turn of the reactor leave in one vectored send; received data goes straight
+//! from the shared receive buffer to the caller's. A completion is handed over without a task or an allocation.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use bdev::{Data, IoError, Token};
+use foundation::checksum::crc32c;
+use protocols::nvme::{Command, Completion, Status};
+use protocols::tcp::initiator::{Direction, Event, Initiator as Protocol, Options, Transfer};
+use reactor::net::{SendBatch, TcpOptions, TcpReceiver, TcpSender, TcpStream};
+use reactor::sync::Notify;
+use reactor::{Buffer, JoinHandle, spawn, time};
+
+use super::controller::ConnectError;
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct CommandResult {
+    /// The target's completion; `None` if the connection was lost before it came.
+    pub completion: Option<Completion>,
+    /// The command's buffer.
+    pub data: Data,
+}
+
+impl CommandResult {
+    /// The status; "path lost" without a completion.
+    pub fn status(&self) -> Status {
+        self.completion
+            .map_or(Status::INTERNAL_PATH_ERROR, |completion| completion.status())
+    }
+}
+
+#[derive(Default)]
+struct Waiter {
+    result: RefCell<Option<CommandResult>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// Who is told of a command's end.
+enum Completer {
+    Device(Token),
+    Waiter(Rc<Waiter>),
+}
+
+impl Completer {
+    fn complete(self, result: CommandResult) {
+        match self {
+            Completer::Device(token) => {
+                let status = match result.completion {
+                    Some(completion) => crate::status::error_of(completion.status()),
+                    None => Err(IoError::Unavailable),
+                };
+                token.complete(status, result.data);
+            }
+            Completer::Waiter(waiter) => {
+                *waiter.result.borrow_mut() = Some(result);
+                let waker = waiter.waker.borrow_mut().take();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+        }
+    }
+}
+
+struct Outstanding {
+    data: Data,
+    completer: Completer,
+}
+
+struct Waiting {
+    command: Command,
+    data: Data,
+    completer: Completer,
+}
+
+struct State {
+    protocol: Protocol,
+    out: SendBatch,
+    commands: Vec<Option<Outstanding>>,
+    free: Vec<u16>,
+    /// Submitted while every identifier was in use.
+    waiting: VecDeque<Waiting>,
+    in_capsule_bytes: usize,
+}
+
+/// See the module. Dropping it closes the connection; commands still in flight end without a completion.
+pub struct Queue {
+    state: RefCell<State>,
+    ready: Notify,
+    ended: Cell<bool>,
+    end: Notify,
+    opened: Cell<bool>,
+    peer: SocketAddr,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+impl Queue {
+    /// Connects and exchanges the first PDUs. The queue takes only a Connect command then.
+    pub(super) async fn open(
+        address: SocketAddr,
+        tcp: &TcpOptions,
+        options: Options,
+        limit: Duration,
+    ) -> Result<Rc<Self>, ConnectError> {
+        let lost = |source| ConnectError::Socket { address, source };
+        let opening = async {
+            let stream = TcpStream::connect(address, tcp).await.map_err(lost)?;
+            let queue = Self::start(stream, options);
+            queue.end.until(|| queue.opened.get() || queue.ended.get()).await;
+            if queue.opened.get() {
+                Ok(queue)
+            } else {
+                Err(ConnectError::Refused { address })
+            }
+        };
+        time::timeout(limit, opening)
+            .await
+            .map_err(|_| ConnectError::TimedOut { address, limit })?
+    }
+
+    fn start(stream: TcpStream, options: Options) -> Rc<Self> {
+        let mut protocol = Protocol::new(options);
+        let mut out = SendBatch::new();
+        protocol.initialize(out.headers());
+        let entries = u16::try_from(options.queue_entries).unwrap_or(u16::MAX);
+        let state = State {
+            protocol,
+            out,
+            commands: (0..entries).map(|_| None).collect(),
+            free: (0..entries).rev().collect(),
+            waiting: VecDeque::new(),
+            in_capsule_bytes: 0,
+        };
+        let peer = stream.peer_address();
+        let queue = Rc::new(Self {
+            state: RefCell::new(state),
+            ready: Notify::new(),
+            ended: Cell::new(false),
+            end: Notify::new(),
+            opened: Cell::new(false),
+            peer,
+            tasks: RefCell::default(),
+        });
+        let (receiver, sender) = stream.split();
+        let sending = spawn(send_batches(Rc::downgrade(&queue), sender));
+        let receiving = spawn(receive(Rc::downgrade(&queue), receiver));
+        queue.tasks.borrow_mut().extend([sending, receiving]);
+        queue
+    }
+
+    /// The target's address.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether the connection is gone. Commands submitted now end without a completion.
+    pub fn is_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Waits for the end of the connection.
+    pub async fn ended(&self) {
+        self.end.until(|| self.ended.get()).await;
+    }
+
+    /// Data of up to this many bytes travels in the command's capsule.
+    pub(super) fn set_in_capsule_bytes(&self, bytes: usize) {
+        self.state.borrow_mut().in_capsule_bytes = bytes;
+    }
+
+    /// Commands that have not ended.
+    pub fn outstanding(&self) -> usize {
+        let state = self.state.borrow();
+        state.commands.len() - state.free.len() + state.waiting.len()
+    }
+
+    /// Runs a command. The identifier and the data pointer are filled in here. Dropping the future
+    /// leaves the command running with its buffer.
+    pub async fn execute(&self, command: Command, data: Data) -> CommandResult {
+        let waiter = Rc::<Waiter>::default();
+        self.start_command(command, data, Completer::Waiter(waiter.clone()));
+        poll_fn(|cx| match waiter.result.borrow_mut().take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                *waiter.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// As [`Queue::execute`], for a device's request.
+    pub(super) fn submit(&self, command: Command, data: Data, token: Token) {
+        self.start_command(command, data, Completer::Device(token));
+    }
+
+    fn start_command(&self, command: Command, data: Data, completer: Completer) {
+        if self.ended.get() {
+            return completer.complete(CommandResult {
+                completion: None,
+                data,
+            });
+        }
+        let mut state = self.state.borrow_mut();
+        let was_empty = state.out.is_empty();
+        match state.free.pop() {
+            Some(cid) => state.send(
+                cid,
+                Waiting {
+                    command,
+                    data,
+                    completer,
+                },
+            ),
+            None => state.waiting.push_back(Waiting {
+                command,
+                data,
+                completer,
+            }),
+        }
+        drop(state);
+        if was_empty {
+            self.ready.notify();
+        }
+    }
+
+    /// Ends the connection: every command that has not ended does so without a completion.
+    pub fn close(&self) {
+        if self.ended.replace(true) {
+            return;
+        }
+        let (commands, waiting) = {
+            let mut state = self.state.borrow_mut();
+            let commands: Vec<_> = state.commands.iter_mut().filter_map(Option::take).collect();
+            (commands, std::mem::take(&mut state.waiting))
+        };
+        for command in commands {
+            command.completer.complete(CommandResult {
+                completion: None,
+                data: command.data,
+            });
+        }
+        for command in waiting {
+            command.completer.complete(CommandResult {
+                completion: None,
+                data: command.data,
+            });
+        }
+        self.end.notify();
+        self.ready.notify();
+    }
+
+    fn take(&self, mut input: &[u8]) -> bool {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let event = match state.protocol.receive(&mut input) {
+                Ok(Some(event)) => event,
+                Ok(None) => return true,
+                Err(termination) => {
+                    tracing::warn!(peer = %self.peer, %termination, "connection terminated");
+                    let State { protocol, out, .. } = &mut *state;
+                    protocol.terminate(&termination, out.headers());
+                    return false;
+                }
+            };
+            match event {
+                Event::Ready(_) => {
+                    self.opened.set(true);
+                    drop(state);
+                    self.end.notify();
+                }
+                Event::Data { cid, offset, bytes } => state.fill(cid, offset as usize, bytes),
+                Event::DataComplete {
+                    cid,
+                    success: true,
+                    digest_ok,
+                    ..
+                } => {
+                    let ended = state.finish(cid);
+                    drop(state);
+                    self.complete(ended, Completion::success(cid), digest_ok);
+                }
+                Event::DataComplete { .. } => {}
+                Event::Response {
+                    completion,
+                    digest_ok,
+                } => {
+                    let ended = state.finish(completion.cid());
+                    drop(state);
+                    self.complete(ended, completion, digest_ok);
+                }
+                Event::Transfer(transfer) => state.transfer(&transfer),
+                Event::TargetTermination(termination) => {
+                    tracing::warn!(peer = %self.peer, %termination, "the target ended the connection");
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn complete(&self, ended: Option<Outstanding>, completion: Completion, digest_ok: bool) {
+        let Some(Outstanding { data, completer }) = ended else {
+            return;
+        };
+        let completion = if digest_ok {
+            completion
+        } else {
+            completion.with_status(Status::TRANSIENT_TRANSPORT_ERROR)
+        };
+        completer.complete(CommandResult {
+            completion: Some(completion),
+            data,
+        });
+    }
+}
+
+impl State {
+    fn send(&mut self, cid: u16, waiting: Waiting) {
+        let Waiting {
+            command,
+            data,
+            completer,
+        } = waiting;
+        let length = u32::try_from(data.length_bytes()).expect("pool buffers are at most 1 MiB");
+        let mut command = command.with_cid(cid);
+        let mut capsule = None;
+        match &data {
+            Data::From(buffer) if buffer.len() <= self.in_capsule_bytes || command.is_fabrics() => {
+                command = command.with_in_capsule_data(0, length);
+                capsule = Some(buffer.clone());
+            }
+            Data::None => {}
+            _ => command = command.with_transport_data(length),
+        }
+        match capsule {
+            Some(buffer) if length > 0 => {
+                self.protocol.command(&command, Some(length), self.out.headers());
+                self.push(buffer);
+            }
+            _ => {
+                self.protocol.command(&command, None, self.out.headers());
+                match &data {
+                    Data::Into(_) => self.protocol.expect(cid, Direction::FromController, length),
+                    Data::From(_) => self.protocol.expect(cid, Direction::ToController, length),
+                    Data::None => {}
+                }
+            }
+        }
+        self.commands[usize::from(cid)] = Some(Outstanding { data, completer });
+    }
+
+    fn push(&mut self, buffer: Buffer) {
+        let crc = self.protocol.has_data_digest().then(|| crc32c(&buffer));
+        self.out.push(buffer);
+        if let Some(crc) = crc {
+            self.protocol.data_trailer(crc, self.out.headers());
+        }
+    }
+
+    fn fill(&mut self, cid: u16, offset: usize, bytes: &[u8]) {
+        if let Some(Some(Outstanding {
+            data: Data::Into(buffer),
+            ..
+        })) = self.commands.get_mut(usize::from(cid))
+        {
+            // The protocol core has checked that the range lies inside the expected length.
+            buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Sends the part of a command's data that the target asked for.
+    fn transfer(&mut self, transfer: &Transfer) {
+        let Some(Some(Outstanding {
+            data: Data::From(buffer),
+            ..
+        })) = self.commands.get(usize::from(transfer.cid))
+        else {
+            return;
+        };
+        let buffer = buffer.clone();
+        let end = transfer.offset + transfer.length;
+        let mut offset = transfer.offset;
+        while offset < end {
+            let length = (end - offset).min(self.protocol.max_h2c_data());
+            if !self
+                .protocol
+                .data_header(transfer, offset, length, self.out.headers())
+            {
+                return;
+            }
+            self.push(buffer.slice(offset as usize..(offset + length) as usize));
+            offset += length;
+        }
+    }
+
+    /// Frees the identifier, and lets the next waiting command have it.
+    fn finish(&mut self, cid: u16) -> Option<Outstanding> {
+        let ended = self.commands.get_mut(usize::from(cid))?.take()?;
+        match self.waiting.pop_front() {
+            Some(next) => self.send(cid, next),
+            None => self.free.push(cid),
+        }
+        Some(ended)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.close();
+        // The tasks hold the queue weakly; this only spares them a last turn.
+        for task in self.tasks.get_mut().drain(..) {
+            task.abort();
+        }
+    }
+}
+
+async fn send_batches(queue: Weak<Queue>, mut sender: TcpSender) {
+    let mut spare = SendBatch::new();
+    loop {
+        let waiting = poll_fn(|cx| {
+            let Some(queue) = queue.upgrade() else {
+                return Poll::Ready(None);
+            };
+            let wait = queue
+                .ready
+                .until(|| queue.ended.get() || !queue.state.borrow().out.is_empty());
+            pin!(wait).poll(cx).map(|()| Some(queue.clone()))
+        });
+        let Some(owned) = waiting.await else { return };
+        let batch = std::mem::replace(&mut owned.state.borrow_mut().out, spare);
+        drop(owned);
+        if batch.is_empty() {
+            sender.shutdown();
+            return;
+        }
+        let (result, emptied) = sender.send(batch).await;
+        spare = emptied;
+        if result.is_err() {
+            if let Some(queue) = queue.upgrade() {
+                queue.close();
+            }
+            return;
+        }
+    }
+}
+
+async fn receive(queue: Weak<Queue>, mut receiver: TcpReceiver) {
+    while let Ok(Some(bytes)) = receiver.receive().await {
+        let Some(owned) = queue.upgrade() else { return };
+        let mut good = owned.take(&bytes);
+        drop(bytes);
+        while good && let Some(more) = receiver.try_receive() {
+            good = owned.take(&more);
+        }
+        if !owned.state.borrow().out.is_empty() {
+            owned.ready.notify();
+        }
+        if !good {
+            break;
+        }
+    }
+    if let Some(queue) = queue.upgrade() {
+        queue.close();
+    }
+}

@@ -1,0 +1,109 @@
+//! A target and hosts for the tests of this directory.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bdev::{BlockDevice, Channel, ChannelExt};
+use fabrics::initiator::ConnectOptions;
+use fabrics::target::{Hosts, Namespace, Subsystem, Target};
+use foundation::{BlockCount, Lba, Random};
+use protocols::nvme::Nqn;
+use reactor::{Buffer, BufferPool};
+
+pub(crate) const NQN: &str = "nqn.2026-11.io.redhare:test";
+pub(crate) const HOST: &str = "nqn.2026-11.io.redhare:host";
+
+pub(crate) fn nqn(text: &str) -> Nqn {
+    text.parse().unwrap()
+}
+
+/// A target with one subsystem that serves `device` as namespace 1.
+pub(crate) fn target(device: Arc<dyn BlockDevice>) -> (Arc<Target>, Arc<Subsystem>) {
+    let subsystem = Subsystem::new(nqn(NQN), "SERIAL", "Redhare", Hosts::Any);
+    subsystem
+        .add_namespace(Namespace {
+            nsid: 1,
+            uuid: [7; 16],
+            device,
+        })
+        .unwrap();
+    let target = Target::new();
+    target.add_subsystem(subsystem.clone());
+    (target, subsystem)
+}
+
+pub(crate) fn options(address: SocketAddr) -> ConnectOptions {
+    ConnectOptions::new(address, nqn(NQN), nqn(HOST), [9; 16])
+}
+
+pub(crate) fn bytes(length: usize, seed: u64) -> Buffer {
+    let mut buffer = BufferPool::current().try_allocate(length).unwrap();
+    Random::from_seed(seed).fill(&mut buffer);
+    buffer.freeze()
+}
+
+pub(crate) async fn read(channel: &dyn Channel, lba: u64, blocks: u64) -> Vec<u8> {
+    let length = blocks as usize * channel.geometry().block_bytes as usize;
+    let buffer = BufferPool::current().try_allocate(length).unwrap();
+    let (result, buffer) = channel.read(Lba(lba), buffer).await;
+    result.unwrap();
+    buffer.to_vec()
+}
+
+/// Random requests of up to `blocks_max` blocks, up to eight at once on disjoint ranges, against an array.
+pub(crate) async fn agrees_with_an_array(
+    channel: std::rc::Rc<dyn Channel>,
+    seed: u64,
+    rounds: u64,
+    blocks_max: u64,
+) {
+    let geometry = channel.geometry();
+    let block = geometry.block_bytes as usize;
+    let blocks = geometry.blocks.0;
+    let mut model = vec![0u8; block * blocks as usize];
+    let mut random = Random::from_seed(seed);
+    let stripe = blocks / 8;
+    for round in 0..rounds {
+        let mut tasks = Vec::new();
+        for lane in 0..8 {
+            let start = lane * stripe + random.below(stripe);
+            let count = random.between(1, blocks_max.min((lane + 1) * stripe - start));
+            let range = start as usize * block..(start + count) as usize * block;
+            let channel = channel.clone();
+            match random.below(4) {
+                0 | 1 => {
+                    let data = bytes(range.len(), seed ^ (round * 8 + lane));
+                    model[range].copy_from_slice(&data);
+                    tasks.push(reactor::spawn(async move {
+                        channel.write(Lba(start), data).await.unwrap()
+                    }));
+                }
+                2 => {
+                    model[range].fill(0);
+                    let blocks = BlockCount(count);
+                    tasks.push(reactor::spawn(async move {
+                        channel.write_zeroes(Lba(start), blocks).await.unwrap();
+                    }));
+                }
+                _ => {
+                    let expected = model[range].to_vec();
+                    tasks.push(reactor::spawn(async move {
+                        assert!(
+                            read(&*channel, start, count).await == expected,
+                            "round {round} of seed {seed}"
+                        );
+                    }));
+                }
+            }
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+    channel.flush().await.unwrap();
+    for (index, chunk) in model.chunks(block * 16).enumerate() {
+        let count = (chunk.len() / block) as u64;
+        assert!(read(&*channel, index as u64 * 16, count).await == chunk);
+    }
+}
