@@ -83,6 +83,7 @@ impl Grants {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn plant(&mut self, planted: Planted) {
         self.planted = planted;
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use foundation::Epoch;
 
 use crate::identity::{
-    BlockRange, DataToken, IoToken, JoinNumber, PersistToken, Sequence,
+    BlockRange, DataToken, IoToken, PersistToken, Sequence,
 };
 use crate::message::WriteKind;
 
@@ -35,7 +35,6 @@ pub(crate) struct Entry {
     /// Give `data` back when the device is done with it.
     pub(crate) owns_data: bool,
     pub(crate) force_unit_access: bool,
-    pub(crate) join: JoinNumber,
     pub(crate) progress: Progress,
 }
 
@@ -97,8 +96,9 @@ impl Window {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, sequence: Sequence) -> Option<&mut Entry> {
-        self.position(sequence).ok().map(|at| &mut self.entries[at])
+    /// The write that still needs these bytes.
+    pub(crate) fn holding(&mut self, data: DataToken) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|e| e.data == Some(data))
     }
 
     /// The first write that may go to the device now.
@@ -157,7 +157,6 @@ mod tests {
             data: None,
             owns_data: false,
             force_unit_access: false,
-            join: JoinNumber(0),
             progress: Progress::Persisting(PersistToken(sequence)),
         }
     }

@@ -6,7 +6,7 @@ use super::Member;
 use super::lead::{Lead, Phase};
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
-use crate::identity::{HostId, Incarnation, NodeId, Session};
+use crate::identity::{DataToken, HostId, Incarnation, NodeId, Session};
 use crate::message::{Message, Refusal, SealAnswer};
 use crate::output::Status;
 use crate::planted::Bug;
@@ -55,13 +55,13 @@ impl Member {
             return;
         };
         for flight in lead.in_flight.drain(..) {
-            self.hand_over_data(flight.write.sequence, flight.data);
+            self.give_back(flight.data);
             if let Some(request) = flight.request {
                 self.complete(request.id, Status::Unknown);
             }
         }
         for waiting in lead.waiting.drain(..) {
-            self.release(waiting.data());
+            self.give_back(waiting.data());
             self.complete(waiting.id, status);
         }
         for request in lead.take_flushes() {
@@ -82,7 +82,7 @@ impl Member {
                             lead.reconciliation.regions.extend(touched);
                             lead.waiting.push_back(request);
                         }
-                        None => self.hand_over_data(flight.write.sequence, flight.data),
+                        None => self.give_back(flight.data),
                     }
                 }
                 lead.waiting.append(&mut old.waiting);
@@ -94,15 +94,13 @@ impl Member {
         self.send_seals(now);
     }
 
-    /// Gives back bytes that no flight needs any more: now, or when the device is done with them.
-    fn hand_over_data(
-        &mut self,
-        sequence: crate::identity::Sequence,
-        data: Option<crate::identity::DataToken>,
-    ) {
-        match self.window.get_mut(sequence) {
-            Some(entry) if entry.data.is_some() => entry.owns_data = true,
-            _ => self.release(data),
+    /// Gives back a request's bytes: now, or when the device is done with them. An attempt that a
+    /// change of the configuration cut short may still be on its way to the device.
+    pub(super) fn give_back(&mut self, data: Option<DataToken>) {
+        let held = data.and_then(|data| self.window.holding(data));
+        match held {
+            Some(entry) => entry.owns_data = true,
+            None => self.release(data),
         }
     }
 

@@ -84,7 +84,6 @@ impl Member {
             data,
             owns_data: owns,
             force_unit_access: write.force_unit_access,
-            join: write.join,
             progress: Progress::Persisting(token),
         });
         if token <= self.persisted {

@@ -272,7 +272,7 @@ impl Member {
         };
         if let Some(at) = lead.waiting.iter().position(|r| r.id == request) {
             let data = lead.waiting.remove(at).and_then(|r| r.data());
-            self.release(data);
+            self.give_back(data);
             self.complete(request, Status::Cancelled);
         } else if let Some(at) = lead.flush_waiting.iter().position(|r| *r == request) {
             lead.flush_waiting.remove(at);

@@ -75,7 +75,7 @@ impl World {
         let reads = if self.clients[client].stubborn { 80 } else { 40 };
         let op = if choice < reads {
             Op::Read
-        } else if choice < 95 {
+        } else if choice < if self.shape.scenario == 1 { 88 } else { 95 } {
             self.next_value += 1;
             match self.random.below(20) {
                 0 => kind = WriteKind::Zeroes,

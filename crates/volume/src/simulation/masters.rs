@@ -35,7 +35,7 @@ impl World {
             }
             Event::Commit { chunk, config } => self.commit(chunk, config),
             Event::Fault => self.fault(),
-            Event::Crash { node, power } => self.crash(node, power),
+            Event::Crash { node, power, quick } => self.crash(node, power, quick),
             Event::Heal => self.heal(),
             Event::HealCheck => self.heal_check(),
             _ => {}
@@ -118,29 +118,15 @@ impl World {
         let quiet = match (self.shape.scenario, self.random.below(10)) {
             // One node is cut from the masters (and perhaps the peers) and goes on serving
             // reads; soon after the others may die and come back at once.
-            (0, 0..6) => {
-                self.blocked[node][masters] = until + 3 * SECOND;
-                let others = self.random.chance(1, 2);
-                if self.random.chance(1, 2) {
-                    for peer in (0..masters).filter(|&peer| peer != node) {
-                        self.blocked[node][peer] = until + 3 * SECOND;
-                    }
-                }
-                if others {
-                    let delay = self.random.between(1200 * MS, 2200 * MS);
-                    let power = self.random.chance(1, 2);
-                    for peer in (0..masters).filter(|&peer| peer != node) {
-                        self.crash_later(delay, peer, power);
-                    }
-                }
+            (0, 0..7) => {
+                self.isolate(node, until + 3 * SECOND);
                 4 * SECOND
             }
-            (1, 0..5) => {
-                let delay = 0;
+            (1, 0..7) => {
                 for peer in 0..masters {
-                    self.crash_later(delay, peer, true);
+                    self.crash(peer, true, true);
                 }
-                3 * SECOND
+                SECOND
             }
             (2, 0..7) | (_, 0) => {
                 if node != other {
@@ -166,14 +152,14 @@ impl World {
                 self.nodes[node].paused_until = self.now + self.random.below(4 * SECOND);
                 500 * MS
             }
-            (_, 5..8) => {
+            (_, 5 | 6 | 7) => {
                 let chunk = self.random.below(self.shape.chunks as u64) as usize;
                 let victim = match self.random.below(2) {
                     0 => node_index(self.store[chunk].write_node),
                     _ => node,
                 };
                 let power = self.random.chance(1, 2);
-                self.crash(victim, power);
+                self.crash(victim, power, false);
                 SECOND
             }
             _ => SECOND,
@@ -182,12 +168,23 @@ impl World {
         self.at(next, Event::Fault);
     }
 
-    fn crash_later(&mut self, delay: u64, node: usize, power: bool) {
-        if delay == 0 {
-            self.crash(node, power);
-            return;
+    /// Cuts a node from the masters, so that it goes on in a configuration that is replaced;
+    /// soon after, the others may die and be back at once.
+    fn isolate(&mut self, node: usize, until: u64) {
+        let masters = self.shape.nodes;
+        self.blocked[node][masters] = until;
+        self.blocked[masters][node] = until;
+        let others_die = self.random.chance(2, 3);
+        if !others_die && self.random.chance(1, 2) {
+            for peer in (0..masters).filter(|&peer| peer != node) {
+                self.blocked[node][peer] = until;
+            }
         }
-        self.at(delay, Event::Crash { node, power });
+        let delay = self.random.between(1500 * MS, 2600 * MS);
+        let power = self.random.chance(1, 2);
+        for node in (0..masters).filter(|&peer| others_die && peer != node) {
+            self.at(delay, Event::Crash { node, power, quick: true });
+        }
     }
 
     fn heal(&mut self) {
@@ -211,7 +208,7 @@ impl World {
             let living: Vec<usize> = config.members.iter().filter(lives).map(|m| node_index(m.node)).collect();
             if living.len() < config.members.len() && living.len() < self.shape.minimum.into() {
                 for node in living {
-                    self.crash(node, false);
+                    self.crash(node, false, true);
                     self.at(100 * MS, Event::Restart { node });
                 }
             }

@@ -47,7 +47,7 @@ pub(super) enum Event {
     ClientStep { client: usize },
     ClientTimeout { client: usize, attempt: u64 },
     Fault,
-    Crash { node: usize, power: bool },
+    Crash { node: usize, power: bool, quick: bool },
     Restart { node: usize },
     Heal,
     HealCheck,
@@ -136,7 +136,6 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) store: Vec<ChunkConfig>,
     pub(super) first: Vec<ChunkConfig>,
-    pub(super) reborn: Vec<bool>,
     loss_due: Vec<bool>,
     pub(super) heard: Vec<(u64, u64)>,
     pub(super) ended: BTreeSet<(usize, u64)>,
@@ -198,7 +197,6 @@ impl World {
             nodes: Vec::new(),
             store: Vec::new(),
             first: Vec::new(),
-            reborn: vec![false; shape.chunks],
             loss_due: vec![false; shape.chunks],
             heard: vec![(0, 0); nodes],
             ended: BTreeSet::new(),
@@ -475,7 +473,9 @@ impl World {
             }
             Output::LocalFlush { io } => {
                 self.disk(node, chunk).begin_flush(io);
-                self.local(node, chunk, io);
+                let slow = self.shape.scenario == 1 && !self.healing && self.random.chance(1, 4);
+                let delay = if slow { self.random.below(SECOND) } else { self.random.between(100 * US, 5 * MS) };
+                self.at(delay, Event::Local { node, life, chunk, io });
             }
             Output::Send { to, message, data } => {
                 let payload = data.map(|data| self.nodes[node].data[&data].clone());
@@ -581,7 +581,7 @@ impl World {
         }
     }
 
-    pub(super) fn crash(&mut self, node: usize, power: bool) {
+    pub(super) fn crash(&mut self, node: usize, power: bool, quick: bool) {
         let mut random = self.random.fork();
         let sim = &mut self.nodes[node];
         if sim.core.take().is_none() {
@@ -598,6 +598,7 @@ impl World {
             self.at(delay, Event::Ended { node, life });
         }
         let down = match self.random.below(3) {
+            _ if quick => self.random.between(20 * MS, 300 * MS),
             0 => self.random.between(20 * MS, 300 * MS),
             _ => self.random.between(300 * MS, 6 * SECOND),
         };
