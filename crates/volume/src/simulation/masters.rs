@@ -174,10 +174,14 @@ impl World {
         let masters = self.shape.nodes;
         self.blocked[node][masters] = until;
         self.blocked[masters][node] = until;
-        let others_die = self.random.chance(2, 3);
-        if !others_die && self.random.chance(1, 2) {
-            for peer in (0..masters).filter(|&peer| peer != node) {
+        let others_die = self.random.chance(1, 2);
+        let cut = self.random.chance(1, 2);
+        for peer in (0..masters).filter(|&peer| !others_die && peer != node) {
+            if cut {
                 self.blocked[node][peer] = until;
+            } else {
+                self.slow[node][peer] = until;
+                self.slow[peer][node] = until;
             }
         }
         let delay = self.random.between(1500 * MS, 2600 * MS);

@@ -4,6 +4,14 @@
 //! dead. Each block is checked for linearizability; copies must be equal when all is quiet; once
 //! faults stop everything that is pending must complete.
 //!
+//! Scenarios, drawn by the seed: 0 a node is cut from the masters and the others die and return at
+//! once; 1 power cuts everywhere and slow flushes; 2 slow links; 3 and 4 partitions (also one-way),
+//! pauses and crashes in any order.
+//!
+//! What a disk may do here, and the volume survives: lose any write that was not flushed when the
+//! power fails, block by block; do half of what was under way when a process dies; take long.
+//! Torn blocks, corruption and failing devices are not injected.
+//!
 //! `REDHARE_SEEDS=N` runs N seeds, `REDHARE_SEED=S` replays one and prints its trace.
 
 mod clients;
@@ -23,7 +31,7 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn clusters_keep_their_promises_under_faults() {
     if let Some(seed) = number("REDHARE_SEED") {
-        let mut world = World::new(seed, None, true);
+        let mut world = World::new(seed, true);
         if let Err(why) = world.run() {
             panic!("seed {seed}: {why}");
         }
@@ -33,7 +41,7 @@ fn clusters_keep_their_promises_under_faults() {
     let seeds = number("REDHARE_SEEDS").unwrap_or(60);
     let (mut operations, mut failed) = (0, Vec::new());
     for seed in first..first + seeds {
-        let mut world = World::new(seed, None, false);
+        let mut world = World::new(seed, false);
         if let Err(why) = world.run() {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
             failed.push(seed);
@@ -48,9 +56,21 @@ fn clusters_keep_their_promises_under_faults() {
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..3 {
-        let run = |seed| World::new(seed, None, false).run();
+        let run = |seed| World::new(seed, false).run();
         assert_eq!(run(seed), run(seed));
         assert_ne!(run(seed), run(seed + 1));
+    }
+}
+
+/// The kind of faults that a bug needs, where only few seeds have them in the right order.
+fn scenario(bug: Bug) -> Option<u64> {
+    match bug {
+        Bug::GrantCountedFromReceipt
+        | Bug::NoQuietTerm
+        | Bug::OneGrantFewer
+        | Bug::SealWithoutGate => Some(0),
+        Bug::IntentClearedBeforeFlush => Some(1),
+        _ => None,
     }
 }
 
@@ -64,8 +84,9 @@ fn planted_bugs_are_found() {
             continue;
         }
         let found = (0..limit).find_map(|seed| {
-            let why = World::new(seed, Some(bug), false).run().err()?;
-            Some((seed, why))
+            let why = World::with_scenario(seed, Some(bug), scenario(bug)).run().err()?;
+            // To be stuck is bad, but what a bug must be seen to do is to break a promise.
+            (!why.contains("stuck")).then_some((seed, why))
         });
         match found {
             Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),

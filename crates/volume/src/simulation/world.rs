@@ -172,7 +172,13 @@ pub(super) fn node_index(node: NodeId) -> usize {
 pub(super) const CHUNK_BLOCKS: u32 = 8;
 
 impl World {
-    pub(super) fn new(seed: u64, bug: Option<Bug>, trace: bool) -> Self {
+    pub(super) fn new(seed: u64, trace: bool) -> Self {
+        let mut world = Self::with_scenario(seed, None, None);
+        world.trace = trace;
+        world
+    }
+
+    pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let shape = Shape {
@@ -180,7 +186,7 @@ impl World {
             chunks: 1 + random.below(2) as usize,
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
-            scenario: random.below(5),
+            scenario: scenario.unwrap_or(seed % 5),
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -210,7 +216,7 @@ impl World {
             settings,
             planted: Planted { bug },
             hash: Fnv(0xcbf2_9ce4_8422_2325),
-            trace,
+            trace: false,
             failure: None,
             next_value: 0,
             done_ops: 0,
