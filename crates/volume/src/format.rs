@@ -28,9 +28,7 @@ pub enum FormatError {
         found: u64,
     },
     /// A version this program does not speak.
-    #[error(
-        "{what} has version {found}, this program knows up to {known}; run a newer redhare on this node"
-    )]
+    #[error("{what} has version {found}, this program knows up to {known}; run a newer redhare on this node")]
     Version {
         /// What was being read.
         what: &'static str,
@@ -52,7 +50,9 @@ pub enum FormatError {
         computed: u32,
     },
     /// A field has a value that it never has.
-    #[error("{what}: field {field} has the impossible value {value}; it was written by a faulty program or damaged")]
+    #[error(
+        "{what}: field {field} has the impossible value {value}; it was written by a faulty program or damaged"
+    )]
     Invalid {
         /// What was being read.
         what: &'static str,

@@ -166,10 +166,7 @@ impl Geometry {
                 chunk_blocks: self.chunk_blocks,
             });
         }
-        if self.minimum == 0
-            || self.minimum > self.copies
-            || usize::from(self.copies) > COPIES_MAX
-        {
+        if self.minimum == 0 || self.minimum > self.copies || usize::from(self.copies) > COPIES_MAX {
             return Err(GeometryError::Copies {
                 copies: self.copies,
                 minimum: self.minimum,
@@ -252,8 +249,7 @@ impl Geometry {
             end_lba: first.0 + blocks.0,
         };
         while pieces.next_lba < pieces.end_lba
-            && pieces.next_lba
-                >= (pieces.group_first_chunk + pieces.width()) * chunk_blocks
+            && pieces.next_lba >= (pieces.group_first_chunk + pieces.width()) * chunk_blocks
         {
             pieces.enter_next_group();
         }
@@ -436,13 +432,34 @@ mod tests {
     #[test]
     fn errors_say_what_to_use() {
         let texts: Vec<String> = [
-            Geometry { block_bytes: 520, ..small() },
-            Geometry { metadata_bytes: 16, ..small() },
-            Geometry { block_bytes: 512, ..small() },
-            Geometry { chunk_blocks: 18, ..small() },
-            Geometry { region_blocks: 0, ..small() },
-            Geometry { minimum: 4, ..small() },
-            Geometry { group_chunks: vec![], ..small() },
+            Geometry {
+                block_bytes: 520,
+                ..small()
+            },
+            Geometry {
+                metadata_bytes: 16,
+                ..small()
+            },
+            Geometry {
+                block_bytes: 512,
+                ..small()
+            },
+            Geometry {
+                chunk_blocks: 18,
+                ..small()
+            },
+            Geometry {
+                region_blocks: 0,
+                ..small()
+            },
+            Geometry {
+                minimum: 4,
+                ..small()
+            },
+            Geometry {
+                group_chunks: vec![],
+                ..small()
+            },
         ]
         .iter()
         .map(|geometry| geometry.validate().unwrap_err().to_string())

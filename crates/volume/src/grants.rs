@@ -204,7 +204,8 @@ impl Grants {
             refused.extend(not_granted.map(|(chunk, _)| *chunk));
             if refused.len() < all {
                 let until = now + self.settings.grant_term;
-                peer.granted.retain(|(life, end)| *life != incarnation && now < *end);
+                peer.granted
+                    .retain(|(life, end)| *life != incarnation && now < *end);
                 peer.granted.push((incarnation, until));
             }
         }

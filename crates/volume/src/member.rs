@@ -115,7 +115,9 @@ impl Member {
         if planted.is(Bug::RestartKeepsMembership) {
             // The record's membership is believed, as if this were still the life it names.
             let config = self.record.config.clone();
-            let mine = config.as_ref().and_then(|c| Some(c.members[c.index_of(self.me)?]));
+            let mine = config
+                .as_ref()
+                .and_then(|c| Some(c.members[c.index_of(self.me)?]));
             if let (Some(config), Some(mine)) = (config, mine) {
                 self.incarnation = mine.incarnation;
                 self.open = true;
@@ -244,13 +246,7 @@ impl Member {
         self.pump(now, grants);
     }
 
-    fn handle_control(
-        &mut self,
-        now: Instant,
-        grants: &mut Grants,
-        from: NodeId,
-        message: Message,
-    ) {
+    fn handle_control(&mut self, now: Instant, grants: &mut Grants, from: NodeId, message: Message) {
         match message {
             Message::Seal { config, .. } => self.handle_seal(grants, from, config),
             Message::SealAnswer(answer) => self.handle_seal_answer(now, from, &answer),
@@ -320,7 +316,11 @@ impl Member {
         } else if self.window.by_io(io).is_some() {
             self.applied(now, io);
         } else if let Some(request) = self.finish_read(now, grants, io) {
-            let status = if succeeded { Status::Done } else { Status::DeviceFailed };
+            let status = if succeeded {
+                Status::Done
+            } else {
+                Status::DeviceFailed
+            };
             self.complete(request, status);
         } else if let Some(data) = data {
             self.reconcile_read(now, io, data);

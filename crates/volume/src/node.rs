@@ -7,9 +7,7 @@ use foundation::{Epoch, Instant};
 
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
-use crate::identity::{
-    ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
-};
+use crate::identity::{ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId};
 use crate::member::Member;
 use crate::message::{Message, Refusal};
 use crate::output::{ChunkOutput, Output, Request, Status};
@@ -79,12 +77,7 @@ impl NodeCore {
         member.is_some_and(|member| member.may_read(now, &self.grants))
     }
 
-    fn with(
-        &mut self,
-        now: Instant,
-        chunk: ChunkId,
-        event: impl FnOnce(&mut Member, &mut Grants),
-    ) -> bool {
+    fn with(&mut self, now: Instant, chunk: ChunkId, event: impl FnOnce(&mut Member, &mut Grants)) -> bool {
         let Some(member) = self.members.get_mut(&chunk) else {
             return false;
         };
@@ -105,10 +98,7 @@ impl NodeCore {
                 message,
                 data: None,
             };
-            self.outputs.push_back(ChunkOutput {
-                chunk: None,
-                output,
-            });
+            self.outputs.push_back(ChunkOutput { chunk: None, output });
         }
     }
 
@@ -147,13 +137,7 @@ impl NodeCore {
     }
 
     /// A message from the authenticated peer `from`, with the bytes that came with it.
-    pub fn handle_message(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        message: Message,
-        data: Option<DataToken>,
-    ) {
+    pub fn handle_message(&mut self, now: Instant, from: NodeId, message: Message, data: Option<DataToken>) {
         match message {
             Message::Enroll {
                 incarnation,
@@ -251,12 +235,7 @@ impl NodeCore {
 
     /// The node agent of `node` has proved that this life of its target and all the I/O it gave
     /// to its kernel have ended.
-    pub fn handle_incarnation_ended(
-        &mut self,
-        now: Instant,
-        node: NodeId,
-        incarnation: Incarnation,
-    ) {
+    pub fn handle_incarnation_ended(&mut self, now: Instant, node: NodeId, incarnation: Incarnation) {
         self.grants.give_back(node, incarnation);
         self.handle_timeout(now);
     }

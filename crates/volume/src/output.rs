@@ -4,8 +4,7 @@ use foundation::Epoch;
 
 use crate::configuration::ChunkConfig;
 use crate::identity::{
-    BlockRange, ChunkId, DataToken, IoToken, NodeId, PersistToken, RequestId, Session, TraceId,
-    WriterToken,
+    BlockRange, ChunkId, DataToken, IoToken, NodeId, PersistToken, RequestId, Session, TraceId, WriterToken,
 };
 use crate::message::{Message, WriteKind};
 use crate::record::RecordDelta;

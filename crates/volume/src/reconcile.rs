@@ -18,10 +18,7 @@ pub(crate) struct Reconciliation {
 impl Reconciliation {
     /// Nothing left and nothing under way.
     pub(crate) fn is_complete(&self) -> bool {
-        self.regions.is_empty()
-            && self.current.is_none()
-            && self.reads.is_empty()
-            && self.writes == 0
+        self.regions.is_empty() && self.current.is_none() && self.reads.is_empty() && self.writes == 0
     }
 
     pub(crate) fn under_way(&self) -> usize {

@@ -10,9 +10,7 @@ use foundation::Epoch;
 use crate::configuration::ChunkConfig;
 use crate::format::{FormatError, Reader, Writer, open_block, seal_block};
 use crate::geometry::Geometry;
-use crate::identity::{
-    ChunkId, ChunkIndex, ClusterId, HostId, Session, VolumeNumber, WriterToken,
-};
+use crate::identity::{ChunkId, ChunkIndex, ClusterId, HostId, Session, VolumeNumber, WriterToken};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RHVCHNK\0");
 const VERSION: u16 = 1;
@@ -298,13 +296,22 @@ mod tests {
         let config = |epoch| ChunkConfig {
             epoch: Epoch(epoch),
             write_node: NodeId(3),
-            members: vec![Membership { node: NodeId(3), incarnation: Incarnation(epoch) }],
+            members: vec![Membership {
+                node: NodeId(3),
+                incarnation: Incarnation(epoch),
+            }],
         };
         prop_oneof![
             (1u64..99).prop_map(move |epoch| RecordDelta::Sealed(config(epoch))),
-            (0u32..128, any::<u64>()).prop_map(|(region, epoch)| RecordDelta::Mark { region, epoch: Epoch(epoch) }),
+            (0u32..128, any::<u64>()).prop_map(|(region, epoch)| RecordDelta::Mark {
+                region,
+                epoch: Epoch(epoch)
+            }),
             vec(0u32..128, 0..5).prop_map(|regions| RecordDelta::Clear { regions }),
-            (0u64..9, any::<u64>()).prop_map(|(host, number)| RecordDelta::Session(Session { host: HostId(host), number })),
+            (0u64..9, any::<u64>()).prop_map(|(host, number)| RecordDelta::Session(Session {
+                host: HostId(host),
+                number
+            })),
             any::<u64>().prop_map(|token| RecordDelta::Writer(WriterToken(token))),
             any::<u64>().prop_map(|epoch| RecordDelta::Flushed(Epoch(epoch))),
         ]
@@ -340,7 +347,10 @@ mod tests {
 
     #[test]
     fn the_fixed_fields_lie_where_the_table_says() {
-        let chunk = ChunkId { volume: VolumeNumber(0x51), index: ChunkIndex(0x52) };
+        let chunk = ChunkId {
+            volume: VolumeNumber(0x51),
+            index: ChunkIndex(0x52),
+        };
         let mut record = ChunkRecord::new(ClusterId(0x50), chunk, geometry());
         record.sealed = Epoch(0x53);
         record.writer_token = WriterToken(0x54);
@@ -355,7 +365,9 @@ mod tests {
             (64, 0x55, "epoch of the last completed flush"),
         ] {
             assert_eq!(bytes[offset], value, "{field}");
-            let row = TABLE.lines().find(|row| row.starts_with(&format!("| {offset} |")));
+            let row = TABLE
+                .lines()
+                .find(|row| row.starts_with(&format!("| {offset} |")));
             assert!(row.is_some_and(|row| row.contains(field)), "{field}");
         }
         assert_eq!(&bytes[..8], b"RHVCHNK\0");

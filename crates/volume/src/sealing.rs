@@ -36,9 +36,7 @@ impl PendingSeal {
         grants: &Grants,
     ) -> Self {
         let members = adopted.map_or(&[][..], |adopted| &adopted.members);
-        let left_out = members
-            .iter()
-            .filter(|m| !config.has(m.node, m.incarnation));
+        let left_out = members.iter().filter(|m| !config.has(m.node, m.incarnation));
         let gates = left_out.map(|member| {
             let before = earlier.and_then(|e| e.gates.iter().find(|(n, _)| *n == member.node));
             let now = (member.node, grants.granted_until(member.node));

@@ -6,9 +6,7 @@ use std::collections::VecDeque;
 
 use foundation::Epoch;
 
-use crate::identity::{
-    BlockRange, DataToken, IoToken, PersistToken, Sequence,
-};
+use crate::identity::{BlockRange, DataToken, IoToken, PersistToken, Sequence};
 use crate::message::WriteKind;
 
 /// How far a write has come on this copy.
@@ -81,9 +79,7 @@ impl Window {
             Ok(_) => Arrival::UnderWay,
             // Never over a newer write: in one epoch the newer one was ordered after this one
             // had been answered by every copy, so this is a duplicate.
-            Err(at) if self.entries.range(at..).any(|e| e.covers.overlaps(covers)) => {
-                Arrival::Applied
-            }
+            Err(at) if self.entries.range(at..).any(|e| e.covers.overlaps(covers)) => Arrival::Applied,
             Err(_) => Arrival::New,
         }
     }

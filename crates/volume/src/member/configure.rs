@@ -15,12 +15,7 @@ use crate::sealing::PendingSeal;
 
 impl Member {
     /// The masters have committed this configuration. Older ones than already known are ignored.
-    pub fn handle_configuration(
-        &mut self,
-        now: Instant,
-        grants: &mut Grants,
-        config: &ChunkConfig,
-    ) {
+    pub fn handle_configuration(&mut self, now: Instant, grants: &mut Grants, config: &ChunkConfig) {
         let known = config.epoch <= self.newest || config.epoch < self.record.sealed;
         if known || config.validate().is_err() || self.failed {
             return;

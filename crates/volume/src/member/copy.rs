@@ -23,9 +23,7 @@ impl Member {
         }
         let config = self.config.as_ref().filter(|c| c.epoch == epoch);
         match config {
-            Some(config) if config.write_node == from && config.has(self.me, self.incarnation) => {
-                None
-            }
+            Some(config) if config.write_node == from && config.has(self.me, self.incarnation) => None,
             _ => Some(Refusal::NotMember),
         }
     }

@@ -569,11 +569,7 @@ impl Member {
         self.next_io = io.0;
         self.outputs.push_back(Output::LocalFlush { io });
         for to in nodes {
-            let message = Message::Flush {
-                chunk,
-                epoch,
-                number,
-            };
+            let message = Message::Flush { chunk, epoch, number };
             self.send(to, message, None);
         }
         if self.planted.is(Bug::IntentClearedBeforeFlush) {
@@ -701,9 +697,7 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
-        if lead.config.members.len() <= minimum
-            || now.since(lead.proposed_at) < self.settings.suspect_after
-        {
+        if lead.config.members.len() <= minimum || now.since(lead.proposed_at) < self.settings.suspect_after {
             return;
         }
         let Some(silent) = lead.suspect(now) else {

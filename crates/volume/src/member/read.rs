@@ -17,7 +17,10 @@ enum State {
     /// Held too long: the client is told with the next chance.
     Expired,
     /// With the device. Dirty: a write to the same pages has begun since.
-    Reading { io: IoToken, dirty: bool },
+    Reading {
+        io: IoToken,
+        dirty: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -154,12 +157,7 @@ impl Member {
     }
 
     /// The request whose read this was, if what was read may leave; else it is held again.
-    pub(super) fn finish_read(
-        &mut self,
-        now: Instant,
-        grants: &Grants,
-        io: IoToken,
-    ) -> Option<RequestId> {
+    pub(super) fn finish_read(&mut self, now: Instant, grants: &Grants, io: IoToken) -> Option<RequestId> {
         let is_it = |r: &Read| matches!(r.state, State::Reading { io: token, .. } if token == io);
         let at = self.reads.reads.iter().position(is_it)?;
         let dirty = matches!(self.reads.reads[at].state, State::Reading { dirty: true, .. });

@@ -67,7 +67,11 @@ impl World {
         let chunk = self.random.below(self.shape.chunks as u64) as usize;
         // Few blocks, so that clients meet.
         let start = self.random.below(u64::from(CHUNK_BLOCKS) - 1) as u32;
-        let start = if self.random.chance(1, 2) { start / 4 } else { start };
+        let start = if self.random.chance(1, 2) {
+            start / 4
+        } else {
+            start
+        };
         let count = self.random.between(1, 2) as u32;
         let mut range = BlockRange { start, count };
         let choice = self.random.below(100);
@@ -82,20 +86,33 @@ impl World {
                 1 => kind = WriteKind::Deallocate,
                 _ => {}
             }
-            let value = if kind == WriteKind::Data { self.next_value } else { 0 };
+            let value = if kind == WriteKind::Data {
+                self.next_value
+            } else {
+                0
+            };
             match self.random.below(6) {
                 0 => Op::Force(value),
                 _ => Op::Write(value),
             }
         } else {
-            range = BlockRange { start: 0, count: CHUNK_BLOCKS };
+            range = BlockRange {
+                start: 0,
+                count: CHUNK_BLOCKS,
+            };
             Op::Flush
         };
         for block in range.start..range.start + range.count {
             self.monitors[chunk][block as usize].invoke(client, op);
         }
         let elsewhere = false;
-        self.clients[client].pending = Some(Pending { chunk, range, op, kind, elsewhere });
+        self.clients[client].pending = Some(Pending {
+            chunk,
+            range,
+            op,
+            kind,
+            elsewhere,
+        });
     }
 
     /// Sends the pending operation, once more perhaps.
@@ -139,11 +156,21 @@ impl World {
             operation,
             range,
             epoch,
-            session: Session { host: HostId(client as u64 + 1), number: state.session },
+            session: Session {
+                host: HostId(client as u64 + 1),
+                number: state.session,
+            },
             writer_token: WriterToken(0),
             trace: TraceId(0),
         };
-        let ask = Event::Ask { to: node, client, attempt, chunk, request, payload };
+        let ask = Event::Ask {
+            to: node,
+            client,
+            attempt,
+            chunk,
+            request,
+            payload,
+        };
         let lost = !self.healing && self.random.below(1000) < self.loss;
         if !lost {
             let mut delay = self.random.between(50_000, 2 * MS);

@@ -18,10 +18,21 @@ struct Block {
 
 #[derive(Debug)]
 pub(super) enum Work {
-    Write { range: BlockRange, values: Vec<u32>, fua: bool, early: bool },
+    Write {
+        range: BlockRange,
+        values: Vec<u32>,
+        fua: bool,
+        early: bool,
+    },
     /// What was read, if it was sampled when the read began.
-    Read { range: BlockRange, sampled: Option<Vec<u32>>, request: Option<u64> },
-    Flush { through: Vec<u64> },
+    Read {
+        range: BlockRange,
+        sampled: Option<Vec<u32>>,
+        request: Option<u64>,
+    },
+    Flush {
+        through: Vec<u64>,
+    },
 }
 
 #[derive(Debug)]
@@ -35,7 +46,10 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn new(record: ChunkRecord) -> Self {
-        let block = || Block { values: [0].into(), base: 0 };
+        let block = || Block {
+            values: [0].into(),
+            base: 0,
+        };
         Self {
             blocks: (0..record.geometry.chunk_blocks).map(|_| block()).collect(),
             record,
@@ -47,7 +61,10 @@ impl Disk {
 
     pub(super) fn current(&self, range: BlockRange) -> Vec<u32> {
         let blocks = &self.blocks[range.start as usize..range.end() as usize];
-        blocks.iter().map(|b| *b.values.back().expect("a block holds a value")).collect()
+        blocks
+            .iter()
+            .map(|b| *b.values.back().expect("a block holds a value"))
+            .collect()
     }
 
     fn put(&mut self, range: BlockRange, values: &[u32]) {
@@ -66,17 +83,45 @@ impl Disk {
         }
     }
 
-    pub(super) fn begin_write(&mut self, io: IoToken, range: BlockRange, values: Vec<u32>, fua: bool, random: &mut Random) {
+    pub(super) fn begin_write(
+        &mut self,
+        io: IoToken,
+        range: BlockRange,
+        values: Vec<u32>,
+        fua: bool,
+        random: &mut Random,
+    ) {
         let early = random.chance(1, 4);
         if early {
             self.put(range, &values);
         }
-        self.work.insert(io, Work::Write { range, values, fua, early });
+        self.work.insert(
+            io,
+            Work::Write {
+                range,
+                values,
+                fua,
+                early,
+            },
+        );
     }
 
-    pub(super) fn begin_read(&mut self, io: IoToken, range: BlockRange, request: Option<u64>, random: &mut Random) {
+    pub(super) fn begin_read(
+        &mut self,
+        io: IoToken,
+        range: BlockRange,
+        request: Option<u64>,
+        random: &mut Random,
+    ) {
         let sampled = random.chance(1, 2).then(|| self.current(range));
-        self.work.insert(io, Work::Read { range, sampled, request });
+        self.work.insert(
+            io,
+            Work::Read {
+                range,
+                sampled,
+                request,
+            },
+        );
     }
 
     pub(super) fn begin_flush(&mut self, io: IoToken) {
@@ -88,7 +133,12 @@ impl Disk {
     /// What was read and for which request, when the operation was a read.
     pub(super) fn end(&mut self, io: IoToken) -> Option<(Option<u64>, Vec<u32>)> {
         match self.work.remove(&io)? {
-            Work::Write { range, values, fua, early } => {
+            Work::Write {
+                range,
+                values,
+                fua,
+                early,
+            } => {
                 if !early {
                     self.put(range, &values);
                 }
@@ -100,9 +150,11 @@ impl Disk {
                 }
                 None
             }
-            Work::Read { range, sampled, request } => {
-                Some((request, sampled.unwrap_or_else(|| self.current(range))))
-            }
+            Work::Read {
+                range,
+                sampled,
+                request,
+            } => Some((request, sampled.unwrap_or_else(|| self.current(range)))),
             Work::Flush { through } => {
                 for (block, through) in self.blocks.iter_mut().zip(through) {
                     block.settle(through);
@@ -116,7 +168,13 @@ impl Disk {
     /// blocks fall back to anything since they were made durable.
     pub(super) fn crash(&mut self, power: bool, random: &mut Random) {
         for (_, work) in std::mem::take(&mut self.work) {
-            if let Work::Write { range, values, early: false, .. } = work {
+            if let Work::Write {
+                range,
+                values,
+                early: false,
+                ..
+            } = work
+            {
                 for (at, value) in values.iter().enumerate() {
                     if random.chance(1, 2) {
                         self.blocks[range.start as usize + at].values.push_back(*value);

@@ -10,7 +10,12 @@ use crate::identity::Incarnation;
 impl World {
     pub(super) fn handle_outside(&mut self, event: Event) {
         match event {
-            Event::Answer { client, attempt, status, values } => self.client_answer(client, attempt, status, &values),
+            Event::Answer {
+                client,
+                attempt,
+                status,
+                values,
+            } => self.client_answer(client, attempt, status, &values),
             Event::ClientStep { client } => self.client_step(client),
             Event::ClientTimeout { client, attempt } => self.client_timeout(client, attempt),
             Event::Heartbeat { node, life } => {
@@ -73,7 +78,10 @@ impl World {
                 .iter()
                 .map(|m| (m.node, self.heard[node_index(m.node)]))
                 .filter(|(_, (_, at))| self.now < at + silence)
-                .map(|(node, (life, _))| Membership { node, incarnation: Incarnation(life) })
+                .map(|(node, (life, _))| Membership {
+                    node,
+                    incarnation: Incarnation(life),
+                })
                 .collect();
             let newer = |m: &Membership| !config.members.contains(m);
             living.retain(newer);
@@ -87,7 +95,11 @@ impl World {
         } else {
             living[self.random.clone().below(living.len() as u64) as usize].node
         };
-        let next = ChunkConfig { epoch: config.epoch.next(), write_node, members: living };
+        let next = ChunkConfig {
+            epoch: config.epoch.next(),
+            write_node,
+            members: living,
+        };
         let delay = self.random.between(MS, 100 * MS);
         self.at(delay, Event::Commit { chunk, config: next });
     }
@@ -118,17 +130,17 @@ impl World {
         let quiet = match (self.shape.scenario, self.random.below(10)) {
             // One node is cut from the masters (and perhaps the peers) and goes on serving
             // reads; soon after the others may die and come back at once.
-            (0, 0..7) => {
+            (0, 0..=6) => {
                 self.isolate(node, until + 3 * SECOND);
                 4 * SECOND
             }
-            (1, 0..7) => {
+            (1, 0..=6) => {
                 for peer in 0..masters {
                     self.crash(peer, true, true);
                 }
                 SECOND
             }
-            (2, 0..7) | (_, 0) => {
+            (2, 0..=6) | (_, 0) => {
                 if node != other {
                     self.slow[node][other] = until;
                     self.slow[other][node] = until;
@@ -152,7 +164,7 @@ impl World {
                 self.nodes[node].paused_until = self.now + self.random.below(4 * SECOND);
                 500 * MS
             }
-            (_, 5 | 6 | 7) => {
+            (_, 5..=7) => {
                 let chunk = self.random.below(self.shape.chunks as u64) as usize;
                 let victim = match self.random.below(2) {
                     0 => node_index(self.store[chunk].write_node),
@@ -187,7 +199,14 @@ impl World {
         let delay = self.random.between(1500 * MS, 2600 * MS);
         let power = self.random.chance(1, 2);
         for node in (0..masters).filter(|&peer| others_die && peer != node) {
-            self.at(delay, Event::Crash { node, power, quick: true });
+            self.at(
+                delay,
+                Event::Crash {
+                    node,
+                    power,
+                    quick: true,
+                },
+            );
         }
     }
 
@@ -209,7 +228,12 @@ impl World {
         for chunk in 0..self.shape.chunks {
             let config = self.store[chunk].clone();
             let lives = |m: &&Membership| self.alive(node_index(m.node), m.incarnation.0);
-            let living: Vec<usize> = config.members.iter().filter(lives).map(|m| node_index(m.node)).collect();
+            let living: Vec<usize> = config
+                .members
+                .iter()
+                .filter(lives)
+                .map(|m| node_index(m.node))
+                .collect();
             if living.len() < config.members.len() && living.len() < self.shape.minimum.into() {
                 for node in living {
                     self.crash(node, false, true);

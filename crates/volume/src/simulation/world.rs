@@ -14,10 +14,9 @@ use super::linear::Monitor;
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::{
-    BlockRange, ChunkId, ChunkIndex, ClusterId, DataToken, Incarnation, IoToken, NodeId,
-    PersistToken, RequestId, VolumeNumber,
+    ChunkId, ChunkIndex, ClusterId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
+    VolumeNumber,
 };
-use crate::member::Phase;
 use crate::message::{Message, WriteKind};
 use crate::node::NodeCore;
 use crate::output::{Output, ReadPurpose, Request, Status};
@@ -32,23 +31,80 @@ pub(super) type Payload = Option<Rc<Vec<u32>>>;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Event {
-    Peer { from: usize, to: usize, message: Message, payload: Payload },
-    Ask { to: usize, client: usize, attempt: u64, chunk: usize, request: Request, payload: Payload },
-    Answer { client: usize, attempt: u64, status: Status, values: Vec<u32> },
-    Local { node: usize, life: u64, chunk: usize, io: IoToken },
-    Persisted { node: usize, life: u64, chunk: usize, token: PersistToken },
-    Tick { node: usize, life: u64 },
-    Config { node: usize, chunk: usize, config: ChunkConfig },
-    Heartbeat { node: usize, life: u64 },
-    SendHeartbeat { node: usize, life: u64 },
-    Ended { node: usize, life: u64 },
+    Peer {
+        from: usize,
+        to: usize,
+        message: Message,
+        payload: Payload,
+    },
+    Ask {
+        to: usize,
+        client: usize,
+        attempt: u64,
+        chunk: usize,
+        request: Request,
+        payload: Payload,
+    },
+    Answer {
+        client: usize,
+        attempt: u64,
+        status: Status,
+        values: Vec<u32>,
+    },
+    Local {
+        node: usize,
+        life: u64,
+        chunk: usize,
+        io: IoToken,
+    },
+    Persisted {
+        node: usize,
+        life: u64,
+        chunk: usize,
+        token: PersistToken,
+    },
+    Tick {
+        node: usize,
+        life: u64,
+    },
+    Config {
+        node: usize,
+        chunk: usize,
+        config: ChunkConfig,
+    },
+    Heartbeat {
+        node: usize,
+        life: u64,
+    },
+    SendHeartbeat {
+        node: usize,
+        life: u64,
+    },
+    Ended {
+        node: usize,
+        life: u64,
+    },
     Masters,
-    Commit { chunk: usize, config: ChunkConfig },
-    ClientStep { client: usize },
-    ClientTimeout { client: usize, attempt: u64 },
+    Commit {
+        chunk: usize,
+        config: ChunkConfig,
+    },
+    ClientStep {
+        client: usize,
+    },
+    ClientTimeout {
+        client: usize,
+        attempt: u64,
+    },
     Fault,
-    Crash { node: usize, power: bool, quick: bool },
-    Restart { node: usize },
+    Crash {
+        node: usize,
+        power: bool,
+        quick: bool,
+    },
+    Restart {
+        node: usize,
+    },
     Heal,
     HealCheck,
 }
@@ -91,18 +147,18 @@ pub(super) struct Node {
     pub(super) paused_until: u64,
     tick_at: u64,
     pub(super) disks: BTreeMap<usize, Disk>,
-    data: BTreeMap<DataToken, Rc<Vec<u32>>>,
+    pub(super) data: BTreeMap<DataToken, Rc<Vec<u32>>>,
     next_token: u64,
-    requests: BTreeMap<RequestId, Asked>,
+    pub(super) requests: BTreeMap<RequestId, Asked>,
     /// Outputs put out in the event being handled.
-    read: BTreeMap<RequestId, Vec<u32>>,
+    pub(super) read: BTreeMap<RequestId, Vec<u32>>,
 }
 
-struct Asked {
-    client: usize,
-    attempt: u64,
-    arrived: u64,
-    writes: bool,
+pub(super) struct Asked {
+    pub(super) client: usize,
+    pub(super) attempt: u64,
+    pub(super) arrived: u64,
+    pub(super) writes: bool,
 }
 
 impl Node {
@@ -136,13 +192,13 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) store: Vec<ChunkConfig>,
     pub(super) first: Vec<ChunkConfig>,
-    loss_due: Vec<bool>,
+    pub(super) loss_due: Vec<bool>,
     pub(super) heard: Vec<(u64, u64)>,
     pub(super) ended: BTreeSet<(usize, u64)>,
     pub(super) clients: Vec<Client>,
     pub(super) monitors: Vec<Vec<Monitor>>,
     /// When each epoch of a chunk began to serve.
-    opened: Vec<BTreeMap<Epoch, u64>>,
+    pub(super) opened: Vec<BTreeMap<Epoch, u64>>,
     /// `blocked[from][to]`: until when; the masters are the last index.
     pub(super) blocked: Vec<Vec<u64>>,
     pub(super) slow: Vec<Vec<u64>>,
@@ -158,7 +214,10 @@ pub(super) struct World {
 }
 
 pub(super) fn chunk_id(chunk: usize) -> ChunkId {
-    ChunkId { volume: VolumeNumber(1), index: ChunkIndex(chunk as u32) }
+    ChunkId {
+        volume: VolumeNumber(1),
+        index: ChunkIndex(chunk as u32),
+    }
 }
 
 pub(super) fn node_id(node: usize) -> NodeId {
@@ -264,7 +323,10 @@ impl World {
             nodes.truncate(self.shape.copies.into());
             let write_node = node_id(nodes[0]);
             nodes.sort_unstable();
-            let member = |n: &usize| Membership { node: node_id(*n), incarnation: Incarnation(1) };
+            let member = |n: &usize| Membership {
+                node: node_id(*n),
+                incarnation: Incarnation(1),
+            };
             let config = ChunkConfig {
                 epoch: Epoch(1),
                 write_node,
@@ -305,7 +367,8 @@ impl World {
     }
 
     pub(super) fn fail(&mut self, why: String) {
-        self.failure.get_or_insert(format!("at {} ms: {why}", self.now / MS));
+        self.failure
+            .get_or_insert(format!("at {} ms: {why}", self.now / MS));
     }
 
     /// Handles events until the end of the story or a broken promise.
@@ -346,11 +409,25 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Peer { from, to, message, payload } => {
+            Event::Peer {
+                from,
+                to,
+                message,
+                payload,
+            } => {
                 let data = payload.map(|values| self.hold(to, values));
-                self.core(to, data, |core, now| core.handle_message(now, node_id(from), message, data));
+                self.core(to, data, |core, now| {
+                    core.handle_message(now, node_id(from), message, data)
+                });
             }
-            Event::Ask { to, client, attempt, chunk, mut request, payload } => {
+            Event::Ask {
+                to,
+                client,
+                attempt,
+                chunk,
+                mut request,
+                payload,
+            } => {
                 if self.nodes[to].core.is_none() {
                     return;
                 }
@@ -364,20 +441,44 @@ impl World {
                 node.next_token += 1;
                 request.id = RequestId(node.next_token);
                 let arrived = self.now;
-                node.requests.insert(request.id, Asked { client, attempt, arrived, writes });
-                self.core(to, data, |core, now| core.handle_request(now, chunk_id(chunk), request));
+                node.requests.insert(
+                    request.id,
+                    Asked {
+                        client,
+                        attempt,
+                        arrived,
+                        writes,
+                    },
+                );
+                self.core(to, data, |core, now| {
+                    core.handle_request(now, chunk_id(chunk), request)
+                });
             }
-            Event::Local { node, life, chunk, io } if self.alive(node, life) => self.local_done(node, chunk, io),
-            Event::Persisted { node, life, chunk, token } if self.alive(node, life) => {
+            Event::Local {
+                node,
+                life,
+                chunk,
+                io,
+            } if self.alive(node, life) => self.local_done(node, chunk, io),
+            Event::Persisted {
+                node,
+                life,
+                chunk,
+                token,
+            } if self.alive(node, life) => {
                 self.disk(node, chunk).persisted(token);
-                self.core(node, None, |core, now| core.handle_persisted(now, chunk_id(chunk), token));
+                self.core(node, None, |core, now| {
+                    core.handle_persisted(now, chunk_id(chunk), token)
+                });
             }
             Event::Tick { node, life } if self.alive(node, life) => {
                 self.nodes[node].tick_at = u64::MAX;
                 self.core(node, None, |core, now| core.handle_timeout(now));
             }
             Event::Config { node, chunk, config } => {
-                self.core(node, None, |core, now| core.handle_configuration(now, chunk_id(chunk), &config));
+                self.core(node, None, |core, now| {
+                    core.handle_configuration(now, chunk_id(chunk), &config)
+                });
             }
             Event::Restart { node } => self.restart(node),
             Event::SendHeartbeat { node, life } if self.alive(node, life) => {
@@ -394,7 +495,10 @@ impl World {
     }
 
     fn disk(&mut self, node: usize, chunk: usize) -> &mut Disk {
-        self.nodes[node].disks.get_mut(&chunk).expect("every node has a disk for every chunk")
+        self.nodes[node]
+            .disks
+            .get_mut(&chunk)
+            .expect("every node has a disk for every chunk")
     }
 
     /// Gives bytes a token on a node, if its process runs.
@@ -416,11 +520,18 @@ impl World {
             Some((None, values)) => Some(self.hold(node, Rc::new(values))),
             None => None,
         };
-        self.core(node, data, |core, now| core.handle_local(now, chunk_id(chunk), io, true, data));
+        self.core(node, data, |core, now| {
+            core.handle_local(now, chunk_id(chunk), io, true, data)
+        });
     }
 
     /// Gives an event to a node's core and does what it wants done.
-    pub(super) fn core(&mut self, node: usize, data: Option<DataToken>, event: impl FnOnce(&mut NodeCore, Instant)) {
+    pub(super) fn core(
+        &mut self,
+        node: usize,
+        data: Option<DataToken>,
+        event: impl FnOnce(&mut NodeCore, Instant),
+    ) {
         let clock = self.nodes[node].clock(self.now);
         let Some(core) = &mut self.nodes[node].core else {
             if let Some(data) = data {
@@ -456,16 +567,31 @@ impl World {
                 disk.persist(token, delta);
                 let at = (now + delay).max(disk.persist_busy_until + 1);
                 disk.persist_busy_until = at;
-                self.at(at - now, Event::Persisted { node, life, chunk, token });
+                self.at(
+                    at - now,
+                    Event::Persisted {
+                        node,
+                        life,
+                        chunk,
+                        token,
+                    },
+                );
             }
-            Output::LocalWrite { io, range, kind, data, force_unit_access } => {
+            Output::LocalWrite {
+                io,
+                range,
+                kind,
+                data,
+                force_unit_access,
+            } => {
                 let values = match (kind, data) {
                     (WriteKind::Data, Some(data)) => self.nodes[node].data[&data].to_vec(),
                     _ => vec![0; range.count as usize],
                 };
                 assert_eq!(values.len(), range.count as usize);
                 let mut random = self.random.fork();
-                self.disk(node, chunk).begin_write(io, range, values, force_unit_access, &mut random);
+                self.disk(node, chunk)
+                    .begin_write(io, range, values, force_unit_access, &mut random);
                 self.local(node, chunk, io);
             }
             Output::LocalRead { io, range, purpose } => {
@@ -480,13 +606,34 @@ impl World {
             Output::LocalFlush { io } => {
                 self.disk(node, chunk).begin_flush(io);
                 let slow = self.shape.scenario == 1 && !self.healing && self.random.chance(1, 4);
-                let delay = if slow { self.random.below(SECOND) } else { self.random.between(100 * US, 5 * MS) };
-                self.at(delay, Event::Local { node, life, chunk, io });
+                let delay = if slow {
+                    self.random.below(SECOND)
+                } else {
+                    self.random.between(100 * US, 5 * MS)
+                };
+                self.at(
+                    delay,
+                    Event::Local {
+                        node,
+                        life,
+                        chunk,
+                        io,
+                    },
+                );
             }
             Output::Send { to, message, data } => {
                 let payload = data.map(|data| self.nodes[node].data[&data].clone());
                 let to = node_index(to);
-                self.send(node, to, Event::Peer { from: node, to, message, payload });
+                self.send(
+                    node,
+                    to,
+                    Event::Peer {
+                        from: node,
+                        to,
+                        message,
+                        payload,
+                    },
+                );
             }
             Output::Complete { request, status } => self.completed(node, chunk, request, status),
             Output::Release { data } => {
@@ -510,54 +657,31 @@ impl World {
         if !self.healing && self.random.chance(1, 150) {
             delay += self.random.below(1500 * MS);
         }
-        self.at(delay, Event::Local { node, life, chunk, io });
+        self.at(
+            delay,
+            Event::Local {
+                node,
+                life,
+                chunk,
+                io,
+            },
+        );
     }
 
-    fn completed(&mut self, node: usize, chunk: usize, request: RequestId, status: Status) {
-        let Some(asked) = self.nodes[node].requests.remove(&request) else {
-            self.fail(format!("node {node} completed {request:?} twice"));
-            return;
-        };
-        let values = self.nodes[node].read.remove(&request).unwrap_or_default();
-        let core = self.nodes[node].core.as_ref();
-        let epoch = core.and_then(|c| c.member(chunk_id(chunk))?.lead_epoch());
-        if status == Status::Done && asked.writes {
-            let epoch = epoch.expect("only a write node acknowledges");
-            let later = self.opened[chunk].range(epoch.next()..).map(|(_, at)| *at).min();
-            if later.is_some_and(|at| at < asked.arrived) {
-                self.fail(format!("node {node} acknowledged a write in epoch {epoch}, begun when a later one served"));
-            }
-        }
-        let (client, attempt) = (asked.client, asked.attempt);
-        self.answer(client, attempt, status, values);
-    }
-
-    fn answer(&mut self, client: usize, attempt: u64, status: Status, values: Vec<u32>) {
+    pub(super) fn answer(&mut self, client: usize, attempt: u64, status: Status, values: Vec<u32>) {
         if !self.healing && self.random.below(1000) < self.loss {
             return;
         }
         let delay = self.random.between(50 * US, 2 * MS);
-        self.at(delay, Event::Answer { client, attempt, status, values });
-    }
-
-    /// Notes when an epoch begins to serve, and when lost data may first be seen.
-    fn watch(&mut self, node: usize) {
-        for chunk in 0..self.shape.chunks {
-            let core = self.nodes[node].core.as_ref();
-            let Some(member) = core.and_then(|core| core.member(chunk_id(chunk))) else {
-                continue;
-            };
-            let (Some(epoch), Some(phase)) = (member.lead_epoch(), member.phase()) else {
-                continue;
-            };
-            if phase != Phase::Sealing && self.loss_due[chunk] {
-                self.loss_due[chunk] = false;
-                self.monitors[chunk].iter_mut().for_each(Monitor::all_dead);
-            }
-            if phase == Phase::Serving {
-                self.opened[chunk].entry(epoch).or_insert(self.now);
-            }
-        }
+        self.at(
+            delay,
+            Event::Answer {
+                client,
+                attempt,
+                status,
+                values,
+            },
+        );
     }
 
     pub(super) fn committed(&mut self, chunk: usize, reborn: bool) {
@@ -609,61 +733,6 @@ impl World {
             _ => self.random.between(300 * MS, 6 * SECOND),
         };
         self.at(down, Event::Restart { node });
-    }
-
-    fn members_of(&self, chunk: usize) -> Vec<usize> {
-        self.store[chunk].members.iter().map(|m| node_index(m.node)).collect()
-    }
-
-    /// Every client is done and every member of every chunk has nothing left to do.
-    fn at_rest(&self) -> bool {
-        let idle = |node: usize, chunk: usize| {
-            let core = self.nodes[node].core.as_ref();
-            core.and_then(|c| c.member(chunk_id(chunk))).is_some_and(|m| m.is_idle())
-        };
-        let leads = |chunk: usize| {
-            let core = self.nodes[node_index(self.store[chunk].write_node)].core.as_ref();
-            let member = core.and_then(|c| c.member(chunk_id(chunk)));
-            member.is_some_and(|m| m.phase() == Some(Phase::Serving))
-        };
-        self.clients.iter().all(Client::is_done)
-            && (0..self.shape.chunks)
-                .all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
-    }
-
-    fn check_equal(&mut self) {
-        let all = BlockRange { start: 0, count: CHUNK_BLOCKS };
-        for chunk in 0..self.shape.chunks {
-            let members = self.members_of(chunk);
-            let first = self.nodes[members[0]].disks[&chunk].current(all);
-            for &node in &members[1..] {
-                let other = self.nodes[node].disks[&chunk].current(all);
-                if other != first {
-                    self.fail(format!("copies {} and {node} of chunk {chunk} differ at rest: {first:?} {other:?}", members[0]));
-                }
-            }
-        }
-        for node in 0..self.shape.nodes {
-            if self.nodes[node].core.is_some() && !self.nodes[node].data.is_empty() {
-                let left = self.nodes[node].data.len();
-                self.fail(format!("node {node} has not released {left} payloads"));
-            }
-        }
-    }
-
-    fn describe(&self) -> String {
-        let mut text = format!("store {:?}", self.store);
-        for (index, node) in self.nodes.iter().enumerate() {
-            for chunk in 0..self.shape.chunks {
-                if let Some(member) = node.core.as_ref().and_then(|c| c.member(chunk_id(chunk))) {
-                    text += &format!("\n node {index} life {} chunk {chunk}: {member:?}", node.life);
-                }
-            }
-        }
-        for client in self.clients.iter().filter(|c| !c.is_done()) {
-            text += &format!("\n {client:?}");
-        }
-        text
     }
 }
 
