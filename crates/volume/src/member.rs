@@ -316,10 +316,10 @@ impl Member {
         } else if self.window.by_io(io).is_some() {
             self.applied(now, io);
         } else if let Some(request) = self.finish_read(now, grants, io) {
-            let status = if succeeded {
-                Status::Done
-            } else {
-                Status::DeviceFailed
+            // After a failure nothing is known of this copy's right to serve.
+            let status = match self.failed {
+                false => Status::Done,
+                true => Status::DeviceFailed,
             };
             self.complete(request, status);
         } else if let Some(data) = data {
@@ -424,3 +424,6 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
