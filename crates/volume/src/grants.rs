@@ -1,0 +1,304 @@
+//! Grants between nodes: the right to answer reads without asking a master. One instance serves
+//! all chunks of a node, and one beacon a pair of nodes, whatever the number of chunks they share.
+//!
+//! A node tells each peer once, in an [`Message::Enroll`], for which chunks it asks (a numbered
+//! list); each beacon then names only the list, and the answer names the chunks of the list that
+//! are *not* granted. So an answer means the same however late it arrives. The asker counts from
+//! the moment it asked and stops at 0.99 of the term; the grantor counts from the moment it
+//! granted. Cost: two messages of some 100 bytes for each direction of a pair each interval.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use foundation::{Epoch, Instant};
+
+use crate::configuration::ChunkConfig;
+use crate::identity::{ChunkId, Incarnation, NodeId};
+use crate::message::Message;
+use crate::planted::{Bug, Planted};
+use crate::settings::Settings;
+
+/// Beacons whose answer may still be counted.
+const ROUNDS_MAX: usize = 8;
+/// Beacons sent at short intervals after a list has changed, until all of it is granted.
+const HURRIED_BEACONS: u32 = 12;
+/// The interval of those.
+const HURRIED_INTERVAL: Duration = Duration::from_millis(30);
+
+#[derive(Debug)]
+struct Held {
+    epoch: Epoch,
+    /// The first list that has this chunk; answers to earlier ones say nothing about it.
+    since: u32,
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct Round {
+    number: u64,
+    asked: Instant,
+}
+
+#[derive(Debug)]
+struct AskedList {
+    incarnation: Incarnation,
+    list: u32,
+    entries: Vec<(ChunkId, Epoch)>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    // What this node asks of the peer.
+    entries: BTreeMap<ChunkId, Held>,
+    list: u32,
+    enrolled: bool,
+    rounds: VecDeque<Round>,
+    next_round: u64,
+    next_ask: Instant,
+    hurry: u32,
+    // What the peer asks of this node.
+    asked: Option<AskedList>,
+    granted: Vec<(Incarnation, Instant)>,
+}
+
+/// The grants one node holds and has given.
+#[derive(Debug)]
+pub struct Grants {
+    incarnation: Incarnation,
+    settings: Settings,
+    peers: BTreeMap<NodeId, Peer>,
+    outputs: VecDeque<(NodeId, Message)>,
+    planted: Planted,
+}
+
+impl Grants {
+    /// The grants of a life that has just begun: none.
+    pub fn new(incarnation: Incarnation, settings: Settings) -> Self {
+        Self {
+            incarnation,
+            settings,
+            peers: BTreeMap::new(),
+            outputs: VecDeque::new(),
+            planted: Planted::default(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+    }
+
+    /// From now on asks the other members of `config` for grants on `chunk`, and no one else.
+    /// Grants already held from them go on to count, unless `forget`.
+    pub(crate) fn enroll(
+        &mut self,
+        now: Instant,
+        chunk: ChunkId,
+        config: &ChunkConfig,
+        me: NodeId,
+        forget: bool,
+    ) {
+        for member in &config.members {
+            if member.node != me {
+                self.peers.entry(member.node).or_default();
+            }
+        }
+        for (&node, peer) in &mut self.peers {
+            let wanted = node != me && config.index_of(node).is_some();
+            let held = peer.entries.remove(&chunk);
+            if !wanted && held.is_none() {
+                continue;
+            }
+            peer.list += 1;
+            peer.enrolled = false;
+            peer.next_ask = now;
+            peer.hurry = HURRIED_BEACONS;
+            if wanted {
+                let until = held
+                    .filter(|_| !forget)
+                    .map_or(Instant::default(), |held| held.until);
+                let held = Held {
+                    epoch: config.epoch,
+                    since: peer.list,
+                    until,
+                };
+                peer.entries.insert(chunk, held);
+            }
+        }
+    }
+
+    /// Asks no one for grants on `chunk` any more, and counts none.
+    pub(crate) fn withdraw(&mut self, chunk: ChunkId) {
+        for peer in self.peers.values_mut() {
+            if peer.entries.remove(&chunk).is_some() {
+                peer.list += 1;
+                peer.enrolled = false;
+            }
+        }
+    }
+
+    /// How many members of `config` have granted `chunk` to this node and are still bound.
+    pub fn held(&self, now: Instant, chunk: ChunkId, config: &ChunkConfig) -> usize {
+        let holds = |node: &NodeId| {
+            let held = self.peers.get(node).and_then(|p| p.entries.get(&chunk));
+            held.is_some_and(|held| now < held.until)
+        };
+        config.members.iter().filter(|m| holds(&m.node)).count()
+    }
+
+    /// Until when this node is bound by any grant it has given to any life of `node`.
+    pub fn granted_until(&self, node: NodeId) -> Instant {
+        let peer = self.peers.get(&node);
+        let ends = peer.into_iter().flat_map(|p| &p.granted).map(|(_, end)| *end);
+        ends.max().unwrap_or_default()
+    }
+
+    /// The node agent of `node` has proved that this life of its target and all its I/O have
+    /// ended: grants given to it bind no more.
+    pub fn give_back(&mut self, node: NodeId, incarnation: Incarnation) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.granted.retain(|(life, _)| *life > incarnation);
+            if peer.asked.as_ref().is_some_and(|a| a.incarnation <= incarnation) {
+                peer.asked = None;
+            }
+        }
+    }
+
+    pub(crate) fn handle_enroll(
+        &mut self,
+        from: NodeId,
+        incarnation: Incarnation,
+        list: u32,
+        entries: Vec<(ChunkId, Epoch)>,
+    ) {
+        let peer = self.peers.entry(from).or_default();
+        let newer = peer
+            .asked
+            .as_ref()
+            .is_none_or(|asked| (asked.incarnation, asked.list) < (incarnation, list));
+        if newer {
+            peer.asked = Some(AskedList {
+                incarnation,
+                list,
+                entries,
+            });
+        }
+    }
+
+    /// Answers a beacon; `grantable` says whether a chunk may be granted to the asker.
+    pub(crate) fn handle_beacon(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        (incarnation, round, list): (Incarnation, u64, u32),
+        grantable: impl Fn(ChunkId, Epoch) -> bool,
+    ) {
+        let peer = self.peers.entry(from).or_default();
+        let asked = peer.asked.as_ref();
+        let asked = asked.filter(|a| a.incarnation == incarnation && a.list == list);
+        let mut refused = Vec::new();
+        let known = asked.is_some();
+        if let Some(asked) = asked {
+            let all = asked.entries.len();
+            let not_granted = asked.entries.iter().filter(|(c, e)| !grantable(*c, *e));
+            refused.extend(not_granted.map(|(chunk, _)| *chunk));
+            if refused.len() < all {
+                let until = now + self.settings.grant_term;
+                peer.granted
+                    .retain(|(life, end)| *life != incarnation && now < *end);
+                peer.granted.push((incarnation, until));
+            }
+        }
+        let grant = Message::Grant {
+            incarnation,
+            round,
+            list,
+            known,
+            refused,
+        };
+        self.outputs.push_back((from, grant));
+    }
+
+    pub(crate) fn handle_grant(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        (incarnation, round, list): (Incarnation, u64, u32),
+        known: bool,
+        refused: &[ChunkId],
+    ) {
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        let Some(at) = peer.rounds.iter().position(|r| r.number == round) else {
+            return;
+        };
+        if incarnation != self.incarnation {
+            return;
+        }
+        if !known {
+            if list == peer.list {
+                peer.enrolled = false;
+                peer.next_ask = peer.next_ask.min(now + HURRIED_INTERVAL);
+            }
+            return;
+        }
+        let mut counted_from = peer.rounds[at].asked;
+        if self.planted.is(Bug::GrantCountedFromReceipt) {
+            counted_from = now;
+        }
+        let until = counted_from + self.settings.usable_term();
+        for (chunk, held) in &mut peer.entries {
+            if held.since <= list && !refused.contains(chunk) {
+                held.until = held.until.max(until);
+            }
+        }
+        if list == peer.list && !refused.is_empty() && peer.hurry > 0 {
+            peer.hurry -= 1;
+            peer.next_ask = peer.next_ask.min(now + HURRIED_INTERVAL);
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for (&node, peer) in &mut self.peers {
+            if peer.entries.is_empty() || now < peer.next_ask {
+                continue;
+            }
+            if !peer.enrolled {
+                let entries = peer.entries.iter().map(|(&c, held)| (c, held.epoch));
+                let enroll = Message::Enroll {
+                    incarnation: self.incarnation,
+                    list: peer.list,
+                    entries: entries.collect(),
+                };
+                self.outputs.push_back((node, enroll));
+                // Should it be lost, the grant will say that the list is unknown.
+                peer.enrolled = true;
+            }
+            if peer.rounds.len() == ROUNDS_MAX {
+                peer.rounds.pop_front();
+            }
+            peer.next_round += 1;
+            peer.rounds.push_back(Round {
+                number: peer.next_round,
+                asked: now,
+            });
+            let beacon = Message::Beacon {
+                incarnation: self.incarnation,
+                round: peer.next_round,
+                list: peer.list,
+            };
+            self.outputs.push_back((node, beacon));
+            peer.next_ask = now + self.settings.beacon_interval;
+        }
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let asking = self.peers.values().filter(|p| !p.entries.is_empty());
+        asking.map(|p| p.next_ask).min()
+    }
+
+    pub(crate) fn poll_output(&mut self) -> Option<(NodeId, Message)> {
+        self.outputs.pop_front()
+    }
+}

@@ -1,0 +1,42 @@
+//! Replicated, striped volumes: where blocks lie, which copy to ask, and the replication of one
+//! chunk as a pure state machine. Nothing here does I/O or knows a socket, a clock or a thread.
+//!
+//! [`Geometry`] and [`ChunkMap`] are the client's side, [`NodeCore`] (with a [`Member`] for each
+//! copy and one [`Grants`] for all) the node's. The tests run whole clusters of `NodeCore`s in
+//! virtual time (`simulation`), with crashes, partitions and a checker of linearizability.
+
+mod configuration;
+mod format;
+mod geometry;
+mod grants;
+mod identity;
+mod intent;
+mod map;
+mod member;
+pub mod message;
+mod node;
+mod output;
+mod planted;
+mod reconcile;
+mod record;
+mod sealing;
+mod sequence;
+mod settings;
+#[cfg(test)]
+mod simulation;
+
+pub use configuration::{COPIES_MAX, ChunkConfig, ConfigurationError, Membership};
+pub use format::FormatError;
+pub use geometry::{GROUPS_MAX, Geometry, GeometryError, PAGE_BYTES, Piece, Pieces, REGIONS_MAX};
+pub use grants::Grants;
+pub use identity::{
+    BlockRange, ChunkId, ChunkIndex, ClusterId, DataToken, HostId, Incarnation, IoToken, JoinNumber, NodeId,
+    PersistToken, RequestId, Sequence, Session, TraceId, VolumeNumber, WriterToken,
+};
+pub use map::{ChunkMap, MapError, Reaction, Route};
+pub use member::{Member, Phase};
+pub use message::{Message, ReplicaWrite, WriteKind};
+pub use node::NodeCore;
+pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Request, Status};
+pub use record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
+pub use settings::Settings;

@@ -1,0 +1,239 @@
+//! The client's view of a volume: the configuration of each chunk, which copy to ask for a read,
+//! where a write goes, and what a refusal means.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foundation::Epoch;
+use thiserror::Error;
+
+use crate::configuration::{ChunkConfig, ConfigurationError};
+use crate::identity::{ChunkIndex, NodeId};
+use crate::output::Status;
+
+/// Where to send a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The node.
+    pub node: NodeId,
+    /// The epoch to name.
+    pub epoch: Epoch,
+}
+
+/// Why a map update was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MapError {
+    /// The chunk is behind the volume's end.
+    #[error("chunk {} is not in a map of {chunks} chunks; fetch the volume's geometry again", .chunk.0)]
+    NoSuchChunk {
+        /// The chunk named.
+        chunk: ChunkIndex,
+        /// Chunks in the map.
+        chunks: usize,
+    },
+    /// The configuration contradicts itself.
+    #[error("the configuration of chunk {} cannot be used: {source}", .chunk.0)]
+    Configuration {
+        /// The chunk.
+        chunk: ChunkIndex,
+        /// What is wrong with it.
+        source: ConfigurationError,
+    },
+}
+
+/// What a client does after a request has ended with a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reaction {
+    /// It is done.
+    Finish,
+    /// It was not done: get the chunk's configuration of at least this epoch and send it again.
+    Refresh(Epoch),
+    /// It was not done: send it to another copy, the write node if there is no other.
+    TryElsewhere,
+    /// It was not done: send it again after a moment.
+    TryAgain,
+    /// It may have been done or may still be: open a new session, then send it again.
+    NewSession,
+    /// It failed for good.
+    Fail,
+}
+
+/// How busy and how far a node is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    under_way: u32,
+    /// A moving average, one eighth new; 0 until the first answer.
+    latency_ns: u64,
+    avoided: u32,
+}
+
+/// The configurations of a volume's chunks and what the client knows of its nodes.
+#[derive(Clone, Debug, Default)]
+pub struct ChunkMap {
+    chunks: Vec<Option<ChunkConfig>>,
+    loads: BTreeMap<NodeId, Load>,
+}
+
+impl ChunkMap {
+    /// A map of `chunks` chunks of which nothing is known yet.
+    pub fn new(chunks: usize) -> Self {
+        Self {
+            chunks: vec![None; chunks],
+            loads: BTreeMap::new(),
+        }
+    }
+
+    /// Makes room for the chunks of an appended stripe group; never takes any away.
+    pub fn grow(&mut self, chunks: usize) {
+        self.chunks.resize(self.chunks.len().max(chunks), None);
+    }
+
+    /// Takes a configuration if it is newer than the one known; true if it was.
+    pub fn update(&mut self, chunk: ChunkIndex, config: ChunkConfig) -> Result<bool, MapError> {
+        let chunks = self.chunks.len();
+        config
+            .validate()
+            .map_err(|source| MapError::Configuration { chunk, source })?;
+        let known = self
+            .chunks
+            .get_mut(chunk.0 as usize)
+            .ok_or(MapError::NoSuchChunk { chunk, chunks })?;
+        let newer = known.as_ref().is_none_or(|k| k.epoch < config.epoch);
+        if newer {
+            *known = Some(config);
+        }
+        Ok(newer)
+    }
+
+    /// The configuration known of a chunk.
+    pub fn config(&self, chunk: ChunkIndex) -> Option<&ChunkConfig> {
+        self.chunks.get(chunk.0 as usize)?.as_ref()
+    }
+
+    /// Where a write or flush of a chunk goes; none until its configuration is known.
+    pub fn write_route(&self, chunk: ChunkIndex) -> Option<Route> {
+        self.config(chunk).map(|config| Route {
+            node: config.write_node,
+            epoch: config.epoch,
+        })
+    }
+
+    /// The copy to read from: the one where the requests under way and this one would be done
+    /// soonest. Nodes not tried yet come first, so that each gets measured.
+    pub fn read_route(&self, chunk: ChunkIndex) -> Option<Route> {
+        let config = self.config(chunk)?;
+        let cost = |node: &NodeId| {
+            let load = self.loads.get(node).copied().unwrap_or_default();
+            let queue = load.latency_ns.saturating_mul(u64::from(load.under_way) + 1);
+            (load.avoided, queue, load.under_way, *node)
+        };
+        let nodes = config.members.iter().map(|member| member.node);
+        let node = nodes.min_by_key(cost)?;
+        let epoch = config.epoch;
+        Some(Route { node, epoch })
+    }
+
+    /// A request goes to this node.
+    pub fn started(&mut self, node: NodeId) {
+        self.loads.entry(node).or_default().under_way += 1;
+    }
+
+    /// A request to this node has ended after `latency` and what is to be done now. A node that
+    /// would not serve is avoided for the next few reads.
+    pub fn finished(&mut self, node: NodeId, latency: Duration, status: Status) -> Reaction {
+        let reaction = Self::reaction(status);
+        let load = self.loads.entry(node).or_default();
+        load.under_way = load.under_way.saturating_sub(1);
+        if reaction == Reaction::Finish {
+            let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1);
+            load.latency_ns = match load.latency_ns {
+                0 => latency_ns,
+                before => before - before / 8 + latency_ns / 8,
+            };
+        }
+        load.avoided = match reaction {
+            Reaction::TryElsewhere => 8,
+            _ => 0,
+        };
+        for (other, load) in &mut self.loads {
+            if *other != node {
+                load.avoided = load.avoided.saturating_sub(1);
+            }
+        }
+        reaction
+    }
+
+    /// No answer came from this node: nothing is known of its requests.
+    pub fn lost(&mut self, node: NodeId) {
+        let load = self.loads.entry(node).or_default();
+        load.under_way = 0;
+        load.avoided = 64;
+    }
+
+    /// What a status asks of the client.
+    pub fn reaction(status: Status) -> Reaction {
+        match status {
+            Status::Done => Reaction::Finish,
+            Status::StaleEpoch(epoch) | Status::NotWriteNode(epoch) => Reaction::Refresh(epoch),
+            Status::NotReady | Status::DeviceFailed => Reaction::TryElsewhere,
+            Status::Busy => Reaction::TryAgain,
+            Status::StaleSession | Status::Unknown => Reaction::NewSession,
+            Status::FencedWriter(_) | Status::OutOfRange | Status::Cancelled => Reaction::Fail,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::Membership;
+    use crate::identity::Incarnation;
+
+    fn config(epoch: u64, write_node: u128, nodes: &[u128]) -> ChunkConfig {
+        let members = nodes.iter().map(|&node| Membership {
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+        });
+        ChunkConfig {
+            epoch: Epoch(epoch),
+            write_node: NodeId(write_node),
+            members: members.collect(),
+        }
+    }
+
+    #[test]
+    fn only_newer_configurations_are_taken() {
+        let mut map = ChunkMap::new(1);
+        let chunk = ChunkIndex(0);
+        assert_eq!(map.write_route(chunk), None);
+        assert_eq!(map.update(chunk, config(2, 1, &[1, 2, 3])), Ok(true));
+        assert_eq!(map.update(chunk, config(1, 2, &[1, 2, 3])), Ok(false));
+        assert_eq!(map.write_route(chunk).unwrap().node, NodeId(1));
+        assert!(map.update(ChunkIndex(1), config(1, 1, &[1])).is_err());
+        let error = map.update(chunk, config(3, 9, &[1])).unwrap_err();
+        assert!(error.to_string().contains("write node 9"), "{error}");
+        map.grow(2);
+        assert_eq!(map.update(ChunkIndex(1), config(1, 1, &[1])), Ok(true));
+    }
+
+    #[test]
+    fn reads_go_where_they_are_done_soonest() {
+        let mut map = ChunkMap::new(1);
+        let chunk = ChunkIndex(0);
+        map.update(chunk, config(1, 1, &[1, 2])).unwrap();
+        for (node, us) in [(1, 300), (2, 100)] {
+            map.started(NodeId(node));
+            map.finished(NodeId(node), Duration::from_micros(us), Status::Done);
+        }
+        let route = |map: &ChunkMap| map.read_route(chunk).unwrap().node.0;
+        assert_eq!(route(&map), 2);
+        for _ in 0..3 {
+            map.started(NodeId(2));
+        }
+        assert_eq!(route(&map), 1);
+        let refused = map.finished(NodeId(1), Duration::ZERO, Status::NotReady);
+        assert_eq!((refused, route(&map)), (Reaction::TryElsewhere, 2));
+        map.lost(NodeId(2));
+        assert_eq!(route(&map), 1);
+    }
+}

@@ -1,0 +1,429 @@
+//! One copy of one chunk on one node, as a member and, when the configuration says so, as the
+//! write node. A pure state machine: events come in through `handle_*` with the time on this
+//! node's boot clock, what is to be done comes out of [`Member::poll_output`] in order, and
+//! [`Member::next_timeout`] says when to call again.
+//!
+//! Cost of a 4 KiB write with three copies, warm: two sends and two answers, one local write, no
+//! allocation but queue growth; of a read: one local read.
+
+mod configure;
+mod copy;
+mod lead;
+mod read;
+
+use std::collections::VecDeque;
+
+use foundation::{Epoch, Instant};
+
+use crate::configuration::ChunkConfig;
+use crate::grants::Grants;
+use crate::identity::{
+    BlockRange, ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
+};
+use crate::intent::IntentMap;
+use crate::message::{Message, Refusal};
+use crate::output::{Operation, Output, Request, Status};
+use crate::planted::{Bug, Planted};
+use crate::record::{ChunkRecord, RecordDelta};
+use crate::sealing::PendingSeal;
+use crate::sequence::Window;
+use crate::settings::Settings;
+
+use lead::Lead;
+use read::Reads;
+
+pub use lead::Phase;
+
+/// The flush a member is doing for its write node.
+#[derive(Debug)]
+struct MemberFlush {
+    io: IoToken,
+    epoch: Epoch,
+    number: u64,
+}
+
+/// One copy of one chunk.
+#[derive(Debug)]
+pub struct Member {
+    me: NodeId,
+    incarnation: Incarnation,
+    settings: Settings,
+    /// What is durable, or will be as soon as the changes put out have been made so.
+    record: ChunkRecord,
+    /// The configuration this life has sealed; none after a restart.
+    config: Option<ChunkConfig>,
+    /// The newest configuration heard of in this life.
+    newest: Epoch,
+    pending_seal: Option<PendingSeal>,
+    /// This life seals nothing before: an earlier one may have granted what this one forgot.
+    quiet_until: Instant,
+    /// This life has been told that a reconciliation which covers it is complete.
+    open: bool,
+    failed: bool,
+    window: Window,
+    intent: IntentMap,
+    lead: Option<Lead>,
+    reads: Reads,
+    flush: Option<MemberFlush>,
+    flushed: u64,
+    persist_put_out: PersistToken,
+    persisted: PersistToken,
+    fence_token: PersistToken,
+    next_io: u64,
+    outputs: VecDeque<Output>,
+    planted: Planted,
+}
+
+impl Member {
+    /// A copy as its record describes it, in a life of this node's target that began at
+    /// `started`. It is not in sync, whatever its disk says, until a configuration names it.
+    pub fn new(
+        me: NodeId,
+        incarnation: Incarnation,
+        started: Instant,
+        record: ChunkRecord,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            me,
+            incarnation,
+            settings,
+            config: None,
+            newest: Epoch(0),
+            pending_seal: None,
+            quiet_until: started + settings.grant_term,
+            open: false,
+            failed: false,
+            window: Window::default(),
+            intent: IntentMap::new(&record),
+            lead: None,
+            reads: Reads::default(),
+            flush: None,
+            flushed: 0,
+            persist_put_out: PersistToken(0),
+            persisted: PersistToken(0),
+            fence_token: PersistToken(0),
+            next_io: 0,
+            outputs: VecDeque::new(),
+            planted: Planted::default(),
+            record,
+        }
+    }
+
+    pub(crate) fn plant(&mut self, now: Instant, grants: &mut Grants, planted: Planted) {
+        self.planted = planted;
+        if planted.is(Bug::RestartKeepsMembership) {
+            // The record's membership is believed, as if this were still the life it names.
+            let config = self.record.config.clone();
+            let mine = config
+                .as_ref()
+                .and_then(|c| Some(c.members[c.index_of(self.me)?]));
+            if let (Some(config), Some(mine)) = (config, mine) {
+                self.incarnation = mine.incarnation;
+                self.open = true;
+                grants.enroll(now, self.record.chunk, &config, self.me, false);
+                self.config = Some(config);
+            }
+        }
+    }
+
+    /// The chunk.
+    pub fn chunk(&self) -> ChunkId {
+        self.record.chunk
+    }
+
+    /// The configuration this life takes part in.
+    pub fn config(&self) -> Option<&ChunkConfig> {
+        self.config.as_ref()
+    }
+
+    /// The record as it will be once all changes put out are durable.
+    pub fn record(&self) -> &ChunkRecord {
+        &self.record
+    }
+
+    /// How far this node is as write node; none if it is not one.
+    pub fn phase(&self) -> Option<Phase> {
+        self.lead.as_ref().map(|lead| lead.phase)
+    }
+
+    /// The epoch this node leads or is about to lead.
+    pub fn lead_epoch(&self) -> Option<Epoch> {
+        self.lead.as_ref().map(|lead| lead.config.epoch)
+    }
+
+    /// Nothing is held, under way or still to be told.
+    pub fn is_idle(&self) -> bool {
+        self.pending_seal.is_none()
+            && !self.window.under_way()
+            && self.reads.is_empty()
+            && self.lead.as_ref().is_none_or(Lead::is_idle)
+    }
+
+    /// Whether this node may grant this chunk to a life of another node that is in `epoch`.
+    pub(crate) fn grants_to(&self, node: NodeId, incarnation: Incarnation, epoch: Epoch) -> bool {
+        let Some(config) = &self.config else {
+            return false;
+        };
+        let leaving = |pending: &PendingSeal| !pending.config.has(node, incarnation);
+        config.epoch == epoch
+            && self.record.sealed == epoch
+            && config.has(node, incarnation)
+            && config.has(self.me, self.incarnation)
+            && !self.pending_seal.as_ref().is_some_and(leaving)
+    }
+
+    /// A client asks something of this copy. Ends with one [`Output::Complete`].
+    pub fn handle_request(&mut self, now: Instant, grants: &mut Grants, request: Request) {
+        let refusal = self.refuse(&request);
+        match (refusal, request.operation) {
+            (Some(status), operation) => {
+                if let Operation::Write { data, .. } = operation {
+                    self.release(data);
+                }
+                self.complete(request.id, status);
+            }
+            (None, Operation::Read) => self.reads.add(now, &request, self.covers(request.range)),
+            (None, Operation::Write { .. }) => self.add_write(request),
+            (None, Operation::Flush) => self.add_flush(request.id),
+        }
+        self.pump(now, grants);
+    }
+
+    fn refuse(&self, request: &Request) -> Option<Status> {
+        let range = request.range;
+        if request.operation != Operation::Flush
+            && (range.count == 0 || range.end() > u64::from(self.record.geometry.chunk_blocks))
+        {
+            return Some(Status::OutOfRange);
+        }
+        if self.failed {
+            return Some(Status::DeviceFailed);
+        }
+        if request.epoch < self.record.sealed {
+            return Some(Status::StaleEpoch(self.record.sealed));
+        }
+        let held = self.reads.len() + self.lead.as_ref().map_or(0, Lead::requests);
+        if held >= self.settings.requests_max {
+            return Some(Status::Busy);
+        }
+        if request.operation == Operation::Read {
+            return None;
+        }
+        match &self.lead {
+            None => Some(Status::NotWriteNode(self.newest.max(self.record.sealed))),
+            Some(_) if request.operation == Operation::Flush => None,
+            Some(_) => self.fenced(request),
+        }
+    }
+
+    /// The connection a request came by is lost. If it has not begun it never will; else it
+    /// ends as it would have.
+    pub fn handle_cancel(&mut self, now: Instant, grants: &mut Grants, request: RequestId) {
+        if self.reads.cancel(request) {
+            self.complete(request, Status::Cancelled);
+        }
+        self.cancel_waiting(request);
+        self.pump(now, grants);
+    }
+
+    /// A message from the authenticated peer `from`, with the bytes that came with it.
+    pub fn handle_message(
+        &mut self,
+        now: Instant,
+        grants: &mut Grants,
+        from: NodeId,
+        message: Message,
+        data: Option<DataToken>,
+    ) {
+        match message {
+            Message::ReplicaWrite(write) => self.handle_replica_write(from, &write, data),
+            other => {
+                self.release(data);
+                self.handle_control(now, grants, from, other);
+            }
+        }
+        self.pump(now, grants);
+    }
+
+    fn handle_control(&mut self, now: Instant, grants: &mut Grants, from: NodeId, message: Message) {
+        match message {
+            Message::Seal { config, .. } => self.handle_seal(grants, from, config),
+            Message::SealAnswer(answer) => self.handle_seal_answer(now, from, &answer),
+            Message::ReplicaAnswer {
+                epoch,
+                sequence,
+                incarnation,
+                ..
+            } => self.handle_replica_answer(now, from, incarnation, epoch, sequence),
+            Message::Settle {
+                epoch,
+                settled,
+                flushed,
+                open,
+                ..
+            } => self.handle_settle(from, epoch, settled, flushed, open),
+            Message::SettleAnswer {
+                epoch,
+                settled,
+                flushed,
+                open,
+                incarnation,
+                ..
+            } => {
+                if let Some(lead) = &mut self.lead {
+                    lead.settle_answered(now, from, incarnation, epoch, (settled, flushed, open));
+                }
+            }
+            Message::Flush { epoch, number, .. } => self.handle_flush(from, epoch, number),
+            Message::FlushAnswer {
+                epoch,
+                number,
+                incarnation,
+                ..
+            } => self.handle_flush_answer(now, from, incarnation, epoch, number),
+            Message::Query { chunk } => {
+                let answer = Message::QueryAnswer {
+                    chunk,
+                    sealed: self.record.sealed,
+                    config: self.record.config.clone(),
+                };
+                self.send(from, answer, None);
+            }
+            // A refusal tells nothing that the next configuration will not tell better.
+            _ => {}
+        }
+    }
+
+    /// The device has answered. `data` holds what was read, for [`crate::ReadPurpose::Reconcile`].
+    pub fn handle_local(
+        &mut self,
+        now: Instant,
+        grants: &mut Grants,
+        io: IoToken,
+        succeeded: bool,
+        data: Option<DataToken>,
+    ) {
+        if !succeeded {
+            self.fail();
+        }
+        let own_flush = self.lead.as_mut().is_some_and(|lead| lead.local_flushed(io));
+        if own_flush {
+            self.record_flush();
+            self.finish_flush(now);
+        } else if self.flush.as_ref().is_some_and(|flush| flush.io == io) {
+            self.member_flushed();
+        } else if self.window.by_io(io).is_some() {
+            self.applied(now, io);
+        } else if let Some(request) = self.finish_read(now, grants, io) {
+            // After a failure nothing is known of this copy's right to serve.
+            let status = match self.failed {
+                false => Status::Done,
+                true => Status::DeviceFailed,
+            };
+            self.complete(request, status);
+        } else if let Some(data) = data {
+            self.reconcile_read(now, io, data);
+        }
+        self.pump(now, grants);
+    }
+
+    /// Everything up to this change of the record is durable.
+    pub fn handle_persisted(&mut self, now: Instant, grants: &mut Grants, token: PersistToken) {
+        self.persisted = self.persisted.max(token);
+        self.start_persisted_writes();
+        self.finish_seal(now, grants);
+        self.pump(now, grants);
+    }
+
+    /// Time has come to [`Self::next_timeout`], or something about grants has changed.
+    pub fn handle_timeout(&mut self, now: Instant, grants: &mut Grants) {
+        self.lead_timeout(now);
+        self.reads.expire(now, self.settings.read_hold);
+        self.pump(now, grants);
+    }
+
+    /// When [`Self::handle_timeout`] is to be called, if nothing happens before.
+    pub fn next_timeout(&self, grants: &Grants) -> Option<Instant> {
+        let seal = self.pending_seal.as_ref().filter(|p| p.persist.is_none());
+        let seal = seal.map(|p| p.gate(grants).max(self.quiet_for(&p.config)));
+        let lead = self.lead.as_ref().and_then(Lead::next_timeout);
+        let idle = self.idle_flush_due();
+        let read = self.reads.next_timeout(self.settings.read_hold);
+        [seal, lead, idle, read].into_iter().flatten().min()
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Everything that may have become possible.
+    fn pump(&mut self, now: Instant, grants: &mut Grants) {
+        if self.failed {
+            return;
+        }
+        self.try_seal(now, grants);
+        self.advance_lead(now);
+        self.start_writes(now);
+        self.start_flush(now);
+        self.pump_reads(now, grants);
+    }
+
+    fn fail(&mut self) {
+        if std::mem::replace(&mut self.failed, true) {
+            return;
+        }
+        self.open = false;
+        self.step_down(Status::DeviceFailed);
+        self.pending_seal = None;
+        for request in self.reads.fail() {
+            self.complete(request, Status::DeviceFailed);
+        }
+        self.outputs.push_back(Output::Failed);
+    }
+
+    fn covers(&self, range: BlockRange) -> BlockRange {
+        range.rounded_to(self.record.geometry.page_blocks())
+    }
+
+    fn persist(&mut self, delta: RecordDelta) -> PersistToken {
+        self.record.apply(&delta);
+        self.persist_put_out.0 += 1;
+        let token = self.persist_put_out;
+        self.outputs.push_back(Output::Persist { token, delta });
+        token
+    }
+
+    fn next_io(&mut self) -> IoToken {
+        self.next_io += 1;
+        IoToken(self.next_io)
+    }
+
+    fn send(&mut self, to: NodeId, message: Message, data: Option<DataToken>) {
+        self.outputs.push_back(Output::Send { to, message, data });
+    }
+
+    fn refuse_command(&mut self, to: NodeId, epoch: Epoch, refusal: Refusal) {
+        let message = Message::Refused {
+            chunk: self.chunk(),
+            epoch,
+            sealed: self.record.sealed,
+            refusal,
+        };
+        self.send(to, message, None);
+    }
+
+    fn complete(&mut self, request: RequestId, status: Status) {
+        self.outputs.push_back(Output::Complete { request, status });
+    }
+
+    fn release(&mut self, data: Option<DataToken>) {
+        if let Some(data) = data {
+            self.outputs.push_back(Output::Release { data });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Changes of the configuration: stepping down, sealing as a member, taking over as write node.
+
+use foundation::{Epoch, Instant};
+
+use super::Member;
+use super::lead::{Lead, Phase};
+use crate::configuration::ChunkConfig;
+use crate::grants::Grants;
+use crate::identity::{DataToken, HostId, Incarnation, NodeId, Session};
+use crate::message::{Message, Refusal, SealAnswer};
+use crate::output::Status;
+use crate::planted::Bug;
+use crate::record::RecordDelta;
+use crate::sealing::PendingSeal;
+
+impl Member {
+    /// The masters have committed this configuration. Older ones than already known are ignored.
+    pub fn handle_configuration(&mut self, now: Instant, grants: &mut Grants, config: &ChunkConfig) {
+        let known = config.epoch <= self.newest || config.epoch < self.record.sealed;
+        if known || config.validate().is_err() || self.failed {
+            return;
+        }
+        self.newest = config.epoch;
+        let (me, incarnation) = self.life();
+        if !config.has(me, incarnation) {
+            self.leave(grants);
+        } else if config.write_node == me {
+            self.take_lead(now, config);
+        } else {
+            self.step_down(Status::NotWriteNode(config.epoch));
+        }
+        self.pump(now, grants);
+    }
+
+    /// Left out: this copy serves nothing and asks for nothing more. What it has granted binds it
+    /// to nothing, since it will seal no later epoch in this life.
+    fn leave(&mut self, grants: &mut Grants) {
+        self.step_down(Status::NotWriteNode(self.newest));
+        // Should a record be being written, only its refusal of older epochs will remain.
+        self.pending_seal = None;
+        grants.withdraw(self.chunk());
+        self.config = None;
+        self.open = false;
+    }
+
+    /// Ends the work as write node. Writes under way end as unknown; those not begun, and
+    /// flushes, end with `status`.
+    pub(super) fn step_down(&mut self, status: Status) {
+        let Some(mut lead) = self.lead.take() else {
+            return;
+        };
+        for flight in lead.in_flight.drain(..) {
+            self.give_back(flight.data);
+            if let Some(request) = flight.request {
+                self.complete(request.id, Status::Unknown);
+            }
+        }
+        for waiting in lead.waiting.drain(..) {
+            self.give_back(waiting.data());
+            self.complete(waiting.id, status);
+        }
+        for request in lead.take_flushes() {
+            self.complete(request, status);
+        }
+    }
+
+    fn take_lead(&mut self, now: Instant, config: &ChunkConfig) {
+        let mut lead = Lead::new(now, config.clone(), self.settings);
+        match self.lead.take() {
+            Some(mut old) => {
+                lead.full = old.phase != Phase::Serving;
+                let flights: Vec<_> = old.in_flight.drain(..).collect();
+                for flight in flights {
+                    match flight.request {
+                        Some(request) => {
+                            let touched = self.intent.touched(self.covers(request.range));
+                            lead.reconciliation.regions.extend(touched);
+                            lead.waiting.push_back(request);
+                        }
+                        None => self.give_back(flight.data),
+                    }
+                }
+                lead.waiting.append(&mut old.waiting);
+                lead.flush_waiting = old.take_flushes();
+            }
+            None => lead.full = true,
+        }
+        self.lead = Some(lead);
+        self.send_seals(now);
+    }
+
+    /// Gives back a request's bytes: now, or when the device is done with them. An attempt that a
+    /// change of the configuration cut short may still be on its way to the device.
+    pub(super) fn give_back(&mut self, data: Option<DataToken>) {
+        let held = data.and_then(|data| self.window.holding(data));
+        match held {
+            Some(entry) => entry.owns_data = true,
+            None => self.release(data),
+        }
+    }
+
+    pub(super) fn send_seals(&mut self, now: Instant) {
+        let chunk = self.chunk();
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        lead.resend_at = now + self.settings.resend_interval;
+        let config = lead.config.clone();
+        let missing = config.members.iter().enumerate();
+        let missing = missing.filter(|(index, m)| m.node != self.me && !lead.answers.has(*index));
+        let missing: Vec<NodeId> = missing.map(|(_, m)| m.node).collect();
+        for node in missing {
+            let config = config.clone();
+            self.send(node, Message::Seal { chunk, config }, None);
+        }
+    }
+
+    pub(super) fn handle_seal(&mut self, grants: &Grants, from: NodeId, config: ChunkConfig) {
+        let (me, incarnation) = self.life();
+        let epoch = config.epoch;
+        if epoch < self.record.sealed || self.failed {
+            self.refuse_command(from, epoch, Refusal::StaleEpoch);
+            return;
+        }
+        if !config.has(me, incarnation) || config.validate().is_err() {
+            self.refuse_command(from, epoch, Refusal::NotMember);
+            return;
+        }
+        if config.write_node != from || from == me {
+            self.refuse_command(from, epoch, Refusal::NotMember);
+            return;
+        }
+        if self.config.as_ref().is_some_and(|c| c.epoch == epoch) {
+            self.answer_seal(from);
+            return;
+        }
+        if epoch < self.newest {
+            // A later configuration is committed, so this one will never serve.
+            self.refuse_command(from, epoch, Refusal::StaleEpoch);
+            return;
+        }
+        if self.newest < epoch {
+            self.newest = epoch;
+            self.step_down(Status::NotWriteNode(epoch));
+        }
+        self.begin_seal(grants, config, Some(from));
+    }
+
+    fn begin_seal(&mut self, grants: &Grants, config: ChunkConfig, answer_to: Option<NodeId>) {
+        let earlier = self.pending_seal.as_ref();
+        if earlier.is_some_and(|p| p.persist.is_some() || p.config.epoch >= config.epoch) {
+            return;
+        }
+        let adopted = self.config.as_ref();
+        let pending = PendingSeal::new(config, answer_to, adopted, earlier, grants);
+        self.pending_seal = Some(pending);
+    }
+
+    /// Until when a configuration may not be sealed because this life is too young. The first
+    /// one has no predecessor under which anything could have been granted.
+    pub(super) fn quiet_for(&self, config: &ChunkConfig) -> Instant {
+        match config.epoch {
+            Epoch(1) => Instant::default(),
+            _ if self.planted.is(Bug::NoQuietTerm) => Instant::default(),
+            _ => self.quiet_until,
+        }
+    }
+
+    pub(super) fn try_seal(&mut self, now: Instant, grants: &mut Grants) {
+        if let Some(lead) = &self.lead
+            && self.config.as_ref().is_none_or(|c| c.epoch < lead.config.epoch)
+        {
+            let config = lead.config.clone();
+            self.begin_seal(grants, config, None);
+        }
+        let Some(pending) = self.pending_seal.as_ref().filter(|p| p.persist.is_none()) else {
+            return;
+        };
+        let gated = now < pending.gate(grants) && !self.planted.is(Bug::SealWithoutGate);
+        if gated || now < self.quiet_for(&pending.config) {
+            return;
+        }
+        // No write of the old epoch begins any more; those with the device are waited for.
+        if let Some(pending) = &mut self.pending_seal {
+            pending.draining = true;
+        }
+        let Some(pending) = self.pending_seal.as_ref().filter(|_| !self.window.under_way()) else {
+            return;
+        };
+        let config = pending.config.clone();
+        let token = self.persist(RecordDelta::Sealed(config));
+        if let Some(pending) = &mut self.pending_seal {
+            pending.persist = Some(token);
+        }
+    }
+
+    /// The record of a seal is durable: the configuration is in force here.
+    pub(super) fn finish_seal(&mut self, now: Instant, grants: &mut Grants) {
+        let durable = |p: &PendingSeal| p.persist.is_some_and(|token| token <= self.persisted);
+        if !self.pending_seal.as_ref().is_some_and(durable) {
+            return;
+        }
+        let Some(pending) = self.pending_seal.take() else {
+            return;
+        };
+        let forget = pending.answer_to.is_none() && self.lead_is_new();
+        grants.enroll(now, self.chunk(), &pending.config, self.me, forget);
+        self.flush = None;
+        self.flushed = 0;
+        self.config = Some(pending.config);
+        match pending.answer_to {
+            Some(to) => self.answer_seal(to),
+            None => {
+                let answer = self.seal_answer();
+                self.handle_seal_answer(now, self.me, &answer);
+            }
+        }
+    }
+
+    fn lead_is_new(&self) -> bool {
+        let led_before = self.config.as_ref().is_some_and(|c| c.write_node == self.me);
+        !led_before
+    }
+
+    fn seal_answer(&self) -> SealAnswer {
+        let sessions = self.record.sessions.iter();
+        SealAnswer {
+            chunk: self.chunk(),
+            epoch: self.record.sealed,
+            incarnation: self.incarnation,
+            highest: self.window.highest(),
+            marks: self.intent.regions().collect(),
+            sessions: sessions
+                .map(|(&host, &number)| Session { host, number })
+                .collect(),
+            writer_token: self.record.writer_token,
+        }
+    }
+
+    fn answer_seal(&mut self, to: NodeId) {
+        let answer = self.seal_answer();
+        self.send(to, Message::SealAnswer(answer), None);
+    }
+
+    pub(super) fn handle_seal_answer(&mut self, now: Instant, from: NodeId, answer: &SealAnswer) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if answer.epoch == lead.config.epoch
+            && lead.phase == Phase::Sealing
+            && let Some(index) = lead.member(from, answer.incarnation)
+        {
+            lead.heard(now, index);
+            lead.answers.add(index, answer);
+        }
+    }
+
+    /// What others know of newer sessions and leases becomes part of this copy's record.
+    pub(super) fn merge_fences(&mut self) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        let sessions = std::mem::take(&mut lead.answers.sessions);
+        let token = lead.answers.writer_token;
+        for (host, number) in sessions {
+            self.merge_session(host, number);
+        }
+        if token > self.record.writer_token {
+            self.fence_token = self.persist(RecordDelta::Writer(token));
+        }
+    }
+
+    fn merge_session(&mut self, host: HostId, number: u64) {
+        if self.record.sessions.get(&host).is_none_or(|n| *n < number) {
+            let session = Session { host, number };
+            self.fence_token = self.persist(RecordDelta::Session(session));
+        }
+    }
+
+    /// Whether a life of a node counts as a member of what this copy has sealed.
+    pub fn is_member(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.config.as_ref().is_some_and(|c| c.has(node, incarnation))
+    }
+}

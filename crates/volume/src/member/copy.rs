@@ -1,0 +1,261 @@
+//! What every copy does, the write node's own included: apply writes in their order, settle,
+//! flush, keep its intent marks.
+
+use foundation::{Epoch, Instant};
+
+use super::{Member, MemberFlush};
+use crate::identity::{DataToken, Incarnation, IoToken, NodeId, PersistToken, Sequence};
+use crate::message::{Message, Refusal, ReplicaWrite};
+use crate::output::{Output, Request, Status};
+use crate::planted::Bug;
+use crate::record::RecordDelta;
+use crate::sequence::{Arrival, Entry, Progress};
+
+impl Member {
+    /// Whether a command of the write node `from` in `epoch` is to be obeyed.
+    fn refuses(&self, from: NodeId, epoch: Epoch) -> Option<Refusal> {
+        let sealing = self.pending_seal.as_ref().is_some_and(|p| p.draining);
+        if self.failed {
+            return Some(Refusal::DeviceFailed);
+        }
+        if epoch < self.record.sealed || sealing {
+            return Some(Refusal::StaleEpoch);
+        }
+        let config = self.config.as_ref().filter(|c| c.epoch == epoch);
+        match config {
+            Some(config) if config.write_node == from && config.has(self.me, self.incarnation) => None,
+            _ => Some(Refusal::NotMember),
+        }
+    }
+
+    pub(super) fn handle_replica_write(
+        &mut self,
+        from: NodeId,
+        write: &ReplicaWrite,
+        data: Option<DataToken>,
+    ) {
+        let in_chunk = write.range.end() <= u64::from(self.record.geometry.chunk_blocks);
+        let refusal = match self.refuses(from, write.epoch) {
+            None if write.join.0 != 0 => Some(Refusal::WrongJoin),
+            None if write.range.count == 0 || !in_chunk => Some(Refusal::NotMember),
+            other => other,
+        };
+        if let Some(refusal) = refusal {
+            self.release(data);
+            self.refuse_command(from, write.epoch, refusal);
+            return;
+        }
+        self.window.settle(write.settled);
+        self.open |= write.open;
+        match self.window.arrival(write.sequence, self.covers(write.range)) {
+            Arrival::New => self.apply(write, data, true),
+            Arrival::UnderWay => self.release(data),
+            Arrival::Applied => {
+                self.release(data);
+                self.answer_write(from, write.epoch, write.sequence);
+            }
+        }
+    }
+
+    fn answer_write(&mut self, to: NodeId, epoch: Epoch, sequence: Sequence) {
+        let answer = Message::ReplicaAnswer {
+            chunk: self.chunk(),
+            epoch,
+            sequence,
+            incarnation: self.incarnation,
+            join: Default::default(),
+        };
+        self.send(to, answer, None);
+    }
+
+    /// Makes a write's mark and fence durable, then gives it to the device.
+    pub(super) fn apply(&mut self, write: &ReplicaWrite, data: Option<DataToken>, owns: bool) {
+        let token = self.prepare(write);
+        let covers = self.covers(write.range);
+        self.reads.disturb(covers);
+        self.window.insert(Entry {
+            sequence: write.sequence,
+            epoch: write.epoch,
+            covers,
+            range: write.range,
+            kind: write.kind,
+            data,
+            owns_data: owns,
+            force_unit_access: write.force_unit_access,
+            progress: Progress::Persisting(token),
+        });
+        if token <= self.persisted {
+            self.start_persisted_writes();
+        }
+    }
+
+    /// The change of the record that must be durable before this write reaches the device.
+    fn prepare(&mut self, write: &ReplicaWrite) -> PersistToken {
+        if let Some(session) = write.session
+            && self.session_of(session.host) < session.number
+        {
+            self.fence_token = self.persist(RecordDelta::Session(session));
+        }
+        if write.writer_token > self.record.writer_token {
+            self.fence_token = self.persist(RecordDelta::Writer(write.writer_token));
+        }
+        let mut token = self.fence_token;
+        for region in self.intent.touched(self.covers(write.range)) {
+            if self.intent.note(region, write.sequence, write.epoch) {
+                let epoch = write.epoch;
+                let mark = self.persist(RecordDelta::Mark { region, epoch });
+                self.intent.marked(region, mark);
+            }
+            token = token.max(self.intent.persist_token(region));
+        }
+        token
+    }
+
+    fn session_of(&self, host: crate::identity::HostId) -> u64 {
+        self.record.sessions.get(&host).copied().unwrap_or(0)
+    }
+
+    /// Whether an older session, an older lease or too many hosts stand against a write.
+    pub(super) fn fenced(&self, request: &Request) -> Option<Status> {
+        let newest = self.session_of(request.session.host);
+        if request.session.number < newest && !self.planted.is(Bug::OldSessionAccepted) {
+            return Some(Status::StaleSession);
+        }
+        if request.writer_token < self.record.writer_token {
+            return Some(Status::FencedWriter(self.record.writer_token));
+        }
+        let full = self.record.sessions.len() >= crate::record::SESSIONS_MAX;
+        (newest == 0 && full).then_some(Status::Busy)
+    }
+
+    pub(super) fn start_persisted_writes(&mut self) {
+        loop {
+            let io = IoToken(self.next_io + 1);
+            let Some(entry) = self.window.next_persisted(self.persisted) else {
+                return;
+            };
+            entry.progress = Progress::Writing(io);
+            let output = Output::LocalWrite {
+                io,
+                range: entry.range,
+                kind: entry.kind,
+                data: entry.data,
+                force_unit_access: entry.force_unit_access,
+            };
+            self.next_io = io.0;
+            self.outputs.push_back(output);
+        }
+    }
+
+    /// The device has a write.
+    pub(super) fn applied(&mut self, now: Instant, io: IoToken) {
+        let Some(entry) = self.window.by_io(io) else {
+            return;
+        };
+        entry.progress = Progress::Applied;
+        let (sequence, epoch) = (entry.sequence, entry.epoch);
+        let owned = entry.data.take().filter(|_| entry.owns_data);
+        self.release(owned);
+        if self.failed {
+            return;
+        }
+        let Some(config) = self.config.as_ref().filter(|c| c.epoch == epoch) else {
+            return;
+        };
+        if config.write_node != self.me {
+            let to = config.write_node;
+            self.answer_write(to, epoch, sequence);
+        } else {
+            self.handle_replica_answer(now, self.me, self.incarnation, epoch, sequence);
+        }
+    }
+
+    pub(super) fn handle_settle(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        settled: Sequence,
+        flushed: Sequence,
+        open: bool,
+    ) {
+        if let Some(refusal) = self.refuses(from, epoch) {
+            self.refuse_command(from, epoch, refusal);
+            return;
+        }
+        self.window.settle(settled);
+        self.open |= open;
+        self.clear_marks(flushed);
+        let answer = Message::SettleAnswer {
+            chunk: self.chunk(),
+            epoch,
+            settled,
+            flushed,
+            open,
+            incarnation: self.incarnation,
+        };
+        self.send(from, answer, None);
+    }
+
+    pub(super) fn clear_marks(&mut self, flushed: Sequence) {
+        // 0 is "no flush in this epoch yet", and also the sequence of marks from earlier lives.
+        if flushed == Sequence(0) {
+            return;
+        }
+        let regions = self.intent.clear_through(flushed);
+        if !regions.is_empty() {
+            self.persist(RecordDelta::Clear { regions });
+        }
+    }
+
+    pub(super) fn handle_flush(&mut self, from: NodeId, epoch: Epoch, number: u64) {
+        if let Some(refusal) = self.refuses(from, epoch) {
+            self.refuse_command(from, epoch, refusal);
+            return;
+        }
+        let current = self.flush.as_ref().filter(|f| f.epoch == epoch);
+        if self.flushed >= number {
+            self.answer_flush(from, epoch, number);
+        } else if current.is_none_or(|flush| flush.number < number) {
+            let io = self.next_io();
+            self.flush = Some(MemberFlush { io, epoch, number });
+            self.outputs.push_back(Output::LocalFlush { io });
+        }
+    }
+
+    fn answer_flush(&mut self, to: NodeId, epoch: Epoch, number: u64) {
+        let answer = Message::FlushAnswer {
+            chunk: self.chunk(),
+            epoch,
+            number,
+            incarnation: self.incarnation,
+        };
+        self.send(to, answer, None);
+    }
+
+    pub(super) fn member_flushed(&mut self) {
+        let Some(flush) = self.flush.take() else {
+            return;
+        };
+        let config = self.config.as_ref().filter(|c| c.epoch == flush.epoch);
+        let Some(to) = config.map(|c| c.write_node).filter(|_| !self.failed) else {
+            return;
+        };
+        self.flushed = self.flushed.max(flush.number);
+        self.record_flush();
+        self.answer_flush(to, flush.epoch, flush.number);
+    }
+
+    /// Notes that a flush was completed here in this epoch. Nothing waits for it: a resync that
+    /// does not know of it copies more than it must.
+    pub(super) fn record_flush(&mut self) {
+        let epoch = self.record.sealed;
+        if !self.failed && self.record.flushed_in < epoch {
+            self.persist(RecordDelta::Flushed(epoch));
+        }
+    }
+
+    /// This life of this node, as a member of configurations.
+    pub(super) fn life(&self) -> (NodeId, Incarnation) {
+        (self.me, self.incarnation)
+    }
+}

@@ -1,0 +1,713 @@
+//! The write node of a chunk: seals, reconciles, then orders writes and flushes.
+
+use std::collections::VecDeque;
+
+use foundation::{Epoch, Instant};
+
+use super::Member;
+use crate::configuration::ChunkConfig;
+use crate::identity::{
+    BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
+    WriterToken,
+};
+use crate::message::{Message, ReplicaWrite, WriteKind};
+use crate::output::{Operation, Output, ReadPurpose, Request, Status};
+use crate::planted::Bug;
+use crate::reconcile::Reconciliation;
+use crate::sealing::Answers;
+use crate::settings::Settings;
+
+/// How far a write node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Waits until every member has sealed its epoch.
+    Sealing,
+    /// Makes all copies equal where they may differ.
+    Reconciling,
+    /// Orders writes.
+    Serving,
+}
+
+/// A write that has its sequence and is not on every in-sync copy yet.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) write: ReplicaWrite,
+    covers: BlockRange,
+    /// The client's request; none for reconciliation.
+    pub(super) request: Option<Request>,
+    pub(super) data: Option<DataToken>,
+    /// One bit for each member that has it.
+    members: u32,
+    first_sent: Instant,
+}
+
+#[derive(Debug)]
+struct LeadFlush {
+    number: u64,
+    io: IoToken,
+    requests: Vec<RequestId>,
+    /// Settled when the flush began.
+    covers: Sequence,
+    members: u32,
+    began: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    settled: Sequence,
+    flushed: Sequence,
+    open: bool,
+    heard: Instant,
+}
+
+/// The state of a write node.
+#[derive(Debug)]
+pub(super) struct Lead {
+    pub(super) config: ChunkConfig,
+    pub(super) phase: Phase,
+    /// Reconcile everything marked, not only what was under way: the write node is new.
+    pub(super) full: bool,
+    pub(super) answers: Answers,
+    pub(super) reconciliation: Reconciliation,
+    pub(super) in_flight: VecDeque<Flight>,
+    pub(super) waiting: VecDeque<Request>,
+    pub(super) flush_waiting: Vec<RequestId>,
+    flush: Option<LeadFlush>,
+    flushes: u64,
+    last_sequence: Sequence,
+    /// What was settled before this epoch's reconciliation is complete.
+    settled_before: Sequence,
+    /// Members may clear marks of writes up to here. It lags one flush behind, so that regions
+    /// written all the time are not marked anew after each flush.
+    flushed: Sequence,
+    flushed_last: Sequence,
+    told: Vec<Told>,
+    settle_at: Option<Instant>,
+    pub(super) resend_at: Instant,
+    last_activity: Instant,
+    proposed_at: Instant,
+    settings: Settings,
+}
+
+impl Lead {
+    pub(super) fn new(now: Instant, config: ChunkConfig, settings: Settings) -> Self {
+        let told = Told {
+            settled: Sequence(0),
+            flushed: Sequence(0),
+            open: false,
+            heard: now,
+        };
+        Self {
+            told: vec![told; config.members.len()],
+            config,
+            phase: Phase::Sealing,
+            full: false,
+            answers: Answers::default(),
+            reconciliation: Reconciliation::default(),
+            in_flight: VecDeque::new(),
+            waiting: VecDeque::new(),
+            flush_waiting: Vec::new(),
+            flush: None,
+            flushes: 0,
+            last_sequence: Sequence(0),
+            settled_before: Sequence(0),
+            flushed: Sequence(0),
+            flushed_last: Sequence(0),
+            settle_at: None,
+            resend_at: now,
+            last_activity: now,
+            proposed_at: now,
+            settings,
+        }
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.in_flight.len() + self.waiting.len() + self.flush_waiting.len()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let (settled, flushed) = (self.settled(), self.flushed);
+        let told = |t: &Told| t.open && t.settled >= settled && t.flushed >= flushed;
+        self.phase == Phase::Serving
+            && self.requests() == 0
+            && self.flush.is_none()
+            && self.others().all(|index| told(&self.told[index]))
+    }
+
+    fn me(&self) -> NodeId {
+        self.config.write_node
+    }
+
+    /// The positions of the other members.
+    fn others(&self) -> impl Iterator<Item = usize> + '_ {
+        let all = self.config.members.iter().enumerate();
+        all.filter(|(_, m)| m.node != self.me()).map(|(index, _)| index)
+    }
+
+    fn all_members(&self) -> u32 {
+        (1 << self.config.members.len()) - 1
+    }
+
+    /// The position of a member; none if another life of it answers.
+    pub(super) fn member(&self, node: NodeId, incarnation: Incarnation) -> Option<usize> {
+        let index = self.config.index_of(node)?;
+        (self.config.members[index].incarnation == incarnation).then_some(index)
+    }
+
+    pub(super) fn heard(&mut self, now: Instant, index: usize) {
+        self.told[index].heard = now;
+    }
+
+    /// Every in-sync copy has everything up to here.
+    fn settled(&self) -> Sequence {
+        if self.phase != Phase::Serving {
+            return self.settled_before;
+        }
+        match self.in_flight.front() {
+            Some(first) => Sequence(first.write.sequence.0 - 1),
+            None => self.last_sequence,
+        }
+    }
+
+    pub(super) fn take_flushes(&mut self) -> Vec<RequestId> {
+        let mut requests = self.flush.take().map_or(Vec::new(), |f| f.requests);
+        requests.append(&mut self.flush_waiting);
+        requests
+    }
+
+    pub(super) fn settle_answered(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        incarnation: Incarnation,
+        epoch: Epoch,
+        (settled, flushed, open): (Sequence, Sequence, bool),
+    ) {
+        if epoch != self.config.epoch {
+            return;
+        }
+        if let Some(index) = self.member(from, incarnation) {
+            self.heard(now, index);
+            let told = &mut self.told[index];
+            told.settled = told.settled.max(settled);
+            told.flushed = told.flushed.max(flushed);
+            told.open |= open;
+        }
+    }
+
+    /// Whether this was the write node's own part of a flush.
+    pub(super) fn local_flushed(&mut self, io: IoToken) -> bool {
+        let me = self.config.index_of(self.config.write_node);
+        match (&mut self.flush, me) {
+            (Some(flush), Some(me)) if flush.io == io => {
+                flush.members |= 1 << me;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn waits_for_answers(&self) -> bool {
+        self.phase == Phase::Sealing || !self.in_flight.is_empty() || self.flush.is_some()
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let resend = self.waits_for_answers().then_some(self.resend_at);
+        [resend, self.settle_at].into_iter().flatten().min()
+    }
+
+    /// Whether `covers` overlaps a write under way or one of the first `before` waiting ones.
+    fn blocked(&self, covers: BlockRange, before: usize, page_blocks: u32) -> bool {
+        self.in_flight.iter().any(|f| f.covers.overlaps(covers))
+            || self
+                .waiting
+                .iter()
+                .take(before)
+                .any(|r| r.range.rounded_to(page_blocks).overlaps(covers))
+    }
+
+    /// The member that has been silent for too long while something waits for it.
+    fn suspect(&self, now: Instant) -> Option<usize> {
+        let too_long = |since: Instant| now.since(since) > self.settings.suspect_after;
+        let waits_for = |index: usize| {
+            let lacks = |members: u32| members >> index & 1 == 0;
+            let flush = self.flush.as_ref();
+            self.in_flight
+                .iter()
+                .any(|f| lacks(f.members) && too_long(f.first_sent))
+                || flush.is_some_and(|f| lacks(f.members) && too_long(f.began))
+        };
+        self.others()
+            .find(|&index| too_long(self.told[index].heard) && waits_for(index))
+    }
+}
+
+impl Request {
+    pub(crate) fn data(&self) -> Option<DataToken> {
+        match self.operation {
+            Operation::Write { data, .. } => data,
+            _ => None,
+        }
+    }
+}
+
+impl Member {
+    pub(super) fn add_write(&mut self, request: Request) {
+        match &mut self.lead {
+            Some(lead) => lead.waiting.push_back(request),
+            None => unreachable!("a write is refused unless this node leads"),
+        }
+    }
+
+    pub(super) fn add_flush(&mut self, request: RequestId) {
+        match &mut self.lead {
+            Some(lead) => lead.flush_waiting.push(request),
+            None => unreachable!("a flush is refused unless this node leads"),
+        }
+    }
+
+    pub(super) fn cancel_waiting(&mut self, request: RequestId) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if let Some(at) = lead.waiting.iter().position(|r| r.id == request) {
+            let data = lead.waiting.remove(at).and_then(|r| r.data());
+            self.give_back(data);
+            self.complete(request, Status::Cancelled);
+        } else if let Some(at) = lead.flush_waiting.iter().position(|r| *r == request) {
+            lead.flush_waiting.remove(at);
+            self.complete(request, Status::Cancelled);
+        }
+    }
+
+    /// From sealing to reconciling to serving.
+    pub(super) fn advance_lead(&mut self, now: Instant) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if lead.phase == Phase::Sealing && lead.answers.all(&lead.config) {
+            lead.phase = Phase::Reconciling;
+            lead.last_sequence = lead.answers.highest;
+            lead.settled_before = self.window.settled();
+            if self.planted.is(Bug::SequenceFromZero) {
+                lead.last_sequence = Sequence(0);
+            }
+            if lead.full {
+                lead.reconciliation.regions = std::mem::take(&mut lead.answers.marks);
+            }
+            if self.planted.is(Bug::NoReconciliation) {
+                lead.reconciliation.regions.clear();
+            }
+            self.merge_fences();
+        }
+        self.start_reconciliation();
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if lead.phase == Phase::Reconciling
+            && lead.reconciliation.is_complete()
+            && self.fence_token <= self.persisted
+        {
+            lead.phase = Phase::Serving;
+            lead.last_activity = now;
+            lead.settle_at = Some(now);
+            self.open = true;
+            self.window.settle(lead.settled());
+        }
+    }
+
+    fn start_reconciliation(&mut self) {
+        let geometry = &self.record.geometry;
+        let (region, chunk) = (geometry.region_blocks, geometry.chunk_blocks);
+        let (piece, depth) = (self.settings.reconcile_blocks, self.settings.reconcile_depth);
+        loop {
+            let io = IoToken(self.next_io + 1);
+            let Some(lead) = &mut self.lead else {
+                return;
+            };
+            let left = &mut lead.reconciliation;
+            if lead.phase != Phase::Reconciling || left.under_way() >= depth {
+                return;
+            }
+            let Some(range) = left.next_piece(region, chunk, piece) else {
+                return;
+            };
+            left.reading(io, range);
+            self.next_io = io.0;
+            let purpose = ReadPurpose::Reconcile;
+            self.outputs.push_back(Output::LocalRead { io, range, purpose });
+        }
+    }
+
+    /// A piece of the write node's own copy has been read: the others are to have it.
+    pub(super) fn reconcile_read(&mut self, now: Instant, io: IoToken, data: DataToken) {
+        let read = match &mut self.lead {
+            Some(lead) if lead.phase == Phase::Reconciling => lead.reconciliation.read(io),
+            _ => None,
+        };
+        let Some(range) = read.filter(|_| !self.failed) else {
+            self.release(Some(data));
+            return;
+        };
+        let write = ReplicaWrite {
+            range,
+            kind: WriteKind::Data,
+            force_unit_access: false,
+            session: None,
+            writer_token: WriterToken(0),
+            trace: TraceId(0),
+            ..self.next_write()
+        };
+        self.send_out(now, write, None, Some(data));
+    }
+
+    /// The fields that every write of this epoch shares, with the next sequence.
+    fn next_write(&mut self) -> ReplicaWrite {
+        let chunk = self.chunk();
+        let lead = self.lead.as_mut().expect("only a write node orders writes");
+        let settled = lead.settled();
+        lead.last_sequence.0 += 1;
+        ReplicaWrite {
+            chunk,
+            epoch: lead.config.epoch,
+            sequence: lead.last_sequence,
+            settled,
+            open: lead.phase == Phase::Serving,
+            range: BlockRange::default(),
+            kind: WriteKind::Data,
+            force_unit_access: false,
+            session: None,
+            writer_token: WriterToken(0),
+            join: JoinNumber(0),
+            trace: TraceId(0),
+        }
+    }
+
+    pub(super) fn start_writes(&mut self, now: Instant) {
+        let page_blocks = self.record.geometry.page_blocks();
+        let mut at = 0;
+        while let Some(lead) = &self.lead
+            && lead.phase == Phase::Serving
+            && let Some(&request) = lead.waiting.get(at)
+        {
+            if lead.blocked(self.covers(request.range), at, page_blocks) {
+                at += 1;
+                continue;
+            }
+            if let Some(lead) = &mut self.lead {
+                lead.waiting.remove(at);
+            }
+            match self.fenced(&request) {
+                Some(status) => {
+                    self.release(request.data());
+                    self.complete(request.id, status);
+                }
+                None => self.start_write(now, request),
+            }
+        }
+    }
+
+    fn start_write(&mut self, now: Instant, request: Request) {
+        let Operation::Write {
+            kind,
+            data,
+            force_unit_access,
+        } = request.operation
+        else {
+            unreachable!("only writes wait among the writes")
+        };
+        let write = ReplicaWrite {
+            range: request.range,
+            kind,
+            force_unit_access,
+            session: Some(request.session),
+            writer_token: request.writer_token,
+            trace: request.trace,
+            ..self.next_write()
+        };
+        self.send_out(now, write, Some(request), data);
+        self.apply(&write, data, false);
+    }
+
+    /// Sends a write to the other copies and waits for their answers.
+    fn send_out(
+        &mut self,
+        now: Instant,
+        write: ReplicaWrite,
+        request: Option<Request>,
+        data: Option<DataToken>,
+    ) {
+        let covers = self.covers(write.range);
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if lead.in_flight.is_empty() {
+            lead.resend_at = now + self.settings.resend_interval;
+        }
+        lead.last_activity = now;
+        let reconciles = request.is_none();
+        let me = lead.config.index_of(self.me);
+        lead.in_flight.push_back(Flight {
+            write,
+            covers,
+            request,
+            data,
+            members: 0,
+            first_sent: now,
+        });
+        lead.reconciliation.writes += usize::from(reconciles);
+        for index in 0..lead.config.members.len() {
+            let Some(to) = self.lead.as_ref().map(|l| l.config.members[index].node) else {
+                return;
+            };
+            if to != self.me {
+                self.send(to, Message::ReplicaWrite(write), data);
+            }
+        }
+        // The write node's copy is the source of a reconciliation: it has it already.
+        if reconciles && me.is_some() {
+            let (me, incarnation) = self.life();
+            self.handle_replica_answer(now, me, incarnation, write.epoch, write.sequence);
+        }
+    }
+
+    pub(super) fn handle_replica_answer(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        incarnation: Incarnation,
+        epoch: Epoch,
+        sequence: Sequence,
+    ) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
+            return;
+        };
+        let Some(index) = lead.member(from, incarnation) else {
+            return;
+        };
+        lead.heard(now, index);
+        let position = lead
+            .in_flight
+            .binary_search_by_key(&sequence, |f| f.write.sequence);
+        let Ok(at) = position else {
+            return;
+        };
+        let flight = &mut lead.in_flight[at];
+        flight.members |= 1 << index;
+        let told = &mut lead.told[index];
+        told.settled = told.settled.max(flight.write.settled);
+        told.open |= flight.write.open;
+        if flight.members == lead.all_members()
+            && let Some(lead) = &mut self.lead
+            && let Some(flight) = lead.in_flight.remove(at)
+        {
+            self.on_every_copy(now, flight);
+        }
+    }
+
+    /// Every in-sync copy has this write: it is acknowledged.
+    fn on_every_copy(&mut self, now: Instant, flight: Flight) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        lead.last_activity = now;
+        match flight.request {
+            Some(request) => {
+                self.window.complete(flight.write.sequence);
+                self.complete(request.id, Status::Done);
+            }
+            None => lead.reconciliation.writes -= 1,
+        }
+        self.release(flight.data);
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if lead.phase == Phase::Serving {
+            self.window.settle(lead.settled());
+            lead.settle_at.get_or_insert(now + self.settings.settle_delay);
+        }
+    }
+
+    pub(super) fn idle_flush_due(&self) -> Option<Instant> {
+        let lead = self.lead.as_ref()?;
+        let idle = lead.phase == Phase::Serving && lead.requests() == 0 && lead.flush.is_none();
+        let due = lead.last_activity + self.settings.idle_flush_after;
+        (idle && !self.intent.is_empty()).then_some(due)
+    }
+
+    pub(super) fn start_flush(&mut self, now: Instant) {
+        let idle = self.idle_flush_due().is_some_and(|due| due <= now);
+        let io = IoToken(self.next_io + 1);
+        let chunk = self.chunk();
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        let asked = !lead.flush_waiting.is_empty();
+        if lead.phase != Phase::Serving || lead.flush.is_some() || !(asked || idle) {
+            return;
+        }
+        lead.flushes += 1;
+        if !lead.waits_for_answers() {
+            lead.resend_at = now + self.settings.resend_interval;
+        }
+        let (epoch, number) = (lead.config.epoch, lead.flushes);
+        let covers = lead.settled();
+        if self.planted.is(Bug::IntentClearedBeforeFlush) {
+            lead.flushed = covers;
+            lead.settle_at = Some(now);
+        }
+        lead.flush = Some(LeadFlush {
+            number,
+            io,
+            requests: std::mem::take(&mut lead.flush_waiting),
+            covers,
+            members: 0,
+            began: now,
+        });
+        let others: Vec<usize> = lead.others().collect();
+        let nodes: Vec<NodeId> = others.iter().map(|&i| lead.config.members[i].node).collect();
+        self.next_io = io.0;
+        self.outputs.push_back(Output::LocalFlush { io });
+        for to in nodes {
+            let message = Message::Flush { chunk, epoch, number };
+            self.send(to, message, None);
+        }
+        if self.planted.is(Bug::IntentClearedBeforeFlush) {
+            self.clear_marks(covers);
+        }
+    }
+
+    pub(super) fn handle_flush_answer(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        incarnation: Incarnation,
+        epoch: Epoch,
+        number: u64,
+    ) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
+            return;
+        };
+        let Some(index) = lead.member(from, incarnation) else {
+            return;
+        };
+        lead.heard(now, index);
+        if let Some(flush) = lead.flush.as_mut().filter(|f| f.number == number) {
+            flush.members |= 1 << index;
+            self.finish_flush(now);
+        }
+    }
+
+    pub(super) fn finish_flush(&mut self, now: Instant) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        let all = lead.all_members();
+        let Some(flush) = lead.flush.take_if(|f| f.members == all) else {
+            return;
+        };
+        lead.flushed = lead.flushed.max(lead.flushed_last);
+        lead.flushed_last = flush.covers;
+        lead.last_activity = now;
+        lead.settle_at.get_or_insert(now + self.settings.settle_delay);
+        let flushed = lead.flushed;
+        for request in flush.requests {
+            self.complete(request, Status::Done);
+        }
+        self.clear_marks(flushed);
+    }
+
+    pub(super) fn lead_timeout(&mut self, now: Instant) {
+        let Some(lead) = &self.lead else {
+            return;
+        };
+        if lead.settle_at.is_some_and(|at| at <= now) {
+            self.send_settled(now);
+        }
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if !lead.waits_for_answers() || now < lead.resend_at {
+            return;
+        }
+        if lead.phase == Phase::Sealing {
+            self.send_seals(now);
+            return;
+        }
+        lead.resend_at = now + self.settings.resend_interval;
+        self.resend(now);
+        self.propose_without_silent(now);
+    }
+
+    fn send_settled(&mut self, now: Instant) {
+        let chunk = self.chunk();
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        let (epoch, settled, flushed) = (lead.config.epoch, lead.settled(), lead.flushed);
+        let open = lead.phase == Phase::Serving;
+        let told = |t: &Told| t.settled >= settled && t.flushed >= flushed && t.open == open;
+        let untold = lead.others().filter(|&index| !told(&lead.told[index]));
+        let nodes: Vec<NodeId> = untold.map(|i| lead.config.members[i].node).collect();
+        let again = now + self.settings.resend_interval;
+        lead.settle_at = (!nodes.is_empty()).then_some(again);
+        for to in nodes {
+            let message = Message::Settle {
+                chunk,
+                epoch,
+                settled,
+                flushed,
+                open,
+            };
+            self.send(to, message, None);
+        }
+    }
+
+    /// Sends again what some member has not answered: writes sent a while ago and the flush.
+    fn resend(&mut self, now: Instant) {
+        let chunk = self.chunk();
+        let Some(lead) = &self.lead else {
+            return;
+        };
+        let mut sends = Vec::new();
+        let old = |f: &&Flight| now.since(f.first_sent) >= self.settings.resend_interval;
+        for flight in lead.in_flight.iter().filter(old) {
+            for index in lead.others().filter(|i| flight.members >> i & 1 == 0) {
+                let message = Message::ReplicaWrite(flight.write);
+                sends.push((lead.config.members[index].node, message, flight.data));
+            }
+        }
+        if let Some(flush) = &lead.flush {
+            for index in lead.others().filter(|i| flush.members >> i & 1 == 0) {
+                let message = Message::Flush {
+                    chunk,
+                    epoch: lead.config.epoch,
+                    number: flush.number,
+                };
+                sends.push((lead.config.members[index].node, message, None));
+            }
+        }
+        for (to, message, data) in sends {
+            self.send(to, message, data);
+        }
+    }
+
+    fn propose_without_silent(&mut self, now: Instant) {
+        let minimum = usize::from(self.record.geometry.minimum);
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        if lead.config.members.len() <= minimum || now.since(lead.proposed_at) < self.settings.suspect_after {
+            return;
+        }
+        let Some(silent) = lead.suspect(now) else {
+            return;
+        };
+        lead.proposed_at = now;
+        let expected = lead.config.epoch;
+        let mut config = lead.config.clone();
+        config.epoch = expected.next();
+        config.members.remove(silent);
+        self.outputs.push_back(Output::Propose { expected, config });
+    }
+}

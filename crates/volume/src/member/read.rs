@@ -1,0 +1,180 @@
+//! Reads: held while they overlap what is not settled or while this copy has no right to serve,
+//! and checked again after the device has answered.
+
+use foundation::Instant;
+
+use super::Member;
+use super::lead::Phase;
+use crate::grants::Grants;
+use crate::identity::{BlockRange, IoToken, RequestId};
+use crate::output::{Output, ReadPurpose, Request, Status};
+use crate::planted::Bug;
+use std::time::Duration;
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Held,
+    /// Held too long: the client is told with the next chance.
+    Expired,
+    /// With the device. Dirty: a write to the same pages has begun since.
+    Reading {
+        io: IoToken,
+        dirty: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Read {
+    request: RequestId,
+    range: BlockRange,
+    covers: BlockRange,
+    arrived: Instant,
+    state: State,
+}
+
+/// The reads of one copy, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    reads: Vec<Read>,
+}
+
+impl Reads {
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.reads.len()
+    }
+
+    pub(super) fn add(&mut self, now: Instant, request: &Request, covers: BlockRange) {
+        self.reads.push(Read {
+            request: request.id,
+            range: request.range,
+            covers,
+            arrived: now,
+            state: State::Held,
+        });
+    }
+
+    /// True if the read had not begun and is forgotten.
+    pub(super) fn cancel(&mut self, request: RequestId) -> bool {
+        let waits = |r: &Read| r.request == request && !matches!(r.state, State::Reading { .. });
+        let before = self.reads.len();
+        self.reads.retain(|read| !waits(read));
+        self.reads.len() < before
+    }
+
+    /// A write to these pages begins: what is being read from them now may be a mixture.
+    pub(super) fn disturb(&mut self, covers: BlockRange) {
+        for read in &mut self.reads {
+            if let State::Reading { dirty, .. } = &mut read.state {
+                *dirty |= read.covers.overlaps(covers);
+            }
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: Instant, hold: Duration) {
+        for read in &mut self.reads {
+            if read.state == State::Held && now >= read.arrived + hold {
+                read.state = State::Expired;
+            }
+        }
+    }
+
+    /// Forgets the reads that are not with the device and names them.
+    pub(super) fn fail(&mut self) -> Vec<RequestId> {
+        let reading = |r: &Read| matches!(r.state, State::Reading { .. });
+        let failed = self.reads.iter().filter(|r| !reading(r)).map(|r| r.request);
+        let failed = failed.collect();
+        self.reads.retain(reading);
+        failed
+    }
+
+    pub(super) fn next_timeout(&self, hold: Duration) -> Option<Instant> {
+        let held = self.reads.iter().filter(|r| r.state == State::Held);
+        held.map(|r| r.arrived + hold).min()
+    }
+}
+
+impl Member {
+    /// Rule 1 of the grants: whether this copy may answer reads of settled ranges now.
+    pub(crate) fn may_read(&self, now: Instant, grants: &Grants) -> bool {
+        let Some(config) = &self.config else {
+            return false;
+        };
+        let leads = self.lead.as_ref();
+        if !self.open
+            || self.failed
+            || config.epoch != self.record.sealed
+            || !config.has(self.me, self.incarnation)
+            || leads.is_some_and(|lead| lead.phase != Phase::Serving)
+        {
+            return false;
+        }
+        let minimum = usize::from(self.record.geometry.minimum);
+        let mut needed = config.members.len().saturating_sub(minimum);
+        if self.planted.is(Bug::OneGrantFewer) {
+            needed = needed.saturating_sub(1);
+        }
+        needed == 0 || grants.held(now, self.chunk(), config) >= needed
+    }
+
+    fn must_hold(&self, covers: BlockRange) -> bool {
+        if self.lead.is_some() && self.planted.is(Bug::WriteNodeReadsUnsettled)
+            || self.lead.is_none() && self.planted.is(Bug::MemberReadsUnsettled)
+        {
+            return false;
+        }
+        self.window.unsettled(covers)
+    }
+
+    pub(super) fn pump_reads(&mut self, now: Instant, grants: &Grants) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let right = self.may_read(now, grants);
+        let mut at = 0;
+        while at < self.reads.reads.len() {
+            let read = &self.reads.reads[at];
+            let (range, request) = (read.range, read.request);
+            let waits = !matches!(read.state, State::Reading { .. });
+            if waits && right && !self.must_hold(read.covers) {
+                let io = self.next_io();
+                self.reads.reads[at].state = State::Reading { io, dirty: false };
+                self.outputs.push_back(Output::LocalRead {
+                    io,
+                    range,
+                    purpose: ReadPurpose::Request(request),
+                });
+            } else if read.state == State::Expired {
+                self.reads.reads.remove(at);
+                self.complete(request, Status::NotReady);
+                continue;
+            }
+            at += 1;
+        }
+    }
+
+    /// The request whose read this was, if what was read may leave; else it is held again.
+    pub(super) fn finish_read(&mut self, now: Instant, grants: &Grants, io: IoToken) -> Option<RequestId> {
+        let is_it = |r: &Read| matches!(r.state, State::Reading { io: token, .. } if token == io);
+        let at = self.reads.reads.iter().position(is_it)?;
+        let dirty = matches!(self.reads.reads[at].state, State::Reading { dirty: true, .. });
+        let covers = self.reads.reads[at].covers;
+        let disturbed = dirty && (self.must_hold(covers) || !self.reads_unsettled());
+        if self.failed || (self.may_read(now, grants) && !disturbed && !self.must_hold(covers)) {
+            return Some(self.reads.reads.remove(at).request);
+        }
+        self.reads.reads[at].state = State::Held;
+        None
+    }
+
+    fn reads_unsettled(&self) -> bool {
+        let bug = match self.lead {
+            Some(_) => Bug::WriteNodeReadsUnsettled,
+            None => Bug::MemberReadsUnsettled,
+        };
+        self.planted.is(bug)
+    }
+}

@@ -1,0 +1,238 @@
+//! What nodes say to each other about chunks. How each message lies in an NVMe vendor command is
+//! in [`codec`] and in `docs/formats/peer.md`.
+
+pub mod codec;
+
+use foundation::Epoch;
+
+use crate::configuration::ChunkConfig;
+use crate::identity::{
+    BlockRange, ChunkId, Incarnation, JoinNumber, Sequence, Session, TraceId, WriterToken,
+};
+
+/// What a write does to its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteKind {
+    /// Stores the bytes that travel with it.
+    Data,
+    /// Makes the blocks read as zeros and keeps them allocated.
+    Zeroes,
+    /// Makes the blocks read as zeros and gives their space back.
+    Deallocate,
+}
+
+/// A write in a chunk's order, from the write node to another copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReplicaWrite {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The epoch it was ordered in.
+    pub epoch: Epoch,
+    /// Its place in the order.
+    pub sequence: Sequence,
+    /// Every in-sync copy has everything up to here.
+    pub settled: Sequence,
+    /// Reconciliation is complete: the receiver may serve.
+    pub open: bool,
+    /// The blocks.
+    pub range: BlockRange,
+    /// What it does.
+    pub kind: WriteKind,
+    /// To be durable before it is answered.
+    pub force_unit_access: bool,
+    /// The session it came from; none for reconciliation.
+    pub session: Option<Session>,
+    /// The write lease it was made under.
+    pub writer_token: WriterToken,
+    /// The join the receiver takes part in.
+    pub join: JoinNumber,
+    /// Follows the request.
+    pub trace: TraceId,
+}
+
+/// What a copy tells the new write node when it has sealed an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SealAnswer {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The epoch sealed.
+    pub epoch: Epoch,
+    /// The life that answers; the answer counts only for this one.
+    pub incarnation: Incarnation,
+    /// The greatest sequence this copy has seen.
+    pub highest: Sequence,
+    /// Regions this copy has marked.
+    pub marks: Vec<u32>,
+    /// The newest session of each host.
+    pub sessions: Vec<Session>,
+    /// The newest write lease.
+    pub writer_token: WriterToken,
+}
+
+/// Why a peer's command was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The command's epoch is below the one sealed here.
+    StaleEpoch,
+    /// The epoch is not (yet) known here, or this incarnation is not a member of it.
+    NotMember,
+    /// The join number is not the one this copy takes part in.
+    WrongJoin,
+    /// This copy's disk failed.
+    DeviceFailed,
+    /// No copy of that chunk is here.
+    NoSuchChunk,
+}
+
+/// A message between two nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// A new write node asks a member to seal the configuration's epoch.
+    Seal {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The committed configuration.
+        config: ChunkConfig,
+    },
+    /// The member has sealed.
+    SealAnswer(SealAnswer),
+    /// A write for a copy; its bytes travel beside it.
+    ReplicaWrite(ReplicaWrite),
+    /// The copy has the write.
+    ReplicaAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch of the write.
+        epoch: Epoch,
+        /// The write.
+        sequence: Sequence,
+        /// The life that has it.
+        incarnation: Incarnation,
+        /// The join it answers for.
+        join: JoinNumber,
+    },
+    /// Settled-through, when no write carries it.
+    Settle {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// Every in-sync copy has everything up to here.
+        settled: Sequence,
+        /// A flush on every copy covers everything up to here.
+        flushed: Sequence,
+        /// Reconciliation is complete: the receiver may serve.
+        open: bool,
+    },
+    /// A Settle has arrived.
+    SettleAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Its settled-through.
+        settled: Sequence,
+        /// Its flushed-through.
+        flushed: Sequence,
+        /// Its word on serving.
+        open: bool,
+        /// The life that got it.
+        incarnation: Incarnation,
+    },
+    /// Make durable what has been answered.
+    Flush {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// Numbers the flushes of an epoch.
+        number: u64,
+    },
+    /// The flush is done.
+    FlushAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The flush's epoch.
+        epoch: Epoch,
+        /// The flush.
+        number: u64,
+        /// The life that flushed.
+        incarnation: Incarnation,
+    },
+    /// The chunks for which the sender asks grants of the receiver, from now on.
+    Enroll {
+        /// The asker's life.
+        incarnation: Incarnation,
+        /// Numbers the asker's lists for this receiver.
+        list: u32,
+        /// The chunks and the epochs the asker is in.
+        entries: Vec<(ChunkId, Epoch)>,
+    },
+    /// Asks for a grant on a list.
+    Beacon {
+        /// The asker's life.
+        incarnation: Incarnation,
+        /// Numbers the beacons of that life.
+        round: u64,
+        /// The list.
+        list: u32,
+    },
+    /// A grant of one term on a list, but for the chunks refused.
+    Grant {
+        /// The asker's life.
+        incarnation: Incarnation,
+        /// The beacon it answers.
+        round: u64,
+        /// The list it is about.
+        list: u32,
+        /// False: the list is not known here, send it again.
+        known: bool,
+        /// Chunks of the list that are not granted.
+        refused: Vec<ChunkId>,
+    },
+    /// What does a node have of a chunk (for `meta rebuild`)?
+    Query {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// What this node has of it.
+    QueryAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch sealed.
+        sealed: Epoch,
+        /// The configuration stored.
+        config: Option<ChunkConfig>,
+    },
+    /// A command was refused.
+    Refused {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The command's epoch.
+        epoch: Epoch,
+        /// The epoch sealed here.
+        sealed: Epoch,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+impl Message {
+    /// The chunk a message is about; none for those between nodes as such.
+    pub fn chunk(&self) -> Option<ChunkId> {
+        match self {
+            Self::Seal { chunk, .. }
+            | Self::ReplicaAnswer { chunk, .. }
+            | Self::Settle { chunk, .. }
+            | Self::SettleAnswer { chunk, .. }
+            | Self::Flush { chunk, .. }
+            | Self::FlushAnswer { chunk, .. }
+            | Self::Query { chunk }
+            | Self::QueryAnswer { chunk, .. }
+            | Self::Refused { chunk, .. } => Some(*chunk),
+            Self::SealAnswer(answer) => Some(answer.chunk),
+            Self::ReplicaWrite(write) => Some(write.chunk),
+            Self::Enroll { .. } | Self::Beacon { .. } | Self::Grant { .. } => None,
+        }
+    }
+}

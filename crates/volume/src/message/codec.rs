@@ -1,0 +1,560 @@
+//! How messages lie in NVMe vendor commands (`docs/formats/peer.md` is the same as a table).
+//!
+//! Opcodes are vendor-specific I/O opcodes (80h–FFh) whose low two bits give the data direction:
+//! 00b none, 01b host to controller, 10b controller to host (NVM Express Base Specification 2.0,
+//! section 3.1.3.3, figure "Opcodes for I/O Commands"). Only fields that fabrics leave free are
+//! used: CDW2, CDW3, MPTR and CDW10 to CDW15. What does not fit travels in the data; for a
+//! Replica Write after the blocks, so that these stay aligned.
+
+use foundation::{Epoch, Lba};
+
+use super::{Message, Refusal, ReplicaWrite, SealAnswer, WriteKind};
+use crate::configuration::ChunkConfig;
+use crate::format::{FormatError, Reader, Writer};
+use crate::identity::{
+    BlockRange, ChunkId, ChunkIndex, HostId, Incarnation, JoinNumber, Sequence, Session, TraceId,
+    VolumeNumber, WriterToken,
+};
+
+/// The version of the peer protocol, in byte 0 of CDW3 of each command.
+pub const VERSION: u8 = 1;
+/// Bytes after the blocks of a Replica Write.
+pub const REPLICA_TAIL_BYTES: usize = 48;
+/// No peer command carries more data than this beside blocks.
+pub const DATA_BYTES_MAX: usize = 1 << 20;
+
+/// Opcodes of the peer commands.
+pub mod opcode {
+    /// A write in a chunk's order; data to the controller.
+    pub const REPLICA_WRITE: u8 = 0x81;
+    /// Seal an epoch; data to the controller.
+    pub const SEAL: u8 = 0x85;
+    /// What the sealed copy knows; data to the host. Follows a Seal that succeeded.
+    pub const SEAL_ANSWER: u8 = 0x86;
+    /// Settled-through; no data.
+    pub const SETTLE: u8 = 0x88;
+    /// Flush one chunk copy; no data.
+    pub const FLUSH: u8 = 0x8c;
+    /// The list of chunks for which grants are asked; data to the controller.
+    pub const ENROLL: u8 = 0x91;
+    /// Asks for a grant; data to the host.
+    pub const BEACON: u8 = 0x92;
+    /// What a node has of a chunk; data to the host.
+    pub const QUERY: u8 = 0x96;
+    /// Reserved: a resync write to a joining copy; data to the controller.
+    pub const RESYNC: u8 = 0x99;
+    /// Reserved: a copy is asked to join; data to the controller.
+    pub const JOIN: u8 = 0x9d;
+    /// Reserved: the members are told of a join; no data.
+    pub const ANNOUNCE: u8 = 0x9c;
+}
+
+const FLAG_OPEN: u8 = 1;
+const FLAG_FORCE_UNIT_ACCESS: u8 = 2;
+const FLAG_SESSION: u8 = 4;
+
+impl Refusal {
+    /// The command-specific status code (status code type 1) of a completion that refuses.
+    pub fn status_code(self) -> u8 {
+        match self {
+            Self::StaleEpoch => 0xc0,
+            Self::NotMember => 0xc1,
+            Self::WrongJoin => 0xc2,
+            Self::DeviceFailed => 0xc3,
+            Self::NoSuchChunk => 0xc4,
+        }
+    }
+
+    /// The refusal of a status code, if it is one of ours.
+    pub fn from_status_code(code: u8) -> Option<Self> {
+        let all = [
+            Self::StaleEpoch,
+            Self::NotMember,
+            Self::WrongJoin,
+            Self::DeviceFailed,
+            Self::NoSuchChunk,
+        ];
+        all.into_iter().find(|refusal| refusal.status_code() == code)
+    }
+}
+
+/// The fields of a 64-byte command that this protocol uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CommandFields {
+    /// Byte 0.
+    pub opcode: u8,
+    /// Bytes 4 to 7: the volume's number; 0 for messages between nodes as such.
+    pub nsid: u32,
+    /// Bytes 8 to 11.
+    pub cdw2: u32,
+    /// Bytes 12 to 15.
+    pub cdw3: u32,
+    /// Bytes 16 to 23, unused by fabrics.
+    pub mptr: u64,
+    /// Bytes 40 to 63.
+    pub cdw10_15: [u32; 6],
+}
+
+/// A command and what travels in its data. For a Replica Write, `data` is the tail after the blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedCommand {
+    /// The command's fields.
+    pub fields: CommandFields,
+    /// Its data to the controller.
+    pub data: Vec<u8>,
+}
+
+impl CommandFields {
+    fn quad(&self, first: usize) -> u64 {
+        u64::from(self.cdw10_15[first]) | u64::from(self.cdw10_15[first + 1]) << 32
+    }
+
+    fn set_quad(&mut self, first: usize, value: u64) {
+        self.cdw10_15[first] = value as u32;
+        self.cdw10_15[first + 1] = (value >> 32) as u32;
+    }
+
+    fn flag(&self, flag: u8) -> bool {
+        self.cdw3.to_le_bytes()[1] & flag != 0
+    }
+
+    fn for_chunk(opcode: u8, chunk: ChunkId, epoch: Epoch, flags: u8, kind: u8) -> Self {
+        Self {
+            opcode,
+            nsid: chunk.volume.0,
+            cdw2: chunk.index.0,
+            cdw3: u32::from_le_bytes([VERSION, flags, kind, 0]),
+            mptr: epoch.0,
+            cdw10_15: [0; 6],
+        }
+    }
+
+    fn chunk(&self) -> ChunkId {
+        ChunkId {
+            volume: VolumeNumber(self.nsid),
+            index: ChunkIndex(self.cdw2),
+        }
+    }
+}
+
+/// A command that a message travels as; none for answers, see [`encode_answer`].
+pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
+    let mut data = Writer::default();
+    let fields = match message {
+        Message::Seal { chunk, config } => {
+            config.encode(&mut data);
+            CommandFields::for_chunk(opcode::SEAL, *chunk, config.epoch, 0, 0)
+        }
+        Message::ReplicaWrite(write) => encode_replica_write(write, &mut data),
+        Message::Settle {
+            chunk,
+            epoch,
+            settled,
+            flushed,
+            open,
+        } => {
+            let flags = if *open { FLAG_OPEN } else { 0 };
+            let mut fields = CommandFields::for_chunk(opcode::SETTLE, *chunk, *epoch, flags, 0);
+            fields.set_quad(2, flushed.0);
+            fields.set_quad(4, settled.0);
+            fields
+        }
+        Message::Flush { chunk, epoch, number } => {
+            let mut fields = CommandFields::for_chunk(opcode::FLUSH, *chunk, *epoch, 0, 0);
+            fields.set_quad(2, *number);
+            fields
+        }
+        Message::Enroll {
+            incarnation,
+            list,
+            entries,
+        } => {
+            data.count(entries.len());
+            for (chunk, epoch) in entries {
+                data.u32(chunk.volume.0);
+                data.u32(chunk.index.0);
+                data.u64(epoch.0);
+            }
+            between_nodes(opcode::ENROLL, *incarnation, *list, 0)
+        }
+        Message::Beacon {
+            incarnation,
+            round,
+            list,
+        } => between_nodes(opcode::BEACON, *incarnation, *list, *round),
+        Message::Query { chunk } => CommandFields::for_chunk(opcode::QUERY, *chunk, Epoch(0), 0, 0),
+        _ => return None,
+    };
+    let data = data.bytes;
+    Some(EncodedCommand { fields, data })
+}
+
+fn between_nodes(opcode: u8, incarnation: Incarnation, list: u32, round: u64) -> CommandFields {
+    let mut fields = CommandFields::for_chunk(opcode, ChunkId::default(), Epoch(incarnation.0), 0, 0);
+    fields.cdw10_15[0] = list;
+    fields.set_quad(2, round);
+    fields
+}
+
+fn encode_replica_write(write: &ReplicaWrite, tail: &mut Writer) -> CommandFields {
+    let mut flags = 0;
+    if write.open {
+        flags |= FLAG_OPEN;
+    }
+    if write.force_unit_access {
+        flags |= FLAG_FORCE_UNIT_ACCESS;
+    }
+    if write.session.is_some() {
+        flags |= FLAG_SESSION;
+    }
+    let kind = match write.kind {
+        WriteKind::Data => 0,
+        WriteKind::Zeroes => 1,
+        WriteKind::Deallocate => 2,
+    };
+    let opcode = opcode::REPLICA_WRITE;
+    let mut fields = CommandFields::for_chunk(opcode, write.chunk, write.epoch, flags, kind);
+    fields.cdw10_15[0] = write.range.start;
+    fields.cdw10_15[1] = write.range.count;
+    fields.set_quad(2, write.sequence.0);
+    fields.set_quad(4, write.settled.0);
+    let session = write.session.unwrap_or_default();
+    tail.u64(session.host.0);
+    tail.u64(session.number);
+    tail.u64(write.writer_token.0);
+    tail.u32(write.join.0);
+    tail.u32(0);
+    tail.u64(write.trace.0);
+    tail.u64(0);
+    fields
+}
+
+/// Reads a command. `data` is its data to the controller; of a Replica Write, the tail.
+pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, FormatError> {
+    const WHAT: &str = "peer command";
+    let [version, _, _, _] = fields.cdw3.to_le_bytes();
+    if version != VERSION {
+        return Err(FormatError::Version {
+            what: WHAT,
+            found: version.into(),
+            known: VERSION.into(),
+        });
+    }
+    let mut reader = Reader::new(WHAT, data);
+    let (chunk, epoch) = (fields.chunk(), Epoch(fields.mptr));
+    let incarnation = Incarnation(fields.mptr);
+    let message = match fields.opcode {
+        opcode::SEAL => Message::Seal {
+            chunk,
+            config: ChunkConfig::decode(&mut reader)?,
+        },
+        opcode::REPLICA_WRITE => Message::ReplicaWrite(decode_replica_write(fields, &mut reader)?),
+        opcode::SETTLE => Message::Settle {
+            chunk,
+            epoch,
+            settled: Sequence(fields.quad(4)),
+            flushed: Sequence(fields.quad(2)),
+            open: fields.flag(FLAG_OPEN),
+        },
+        opcode::FLUSH => Message::Flush {
+            chunk,
+            epoch,
+            number: fields.quad(2),
+        },
+        opcode::ENROLL => {
+            let count = reader.count(16)?;
+            let mut entries = Vec::with_capacity(count);
+            for _ in 0..count {
+                let chunk = read_chunk(&mut reader)?;
+                entries.push((chunk, Epoch(reader.u64()?)));
+            }
+            Message::Enroll {
+                incarnation,
+                list: fields.cdw10_15[0],
+                entries,
+            }
+        }
+        opcode::BEACON => Message::Beacon {
+            incarnation,
+            round: fields.quad(2),
+            list: fields.cdw10_15[0],
+        },
+        opcode::QUERY => Message::Query { chunk },
+        other => {
+            return Err(FormatError::Invalid {
+                what: WHAT,
+                field: "opcode",
+                value: other.into(),
+            });
+        }
+    };
+    reader.finish()?;
+    Ok(message)
+}
+
+fn read_chunk(reader: &mut Reader<'_>) -> Result<ChunkId, FormatError> {
+    Ok(ChunkId {
+        volume: VolumeNumber(reader.u32()?),
+        index: ChunkIndex(reader.u32()?),
+    })
+}
+
+fn decode_replica_write(fields: &CommandFields, tail: &mut Reader<'_>) -> Result<ReplicaWrite, FormatError> {
+    let [_, _, kind, _] = fields.cdw3.to_le_bytes();
+    let kind = match kind {
+        0 => WriteKind::Data,
+        1 => WriteKind::Zeroes,
+        2 => WriteKind::Deallocate,
+        other => {
+            return Err(FormatError::Invalid {
+                what: "peer command",
+                field: "kind of write",
+                value: other.into(),
+            });
+        }
+    };
+    let session = Session {
+        host: HostId(tail.u64()?),
+        number: tail.u64()?,
+    };
+    let writer_token = WriterToken(tail.u64()?);
+    let join = JoinNumber(tail.u32()?);
+    let _zero = tail.u32()?;
+    let trace = TraceId(tail.u64()?);
+    let _zero = tail.u64()?;
+    Ok(ReplicaWrite {
+        chunk: fields.chunk(),
+        epoch: Epoch(fields.mptr),
+        sequence: Sequence(fields.quad(2)),
+        settled: Sequence(fields.quad(4)),
+        open: fields.flag(FLAG_OPEN),
+        range: BlockRange {
+            start: fields.cdw10_15[0],
+            count: fields.cdw10_15[1],
+        },
+        kind,
+        force_unit_access: fields.flag(FLAG_FORCE_UNIT_ACCESS),
+        session: fields.flag(FLAG_SESSION).then_some(session),
+        writer_token,
+        join,
+        trace,
+    })
+}
+
+/// An answer: bytes 0 to 7 of the completion, and data to the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedAnswer {
+    /// DW0 and DW1 of the completion; of a refusal, the epoch sealed.
+    pub result: u64,
+    /// The refusal, as a command-specific vendor status code (C0h and up); none is success.
+    pub refusal: Option<Refusal>,
+    /// Data to the host.
+    pub data: Vec<u8>,
+}
+
+/// How an answer travels in the completion of its command; none for commands. The answering
+/// life's incarnation is that of the association, told when it was made.
+pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
+    let mut data = Writer::default();
+    let (mut result, mut refusal) = (0, None);
+    match message {
+        Message::SealAnswer(answer) => {
+            data.u64(answer.highest.0);
+            data.u64(answer.writer_token.0);
+            data.count(answer.marks.len());
+            answer.marks.iter().for_each(|region| data.u32(*region));
+            data.count(answer.sessions.len());
+            for session in &answer.sessions {
+                data.u64(session.host.0);
+                data.u64(session.number);
+            }
+        }
+        Message::ReplicaAnswer { .. } | Message::SettleAnswer { .. } | Message::FlushAnswer { .. } => {}
+        Message::Grant { known, refused, .. } => {
+            result = u64::from(*known);
+            data.count(refused.len());
+            for chunk in refused {
+                data.u32(chunk.volume.0);
+                data.u32(chunk.index.0);
+            }
+        }
+        Message::QueryAnswer { sealed, config, .. } => {
+            result = sealed.0;
+            data.u8(config.is_some().into());
+            config.iter().for_each(|config| config.encode(&mut data));
+        }
+        Message::Refused {
+            sealed, refusal: why, ..
+        } => {
+            result = sealed.0;
+            refusal = Some(*why);
+        }
+        _ => return None,
+    }
+    Some(EncodedAnswer {
+        result,
+        refusal,
+        data: data.bytes,
+    })
+}
+
+/// Reads the answer to `command` from a peer whose association is with `incarnation`. The answer
+/// to a Seal is read with the Seal Answer command that follows it.
+pub fn decode_answer(
+    command: &Message,
+    incarnation: Incarnation,
+    answer: &EncodedAnswer,
+) -> Result<Message, FormatError> {
+    let mut reader = Reader::new("peer answer", &answer.data);
+    if let Some(refusal) = answer.refusal {
+        return Ok(Message::Refused {
+            chunk: command.chunk().unwrap_or_default(),
+            epoch: command_epoch(command),
+            sealed: Epoch(answer.result),
+            refusal,
+        });
+    }
+    let message = match *command {
+        Message::Seal { chunk, ref config } => {
+            let epoch = config.epoch;
+            Message::SealAnswer(decode_seal_answer(chunk, epoch, incarnation, &mut reader)?)
+        }
+        Message::ReplicaWrite(write) => Message::ReplicaAnswer {
+            chunk: write.chunk,
+            epoch: write.epoch,
+            sequence: write.sequence,
+            incarnation,
+            join: write.join,
+        },
+        Message::Settle {
+            chunk,
+            epoch,
+            settled,
+            flushed,
+            open,
+        } => Message::SettleAnswer {
+            chunk,
+            epoch,
+            settled,
+            flushed,
+            open,
+            incarnation,
+        },
+        Message::Flush { chunk, epoch, number } => Message::FlushAnswer {
+            chunk,
+            epoch,
+            number,
+            incarnation,
+        },
+        Message::Beacon {
+            incarnation,
+            round,
+            list,
+        } => {
+            let count = reader.count(8)?;
+            let mut refused = Vec::with_capacity(count);
+            for _ in 0..count {
+                refused.push(read_chunk(&mut reader)?);
+            }
+            Message::Grant {
+                incarnation,
+                round,
+                list,
+                known: answer.result == 1,
+                refused,
+            }
+        }
+        Message::Query { chunk } => Message::QueryAnswer {
+            chunk,
+            sealed: Epoch(answer.result),
+            config: match reader.u8()? {
+                0 => None,
+                _ => Some(ChunkConfig::decode(&mut reader)?),
+            },
+        },
+        _ => {
+            return Err(FormatError::Invalid {
+                what: "peer answer",
+                field: "command",
+                value: 0,
+            });
+        }
+    };
+    reader.finish()?;
+    Ok(message)
+}
+
+fn command_epoch(command: &Message) -> Epoch {
+    match command {
+        Message::Seal { config, .. } => config.epoch,
+        Message::ReplicaWrite(write) => write.epoch,
+        Message::Settle { epoch, .. } | Message::Flush { epoch, .. } => *epoch,
+        _ => Epoch(0),
+    }
+}
+
+fn decode_seal_answer(
+    chunk: ChunkId,
+    epoch: Epoch,
+    incarnation: Incarnation,
+    reader: &mut Reader<'_>,
+) -> Result<SealAnswer, FormatError> {
+    let highest = Sequence(reader.u64()?);
+    let writer_token = WriterToken(reader.u64()?);
+    let count = reader.count(4)?;
+    let mut marks = Vec::with_capacity(count);
+    for _ in 0..count {
+        marks.push(reader.u32()?);
+    }
+    let count = reader.count(16)?;
+    let mut sessions = Vec::with_capacity(count);
+    for _ in 0..count {
+        let host = HostId(reader.u64()?);
+        let number = reader.u64()?;
+        sessions.push(Session { host, number });
+    }
+    Ok(SealAnswer {
+        chunk,
+        epoch,
+        incarnation,
+        highest,
+        marks,
+        sessions,
+        writer_token,
+    })
+}
+
+/// What a native client adds to an NVMe Read (02h), Write (01h), Write Zeroes (08h), Dataset
+/// Management (09h) or Flush (00h) command on a peer subsystem. SLBA and NLB stay where the NVM
+/// Command Set Specification has them; the session is that of the association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NativeFields {
+    /// The epoch of the client's map for the chunk: MPTR.
+    pub epoch: Epoch,
+    /// The client's write lease: CDW2 and CDW3.
+    pub writer_token: WriterToken,
+    /// The volume's block: CDW10 and CDW11 (SLBA). The range lies in one chunk.
+    pub first_lba: Lba,
+}
+
+impl NativeFields {
+    /// Writes the fields into a command.
+    pub fn encode(&self, fields: &mut CommandFields) {
+        fields.mptr = self.epoch.0;
+        fields.cdw2 = self.writer_token.0 as u32;
+        fields.cdw3 = (self.writer_token.0 >> 32) as u32;
+        fields.set_quad(0, self.first_lba.0);
+    }
+
+    /// Reads the fields of a command; every value is possible.
+    pub fn decode(fields: &CommandFields) -> Self {
+        Self {
+            epoch: Epoch(fields.mptr),
+            writer_token: WriterToken(u64::from(fields.cdw2) | u64::from(fields.cdw3) << 32),
+            first_lba: Lba(fields.quad(0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What the core wants done, in order, and what it is asked to do.
+
+use foundation::Epoch;
+
+use crate::configuration::ChunkConfig;
+use crate::identity::{
+    BlockRange, ChunkId, DataToken, IoToken, NodeId, PersistToken, RequestId, Session, TraceId, WriterToken,
+};
+use crate::message::{Message, WriteKind};
+use crate::record::RecordDelta;
+
+/// What a client asks of one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Bytes of the range, into the buffers the caller holds under the request's name.
+    Read,
+    /// A write.
+    Write {
+        /// What it does.
+        kind: WriteKind,
+        /// Where its bytes are; only for [`WriteKind::Data`].
+        data: Option<DataToken>,
+        /// To be durable before it is answered.
+        force_unit_access: bool,
+    },
+    /// Makes everything acknowledged before durable on every in-sync copy.
+    Flush,
+}
+
+/// A client's request to one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The caller's name for it.
+    pub id: RequestId,
+    /// What to do.
+    pub operation: Operation,
+    /// The blocks; ignored by a flush.
+    pub range: BlockRange,
+    /// The epoch of the client's map.
+    pub epoch: Epoch,
+    /// The client's session.
+    pub session: Session,
+    /// The client's write lease.
+    pub writer_token: WriterToken,
+    /// Follows the request.
+    pub trace: TraceId,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Done.
+    Done,
+    /// Not done: the client's map is older than this epoch.
+    StaleEpoch(Epoch),
+    /// Not done: another node orders the writes of this epoch.
+    NotWriteNode(Epoch),
+    /// Not done: this copy may not serve the read now; another copy or the write node may.
+    NotReady,
+    /// Not done: the host has opened a newer session.
+    StaleSession,
+    /// Not done: a newer write lease is in force.
+    FencedWriter(WriterToken),
+    /// Not done: the blocks are not all in the chunk, or there are none.
+    OutOfRange,
+    /// Not done: too many requests at once.
+    Busy,
+    /// Not done: the connection was lost before it began.
+    Cancelled,
+    /// Perhaps done, perhaps still to be done, never acknowledged: try again in a new session.
+    Unknown,
+    /// The disk of this copy failed.
+    DeviceFailed,
+}
+
+/// Why a local read is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadPurpose {
+    /// For a client's request, into its buffers.
+    Request(RequestId),
+    /// For reconciliation, into a buffer of the caller's, handed in with the completion.
+    Reconcile,
+}
+
+/// Something to do, in the order in which it was put out. Whatever depends on a
+/// [`Output::Persist`] or on a local operation is put out only after its end was reported.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// Make a change of the record durable, in order; several may be made durable at once.
+    Persist {
+        /// To be reported when it and all before it are durable.
+        token: PersistToken,
+        /// The change.
+        delta: RecordDelta,
+    },
+    /// Write to the local copy.
+    LocalWrite {
+        /// To be reported when the device has answered.
+        io: IoToken,
+        /// The blocks.
+        range: BlockRange,
+        /// What to do.
+        kind: WriteKind,
+        /// The bytes, for [`WriteKind::Data`].
+        data: Option<DataToken>,
+        /// To be durable when reported.
+        force_unit_access: bool,
+    },
+    /// Read from the local copy.
+    LocalRead {
+        /// To be reported when the device has answered.
+        io: IoToken,
+        /// The blocks.
+        range: BlockRange,
+        /// For what.
+        purpose: ReadPurpose,
+    },
+    /// Make durable every local write reported as done before this was put out.
+    LocalFlush {
+        /// To be reported when durable.
+        io: IoToken,
+    },
+    /// Send a message. It may be lost; it will be sent again as long as it matters.
+    Send {
+        /// The receiver.
+        to: NodeId,
+        /// The message.
+        message: Message,
+        /// The bytes that travel with a [`WriteKind::Data`] replica write.
+        data: Option<DataToken>,
+    },
+    /// A request has ended.
+    Complete {
+        /// The request.
+        request: RequestId,
+        /// How.
+        status: Status,
+    },
+    /// The core needs these bytes no more. The caller keeps them for sends still under way.
+    Release {
+        /// The bytes.
+        data: DataToken,
+    },
+    /// Ask the masters to replace the configuration of epoch `expected` by this one.
+    Propose {
+        /// Compare: only if this is still the committed epoch.
+        expected: Epoch,
+        /// And swap.
+        config: ChunkConfig,
+    },
+    /// The local disk failed: this copy serves no more in this life.
+    Failed,
+}
+
+/// An output and the chunk it is about; none for messages between nodes as such.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ChunkOutput {
+    /// The chunk.
+    pub chunk: Option<ChunkId>,
+    /// What to do.
+    pub output: Output,
+}

@@ -1,0 +1,54 @@
+//! Bugs that the simulation plants to show that it would find them. In a build that is not a
+//! test no bug can be planted and every question here is answered "no" at compile time.
+
+/// A rule of the replication that can be switched off in tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bug {
+    GrantCountedFromReceipt,
+    OneGrantFewer,
+    SealWithoutGate,
+    NoQuietTerm,
+    RestartKeepsMembership,
+    WriteNodeReadsUnsettled,
+    IntentClearedBeforeFlush,
+    MemberReadsUnsettled,
+    NoReconciliation,
+    OldSessionAccepted,
+    SequenceFromZero,
+}
+
+#[cfg(test)]
+impl Bug {
+    pub(crate) const ALL: [Bug; 11] = [
+        Bug::GrantCountedFromReceipt,
+        Bug::OneGrantFewer,
+        Bug::SealWithoutGate,
+        Bug::NoQuietTerm,
+        Bug::RestartKeepsMembership,
+        Bug::WriteNodeReadsUnsettled,
+        Bug::IntentClearedBeforeFlush,
+        Bug::MemberReadsUnsettled,
+        Bug::NoReconciliation,
+        Bug::OldSessionAccepted,
+        Bug::SequenceFromZero,
+    ];
+}
+
+/// The bug planted in one state machine, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(test)]
+    pub(crate) bug: Option<Bug>,
+}
+
+impl Planted {
+    #[cfg(test)]
+    pub(crate) fn is(self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    #[cfg(not(test))]
+    pub(crate) const fn is(self, _bug: Bug) -> bool {
+        false
+    }
+}

@@ -1,0 +1,117 @@
+//! What must hold at every acknowledgement and when all is quiet. (That blocks are linearizable is
+//! checked where clients get their answers.)
+
+use super::clients::Client;
+use super::linear::Monitor;
+use super::world::{CHUNK_BLOCKS, World, chunk_id, node_index};
+use crate::identity::{BlockRange, RequestId};
+use crate::member::Phase;
+use crate::output::Status;
+
+impl World {
+    pub(super) fn completed(&mut self, node: usize, chunk: usize, request: RequestId, status: Status) {
+        let Some(asked) = self.nodes[node].requests.remove(&request) else {
+            self.fail(format!("node {node} completed {request:?} twice"));
+            return;
+        };
+        let values = self.nodes[node].read.remove(&request).unwrap_or_default();
+        let core = self.nodes[node].core.as_ref();
+        let epoch = core.and_then(|c| c.member(chunk_id(chunk))?.lead_epoch());
+        if status == Status::Done && asked.writes {
+            let epoch = epoch.expect("only a write node acknowledges");
+            let later = self.opened[chunk].range(epoch.next()..).map(|(_, at)| *at).min();
+            if later.is_some_and(|at| at < asked.arrived) {
+                self.fail(format!(
+                    "node {node} acknowledged a write in epoch {epoch}, begun when a later one served"
+                ));
+            }
+        }
+        let (client, attempt) = (asked.client, asked.attempt);
+        self.answer(client, attempt, status, values);
+    }
+
+    /// Notes when an epoch begins to serve, and when lost data may first be seen.
+    pub(super) fn watch(&mut self, node: usize) {
+        for chunk in 0..self.shape.chunks {
+            let core = self.nodes[node].core.as_ref();
+            let Some(member) = core.and_then(|core| core.member(chunk_id(chunk))) else {
+                continue;
+            };
+            let (Some(epoch), Some(phase)) = (member.lead_epoch(), member.phase()) else {
+                continue;
+            };
+            if phase != Phase::Sealing && self.loss_due[chunk] {
+                self.loss_due[chunk] = false;
+                self.monitors[chunk].iter_mut().for_each(Monitor::all_dead);
+            }
+            if phase == Phase::Serving {
+                self.opened[chunk].entry(epoch).or_insert(self.now);
+            }
+        }
+    }
+
+    fn members_of(&self, chunk: usize) -> Vec<usize> {
+        self.store[chunk]
+            .members
+            .iter()
+            .map(|m| node_index(m.node))
+            .collect()
+    }
+
+    /// Every client is done and every member of every chunk has nothing left to do.
+    pub(super) fn at_rest(&self) -> bool {
+        let idle = |node: usize, chunk: usize| {
+            let core = self.nodes[node].core.as_ref();
+            core.and_then(|c| c.member(chunk_id(chunk)))
+                .is_some_and(|m| m.is_idle())
+        };
+        let leads = |chunk: usize| {
+            let core = self.nodes[node_index(self.store[chunk].write_node)].core.as_ref();
+            let member = core.and_then(|c| c.member(chunk_id(chunk)));
+            member.is_some_and(|m| m.phase() == Some(Phase::Serving))
+        };
+        self.clients.iter().all(Client::is_done)
+            && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
+    }
+
+    pub(super) fn check_equal(&mut self) {
+        let all = BlockRange {
+            start: 0,
+            count: CHUNK_BLOCKS,
+        };
+        for chunk in 0..self.shape.chunks {
+            let members = self.members_of(chunk);
+            let first = self.nodes[members[0]].disks[&chunk].current(all);
+            for &node in &members[1..] {
+                let other = self.nodes[node].disks[&chunk].current(all);
+                if other != first {
+                    self.fail(format!(
+                        "copies {} and {node} of chunk {chunk} differ at rest: {first:?} {other:?}",
+                        members[0]
+                    ));
+                }
+            }
+        }
+        for node in 0..self.shape.nodes {
+            if self.nodes[node].core.is_some() && !self.nodes[node].data.is_empty() {
+                let left = self.nodes[node].data.len();
+                self.fail(format!("node {node} has not released {left} payloads"));
+            }
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("store {:?}", self.store);
+        for (index, node) in self.nodes.iter().enumerate() {
+            for chunk in 0..self.shape.chunks {
+                if let Some(member) = node.core.as_ref().and_then(|c| c.member(chunk_id(chunk))) {
+                    text += &format!("\n node {index} life {} chunk {chunk}: {member:?}", node.life);
+                }
+            }
+        }
+        for client in self.clients.iter().filter(|c| !c.is_done()) {
+            text += &format!("\n {client:?}");
+        }
+        text
+    }
+}

@@ -1,0 +1,252 @@
+//! Simulated clients: each has one operation at a time, on one chunk, and tries again in a new
+//! session until it is acknowledged.
+
+use std::rc::Rc;
+
+use foundation::Epoch;
+
+use super::linear::{Op, SLOTS};
+use super::world::{CHUNK_BLOCKS, Event, MS, SECOND, World, node_index};
+use crate::configuration::ChunkConfig;
+use crate::identity::{BlockRange, HostId, RequestId, Session, TraceId, WriterToken};
+use crate::map::{ChunkMap, Reaction};
+use crate::message::WriteKind;
+use crate::output::{Operation, Request, Status};
+
+#[derive(Debug)]
+struct Pending {
+    chunk: usize,
+    range: BlockRange,
+    op: Op,
+    kind: WriteKind,
+    elsewhere: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    session: u64,
+    attempt: u64,
+    map: Vec<ChunkConfig>,
+    pending: Option<Pending>,
+    /// Reads from copies that its first map named, as a client would that never refreshes.
+    stubborn: bool,
+}
+
+impl Client {
+    pub(super) fn is_done(&self) -> bool {
+        self.pending.is_none()
+    }
+}
+
+impl World {
+    pub(super) fn add_clients(&mut self) {
+        let count = self.random.between(3, SLOTS as u64) as usize;
+        for client in 0..count {
+            self.clients.push(Client {
+                session: 1,
+                attempt: 0,
+                map: self.store.clone(),
+                pending: None,
+                stubborn: client >= count - 2,
+            });
+            self.at(0, Event::ClientStep { client });
+        }
+    }
+
+    pub(super) fn client_step(&mut self, client: usize) {
+        if self.healing && self.clients[client].pending.is_none() {
+            return;
+        }
+        if self.clients[client].pending.is_none() {
+            self.begin(client);
+        }
+        self.attempt(client);
+    }
+
+    fn begin(&mut self, client: usize) {
+        let chunk = self.random.below(self.shape.chunks as u64) as usize;
+        // Few blocks, so that clients meet.
+        let start = self.random.below(u64::from(CHUNK_BLOCKS) - 1) as u32;
+        let start = if self.random.chance(1, 2) {
+            start / 4
+        } else {
+            start
+        };
+        let count = self.random.between(1, 2) as u32;
+        let mut range = BlockRange { start, count };
+        let choice = self.random.below(100);
+        let mut kind = WriteKind::Data;
+        let reads = if self.clients[client].stubborn { 80 } else { 40 };
+        let op = if choice < reads {
+            Op::Read
+        } else if choice < if self.shape.scenario == 1 { 88 } else { 95 } {
+            self.next_value += 1;
+            match self.random.below(20) {
+                0 => kind = WriteKind::Zeroes,
+                1 => kind = WriteKind::Deallocate,
+                _ => {}
+            }
+            let value = if kind == WriteKind::Data {
+                self.next_value
+            } else {
+                0
+            };
+            match self.random.below(6) {
+                0 => Op::Force(value),
+                _ => Op::Write(value),
+            }
+        } else {
+            range = BlockRange {
+                start: 0,
+                count: CHUNK_BLOCKS,
+            };
+            Op::Flush
+        };
+        for block in range.start..range.start + range.count {
+            self.monitors[chunk][block as usize].invoke(client, op);
+        }
+        let elsewhere = false;
+        self.clients[client].pending = Some(Pending {
+            chunk,
+            range,
+            op,
+            kind,
+            elsewhere,
+        });
+    }
+
+    /// Sends the pending operation, once more perhaps.
+    fn attempt(&mut self, client: usize) {
+        self.clients[client].attempt += 1;
+        let state = &self.clients[client];
+        let attempt = state.attempt;
+        let Some(pending) = &state.pending else {
+            return;
+        };
+        let (chunk, range) = (pending.chunk, pending.range);
+        let config = &state.map[chunk];
+        let mut epoch = config.epoch;
+        let mut node = node_index(config.write_node);
+        let mut payload = None;
+        let operation = match pending.op {
+            Op::Read => {
+                let mut members = &config.members;
+                if state.stubborn && !self.healing && !pending.elsewhere {
+                    members = &self.first[chunk].members;
+                    epoch = Epoch(1000);
+                }
+                let at = self.random.below(members.len() as u64) as usize;
+                node = node_index(members[at].node);
+                Operation::Read
+            }
+            Op::Flush => Operation::Flush,
+            Op::Write(value) | Op::Force(value) => {
+                if pending.kind == WriteKind::Data {
+                    payload = Some(Rc::new(vec![value; range.count as usize]));
+                }
+                Operation::Write {
+                    kind: pending.kind,
+                    data: None,
+                    force_unit_access: matches!(pending.op, Op::Force(_)),
+                }
+            }
+        };
+        let request = Request {
+            id: RequestId(0),
+            operation,
+            range,
+            epoch,
+            session: Session {
+                host: HostId(client as u64 + 1),
+                number: state.session,
+            },
+            writer_token: WriterToken(0),
+            trace: TraceId(0),
+        };
+        let ask = Event::Ask {
+            to: node,
+            client,
+            attempt,
+            chunk,
+            request,
+            payload,
+        };
+        let lost = !self.healing && self.random.below(1000) < self.loss;
+        if !lost {
+            let mut delay = self.random.between(50_000, 2 * MS);
+            if !self.healing && self.random.chance(1, 12) {
+                delay += self.random.below(4 * SECOND);
+            }
+            self.at(delay, ask);
+        }
+        let timeout = self.random.between(300 * MS, SECOND);
+        self.at(timeout, Event::ClientTimeout { client, attempt });
+    }
+
+    pub(super) fn client_timeout(&mut self, client: usize, attempt: u64) {
+        if self.clients[client].pending.is_none() || self.clients[client].attempt != attempt {
+            return;
+        }
+        self.clients[client].session += 1;
+        self.refresh(client);
+        self.attempt(client);
+    }
+
+    fn refresh(&mut self, client: usize) {
+        if self.healing || self.random.chance(3, 4) {
+            self.clients[client].map = self.store.clone();
+        }
+    }
+
+    pub(super) fn client_answer(&mut self, client: usize, attempt: u64, status: Status, values: &[u32]) {
+        let state = &mut self.clients[client];
+        // An answer to an earlier attempt came by a connection that is closed.
+        if state.attempt != attempt || state.pending.is_none() {
+            return;
+        }
+        match ChunkMap::reaction(status) {
+            Reaction::Finish => {
+                self.finish(client, values);
+                return;
+            }
+            Reaction::NewSession => state.session += 1,
+            Reaction::TryElsewhere => {
+                if let Some(pending) = &mut state.pending {
+                    pending.elsewhere = true;
+                }
+            }
+            Reaction::Refresh(_) | Reaction::TryAgain => {}
+            Reaction::Fail => {
+                self.fail(format!("client {client} got {status:?}"));
+                return;
+            }
+        }
+        self.refresh(client);
+        // Not before this moment: a new attempt must not be taken for this one.
+        self.clients[client].attempt += 1;
+        let delay = self.random.between(MS, 30 * MS);
+        self.at(delay, Event::ClientStep { client });
+    }
+
+    fn finish(&mut self, client: usize, values: &[u32]) {
+        let Some(pending) = self.clients[client].pending.take() else {
+            return;
+        };
+        self.done_ops += 1;
+        for (at, block) in (pending.range.start..pending.range.start + pending.range.count).enumerate() {
+            let saw = (pending.op == Op::Read).then(|| values[at]);
+            let monitor = &mut self.monitors[pending.chunk][block as usize];
+            let before = monitor.describe();
+            if !monitor.respond(client, saw) {
+                let (op, chunk) = (pending.op, pending.chunk);
+                self.fail(format!("client {client}: {op:?} of block {block} of chunk {chunk} ended with {saw:?}, which nothing explains; {before}"));
+                return;
+            }
+        }
+        let delay = match self.random.below(10) {
+            0 => self.random.below(400 * MS),
+            _ => self.random.below(20 * MS),
+        };
+        self.at(delay, Event::ClientStep { client });
+    }
+}

@@ -1,0 +1,197 @@
+//! Linearizability of one block, exact and online, by subset construction: every explanation of
+//! what clients have seen so far is kept, and the block is broken when none is left.
+//!
+//! An attempt at a write that has not been acknowledged counts as a write of its own, so such a
+//! write may take effect again and again. When every in-sync incarnation has died the block may
+//! fall back to anything written since the last flush.
+
+use std::collections::BTreeSet;
+
+/// Clients with one operation each.
+pub(super) const SLOTS: usize = 6;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Op {
+    Write(u32),
+    /// A write with FUA: a write, then a flush of this block.
+    Force(u32),
+    Read,
+    Flush,
+}
+
+/// How far an operation is in one explanation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Step {
+    Before,
+    Written,
+    Done,
+    Saw(u32),
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Explanation {
+    value: u32,
+    fallback: Vec<u32>,
+    steps: [Step; SLOTS],
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Monitor {
+    explanations: BTreeSet<Explanation>,
+    pending: [Option<Op>; SLOTS],
+}
+
+impl Monitor {
+    pub(super) fn new() -> Self {
+        let first = Explanation {
+            value: 0,
+            fallback: vec![0],
+            steps: [Step::Before; SLOTS],
+        };
+        Self {
+            explanations: [first].into(),
+            pending: [None; SLOTS],
+        }
+    }
+
+    fn close(&mut self) {
+        let mut work: Vec<Explanation> = self.explanations.iter().cloned().collect();
+        while let Some(explanation) = work.pop() {
+            for slot in 0..SLOTS {
+                let Some(op) = self.pending[slot] else {
+                    continue;
+                };
+                for next in successors(&explanation, slot, op).into_iter().flatten() {
+                    if !self.explanations.contains(&next) {
+                        self.explanations.insert(next.clone());
+                        work.push(next);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn invoke(&mut self, slot: usize, op: Op) {
+        assert!(self.pending[slot].is_none());
+        self.pending[slot] = Some(op);
+        self.close();
+    }
+
+    /// `saw` is what a read returned. False when no explanation is left.
+    pub(super) fn respond(&mut self, slot: usize, saw: Option<u32>) -> bool {
+        let wanted = saw.map_or(Step::Done, Step::Saw);
+        let before = std::mem::take(&mut self.explanations);
+        for mut explanation in before {
+            if explanation.steps[slot] == wanted {
+                explanation.steps[slot] = Step::Before;
+                self.explanations.insert(explanation);
+            }
+        }
+        self.pending[slot] = None;
+        self.close();
+        !self.explanations.is_empty()
+    }
+
+    /// Every in-sync incarnation is dead.
+    pub(super) fn all_dead(&mut self) {
+        let before = std::mem::take(&mut self.explanations);
+        for explanation in &before {
+            for &value in &explanation.fallback {
+                for undone in 0..1u32 << SLOTS {
+                    let mut next = explanation.clone();
+                    next.value = value;
+                    let mut changed = true;
+                    for slot in (0..SLOTS).filter(|slot| undone >> slot & 1 == 1) {
+                        let writes = self.pending[slot].is_some_and(|op| op != Op::Read);
+                        changed &= writes && next.steps[slot] != Step::Before;
+                        next.steps[slot] = Step::Before;
+                    }
+                    if changed {
+                        self.explanations.insert(next);
+                    }
+                }
+            }
+        }
+        self.close();
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let values: BTreeSet<u32> = self.explanations.iter().map(|e| e.value).collect();
+        format!("values possible {values:?}, pending {:?}", self.pending)
+    }
+}
+
+fn successors(from: &Explanation, slot: usize, op: Op) -> [Option<Explanation>; 2] {
+    let step = from.steps[slot];
+    let write = |value: u32, after: Step| {
+        let mut next = from.clone();
+        next.value = value;
+        if let Err(at) = next.fallback.binary_search(&value) {
+            next.fallback.insert(at, value);
+        }
+        next.steps[slot] = after;
+        next
+    };
+    let flush = || {
+        let mut next = from.clone();
+        next.fallback = vec![next.value];
+        next.steps[slot] = Step::Done;
+        next
+    };
+    match (op, step) {
+        (Op::Write(value), _) => [Some(write(value, Step::Done)), None],
+        (Op::Force(value), Step::Before) => [Some(write(value, Step::Written)), None],
+        (Op::Force(value), _) => [Some(write(value, step)), Some(flush())],
+        (Op::Flush, Step::Before) => [Some(flush()), None],
+        (Op::Read, Step::Before) => {
+            let mut next = from.clone();
+            next.steps[slot] = Step::Saw(from.value);
+            [Some(next), None]
+        }
+        _ => [None, None],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_sees_the_last_write_or_one_under_way() {
+        let mut block = Monitor::new();
+        block.invoke(0, Op::Write(1));
+        assert!(block.respond(0, None));
+        block.invoke(0, Op::Write(2));
+        for (saw, explained) in [(1, true), (2, true), (1, true), (0, false)] {
+            // An unacknowledged write may be followed by... only itself: 1 cannot return.
+            let mut copy = block.clone();
+            copy.invoke(1, Op::Read);
+            assert_eq!(copy.respond(1, Some(saw)), explained, "{saw}");
+        }
+        block.invoke(1, Op::Read);
+        assert!(block.respond(1, Some(2)));
+        block.invoke(1, Op::Read);
+        assert!(!block.respond(1, Some(1)));
+    }
+
+    #[test]
+    fn only_what_is_not_flushed_may_be_lost() {
+        let mut block = Monitor::new();
+        for (op, value) in [(Op::Write(1), None), (Op::Flush, None), (Op::Write(2), None)] {
+            block.invoke(0, op);
+            assert!(block.respond(0, value));
+        }
+        block.all_dead();
+        for (saw, explained) in [(0, false), (1, true), (2, true)] {
+            let mut copy = block.clone();
+            copy.invoke(1, Op::Read);
+            assert_eq!(copy.respond(1, Some(saw)), explained, "{saw}");
+        }
+        block.invoke(0, Op::Force(3));
+        assert!(block.respond(0, None));
+        block.all_dead();
+        block.invoke(1, Op::Read);
+        assert!(!block.clone().respond(1, Some(2)));
+        assert!(block.respond(1, Some(3)));
+    }
+}

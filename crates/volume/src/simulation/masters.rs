@@ -1,0 +1,246 @@
+//! The masters' store (compare and swap), a reconciler that takes silence for death and may be
+//! wrong, and the injector of faults.
+
+use foundation::Epoch;
+
+use super::world::{Event, MS, SECOND, World, node_id, node_index};
+use crate::configuration::{ChunkConfig, Membership};
+use crate::identity::Incarnation;
+
+impl World {
+    pub(super) fn handle_outside(&mut self, event: Event) {
+        match event {
+            Event::Answer {
+                client,
+                attempt,
+                status,
+                values,
+            } => self.client_answer(client, attempt, status, &values),
+            Event::ClientStep { client } => self.client_step(client),
+            Event::ClientTimeout { client, attempt } => self.client_timeout(client, attempt),
+            Event::Heartbeat { node, life } => {
+                if life >= self.heard[node].0 {
+                    self.heard[node] = (life, self.now);
+                }
+                self.tell(node);
+            }
+            Event::Ended { node, life } => {
+                self.ended.insert((node, life));
+                for other in (0..self.shape.nodes).filter(|&other| other != node) {
+                    self.core(other, None, |core, now| {
+                        core.handle_incarnation_ended(now, node_id(node), Incarnation(life));
+                    });
+                }
+            }
+            Event::Masters => {
+                for chunk in 0..self.shape.chunks {
+                    self.reconcile(chunk);
+                }
+                self.at(250 * MS, Event::Masters);
+            }
+            Event::Commit { chunk, config } => self.commit(chunk, config),
+            Event::Fault => self.fault(),
+            Event::Crash { node, power, quick } => self.crash(node, power, quick),
+            Event::Heal => self.heal(),
+            Event::HealCheck => self.heal_check(),
+            _ => {}
+        }
+    }
+
+    /// Sends a node the configurations it may need, by its heartbeat's answer.
+    fn tell(&mut self, node: usize) {
+        for chunk in 0..self.shape.chunks {
+            let config = self.store[chunk].clone();
+            let masters = self.shape.nodes;
+            self.send(masters, node, Event::Config { node, chunk, config });
+        }
+    }
+
+    fn reconcile(&mut self, chunk: usize) {
+        let config = &self.store[chunk];
+        let silence = 1200 * MS;
+        let heard = |member: &Membership| {
+            let (life, at) = self.heard[node_index(member.node)];
+            life == member.incarnation.0 && self.now < at + silence
+        };
+        let mut living: Vec<Membership> = config.members.iter().copied().filter(heard).collect();
+        if !self.healing && self.random.chance(1, 150) && living.len() > 1 {
+            // Wrong about who is dead.
+            let at = self.random.below(living.len() as u64) as usize;
+            living.remove(at);
+        }
+        let ended = |m: &Membership| self.ended.contains(&(node_index(m.node), m.incarnation.0));
+        let all_ended = config.members.iter().all(ended);
+        let minimum = usize::from(self.shape.minimum);
+        if all_ended {
+            living = config
+                .members
+                .iter()
+                .map(|m| (m.node, self.heard[node_index(m.node)]))
+                .filter(|(_, (_, at))| self.now < at + silence)
+                .map(|(node, (life, _))| Membership {
+                    node,
+                    incarnation: Incarnation(life),
+                })
+                .collect();
+            let newer = |m: &Membership| !config.members.contains(m);
+            living.retain(newer);
+        }
+        if living.len() < minimum || living == config.members || living.is_empty() {
+            return;
+        }
+        let keeps = living.iter().any(|m| m.node == config.write_node) && !all_ended;
+        let write_node = if keeps {
+            config.write_node
+        } else {
+            living[self.random.clone().below(living.len() as u64) as usize].node
+        };
+        let next = ChunkConfig {
+            epoch: config.epoch.next(),
+            write_node,
+            members: living,
+        };
+        let delay = self.random.between(MS, 100 * MS);
+        self.at(delay, Event::Commit { chunk, config: next });
+    }
+
+    fn commit(&mut self, chunk: usize, config: ChunkConfig) {
+        let before = &self.store[chunk];
+        if config.epoch != Epoch(before.epoch.0 + 1) || config.members.len() < self.shape.minimum.into() {
+            return;
+        }
+        let ended = |m: &Membership| self.ended.contains(&(node_index(m.node), m.incarnation.0));
+        let reborn = before.members.iter().all(ended);
+        self.committed(chunk, reborn);
+        self.store[chunk] = config;
+        for node in 0..self.shape.nodes {
+            self.tell(node);
+        }
+    }
+
+    fn fault(&mut self) {
+        if self.healing {
+            return;
+        }
+        let nodes = self.shape.nodes as u64;
+        let node = self.random.below(nodes) as usize;
+        let other = self.random.below(nodes + 1) as usize;
+        let until = self.now + self.random.between(200 * MS, 5 * SECOND);
+        let masters = self.shape.nodes;
+        let quiet = match (self.shape.scenario, self.random.below(10)) {
+            // One node is cut from the masters (and perhaps the peers) and goes on serving
+            // reads; soon after the others may die and come back at once.
+            (0, 0..=6) => {
+                self.isolate(node, until + 3 * SECOND);
+                4 * SECOND
+            }
+            (1, 0..=6) => {
+                for peer in 0..masters {
+                    self.crash(peer, true, true);
+                }
+                SECOND
+            }
+            (2, 0..=6) | (_, 0) => {
+                if node != other {
+                    self.slow[node][other] = until;
+                    self.slow[other][node] = until;
+                }
+                self.random.below(SECOND)
+            }
+            (_, 1..3) => {
+                for peer in (0..=masters).filter(|&peer| peer != node) {
+                    self.blocked[node][peer] = until;
+                    self.blocked[peer][node] = until;
+                }
+                SECOND
+            }
+            (_, 3) => {
+                if node != other {
+                    self.blocked[node][other] = until;
+                }
+                300 * MS
+            }
+            (_, 4) => {
+                self.nodes[node].paused_until = self.now + self.random.below(4 * SECOND);
+                500 * MS
+            }
+            (_, 5..=7) => {
+                let chunk = self.random.below(self.shape.chunks as u64) as usize;
+                let victim = match self.random.below(2) {
+                    0 => node_index(self.store[chunk].write_node),
+                    _ => node,
+                };
+                let power = self.random.chance(1, 2);
+                self.crash(victim, power, false);
+                SECOND
+            }
+            _ => SECOND,
+        };
+        let next = quiet + self.random.below(2 * SECOND);
+        self.at(next, Event::Fault);
+    }
+
+    /// Cuts a node from the masters, so that it goes on in a configuration that is replaced;
+    /// soon after, the others may die and be back at once.
+    fn isolate(&mut self, node: usize, until: u64) {
+        let masters = self.shape.nodes;
+        self.blocked[node][masters] = until;
+        self.blocked[masters][node] = until;
+        let others_die = self.random.chance(1, 2);
+        let cut = self.random.chance(1, 2);
+        for peer in (0..masters).filter(|&peer| !others_die && peer != node) {
+            if cut {
+                self.blocked[node][peer] = until;
+            } else {
+                self.slow[node][peer] = until;
+                self.slow[peer][node] = until;
+            }
+        }
+        let delay = self.random.between(1500 * MS, 2600 * MS);
+        let power = self.random.chance(1, 2);
+        for node in (0..masters).filter(|&peer| others_die && peer != node) {
+            self.at(
+                delay,
+                Event::Crash {
+                    node,
+                    power,
+                    quick: true,
+                },
+            );
+        }
+    }
+
+    fn heal(&mut self) {
+        self.healing = true;
+        for row in self.blocked.iter_mut().chain(&mut self.slow) {
+            row.fill(0);
+        }
+        for node in 0..self.shape.nodes {
+            self.nodes[node].paused_until = 0;
+            self.at(100 * MS, Event::Restart { node });
+        }
+        self.at(SECOND, Event::HealCheck);
+    }
+
+    /// Copies that come back are not resynced yet, so a chunk that lost too many of its copies
+    /// serves again only when all of them have ended. The operator ends the rest.
+    fn heal_check(&mut self) {
+        for chunk in 0..self.shape.chunks {
+            let config = self.store[chunk].clone();
+            let lives = |m: &&Membership| self.alive(node_index(m.node), m.incarnation.0);
+            let living: Vec<usize> = config
+                .members
+                .iter()
+                .filter(lives)
+                .map(|m| node_index(m.node))
+                .collect();
+            if living.len() < config.members.len() && living.len() < self.shape.minimum.into() {
+                for node in living {
+                    self.crash(node, false, true);
+                    self.at(100 * MS, Event::Restart { node });
+                }
+            }
+        }
+        self.at(SECOND, Event::HealCheck);
+    }
+}

@@ -1,0 +1,742 @@
+//! The simulated cluster: nodes with the real cores, disks, a network, masters and clients, all
+//! in one queue of events.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use foundation::{Epoch, Instant, Random};
+
+use super::clients::Client;
+use super::disk::Disk;
+use super::linear::Monitor;
+use crate::configuration::{ChunkConfig, Membership};
+use crate::geometry::Geometry;
+use crate::identity::{
+    ChunkId, ChunkIndex, ClusterId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
+    VolumeNumber,
+};
+use crate::message::{Message, WriteKind};
+use crate::node::NodeCore;
+use crate::output::{Output, ReadPurpose, Request, Status};
+use crate::planted::{Bug, Planted};
+use crate::record::ChunkRecord;
+use crate::settings::Settings;
+
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
+pub(super) type Payload = Option<Rc<Vec<u32>>>;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Event {
+    Peer {
+        from: usize,
+        to: usize,
+        message: Message,
+        payload: Payload,
+    },
+    Ask {
+        to: usize,
+        client: usize,
+        attempt: u64,
+        chunk: usize,
+        request: Request,
+        payload: Payload,
+    },
+    Answer {
+        client: usize,
+        attempt: u64,
+        status: Status,
+        values: Vec<u32>,
+    },
+    Local {
+        node: usize,
+        life: u64,
+        chunk: usize,
+        io: IoToken,
+    },
+    Persisted {
+        node: usize,
+        life: u64,
+        chunk: usize,
+        token: PersistToken,
+    },
+    Tick {
+        node: usize,
+        life: u64,
+    },
+    Config {
+        node: usize,
+        chunk: usize,
+        config: ChunkConfig,
+    },
+    Heartbeat {
+        node: usize,
+        life: u64,
+    },
+    SendHeartbeat {
+        node: usize,
+        life: u64,
+    },
+    Ended {
+        node: usize,
+        life: u64,
+    },
+    Masters,
+    Commit {
+        chunk: usize,
+        config: ChunkConfig,
+    },
+    ClientStep {
+        client: usize,
+    },
+    ClientTimeout {
+        client: usize,
+        attempt: u64,
+    },
+    Fault,
+    Crash {
+        node: usize,
+        power: bool,
+        quick: bool,
+    },
+    Restart {
+        node: usize,
+    },
+    Heal,
+    HealCheck,
+}
+
+impl Event {
+    /// The node whose process must run for this to be handled.
+    fn node(&self) -> Option<usize> {
+        match self {
+            Event::Peer { to, .. } | Event::Ask { to, .. } => Some(*to),
+            Event::Local { node, .. }
+            | Event::Persisted { node, .. }
+            | Event::Tick { node, .. }
+            | Event::SendHeartbeat { node, .. }
+            | Event::Config { node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+/// FNV-1a, so that a trace's hash is the same everywhere.
+pub(super) struct Fnv(pub(super) u64);
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+pub(super) struct Node {
+    pub(super) core: Option<NodeCore>,
+    pub(super) life: u64,
+    offset_ns: u64,
+    rate_ppm: i64,
+    pub(super) paused_until: u64,
+    tick_at: u64,
+    pub(super) disks: BTreeMap<usize, Disk>,
+    pub(super) data: BTreeMap<DataToken, Rc<Vec<u32>>>,
+    next_token: u64,
+    pub(super) requests: BTreeMap<RequestId, Asked>,
+    /// Outputs put out in the event being handled.
+    pub(super) read: BTreeMap<RequestId, Vec<u32>>,
+}
+
+pub(super) struct Asked {
+    pub(super) client: usize,
+    pub(super) attempt: u64,
+    pub(super) arrived: u64,
+    pub(super) writes: bool,
+}
+
+impl Node {
+    pub(super) fn clock(&self, now: u64) -> Instant {
+        let drift = now as i64 / 1_000_000 * self.rate_ppm;
+        Instant::from_nanos((self.offset_ns + now).wrapping_add_signed(drift))
+    }
+
+    fn when(&self, clock: Instant) -> u64 {
+        let local = clock.as_nanos().saturating_sub(self.offset_ns);
+        let scaled = u128::from(local) * 1_000_000 / (1_000_000 + self.rate_ppm) as u128;
+        scaled as u64 + 1_000
+    }
+}
+
+pub(super) struct Shape {
+    pub(super) nodes: usize,
+    pub(super) chunks: usize,
+    pub(super) copies: u8,
+    pub(super) minimum: u8,
+    pub(super) scenario: u64,
+}
+
+pub(super) struct World {
+    pub(super) now: u64,
+    order: u64,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    events: BTreeMap<u64, Event>,
+    pub(super) random: Random,
+    pub(super) shape: Shape,
+    pub(super) nodes: Vec<Node>,
+    pub(super) store: Vec<ChunkConfig>,
+    pub(super) first: Vec<ChunkConfig>,
+    pub(super) loss_due: Vec<bool>,
+    pub(super) heard: Vec<(u64, u64)>,
+    pub(super) ended: BTreeSet<(usize, u64)>,
+    pub(super) clients: Vec<Client>,
+    pub(super) monitors: Vec<Vec<Monitor>>,
+    /// When each epoch of a chunk began to serve.
+    pub(super) opened: Vec<BTreeMap<Epoch, u64>>,
+    /// `blocked[from][to]`: until when; the masters are the last index.
+    pub(super) blocked: Vec<Vec<u64>>,
+    pub(super) slow: Vec<Vec<u64>>,
+    pub(super) healing: bool,
+    pub(super) loss: u64,
+    settings: Settings,
+    planted: Planted,
+    pub(super) hash: Fnv,
+    pub(super) trace: bool,
+    pub(super) failure: Option<String>,
+    pub(super) next_value: u32,
+    pub(super) done_ops: u64,
+}
+
+pub(super) fn chunk_id(chunk: usize) -> ChunkId {
+    ChunkId {
+        volume: VolumeNumber(1),
+        index: ChunkIndex(chunk as u32),
+    }
+}
+
+pub(super) fn node_id(node: usize) -> NodeId {
+    NodeId(node as u128 + 1)
+}
+
+pub(super) fn node_index(node: NodeId) -> usize {
+    node.0 as usize - 1
+}
+
+pub(super) const CHUNK_BLOCKS: u32 = 8;
+
+impl World {
+    pub(super) fn new(seed: u64, trace: bool) -> Self {
+        let mut world = Self::with_scenario(seed, None, None);
+        world.trace = trace;
+        world
+    }
+
+    pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
+        let mut random = Random::from_seed(seed);
+        let copies = random.between(2, 4) as u8;
+        let shape = Shape {
+            nodes: usize::from(copies) + random.below(2) as usize,
+            chunks: 1 + random.below(2) as usize,
+            copies,
+            minimum: random.between(1, u64::from(copies).min(3)) as u8,
+            scenario: scenario.unwrap_or(seed % 5),
+        };
+        let nodes = shape.nodes;
+        let settings = Settings {
+            idle_flush_after: std::time::Duration::from_millis(300),
+            reconcile_blocks: 2,
+            reconcile_depth: 2,
+            ..Settings::default()
+        };
+        let mut world = Self {
+            now: SECOND,
+            order: 0,
+            queue: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            nodes: Vec::new(),
+            store: Vec::new(),
+            first: Vec::new(),
+            loss_due: vec![false; shape.chunks],
+            heard: vec![(0, 0); nodes],
+            ended: BTreeSet::new(),
+            clients: Vec::new(),
+            monitors: vec![vec![Monitor::new(); CHUNK_BLOCKS as usize]; shape.chunks],
+            opened: vec![BTreeMap::new(); shape.chunks],
+            blocked: vec![vec![0; nodes + 1]; nodes + 1],
+            slow: vec![vec![0; nodes + 1]; nodes + 1],
+            healing: false,
+            loss: random.below(30),
+            settings,
+            planted: Planted { bug },
+            hash: Fnv(0xcbf2_9ce4_8422_2325),
+            trace: false,
+            failure: None,
+            next_value: 0,
+            done_ops: 0,
+            shape,
+            random,
+        };
+        world.build();
+        world
+    }
+
+    fn build(&mut self) {
+        let geometry = Geometry {
+            block_bytes: 4096,
+            metadata_bytes: 0,
+            stripe_unit_blocks: CHUNK_BLOCKS,
+            chunk_blocks: CHUNK_BLOCKS,
+            region_blocks: 2,
+            copies: self.shape.copies,
+            minimum: self.shape.minimum,
+            group_chunks: vec![self.shape.chunks as u32],
+        };
+        for node in 0..self.shape.nodes {
+            let disks = (0..self.shape.chunks).map(|chunk| {
+                let record = ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry.clone());
+                (chunk, Disk::new(record))
+            });
+            self.nodes.push(Node {
+                core: None,
+                life: 0,
+                offset_ns: self.random.below(1000 * SECOND),
+                rate_ppm: self.random.below(10_000) as i64 - 5_000,
+                paused_until: 0,
+                tick_at: 0,
+                disks: disks.collect(),
+                data: BTreeMap::new(),
+                next_token: 0,
+                requests: BTreeMap::new(),
+                read: BTreeMap::new(),
+            });
+            self.restart(node);
+        }
+        for _ in 0..self.shape.chunks {
+            let mut nodes: Vec<usize> = (0..self.shape.nodes).collect();
+            self.random.shuffle(&mut nodes);
+            nodes.truncate(self.shape.copies.into());
+            let write_node = node_id(nodes[0]);
+            nodes.sort_unstable();
+            let member = |n: &usize| Membership {
+                node: node_id(*n),
+                incarnation: Incarnation(1),
+            };
+            let config = ChunkConfig {
+                epoch: Epoch(1),
+                write_node,
+                members: nodes.iter().map(member).collect(),
+            };
+            self.store.push(config);
+        }
+        self.first = self.store.clone();
+        self.add_clients();
+        self.at(0, Event::Masters);
+        self.at(self.random.clone().below(SECOND), Event::Fault);
+        self.at(FAULTS_END, Event::Heal);
+    }
+
+    pub(super) fn at(&mut self, delay: u64, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse((self.now + delay, self.order)));
+        self.events.insert(self.order, event);
+    }
+
+    /// Sends something from one place to another, if the network lets it through.
+    pub(super) fn send(&mut self, from: usize, to: usize, event: Event) {
+        if self.blocked[from][to] > self.now || (!self.healing && self.random.below(1000) < self.loss) {
+            return;
+        }
+        let mut delay = self.random.between(50 * US, 2 * MS);
+        if self.slow[from][to] > self.now {
+            delay += self.random.below(2 * SECOND);
+        } else if !self.healing && self.random.chance(1, 100) {
+            delay += self.random.below(400 * MS);
+        }
+        let twice = matches!(event, Event::Peer { .. }) && !self.healing && self.random.chance(1, 50);
+        if twice {
+            let later = delay + self.random.below(3 * SECOND);
+            self.at(later, event.clone());
+        }
+        self.at(delay, event);
+    }
+
+    pub(super) fn fail(&mut self, why: String) {
+        self.failure
+            .get_or_insert(format!("at {} ms: {why}", self.now / MS));
+    }
+
+    /// Handles events until the end of the story or a broken promise.
+    pub(super) fn run(&mut self) -> Result<u64, String> {
+        while self.failure.is_none() {
+            let Some(Reverse((time, order))) = self.queue.pop() else {
+                break;
+            };
+            let event = self.events.remove(&order).expect("every queued event is stored");
+            self.now = self.now.max(time);
+            if let Some(node) = event.node()
+                && self.nodes[node].paused_until > self.now
+            {
+                let delay = self.nodes[node].paused_until - self.now;
+                self.at(delay, event);
+                continue;
+            }
+            (self.now, &event).hash(&mut self.hash);
+            if self.trace {
+                println!("{:>9.3} {event:?}", self.now as f64 / MS as f64);
+            }
+            if self.healing && matches!(event, Event::HealCheck) && self.at_rest() {
+                break;
+            }
+            self.handle(event);
+            if self.now > DEADLINE {
+                self.fail(format!("stuck: {}", self.describe()));
+            }
+        }
+        if self.failure.is_none() {
+            self.check_equal();
+        }
+        match self.failure.take() {
+            Some(why) => Err(why),
+            None => Ok(self.hash.finish()),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Peer {
+                from,
+                to,
+                message,
+                payload,
+            } => {
+                let data = payload.map(|values| self.hold(to, values));
+                self.core(to, data, |core, now| {
+                    core.handle_message(now, node_id(from), message, data)
+                });
+            }
+            Event::Ask {
+                to,
+                client,
+                attempt,
+                chunk,
+                mut request,
+                payload,
+            } => {
+                if self.nodes[to].core.is_none() {
+                    return;
+                }
+                let data = payload.map(|values| self.hold(to, values));
+                let mut writes = false;
+                if let crate::Operation::Write { data: d, .. } = &mut request.operation {
+                    *d = data;
+                    writes = true;
+                }
+                let node = &mut self.nodes[to];
+                node.next_token += 1;
+                request.id = RequestId(node.next_token);
+                let arrived = self.now;
+                node.requests.insert(
+                    request.id,
+                    Asked {
+                        client,
+                        attempt,
+                        arrived,
+                        writes,
+                    },
+                );
+                self.core(to, data, |core, now| {
+                    core.handle_request(now, chunk_id(chunk), request)
+                });
+            }
+            Event::Local {
+                node,
+                life,
+                chunk,
+                io,
+            } if self.alive(node, life) => self.local_done(node, chunk, io),
+            Event::Persisted {
+                node,
+                life,
+                chunk,
+                token,
+            } if self.alive(node, life) => {
+                self.disk(node, chunk).persisted(token);
+                self.core(node, None, |core, now| {
+                    core.handle_persisted(now, chunk_id(chunk), token)
+                });
+            }
+            Event::Tick { node, life } if self.alive(node, life) => {
+                self.nodes[node].tick_at = u64::MAX;
+                self.core(node, None, |core, now| core.handle_timeout(now));
+            }
+            Event::Config { node, chunk, config } => {
+                self.core(node, None, |core, now| {
+                    core.handle_configuration(now, chunk_id(chunk), &config)
+                });
+            }
+            Event::Restart { node } => self.restart(node),
+            Event::SendHeartbeat { node, life } if self.alive(node, life) => {
+                let masters = self.shape.nodes;
+                self.send(node, masters, Event::Heartbeat { node, life });
+                self.at(300 * MS, Event::SendHeartbeat { node, life });
+            }
+            other => self.handle_outside(other),
+        }
+    }
+
+    pub(super) fn alive(&self, node: usize, life: u64) -> bool {
+        self.nodes[node].life == life && self.nodes[node].core.is_some()
+    }
+
+    fn disk(&mut self, node: usize, chunk: usize) -> &mut Disk {
+        self.nodes[node]
+            .disks
+            .get_mut(&chunk)
+            .expect("every node has a disk for every chunk")
+    }
+
+    /// Gives bytes a token on a node, if its process runs.
+    fn hold(&mut self, node: usize, values: Rc<Vec<u32>>) -> DataToken {
+        let node = &mut self.nodes[node];
+        node.next_token += 1;
+        let token = DataToken(node.next_token);
+        node.data.insert(token, values);
+        token
+    }
+
+    fn local_done(&mut self, node: usize, chunk: usize, io: IoToken) {
+        let read = self.disk(node, chunk).end(io);
+        let data = match read {
+            Some((Some(request), values)) => {
+                self.nodes[node].read.insert(RequestId(request), values);
+                None
+            }
+            Some((None, values)) => Some(self.hold(node, Rc::new(values))),
+            None => None,
+        };
+        self.core(node, data, |core, now| {
+            core.handle_local(now, chunk_id(chunk), io, true, data)
+        });
+    }
+
+    /// Gives an event to a node's core and does what it wants done.
+    pub(super) fn core(
+        &mut self,
+        node: usize,
+        data: Option<DataToken>,
+        event: impl FnOnce(&mut NodeCore, Instant),
+    ) {
+        let clock = self.nodes[node].clock(self.now);
+        let Some(core) = &mut self.nodes[node].core else {
+            if let Some(data) = data {
+                self.nodes[node].data.remove(&data);
+            }
+            return;
+        };
+        event(core, clock);
+        while let Some(output) = self.nodes[node].core.as_mut().and_then(NodeCore::poll_output) {
+            let chunk = output.chunk.map_or(0, |c| c.index.0 as usize);
+            self.output(node, chunk, output.output);
+        }
+        self.watch(node);
+        self.nodes[node].read.clear();
+        let next = self.nodes[node].core.as_ref().and_then(NodeCore::next_timeout);
+        if let Some(next) = next {
+            let when = self.nodes[node].when(next).max(self.now + US);
+            if when < self.nodes[node].tick_at {
+                self.nodes[node].tick_at = when;
+                let life = self.nodes[node].life;
+                self.at(when - self.now, Event::Tick { node, life });
+            }
+        }
+    }
+
+    fn output(&mut self, node: usize, chunk: usize, output: Output) {
+        let life = self.nodes[node].life;
+        match output {
+            Output::Persist { token, delta } => {
+                let now = self.now;
+                let delay = self.random.between(20 * US, 3 * MS);
+                let disk = self.disk(node, chunk);
+                disk.persist(token, delta);
+                let at = (now + delay).max(disk.persist_busy_until + 1);
+                disk.persist_busy_until = at;
+                self.at(
+                    at - now,
+                    Event::Persisted {
+                        node,
+                        life,
+                        chunk,
+                        token,
+                    },
+                );
+            }
+            Output::LocalWrite {
+                io,
+                range,
+                kind,
+                data,
+                force_unit_access,
+            } => {
+                let values = match (kind, data) {
+                    (WriteKind::Data, Some(data)) => self.nodes[node].data[&data].to_vec(),
+                    _ => vec![0; range.count as usize],
+                };
+                assert_eq!(values.len(), range.count as usize);
+                let mut random = self.random.fork();
+                self.disk(node, chunk)
+                    .begin_write(io, range, values, force_unit_access, &mut random);
+                self.local(node, chunk, io);
+            }
+            Output::LocalRead { io, range, purpose } => {
+                let request = match purpose {
+                    ReadPurpose::Request(request) => Some(request.0),
+                    ReadPurpose::Reconcile => None,
+                };
+                let mut random = self.random.fork();
+                self.disk(node, chunk).begin_read(io, range, request, &mut random);
+                self.local(node, chunk, io);
+            }
+            Output::LocalFlush { io } => {
+                self.disk(node, chunk).begin_flush(io);
+                let slow = self.shape.scenario == 1 && !self.healing && self.random.chance(1, 4);
+                let delay = if slow {
+                    self.random.below(SECOND)
+                } else {
+                    self.random.between(100 * US, 5 * MS)
+                };
+                self.at(
+                    delay,
+                    Event::Local {
+                        node,
+                        life,
+                        chunk,
+                        io,
+                    },
+                );
+            }
+            Output::Send { to, message, data } => {
+                let payload = data.map(|data| self.nodes[node].data[&data].clone());
+                let to = node_index(to);
+                self.send(
+                    node,
+                    to,
+                    Event::Peer {
+                        from: node,
+                        to,
+                        message,
+                        payload,
+                    },
+                );
+            }
+            Output::Complete { request, status } => self.completed(node, chunk, request, status),
+            Output::Release { data } => {
+                if self.nodes[node].data.remove(&data).is_none() {
+                    self.fail(format!("node {node} released {data:?} twice"));
+                }
+            }
+            Output::Propose { expected, config } => {
+                if config.epoch == expected.next() {
+                    let delay = self.random.between(MS, 200 * MS);
+                    self.at(delay, Event::Commit { chunk, config });
+                }
+            }
+            Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
+        }
+    }
+
+    fn local(&mut self, node: usize, chunk: usize, io: IoToken) {
+        let life = self.nodes[node].life;
+        let mut delay = self.random.between(30 * US, 2 * MS);
+        if !self.healing && self.random.chance(1, 150) {
+            delay += self.random.below(1500 * MS);
+        }
+        self.at(
+            delay,
+            Event::Local {
+                node,
+                life,
+                chunk,
+                io,
+            },
+        );
+    }
+
+    pub(super) fn answer(&mut self, client: usize, attempt: u64, status: Status, values: Vec<u32>) {
+        if !self.healing && self.random.below(1000) < self.loss {
+            return;
+        }
+        let delay = self.random.between(50 * US, 2 * MS);
+        self.at(
+            delay,
+            Event::Answer {
+                client,
+                attempt,
+                status,
+                values,
+            },
+        );
+    }
+
+    pub(super) fn committed(&mut self, chunk: usize, reborn: bool) {
+        self.loss_due[chunk] |= reborn;
+    }
+
+    pub(super) fn restart(&mut self, node: usize) {
+        if self.nodes[node].core.is_some() {
+            return;
+        }
+        let clock = self.nodes[node].clock(self.now);
+        let sim = &mut self.nodes[node];
+        sim.life += 1;
+        sim.tick_at = u64::MAX;
+        sim.paused_until = 0;
+        let life = sim.life;
+        let mut core = NodeCore::new(clock, node_id(node), Incarnation(life), self.settings);
+        core.plant(self.planted);
+        for disk in sim.disks.values() {
+            core.add_copy(clock, disk.record.clone());
+        }
+        sim.core = Some(core);
+        self.at(0, Event::SendHeartbeat { node, life });
+        self.at(0, Event::Tick { node, life });
+        if life > 1 {
+            self.at(0, Event::Ended { node, life: life - 1 });
+        }
+    }
+
+    pub(super) fn crash(&mut self, node: usize, power: bool, quick: bool) {
+        let mut random = self.random.fork();
+        let sim = &mut self.nodes[node];
+        if sim.core.take().is_none() {
+            return;
+        }
+        sim.data.clear();
+        sim.requests.clear();
+        for disk in sim.disks.values_mut() {
+            disk.crash(power, &mut random);
+        }
+        let life = sim.life;
+        if self.random.chance(1, 2) {
+            let delay = self.random.between(50 * MS, SECOND);
+            self.at(delay, Event::Ended { node, life });
+        }
+        let down = match self.random.below(3) {
+            _ if quick => self.random.between(20 * MS, 300 * MS),
+            0 => self.random.between(20 * MS, 300 * MS),
+            _ => self.random.between(300 * MS, 6 * SECOND),
+        };
+        self.at(down, Event::Restart { node });
+    }
+}
+
+/// When faults stop.
+pub(super) const FAULTS_END: u64 = 20 * SECOND;
+/// When everything must have come to rest.
+const DEADLINE: u64 = 120 * SECOND;
