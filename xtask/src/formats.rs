@@ -6,7 +6,9 @@ use std::path::Path;
 /// table. A crate that does not exist yet waits.
 const PAGES: &[(&str, &str)] = &[
     ("blobstore", "docs/formats/blobstore.md"),
-    ("volume", "docs/formats/volume.md"),
+    ("volume", "docs/formats/peer.md"),
+    ("volume", "docs/formats/chunk-record.md"),
+    ("volume", "docs/formats/volume-geometry.md"),
     ("packfs", "docs/formats/packfs.md"),
     ("zoned", "docs/formats/zoned.md"),
 ];
