@@ -7,6 +7,7 @@
 //! - [`serve`]: the listener.
 
 mod admin;
+mod command;
 mod connection;
 mod controller;
 mod discovery;
@@ -15,5 +16,6 @@ mod queue;
 mod server;
 mod subsystem;
 
+pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use server::{Options, ServeError, Server, serve};
 pub use subsystem::{Hosts, Namespace, NamespaceError, Portal, Subsystem, Target};

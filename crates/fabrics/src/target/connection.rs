@@ -333,8 +333,16 @@ impl Connection {
         self.finish_command(slot, completion, data);
     }
 
+    /// A handler has answered a command.
+    pub(super) fn reply(&self, slot: u16, completion: Completion, data: Buffer) {
+        if !self.ended.get() {
+            self.finish_command(slot, completion, data);
+            self.ready.notify();
+        }
+    }
+
     /// Appends a command's data and completion to the batch.
-    pub(super) fn finish_command(&self, slot: u16, completion: Completion, data: Buffer) {
+    fn finish_command(&self, slot: u16, completion: Completion, data: Buffer) {
         let mut state = self.state.borrow_mut();
         let State { protocol, out, slots } = &mut *state;
         let Some(command) = slots[usize::from(slot)].command.take() else {

@@ -10,6 +10,7 @@ use protocols::nvme::dsm::decode_ranges;
 use protocols::nvme::{Command, NvmOpcode, SglDescriptor, Status};
 use reactor::{Buffer, spawn};
 
+use super::command::{Call, CommandHandler, HostIdentity, Reply};
 use super::connection::{Connection, SharedController};
 use super::queue::{Answer, TRANSFER_LIMIT_BYTES};
 use super::subsystem::Subsystem;
@@ -22,6 +23,8 @@ pub(super) struct IoQueue {
     subsystem: Arc<Subsystem>,
     controller: SharedController,
     qid: u16,
+    /// Takes all commands, where the subsystem is not one of block devices.
+    handler: Option<Rc<dyn CommandHandler>>,
     channels: RefCell<Channels>,
 }
 
@@ -32,18 +35,33 @@ struct Channels {
 }
 
 impl IoQueue {
-    pub(super) fn new(subsystem: Arc<Subsystem>, controller: SharedController, qid: u16) -> Rc<Self> {
-        Rc::new(Self {
+    /// `None` if the subsystem's handlers do not want this host.
+    pub(super) fn new(subsystem: Arc<Subsystem>, controller: SharedController, qid: u16) -> Option<Rc<Self>> {
+        let handler = match subsystem.commands() {
+            None => None,
+            Some(open) => {
+                let host = HostIdentity {
+                    nqn: controller.host_nqn.clone(),
+                    id: controller.host_id,
+                };
+                Some(open(&host)?)
+            }
+        };
+        Some(Rc::new(Self {
             subsystem,
             controller,
             qid,
+            handler,
             channels: RefCell::default(),
-        })
+        }))
     }
 
     /// The connection is gone: the queue's number is free again.
     pub(super) fn end(&self) {
         self.controller.remove_io_queue(self.qid);
+        if let Some(handler) = &self.handler {
+            handler.closed();
+        }
     }
 
     /// The channel of a namespace, opened on first use; closed channels go when namespaces change.
@@ -72,6 +90,19 @@ impl IoQueue {
 
     /// Starts a command whose data, if the host sends any, has come.
     pub(super) fn execute(&self, connection: &Connection, slot: u16, command: &Command, data: Buffer) {
+        if let Some(handler) = &self.handler {
+            let room_bytes = match command.sgl() {
+                SglDescriptor::Transport { length } => (length as usize).min(TRANSFER_LIMIT_BYTES),
+                _ => 0,
+            };
+            let reply = Reply::new(connection.own(), slot);
+            return handler.submit(Call {
+                command: *command,
+                data,
+                room_bytes,
+                reply,
+            });
+        }
         let refuse = |status| connection.answer(slot, Answer::refuse(status));
         let Some(opcode) = command.nvm_opcode() else {
             return refuse(Status::INVALID_COMMAND_OPCODE);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bdev::BlockDevice;
 use protocols::nvme::Nqn;
 
+use super::command::OpenCommands;
 use super::controller::Controller;
 
 /// The largest namespace identifier served (NN in Identify Controller).
@@ -62,6 +63,7 @@ pub struct Subsystem {
     serial: String,
     model: String,
     hosts: Mutex<Hosts>,
+    commands: Option<OpenCommands>,
     namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
     /// Grows with each change of the namespaces, so that queues notice without a lock.
     version: AtomicU64,
@@ -81,15 +83,30 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Subsystem {
     /// A subsystem without namespaces. `serial` is cut to 20 bytes and `model` to 40, as Identify has it.
     pub fn new(nqn: Nqn, serial: &str, model: &str, hosts: Hosts) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::make(nqn, serial, model, hosts, None))
+    }
+
+    fn make(nqn: Nqn, serial: &str, model: &str, hosts: Hosts, commands: Option<OpenCommands>) -> Self {
+        Self {
             nqn,
             serial: serial.to_owned(),
             model: model.to_owned(),
             hosts: Mutex::new(hosts),
+            commands,
             namespaces: Mutex::default(),
             version: AtomicU64::new(1),
             controllers: Mutex::default(),
-        })
+        }
+    }
+
+    pub(super) fn commands(&self) -> Option<&OpenCommands> {
+        self.commands.as_ref()
+    }
+
+    /// A subsystem whose I/O commands are all given to handlers that `open` makes, one for each queue: what
+    /// peers speak to each other. A host for which it makes none is refused.
+    pub fn with_commands(nqn: Nqn, serial: &str, model: &str, open: OpenCommands) -> Arc<Self> {
+        Arc::new(Self::make(nqn, serial, model, Hosts::Any, Some(open)))
     }
 
     /// Its name.

@@ -124,8 +124,11 @@ fn io_queue(
         return invalid(InvalidParameter::QID);
     }
     let cntlid = controller.cntlid;
+    let Some(queue) = IoQueue::new(subsystem, controller.clone(), connect.qid) else {
+        controller.remove_io_queue(connect.qid);
+        return Answer::refuse(Status::CONNECT_INVALID_HOST);
+    };
     connection.resize(u32::from(connect.sqsize) + 1, QueueKind::Io);
-    let queue = IoQueue::new(subsystem, controller, connect.qid);
     connection.queue().connected(Queue::Io(queue), connect.sqsize);
     Answer {
         completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),
