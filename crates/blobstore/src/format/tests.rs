@@ -159,9 +159,9 @@ proptest! {
 
     /// Any flipped bit of a sealed page is noticed.
     #[test]
-    fn damage_is_noticed(byte in 0..PAGE_BYTES, bit in 0..8) {
+    fn damage_is_noticed(byte in 0..PAGE_BYTES, bit in 0u32..8) {
         let mut page = example().encode(0);
-        page[byte] ^= 1 << bit;
+        page[byte] ^= 1u8 << bit;
         prop_assert!(Superblock::decode(&page, 0).is_err());
     }
 
