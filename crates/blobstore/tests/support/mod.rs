@@ -77,7 +77,8 @@ impl Channel for DiskChannel {
                 }
                 (Operation::Flush, data) => (file.sync_data().await, data),
                 (Operation::WriteZeroes { .. } | Operation::Deallocate, data) => {
-                    (file.punch_hole(offset, length).await, data)
+                    // That future keeps its zeros within itself: too long to be moved with each request.
+                    (Box::pin(file.punch_hole(offset, length)).await, data)
                 }
                 (_, data) => {
                     request.data = data;
