@@ -4,14 +4,15 @@ use std::rc::Rc;
 
 use bdev::{Channel, ChannelExt, Completion, Data, IoError, Operation, Pending, request};
 use foundation::{BlockCount, Lba};
+use reactor::buffer::BUFFER_BYTES_MAX;
 use reactor::{Buffer, BufferPool};
 
 use crate::format::{PAGE_BYTES, Page};
 
 /// Metadata and zeros have buffers of their own: whoever holds the reactor's while it waits for a commit must not
-/// keep that commit from getting one.
-const POOL_BYTES: usize = 12 << 20;
-const ZEROS_BYTES: usize = 256 << 10;
+/// keep that commit from getting one. Two sizes are used, a page and the longest, each with one region of the pool.
+const POOL_BYTES: usize = 8 << 20;
+const ZEROS_BYTES: usize = BUFFER_BYTES_MAX;
 /// Requests that one operation of ours keeps in flight.
 const IN_FLIGHT_MAX: usize = 32;
 
@@ -60,11 +61,11 @@ impl PageIo {
 
     /// Reads consecutive pages, at most 256.
     pub(crate) async fn read(&self, page: u64, pages: usize) -> Result<Buffer, IoError> {
-        let buffer = self
-            .pool
-            .allocate(pages * PAGE_BYTES)
-            .await
-            .map_err(|_| IoError::Exhausted)?;
+        let bytes = pages * PAGE_BYTES;
+        assert!((1..=BUFFER_BYTES_MAX).contains(&bytes), "a read of {pages} pages");
+        let size = if pages == 1 { PAGE_BYTES } else { BUFFER_BYTES_MAX };
+        let mut buffer = self.pool.allocate(size).await.map_err(|_| IoError::Exhausted)?;
+        buffer.truncate(bytes);
         let completion = self
             .start(Operation::Read, page, pages as u64, Data::Into(buffer))
             .await;
