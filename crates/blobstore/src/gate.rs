@@ -1,0 +1,114 @@
+//! Requests in flight on a blob, and keeping others out while it is resized or deleted.
+//!
+//! Requests on different ranges run beside each other and only count themselves. Resize, delete and giving space
+//! back wait until none is in flight and hold later ones back meanwhile, because a cluster may get a new
+//! owner only when no request of the old one can reach it any more.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bdev::{Completion, Sink, Token};
+use reactor::sync::Notify;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Gate {
+    shared: Cell<u32>,
+    exclusive: Cell<bool>,
+    exclusive_waiting: Cell<u32>,
+    changed: Notify,
+    /// Callers' tokens of requests that went straight to the device, by tag.
+    tokens: RefCell<Vec<Option<Token>>>,
+    free_tags: RefCell<Vec<u32>>,
+}
+
+/// One request in flight.
+pub(crate) struct Shared(Rc<Gate>);
+
+/// Nothing else in flight.
+pub(crate) struct Exclusive(Rc<Gate>);
+
+struct Waiting<'a>(&'a Cell<u32>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Gate {
+    /// Whether a request may start now.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        !self.exclusive.get() && self.exclusive_waiting.get() == 0
+    }
+
+    /// Waits for its turn and counts a request in.
+    pub(crate) async fn enter(self: &Rc<Self>) -> Shared {
+        self.changed.until(|| self.is_open()).await;
+        self.shared.set(self.shared.get() + 1);
+        Shared(self.clone())
+    }
+
+    /// Waits until nothing is in flight and keeps others out.
+    pub(crate) async fn enter_exclusive(self: &Rc<Self>) -> Exclusive {
+        self.exclusive_waiting.set(self.exclusive_waiting.get() + 1);
+        let waiting = Waiting(&self.exclusive_waiting);
+        self.changed
+            .until(|| self.shared.get() == 0 && !self.exclusive.get())
+            .await;
+        drop(waiting);
+        self.exclusive.set(true);
+        Exclusive(self.clone())
+    }
+
+    /// Counts a request in and keeps its token; the new one is completed by the device.
+    #[inline]
+    pub(crate) fn pass(self: &Rc<Self>, token: Token) -> Token {
+        self.shared.set(self.shared.get() + 1);
+        let tag = match self.free_tags.borrow_mut().pop() {
+            Some(tag) => {
+                self.tokens.borrow_mut()[tag as usize] = Some(token);
+                tag
+            }
+            None => {
+                let mut tokens = self.tokens.borrow_mut();
+                tokens.push(Some(token));
+                tokens.len() as u32 - 1
+            }
+        };
+        Token::new(self.clone(), u64::from(tag))
+    }
+
+    fn leave(&self) {
+        self.shared.set(self.shared.get() - 1);
+        if self.shared.get() == 0 && self.exclusive_waiting.get() > 0 {
+            self.changed.notify();
+        }
+    }
+}
+
+impl Sink for Gate {
+    #[inline]
+    fn complete(&self, tag: u64, completion: Completion) {
+        let token = self.tokens.borrow_mut()[tag as usize]
+            .take()
+            .expect("a token is completed once");
+        self.free_tags.borrow_mut().push(tag as u32);
+        self.leave();
+        token.complete(completion.status, completion.data);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        self.0.exclusive.set(false);
+        self.0.changed.notify();
+    }
+}

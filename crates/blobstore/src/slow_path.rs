@@ -1,0 +1,242 @@
+//! Requests that need more than an address: first writes, ranges in several pieces, giving space back.
+//!
+//! *First write of a cluster.* A cluster is taken (on [`crate::clusters`] see which), the part of it that the write
+//! does not cover is zeroed beside the write, and only when all of that has ended does the map name the
+//! cluster, in memory. The next commit flushes before it writes that map. So no crash shows a reader
+//! what an earlier owner left: either nothing names the cluster, or its zeros are durable.
+
+use std::rc::Rc;
+
+use bdev::{Data, IoError, Operation};
+use foundation::{BlockCount, Lba};
+use reactor::{Buffer, BufferMut};
+
+use crate::channel::BlobChannel;
+use crate::cluster_map;
+use crate::clusters::Taken;
+use crate::format::PAGE_BYTES;
+use crate::page_io::finish;
+use crate::store::{BlobState, Store};
+
+/// Serves a request that moves or removes bytes, once the blob lets it in.
+pub(crate) async fn serve(
+    channel: &BlobChannel,
+    operation: Operation,
+    lba: Lba,
+    blocks: BlockCount,
+    data: Data,
+) -> (Result<(), IoError>, Data) {
+    let (store, blob) = (&channel.store, &channel.blob);
+    let gives_back = matches!(
+        operation,
+        Operation::Deallocate | Operation::WriteZeroes { deallocate: true, .. }
+    );
+    let (mut shared, mut exclusive) = (None, None);
+    if gives_back {
+        exclusive = Some(blob.gate.enter_exclusive().await);
+    } else {
+        shared = Some(blob.gate.enter().await);
+    }
+    if let Err(error) = channel.check(operation, lba, blocks, &data) {
+        return (Err(error), data);
+    }
+    let (first, pages) = (lba.0, blocks.0);
+    let (mut status, data) = match (operation, data) {
+        (Operation::Read, Data::Into(buffer)) => {
+            let (status, buffer) = read(store, blob, first, buffer).await;
+            (status, Data::Into(buffer))
+        }
+        (Operation::Write { .. }, Data::From(buffer)) => {
+            (write(store, blob, first, &buffer).await, Data::From(buffer))
+        }
+        (Operation::Compare, Data::From(buffer)) => {
+            (compare(store, blob, first, &buffer).await, Data::From(buffer))
+        }
+        (_, data) if gives_back => (give_back(store, blob, first, pages).await, data),
+        (_, data) => (zero(store, blob, first, pages).await, data),
+    };
+    // Nobody's way is barred while the store is made durable.
+    drop((shared.take(), exclusive.take()));
+    let fua = matches!(
+        operation,
+        Operation::Write { fua: true } | Operation::WriteZeroes { fua: true, .. }
+    );
+    if fua && status.is_ok() {
+        status = store.sync().await.map_err(|error| error.status());
+    }
+    (status, data)
+}
+
+async fn read(
+    store: &Rc<Store>,
+    blob: &BlobState,
+    first: u64,
+    mut buffer: BufferMut,
+) -> (Result<(), IoError>, BufferMut) {
+    let mut whole = BufferMut::empty();
+    let mut status = Ok(());
+    let mut page = first;
+    while !buffer.is_empty() {
+        let piece = store.piece(blob, page, (buffer.len() / PAGE_BYTES) as u64);
+        let mut part = buffer.split_to(piece.pages as usize * PAGE_BYTES);
+        page += piece.pages;
+        match piece.device_page {
+            None => part.fill(0),
+            Some(device_page) => {
+                let completion = store
+                    .io
+                    .start(Operation::Read, device_page, piece.pages, Data::Into(part))
+                    .await;
+                status = status.and(completion.status);
+                part = match completion.data {
+                    Data::Into(part) => part,
+                    // An aborted request has lost its buffer, and with it the whole.
+                    _ => return (status.and(Err(IoError::Aborted)), BufferMut::empty()),
+                };
+            }
+        }
+        whole = whole.join(part).expect("the parts come from one buffer");
+    }
+    (status, whole)
+}
+
+/// Writes every part of the buffer to its cluster. All that needs no new cluster is in flight together.
+async fn write(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, buffer: &Buffer) -> Result<(), IoError> {
+    let pages = (buffer.len() / PAGE_BYTES) as u64;
+    let cluster_pages = store.cluster_pages();
+    let mut pending = Vec::new();
+    let mut status = Ok(());
+    let mut done = 0;
+    while done < pages && status.is_ok() {
+        let page = first + done;
+        let mut piece = store.piece(blob, page, pages - done);
+        if piece.device_page.is_none() {
+            piece.pages = piece.pages.min(cluster_pages - page % cluster_pages);
+        }
+        let start = done as usize * PAGE_BYTES;
+        let part = buffer.slice(start..start + piece.pages as usize * PAGE_BYTES);
+        match piece.device_page {
+            Some(device_page) => {
+                let operation = Operation::Write { fua: false };
+                pending.push(
+                    store
+                        .io
+                        .start(operation, device_page, piece.pages, Data::From(part)),
+                );
+                done += piece.pages;
+            }
+            None => match first_write(store, blob, page, part).await {
+                Ok(true) => done += piece.pages,
+                Ok(false) => {}
+                Err(error) => status = Err(error),
+            },
+        }
+    }
+    status.and(finish(pending).await)
+}
+
+/// Writes into a cluster that the blob does not have yet. False if another write has brought it meanwhile.
+async fn first_write(
+    store: &Rc<Store>,
+    blob: &Rc<BlobState>,
+    page: u64,
+    part: Buffer,
+) -> Result<bool, IoError> {
+    let cluster_index = page / store.cluster_pages();
+    if blob.allocating.borrow().contains(&cluster_index) {
+        let is_over = || !blob.allocating.borrow().contains(&cluster_index);
+        blob.allocated.until(is_over).await;
+        return Ok(false);
+    }
+    store
+        .reserve_page(blob, cluster_map::page_index(cluster_index))
+        .map_err(|error| error.status())?;
+    blob.allocating.borrow_mut().insert(cluster_index);
+    let result = fill_cluster(store, blob, page, part).await;
+    blob.allocating.borrow_mut().remove(&cluster_index);
+    blob.allocated.notify();
+    result.map(|()| true)
+}
+
+async fn fill_cluster(
+    store: &Rc<Store>,
+    blob: &Rc<BlobState>,
+    page: u64,
+    part: Buffer,
+) -> Result<(), IoError> {
+    let Taken { cluster, zeros } = store.take_cluster().await?;
+    let cluster_pages = store.cluster_pages();
+    let start = u64::from(cluster) * cluster_pages;
+    let offset = page % cluster_pages;
+    let pages = (part.len() / PAGE_BYTES) as u64;
+    let write = Operation::Write { fua: false };
+    let data = store.io.start(write, start + offset, pages, Data::From(part));
+    let mut status = Ok(());
+    if !zeros {
+        let end = offset + pages;
+        let before = store.io.zero(start, offset, true).await;
+        let after = store.io.zero(start + end, cluster_pages - end, true).await;
+        status = before.and(after);
+    }
+    status = data.await.status.and(status);
+    if let Err(error) = status {
+        store.state.borrow_mut().clusters.give_back(cluster);
+        return Err(error);
+    }
+    let cluster_index = page / cluster_pages;
+    blob.map.borrow_mut().set(cluster_index, cluster);
+    store.mark_dirty(blob, cluster_map::page_index(cluster_index));
+    Ok(())
+}
+
+async fn compare(store: &Rc<Store>, blob: &BlobState, first: u64, buffer: &Buffer) -> Result<(), IoError> {
+    let pages = (buffer.len() / PAGE_BYTES) as u64;
+    let mut done = 0;
+    while done < pages {
+        let piece = store.piece(blob, first + done, pages - done);
+        let start = done as usize * PAGE_BYTES;
+        let part = buffer.slice(start..start + piece.pages as usize * PAGE_BYTES);
+        match piece.device_page {
+            None if part.iter().any(|&byte| byte != 0) => return Err(IoError::Mismatch),
+            None => {}
+            Some(device_page) => {
+                store
+                    .io
+                    .start(Operation::Compare, device_page, piece.pages, Data::From(part))
+                    .await
+                    .status?;
+            }
+        }
+        done += piece.pages;
+    }
+    Ok(())
+}
+
+/// Makes what is allocated of the range read zeros, in place.
+pub(crate) async fn zero(store: &Rc<Store>, blob: &BlobState, first: u64, pages: u64) -> Result<(), IoError> {
+    let mut done = 0;
+    while done < pages {
+        let piece = store.piece(blob, first + done, pages - done);
+        if let Some(device_page) = piece.device_page {
+            store.io.zero(device_page, piece.pages, false).await?;
+        }
+        done += piece.pages;
+    }
+    Ok(())
+}
+
+/// Gives whole clusters of the range back and makes the rest of it read zeros. Nothing else is in flight.
+async fn give_back(store: &Rc<Store>, blob: &BlobState, first: u64, pages: u64) -> Result<(), IoError> {
+    store.check_running().map_err(|error| error.status())?;
+    let cluster_pages = store.cluster_pages();
+    let end = first + pages;
+    let (first_whole, end_whole) = (first.div_ceil(cluster_pages), end / cluster_pages);
+    if first_whole >= end_whole {
+        return zero(store, blob, first, pages).await;
+    }
+    let (whole_start, whole_end) = (first_whole * cluster_pages, end_whole * cluster_pages);
+    zero(store, blob, first, whole_start - first).await?;
+    zero(store, blob, whole_end, end - whole_end).await?;
+    store.unmap(blob, first_whole, end_whole);
+    Ok(())
+}

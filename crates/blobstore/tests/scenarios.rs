@@ -1,0 +1,317 @@
+//! Proves: a full device loses nothing and deleted space comes back; damage to one blob is named and leaves the others
+//! usable; foreign contents and newer versions are told apart and kept; requests to allocated ranges complete inside
+//! `submit`; attributes keep their bounds; a failed sync stops changes.
+
+mod support;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bdev::memory::MemoryDevice;
+use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, Operation, request};
+use blobstore::{ATTRIBUTES_BYTES_MAX, BlobId, Blobstore, Error, FormatError, FormatOptions, OpenError};
+use foundation::{BlockCount, Lba};
+use reactor::BufferPool;
+use support::{DiskChannel, PAGE, World, sector_tags, tagged};
+
+const DISK_BYTES: u64 = 1 << 20;
+
+fn options() -> FormatOptions {
+    FormatOptions {
+        cluster_bytes: 4 * PAGE as u32,
+        blob_pages_max: Some(24),
+        ..FormatOptions::default()
+    }
+}
+
+fn disk() -> Rc<dyn Channel> {
+    DiskChannel::open(DISK_BYTES, 4096)
+}
+
+async fn tag_at(blob: &blobstore::Blob, page: u64) -> Result<u64, IoError> {
+    let buffer = BufferPool::current().try_allocate(PAGE).unwrap();
+    let (status, buffer) = blob.read(page, buffer).await;
+    status.map(|()| sector_tags(&buffer)[0])
+}
+
+#[test]
+fn a_full_device_loses_nothing_and_deleted_space_comes_back() {
+    World::new(1).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let (kept, full) = (store.create(4).unwrap(), store.create(4000).unwrap());
+        kept.write(0, tagged(&[7])).await.unwrap();
+        let free = u64::from(store.describe().free_clusters);
+        for cluster in 0..free {
+            full.write(cluster * 4, tagged(&[100 + cluster])).await.unwrap();
+        }
+        assert_eq!(full.write(free * 4, tagged(&[1])).await, Err(IoError::NoSpace));
+        store.sync().await.unwrap();
+        for cluster in 0..free {
+            assert_eq!(tag_at(&full, cluster * 4).await, Ok(100 + cluster));
+        }
+        store.delete(full.id()).await.unwrap();
+        assert_eq!(full.write(0, tagged(&[1])).await, Err(IoError::Gone));
+        // Without a sync by us: a first write makes the deletion durable when it needs the space.
+        let again = store.create(4000).unwrap();
+        for cluster in 0..free {
+            again.write(cluster * 4 + 1, tagged(&[1])).await.unwrap();
+            assert_eq!(tag_at(&again, cluster * 4).await, Ok(0));
+        }
+        assert_eq!(tag_at(&kept, 0).await, Ok(7));
+        store.check().unwrap();
+    });
+}
+
+#[test]
+fn a_damaged_page_is_named_and_the_other_blobs_go_on() {
+    let world = World::new(2);
+    world.process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        for tag in [1, 2, 3] {
+            let blob = store.create(40).unwrap();
+            blob.write(0, tagged(&[tag])).await.unwrap();
+            blob.set_attribute("who", &[tag as u8]).unwrap();
+        }
+        store.sync().await.unwrap();
+    });
+    let page = find_root_page(&world, 2);
+    world.disk().damage(page * PAGE as u64 + 130, b"x");
+    world.process(move || async move {
+        let store = Blobstore::open(disk()).await.unwrap();
+        assert_eq!(store.blobs(), [BlobId(1), BlobId(3)]);
+        let text = store.blob(BlobId(2)).err().unwrap().to_string();
+        let start = format!(
+            "blob 2 cannot be used: its metadata page 0 (device page {page}) is damaged: its checksum"
+        );
+        assert!(text.starts_with(&start), "{text}");
+        assert!(
+            text.ends_with("delete the blob and restore it from another copy"),
+            "{text}"
+        );
+        assert!(store.describe().quarantined_clusters > 0);
+        let (first, third) = (store.blob(BlobId(1)).unwrap(), store.blob(BlobId(3)).unwrap());
+        assert_eq!((tag_at(&first, 0).await, tag_at(&third, 0).await), (Ok(1), Ok(3)));
+        // No new cluster may come from what the damaged blob may own.
+        for cluster in 1..10 {
+            let _ = first.write(cluster * 4, tagged(&[9])).await;
+        }
+        store.check().unwrap();
+        store.delete(BlobId(2)).await.unwrap();
+        store.sync().await.unwrap();
+        assert_eq!(store.describe().quarantined_clusters, 0);
+        drop(store);
+        let store = Blobstore::open(disk()).await.unwrap();
+        assert_eq!(store.describe().damaged, Vec::new());
+        assert_eq!(store.blob(BlobId(2)).err(), Some(Error::NoSuchBlob(BlobId(2))));
+        store.check().unwrap();
+    });
+}
+
+/// The page on the disk that holds the newest root of a blob: offsets as in the format's tables.
+fn find_root_page(world: &World, blob: u64) -> u64 {
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    (2..54)
+        .map(|page| (page, world.disk().read(page * PAGE as u64, PAGE)))
+        .filter(|(_, bytes)| bytes[6] == 3 && number(&bytes[48..56]) == blob)
+        .max_by_key(|(_, bytes)| number(&bytes[24..32]))
+        .unwrap()
+        .0
+}
+
+#[test]
+fn a_damaged_superblock_or_table_has_a_second_copy() {
+    let world = World::new(3);
+    world.process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        store.create(40).unwrap().write(5, tagged(&[5])).await.unwrap();
+        store.sync().await.unwrap();
+    });
+    let superblock = world.disk().read(0, PAGE);
+    let table = u32::from_le_bytes(superblock[256..260].try_into().unwrap());
+    world.disk().damage(100, b"damage");
+    world
+        .disk()
+        .damage(u64::from(table) * PAGE as u64 + 100, b"damage");
+    for expected in [2, 0] {
+        world.process(move || async move {
+            let store = Blobstore::open(disk()).await.unwrap();
+            assert_eq!(store.describe().bad_copies, expected);
+            assert_eq!(tag_at(&store.blob(BlobId(1)).unwrap(), 5).await, Ok(5));
+            store.sync().await.unwrap();
+        });
+    }
+    world.disk().damage(10, b"damage");
+    world.disk().damage(PAGE as u64 + 10, b"damage");
+    world.process(|| async {
+        let error = Blobstore::open(disk()).await.err().unwrap();
+        assert!(matches!(error, OpenError::Superblocks(_)), "{error}");
+    });
+}
+
+#[test]
+fn what_is_on_a_device_is_said_and_kept() {
+    let world = World::new(4);
+    world.process(|| async {
+        assert!(matches!(
+            Blobstore::open(disk()).await.err(),
+            Some(OpenError::Blank)
+        ));
+    });
+    world.disk().damage(1080, b"another file system");
+    world.process(|| async {
+        let error = Blobstore::open(disk()).await.err().unwrap().to_string();
+        assert!(error.contains("neither zeros nor a Redhare blobstore"), "{error}");
+        let error = Blobstore::format(disk(), &options()).await.err().unwrap();
+        assert!(matches!(error, FormatError::Foreign { page: 0 }), "{error}");
+    });
+    assert_eq!(&world.disk().read(1080, 19), b"another file system");
+    world.process(|| async {
+        let force = FormatOptions {
+            force: true,
+            ..options()
+        };
+        drop(Blobstore::format(disk(), &force).await.unwrap());
+        let error = Blobstore::format(disk(), &options()).await.err().unwrap();
+        assert!(matches!(error, FormatError::InUse { version: 1 }), "{error}");
+    });
+    // A version of the future, its checksum right.
+    for address in 0..2 {
+        let mut page = world.disk().read(address * PAGE as u64, PAGE);
+        page[4] = 9;
+        page[12..16].fill(0);
+        let crc = foundation::checksum::crc32c(&page);
+        page[12..16].copy_from_slice(&crc.to_le_bytes());
+        world.disk().damage(address * PAGE as u64, &page);
+    }
+    world.process(|| async {
+        let error = Blobstore::open(disk()).await.err().unwrap().to_string();
+        assert!(
+            error.contains("format version 9, this program knows up to 1"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn requests_to_allocated_ranges_complete_inside_submit() {
+    World::new(5).process(|| async {
+        let device = MemoryDevice::new(512, BlockCount(DISK_BYTES / 512)).unwrap();
+        let store = Blobstore::format(device.open_channel().unwrap(), &options())
+            .await
+            .unwrap();
+        let blob = store.create(16).unwrap();
+        let channel = blob.channel();
+        blob.write(2, tagged(&[1, 2, 3, 4])).await.unwrap();
+        store.sync().await.unwrap();
+        let at_once = |operation, page, data| {
+            let (request, mut pending) = request(operation, Lba(page), BlockCount(1), data);
+            channel.submit(request);
+            pending.try_take().map(|completion| completion.status)
+        };
+        let write = Operation::Write { fua: true };
+        assert_eq!(at_once(write, 3, Data::From(tagged(&[9]))), Some(Ok(())));
+        let buffer = || Data::Into(BufferPool::current().try_allocate(PAGE).unwrap());
+        assert_eq!(at_once(Operation::Read, 3, buffer()), Some(Ok(())));
+        assert_eq!(at_once(Operation::Read, 12, buffer()), Some(Ok(())));
+        assert_eq!(
+            at_once(Operation::Compare, 3, Data::From(tagged(&[9]))),
+            Some(Ok(()))
+        );
+        assert_eq!(
+            at_once(Operation::Compare, 3, Data::From(tagged(&[8]))),
+            Some(Err(IoError::Mismatch))
+        );
+        assert_eq!(
+            at_once(Operation::Read, 16, buffer()),
+            Some(Err(IoError::OutOfRange))
+        );
+        assert_eq!(
+            at_once(Operation::Read, 1, Data::None),
+            Some(Err(IoError::Unaligned))
+        );
+        assert_eq!(at_once(write, 12, Data::From(tagged(&[9]))), None);
+        assert_eq!((tag_at(&blob, 3).await, tag_at(&blob, 5).await), (Ok(9), Ok(4)));
+    });
+}
+
+#[test]
+fn a_resize_waits_for_writes_and_holds_back_later_ones() {
+    World::new(6).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(8).unwrap();
+        blob.write(0, tagged(&[1; 8])).await.unwrap();
+        let (writer, ended) = (blob.clone(), Rc::new(Cell::new(false)));
+        let flag = ended.clone();
+        let early = reactor::spawn(async move {
+            writer.write(6, tagged(&[2])).await.unwrap();
+            flag.set(true);
+        });
+        reactor::yield_now().await;
+        let before = blob
+            .channel()
+            .read(Lba(0), BufferPool::current().try_allocate(PAGE).unwrap())
+            .await;
+        assert_eq!(before.0, Ok(()));
+        early.await;
+        blob.resize(5).await.unwrap();
+        assert!(ended.get());
+        assert_eq!(blob.write(6, tagged(&[3])).await, Err(IoError::OutOfRange));
+        blob.resize(8).await.unwrap();
+        assert_eq!((tag_at(&blob, 4).await, tag_at(&blob, 6).await), (Ok(1), Ok(0)));
+        assert_eq!(store.describe().blobs[0].clusters.len(), 2);
+    });
+}
+
+#[test]
+fn attributes_keep_their_bounds() {
+    World::new(7).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(0).unwrap();
+        assert!(matches!(
+            blob.set_attribute("", b""),
+            Err(Error::AttributeName { .. })
+        ));
+        assert!(matches!(
+            blob.set_attribute(&"n".repeat(65), b""),
+            Err(Error::AttributeName { .. })
+        ));
+        assert!(matches!(
+            blob.set_attribute("n", &[0; 4097]),
+            Err(Error::AttributeValue { .. })
+        ));
+        for name in ["a", "b", "c", "d"] {
+            blob.set_attribute(name, &[name.as_bytes()[0]; 4096]).unwrap();
+        }
+        let rest = ATTRIBUTES_BYTES_MAX - 4 * (4096 + 5) - 5;
+        let full = blob.set_attribute("e", &vec![1; rest + 1]).unwrap_err();
+        assert!(full.to_string().contains("the most are 18048"), "{full}");
+        blob.set_attribute("e", &vec![1; rest]).unwrap();
+        store.sync().await.unwrap();
+        drop((blob, store));
+        let store = Blobstore::open(disk()).await.unwrap();
+        let blob = store.blob(BlobId(1)).unwrap();
+        assert_eq!(blob.attribute_names(), ["a", "b", "c", "d", "e"]);
+        assert_eq!(blob.attribute("d"), Some(vec![b'd'; 4096]));
+        assert_eq!(blob.attribute("e"), Some(vec![1; rest]));
+        assert_eq!(blob.remove_attribute("a"), Ok(true));
+        assert_eq!(blob.remove_attribute("a"), Ok(false));
+        assert_eq!(blob.attribute("a"), None);
+    });
+}
+
+#[test]
+fn a_failed_sync_stops_changes_but_not_reads() {
+    let world = World::new(8);
+    let disk_handle = world.disk();
+    world.process(|| async move {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(8).unwrap();
+        blob.write(0, tagged(&[5])).await.unwrap();
+        disk_handle.fail_syncs(true);
+        assert_eq!(store.sync().await, Err(Error::Stopped(IoError::Media)));
+        disk_handle.fail_syncs(false);
+        assert_eq!(store.sync().await, Err(Error::Stopped(IoError::Media)));
+        assert_eq!(store.create(1).err(), Some(Error::Stopped(IoError::Media)));
+        assert_eq!(tag_at(&blob, 0).await, Ok(5));
+    });
+}
