@@ -315,7 +315,8 @@ pub struct JoinHandle<T> {
 impl<T> JoinHandle<T> {
     /// Ends the task at its present await point and drops all it owns. No effect once it has ended.
     pub fn abort(&self) {
-        context::with(|context| context.executor.kill(self.id));
+        // Where no reactor runs any more, neither does the task.
+        context::try_with(|context| context.executor.kill(self.id));
     }
 
     /// Whether the task has ended, by itself or by [`JoinHandle::abort`].

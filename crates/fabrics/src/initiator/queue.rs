@@ -29,6 +29,8 @@ pub struct CommandResult {
     pub completion: Option<Completion>,
     /// The command's buffer.
     pub data: Data,
+    /// How much data came from the target, in bytes.
+    pub received_bytes: usize,
 }
 
 impl CommandResult {
@@ -74,6 +76,7 @@ impl Completer {
 
 struct Outstanding {
     data: Data,
+    received_bytes: usize,
     completer: Completer,
 }
 
@@ -209,6 +212,7 @@ impl Queue {
             return completer.complete(CommandResult {
                 completion: None,
                 data,
+                received_bytes: 0,
             });
         }
         let mut state = self.state.borrow_mut();
@@ -248,12 +252,14 @@ impl Queue {
             command.completer.complete(CommandResult {
                 completion: None,
                 data: command.data,
+                received_bytes: 0,
             });
         }
         for command in waiting {
             command.completer.complete(CommandResult {
                 completion: None,
                 data: command.data,
+                received_bytes: 0,
             });
         }
         self.end.notify();
@@ -309,7 +315,12 @@ impl Queue {
     }
 
     fn complete(&self, ended: Option<Outstanding>, completion: Completion, digest_ok: bool) {
-        let Some(Outstanding { data, completer }) = ended else {
+        let Some(Outstanding {
+            data,
+            received_bytes,
+            completer,
+        }) = ended
+        else {
             return;
         };
         let completion = if digest_ok {
@@ -320,6 +331,7 @@ impl Queue {
         completer.complete(CommandResult {
             completion: Some(completion),
             data,
+            received_bytes,
         });
     }
 }
@@ -356,7 +368,11 @@ impl State {
                 }
             }
         }
-        self.commands[usize::from(cid)] = Some(Outstanding { data, completer });
+        self.commands[usize::from(cid)] = Some(Outstanding {
+            data,
+            received_bytes: 0,
+            completer,
+        });
     }
 
     fn push(&mut self, buffer: Buffer) {
@@ -370,11 +386,13 @@ impl State {
     fn fill(&mut self, cid: u16, offset: usize, bytes: &[u8]) {
         if let Some(Some(Outstanding {
             data: Data::Into(buffer),
+            received_bytes,
             ..
         })) = self.commands.get_mut(usize::from(cid))
         {
-            // The protocol core has checked that the range lies inside the expected length.
+            // The protocol core has checked that the range lies inside the expected length, and that it comes in order.
             buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
+            *received_bytes = offset + bytes.len();
         }
     }
 

@@ -247,7 +247,7 @@ impl SimulatedFile {
     pub(crate) async fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
         let mut at = offset;
         let end = (offset + length).min(self.length_bytes());
-        let zeros = [0; 64 * PAGE_BYTES];
+        let zeros = vec![0; 64 * PAGE_BYTES];
         while at < end {
             let part = (end - at).min(zeros.len() as u64);
             self.write_at(&zeros[..part as usize], at).await?;

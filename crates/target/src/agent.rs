@@ -1,0 +1,197 @@
+//! The node agent's way in: a unix socket, served by a thread of its own, so that no frame is parsed on a reactor.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use agentlink::{Decoder, FromTarget, ToTarget, encode};
+use foundation::Epoch;
+use reactor::mailbox::{MailboxSender, mailbox};
+use reactor::sync::channel;
+use reactor::{spawn, time};
+use volume::{Geometry, Incarnation, NodeId};
+
+use crate::node::{Node, from_chunk, to_config};
+
+/// Messages that wait on either side; an agent that takes none for longer is cut off.
+const QUEUE_MESSAGES: usize = 65_536;
+/// How often the agent hears how the disks stand.
+const DISKS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why the socket does not listen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for the node agent on {path}: {source}; is another target of this node running?")]
+pub struct AgentError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+enum FromThread {
+    Connected(mpsc::SyncSender<FromTarget>),
+    Message(ToTarget),
+}
+
+/// Listens for the node agent of `node`, whose target is reached at `address`.
+pub fn listen(node: &Rc<Node>, path: &Path, address: SocketAddr) -> Result<(), AgentError> {
+    let failed = |source| AgentError {
+        path: path.to_owned(),
+        source,
+    };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    let (sender, mut inbox) = mailbox(QUEUE_MESSAGES);
+    let thread = std::thread::Builder::new().name("agent-link".to_owned());
+    thread
+        .spawn(move || accept_agents(&listener, &sender))
+        .map_err(failed)?;
+    let weak = Rc::downgrade(node);
+    drop(spawn(async move {
+        while let Some(event) = inbox.recv().await {
+            let Some(node) = weak.upgrade() else { return };
+            match event {
+                FromThread::Connected(out) => connected(&node, address, out),
+                FromThread::Message(message) => handle(&node, message).await,
+            }
+        }
+    }));
+    Ok(())
+}
+
+fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTarget>) {
+    let (sender, mut receiver) = channel(QUEUE_MESSAGES);
+    // The queue is new and empty: the first message fits.
+    let _ = sender.try_send(node.hello(address));
+    drop(spawn(tell_disks(Rc::downgrade(node), sender.clone())));
+    node.set_agent(sender);
+    drop(spawn(async move {
+        while let Some(message) = receiver.recv().await {
+            // The writing thread is gone, or so far behind that the agent must connect again.
+            if out.try_send(message).is_err() {
+                return;
+            }
+        }
+    }));
+}
+
+async fn tell_disks(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+    loop {
+        time::sleep(DISKS_INTERVAL).await;
+        let Some(node) = node.upgrade() else { return };
+        if sender.try_send(FromTarget::Disks(node.disks())).is_err() {
+            return;
+        }
+    }
+}
+
+async fn handle(node: &Rc<Node>, message: ToTarget) {
+    match message {
+        ToTarget::Peers(peers) => {
+            let parsed = peers.into_iter().filter_map(|(node, address)| {
+                let address = address
+                    .parse()
+                    .map_err(|_| tracing::warn!(address, "a peer's address cannot be read"));
+                Some((NodeId(node), address.ok()?))
+            });
+            node.set_peers(parsed.collect());
+        }
+        ToTarget::CreateCopy {
+            chunk,
+            geometry,
+            disk,
+        } => {
+            let id = from_chunk(chunk);
+            let made = match Geometry::decode(&geometry) {
+                Ok(geometry) => node
+                    .create_copy(id, geometry, disk)
+                    .await
+                    .map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            node.tell(match made {
+                Ok(()) => FromTarget::CopyReady { chunk },
+                Err(why) => FromTarget::CopyFailed { chunk, why },
+            });
+        }
+        ToTarget::DeleteVolume { volume } => node.delete_volume(volume::VolumeNumber(volume)).await,
+        ToTarget::Configure { chunk, configuration } => {
+            let config = to_config(&configuration);
+            match config.validate() {
+                Ok(()) => node.configure(from_chunk(chunk), config),
+                Err(error) => {
+                    tracing::error!(?chunk, epoch = ?Epoch(configuration.epoch), %error, "a wrong configuration")
+                }
+            }
+        }
+        ToTarget::Ended {
+            node: ended,
+            incarnation,
+        } => node.ended(NodeId(ended), Incarnation(incarnation)),
+    }
+}
+
+/// One agent at a time: a newer one takes the place of the one before.
+fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else { continue };
+        let Ok(writer) = stream.try_clone() else { continue };
+        let (out, messages) = mpsc::sync_channel::<FromTarget>(QUEUE_MESSAGES);
+        if inbox.try_send(FromThread::Connected(out)).is_err() {
+            return;
+        }
+        let writing = std::thread::Builder::new().name("agent-link-out".to_owned());
+        if writing.spawn(move || write_messages(writer, &messages)).is_err() {
+            continue;
+        }
+        let inbox = inbox.clone();
+        let reading = std::thread::Builder::new().name("agent-link-in".to_owned());
+        drop(reading.spawn(move || read_messages(stream, &inbox)));
+    }
+}
+
+fn write_messages(mut stream: UnixStream, messages: &mpsc::Receiver<FromTarget>) {
+    let mut frame = Vec::new();
+    while let Ok(message) = messages.recv() {
+        frame.clear();
+        encode(&message, &mut frame);
+        if stream.write_all(&frame).is_err() {
+            return;
+        }
+    }
+    drop(stream.shutdown(std::net::Shutdown::Both));
+}
+
+fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
+    let mut decoder = Decoder::default();
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => decoder.push(&bytes[..count]),
+        }
+        loop {
+            match decoder.take::<ToTarget>() {
+                Ok(None) => break,
+                Ok(Some(message)) => {
+                    // A full inbox pushes back on the agent through its socket.
+                    let mut event = FromThread::Message(message);
+                    while let Err(back) = inbox.try_send(event) {
+                        event = back;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the node agent's frames cannot be read");
+                    drop(stream.shutdown(std::net::Shutdown::Both));
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The data plane of one node: what `redhare target` runs when it is part of a cluster.
+//!
+//! [`node::Node`] drives the replication core of the volume crate: it gives it messages from peers, requests from native
+//! clients and completions of disks, and does what the core puts out. It knows no master: a node agent
+//! connects over a unix socket ([`agent`]) and hands in configurations.
+
+pub mod agent;
+pub mod node;

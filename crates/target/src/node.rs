@@ -1,0 +1,572 @@
+//! One node's chunk copies and its part in replication.
+//!
+//! Everything happens on one reactor. Events from sockets, disks and the agent go into an inbox; `pump` feeds them to
+//! the core one after the other and carries out what the core puts out, in order. So the core is never entered
+//! twice, however a device completes.
+//!
+//! - `copies`: chunk copies as blobs, with their durable records.
+//! - `peers`: connections to the other nodes, and the commands they send us.
+//! - `native`: requests of native clients.
+
+mod copies;
+mod native;
+mod peers;
+mod persist;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentlink::{Chunk, Configuration, FromTarget};
+use bdev::{Completion, Data, Operation, Request, Sink, Token, TraceId};
+use fabrics::target::{CommandHandler, HostIdentity, OpenCommands, Subsystem};
+use foundation::{BlockCount, Epoch, Instant, Lba};
+use protocols::nvme::Nqn;
+use reactor::sync::{Notify, Sender};
+use reactor::{Buffer, spawn, time};
+use volume::{
+    BlockRange, ChunkConfig, ChunkId, ChunkIndex, ChunkOutput, ClusterId, DataToken, Geometry, Incarnation,
+    IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId, Settings,
+    VolumeNumber, WriteKind,
+};
+
+pub use copies::{CopyError, DiskConfig, DiskError};
+
+use copies::Copies;
+use native::Natives;
+use peers::Peers;
+
+/// Names of peer subsystems and of the hosts that nodes and clients are.
+pub mod names {
+    use volume::NodeId;
+
+    /// Before the node's identifier in its peer subsystem's name and in its own name as a host.
+    pub const NODE_PREFIX: &str = "nqn.2026-11.io.redhare:node:";
+    /// Before a native client's identifier.
+    pub const CLIENT_PREFIX: &str = "nqn.2026-11.io.redhare:client:";
+
+    /// The name of a node, as subsystem and as host.
+    pub fn of_node(node: NodeId) -> String {
+        format!("{NODE_PREFIX}{:032x}", node.0)
+    }
+
+    /// The node of such a name.
+    pub fn node_of(name: &str) -> Option<NodeId> {
+        let digits = name.strip_prefix(NODE_PREFIX)?;
+        u128::from_str_radix(digits, 16).ok().map(NodeId)
+    }
+}
+
+/// Who this node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The node.
+    pub node: NodeId,
+    /// This life of its target.
+    pub incarnation: Incarnation,
+}
+
+enum Event {
+    Message {
+        from: NodeId,
+        message: Message,
+        data: Option<Buffer>,
+    },
+    Request {
+        chunk: ChunkId,
+        request: volume::Request,
+        data: Option<Buffer>,
+    },
+    Local {
+        chunk: ChunkId,
+        io: IoToken,
+        succeeded: bool,
+        read: Option<Buffer>,
+    },
+    Persisted {
+        chunk: ChunkId,
+        token: PersistToken,
+    },
+    Cancel {
+        chunk: ChunkId,
+        request: RequestId,
+    },
+    Configured {
+        chunk: ChunkId,
+        config: ChunkConfig,
+    },
+    Ended {
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    Timeout,
+}
+
+/// A device request of the core's that has not completed.
+struct LocalIo {
+    chunk: ChunkId,
+    io: IoToken,
+    purpose: Option<ReadPurpose>,
+}
+
+/// See the module.
+pub struct Node {
+    identity: Identity,
+    own: std::rc::Weak<Node>,
+    core: RefCell<NodeCore>,
+    inbox: RefCell<VecDeque<Event>>,
+    pumping: Cell<bool>,
+    poke: Notify,
+    data: RefCell<BTreeMap<DataToken, Buffer>>,
+    next_token: Cell<u64>,
+    local: RefCell<slab::Slab<LocalIo>>,
+    copies: Copies,
+    peers: Peers,
+    natives: Natives,
+    agent: RefCell<Option<Sender<FromTarget>>>,
+}
+
+impl Node {
+    /// A node with the copies found on `disks`. Its target should listen already, since peers may answer at once.
+    pub async fn start(
+        identity: Identity,
+        disks: &[DiskConfig],
+        settings: Settings,
+    ) -> Result<Rc<Self>, DiskError> {
+        let copies = Copies::open(identity.cluster, disks).await?;
+        let mut core = NodeCore::new(time::now(), identity.node, identity.incarnation, settings);
+        for record in copies.records() {
+            core.add_copy(time::now(), record);
+        }
+        let node = Rc::new_cyclic(|own| Self {
+            identity,
+            own: own.clone(),
+            core: RefCell::new(core),
+            inbox: RefCell::default(),
+            pumping: Cell::new(false),
+            poke: Notify::new(),
+            data: RefCell::default(),
+            next_token: Cell::new(1),
+            local: RefCell::default(),
+            copies,
+            peers: Peers::new(identity),
+            natives: Natives::default(),
+            agent: RefCell::default(),
+        });
+        drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
+        drop(spawn(persist::run(Rc::downgrade(&node))));
+        Ok(node)
+    }
+
+    /// Who this is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The subsystem at which peers and native clients reach this node. The serial number is the incarnation, by
+    /// which the other side knows which life it is talking to.
+    pub fn subsystem(self: &Rc<Self>) -> Arc<Subsystem> {
+        thread_local! {
+            static NODES: RefCell<BTreeMap<NodeId, std::rc::Weak<Node>>> = const { RefCell::new(BTreeMap::new()) };
+        }
+        let id = self.identity.node;
+        NODES.with(|nodes| nodes.borrow_mut().insert(id, Rc::downgrade(self)));
+        // The factory is shared by all cores, and finds the node on the one where it lives.
+        let open: OpenCommands = Arc::new(move |host: &HostIdentity| {
+            let node = NODES.with(|nodes| nodes.borrow().get(&id).and_then(std::rc::Weak::upgrade))?;
+            node.handler_for(host)
+        });
+        let nqn: Nqn = names::of_node(id).parse().expect("node names are well-formed");
+        Subsystem::with_commands(
+            nqn,
+            &format!("{:016x}", self.identity.incarnation.0),
+            "Redhare node",
+            open,
+        )
+    }
+
+    fn handler_for(self: &Rc<Self>, host: &HostIdentity) -> Option<Rc<dyn CommandHandler>> {
+        if let Some(from) = names::node_of(&host.nqn) {
+            return Some(peers::handler(self, from));
+        }
+        if host.nqn.starts_with(names::CLIENT_PREFIX) {
+            return Some(native::handler(self, &host.id));
+        }
+        None
+    }
+
+    pub(crate) fn own(&self) -> Rc<Self> {
+        self.own.upgrade().expect("a node is alive while it works")
+    }
+
+    /// Where proposals and news go; replaces the agent before.
+    pub(crate) fn set_agent(&self, sender: Sender<FromTarget>) {
+        *self.agent.borrow_mut() = Some(sender);
+    }
+
+    pub(crate) fn tell(&self, message: FromTarget) {
+        if let Some(agent) = &*self.agent.borrow()
+            && agent.try_send(message).is_err()
+        {
+            tracing::warn!("the node agent does not take our messages");
+        }
+    }
+
+    /// The first thing an agent hears.
+    pub(crate) fn hello(&self, address: SocketAddr) -> FromTarget {
+        let copies = self
+            .copies
+            .records()
+            .into_iter()
+            .map(|record| (to_chunk(record.chunk), record.sealed.0));
+        FromTarget::Hello {
+            cluster: self.identity.cluster.0,
+            node: self.identity.node.0,
+            incarnation: self.identity.incarnation.0,
+            address: address.to_string(),
+            disks: self.copies.disks(),
+            copies: copies.collect(),
+        }
+    }
+
+    /// The disks as they stand.
+    pub fn disks(&self) -> Vec<agentlink::Disk> {
+        self.copies.disks()
+    }
+
+    /// Where the other nodes are.
+    pub fn set_peers(&self, peers: Vec<(NodeId, SocketAddr)>) {
+        self.peers.set_addresses(peers);
+    }
+
+    /// Makes a copy of a chunk, unless it is here.
+    pub async fn create_copy(&self, chunk: ChunkId, geometry: Geometry, disk: u128) -> Result<(), CopyError> {
+        if let Some(record) = self
+            .copies
+            .create(self.identity.cluster, chunk, geometry, disk)
+            .await?
+        {
+            self.core.borrow_mut().add_copy(time::now(), record);
+            self.pump();
+        }
+        Ok(())
+    }
+
+    /// Deletes every copy of a volume's chunks. Their members stay in the core until the next life, and answer
+    /// that their disk failed; nobody has a configuration that names them any more.
+    pub(crate) async fn delete_volume(&self, volume: VolumeNumber) {
+        self.copies.delete_volume(volume).await;
+    }
+
+    /// A committed configuration.
+    pub fn configure(&self, chunk: ChunkId, config: ChunkConfig) {
+        self.push(Event::Configured { chunk, config });
+    }
+
+    /// A life of a node has ended for certain.
+    pub(crate) fn ended(&self, node: NodeId, incarnation: Incarnation) {
+        self.push(Event::Ended { node, incarnation });
+    }
+
+    fn push(&self, event: Event) {
+        self.inbox.borrow_mut().push_back(event);
+        self.pump();
+    }
+
+    fn keep(&self, data: Option<Buffer>) -> Option<DataToken> {
+        let data = data?;
+        let token = DataToken(self.next_token.get());
+        self.next_token.set(token.0 + 1);
+        self.data.borrow_mut().insert(token, data);
+        Some(token)
+    }
+
+    fn pump(&self) {
+        if self.pumping.replace(true) {
+            return;
+        }
+        loop {
+            let event = self.inbox.borrow_mut().pop_front();
+            if let Some(event) = event {
+                self.feed(event);
+            }
+            let output = self.core.borrow_mut().poll_output();
+            match output {
+                Some(output) => self.carry_out(output),
+                None if self.inbox.borrow().is_empty() => break,
+                None => {}
+            }
+        }
+        self.pumping.set(false);
+        self.poke.notify();
+    }
+
+    fn feed(&self, event: Event) {
+        let now = time::now();
+        match event {
+            Event::Message { from, message, data } => {
+                let data = self.keep(data);
+                self.core.borrow_mut().handle_message(now, from, message, data);
+            }
+            Event::Request {
+                chunk,
+                mut request,
+                data,
+            } => {
+                if let volume::Operation::Write { data: token, .. } = &mut request.operation {
+                    *token = self.keep(data);
+                }
+                self.core.borrow_mut().handle_request(now, chunk, request);
+            }
+            Event::Local {
+                chunk,
+                io,
+                succeeded,
+                read,
+            } => {
+                let read = self.keep(read);
+                self.core
+                    .borrow_mut()
+                    .handle_local(now, chunk, io, succeeded, read);
+            }
+            Event::Persisted { chunk, token } => {
+                self.core.borrow_mut().handle_persisted(now, chunk, token);
+            }
+            Event::Cancel { chunk, request } => {
+                self.core.borrow_mut().handle_cancel(now, chunk, request);
+            }
+            Event::Configured { chunk, config } => {
+                self.core.borrow_mut().handle_configuration(now, chunk, &config);
+            }
+            Event::Ended { node, incarnation } => {
+                self.core
+                    .borrow_mut()
+                    .handle_incarnation_ended(now, node, incarnation);
+            }
+            Event::Timeout => self.core.borrow_mut().handle_timeout(now),
+        }
+    }
+
+    fn carry_out(&self, ChunkOutput { chunk, output }: ChunkOutput) {
+        let place = || chunk.expect("outputs of this kind belong to a chunk");
+        match output {
+            Output::Persist { token, delta } => self.copies.note(place(), token, &delta),
+            Output::LocalWrite {
+                io,
+                range,
+                kind,
+                data,
+                force_unit_access,
+            } => {
+                let operation = match kind {
+                    WriteKind::Data => Operation::Write {
+                        fua: force_unit_access,
+                    },
+                    WriteKind::Zeroes => Operation::WriteZeroes {
+                        deallocate: false,
+                        fua: force_unit_access,
+                    },
+                    WriteKind::Deallocate => Operation::WriteZeroes {
+                        deallocate: true,
+                        fua: force_unit_access,
+                    },
+                };
+                let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
+                let local = LocalIo {
+                    chunk: place(),
+                    io,
+                    purpose: None,
+                };
+                self.submit(
+                    local,
+                    operation,
+                    Some(range),
+                    bytes.map_or(Data::None, Data::From),
+                );
+            }
+            Output::LocalRead { io, range, purpose } => {
+                let local = LocalIo {
+                    chunk: place(),
+                    io,
+                    purpose: Some(purpose),
+                };
+                self.read(local, range);
+            }
+            Output::LocalFlush { io } => {
+                let local = LocalIo {
+                    chunk: place(),
+                    io,
+                    purpose: None,
+                };
+                self.submit(local, Operation::Flush, None, Data::None);
+            }
+            Output::Send { to, message, data } => {
+                let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
+                self.peers.send(self, to, message, data);
+            }
+            Output::Complete { request, status } => self.natives.complete(request, status),
+            Output::Release { data } => {
+                self.data.borrow_mut().remove(&data);
+            }
+            Output::Propose { expected, config } => self.tell(FromTarget::Propose {
+                chunk: to_chunk(place()),
+                expected: expected.0,
+                configuration: from_config(&config),
+            }),
+            Output::Failed => {
+                tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
+            }
+        }
+    }
+
+    fn read(&self, local: LocalIo, range: BlockRange) {
+        let length = range.count as usize * copies::BLOCK_BYTES;
+        match reactor::BufferPool::current().try_allocate(length) {
+            Ok(buffer) => self.submit(local, Operation::Read, Some(range), Data::Into(buffer)),
+            Err(_) => {
+                let node = self.own();
+                drop(spawn(async move {
+                    let pool = reactor::BufferPool::current();
+                    let data = pool.allocate(length).await.map_or(Data::None, Data::Into);
+                    node.submit(local, Operation::Read, Some(range), data);
+                }));
+            }
+        }
+    }
+
+    fn submit(&self, local: LocalIo, operation: Operation, range: Option<BlockRange>, data: Data) {
+        let Some(channel) = self.copies.channel(local.chunk) else {
+            let LocalIo { chunk, io, .. } = local;
+            self.inbox.borrow_mut().push_back(Event::Local {
+                chunk,
+                io,
+                succeeded: false,
+                read: None,
+            });
+            return self.pump();
+        };
+        let (lba, blocks) = match range {
+            Some(range) => (
+                Lba(u64::from(range.start) + copies::HEAD_BLOCKS),
+                BlockCount(range.count.into()),
+            ),
+            None => (Lba(0), BlockCount(0)),
+        };
+        let tag = self.local.borrow_mut().insert(local) as u64;
+        let token = Token::new(self.own(), tag);
+        let (metadata, fence, trace) = (Data::None, None, TraceId::default());
+        channel.submit(Request {
+            operation,
+            lba,
+            blocks,
+            data,
+            metadata,
+            fence,
+            trace,
+            token,
+        });
+    }
+
+    pub(crate) fn persisted(&self, chunk: ChunkId, token: PersistToken) {
+        self.push(Event::Persisted { chunk, token });
+    }
+}
+
+impl Sink for Node {
+    /// A disk has answered, perhaps inside `submit`.
+    fn complete(&self, tag: u64, completion: Completion) {
+        let LocalIo { chunk, io, purpose } = self.local.borrow_mut().remove(tag as usize);
+        let succeeded = completion.status.is_ok();
+        if let Err(error) = completion.status {
+            tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
+        }
+        let mut read = None;
+        if let Data::Into(buffer) = completion.data {
+            match purpose {
+                Some(ReadPurpose::Request(request)) => self.natives.filled(request, buffer.freeze()),
+                _ => read = Some(buffer.freeze()),
+            }
+        }
+        self.push(Event::Local {
+            chunk,
+            io,
+            succeeded,
+            read: read.filter(|_| succeeded),
+        });
+    }
+}
+
+/// Gives the core its time. A poke only says that the next time may be earlier than it was, so a busy node looks at
+/// most once in `slack`.
+async fn keep_time(weak: std::rc::Weak<Node>, slack: Duration) {
+    loop {
+        let Some(node) = weak.upgrade() else { return };
+        let poked = node.poke.changed();
+        let next = node.core.borrow().next_timeout();
+        let now = time::now();
+        match next {
+            Some(at) if at <= now => {
+                drop(poked);
+                node.push(Event::Timeout);
+                drop(node);
+                time::sleep(slack / 4).await;
+            }
+            Some(at) => {
+                if time::timeout(at - now, poked).await.is_ok() {
+                    time::sleep(slack.min(remaining(at))).await;
+                }
+            }
+            None => poked.await,
+        }
+    }
+}
+
+fn remaining(at: Instant) -> Duration {
+    at - time::now()
+}
+
+fn to_chunk(chunk: ChunkId) -> Chunk {
+    Chunk {
+        volume: chunk.volume.0,
+        index: chunk.index.0,
+    }
+}
+
+/// The volume crate's name of a chunk.
+pub fn from_chunk(chunk: Chunk) -> ChunkId {
+    ChunkId {
+        volume: VolumeNumber(chunk.volume),
+        index: ChunkIndex(chunk.index),
+    }
+}
+
+fn from_config(config: &ChunkConfig) -> Configuration {
+    let members = config
+        .members
+        .iter()
+        .map(|member| (member.node.0, member.incarnation.0))
+        .collect();
+    Configuration {
+        epoch: config.epoch.0,
+        write_node: config.write_node.0,
+        members,
+    }
+}
+
+/// The volume crate's form of a configuration.
+pub fn to_config(configuration: &Configuration) -> ChunkConfig {
+    let member = |&(node, incarnation): &(u128, u64)| Membership {
+        node: NodeId(node),
+        incarnation: Incarnation(incarnation),
+    };
+    ChunkConfig {
+        epoch: Epoch(configuration.epoch),
+        write_node: NodeId(configuration.write_node),
+        members: configuration.members.iter().map(member).collect(),
+    }
+}

@@ -1,0 +1,489 @@
+//! Chunk copies: each a blob, whose first pages hold the copy's durable record in two places written in turn.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bdev::file::{FileDevice, FileOptions};
+use bdev::{BlockDevice, Channel, ChannelExt, IoError};
+use blobstore::{Blob, BlobId, Blobstore, FormatOptions};
+use foundation::checksum::Crc32c;
+use foundation::{ByteCount, Lba};
+use reactor::BufferPool;
+use reactor::sync::Notify;
+use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
+
+/// Blocks of a blob, and of every volume so far.
+pub(super) const BLOCK_BYTES: usize = 4096;
+/// One place of the record, in blocks.
+const SLOT_BLOCKS: u64 = 16;
+/// Before the chunk's own blocks: two places of the record.
+pub(super) const HEAD_BLOCKS: u64 = 2 * SLOT_BLOCKS;
+/// Before the record in its place: magic, generation, length, CRC32C of all that.
+const SLOT_HEAD_BYTES: usize = 28;
+const SLOT_MAGIC: [u8; 8] = *b"RHCPSLT1";
+/// Names a blob as a chunk copy: volume and chunk index.
+const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
+
+/// A disk of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// A file or a block device.
+    pub path: PathBuf,
+    /// Makes the file with this size if it is missing.
+    pub size: Option<ByteCount>,
+    /// Identity that a new disk gets.
+    pub new_uuid: u128,
+    /// Overwrite foreign contents.
+    pub force: bool,
+}
+
+/// Why a disk cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The file or device.
+    #[error(transparent)]
+    Device(#[from] bdev::OpenError),
+    /// Its contents.
+    #[error("{path}: {source}")]
+    Open {
+        /// The disk.
+        path: String,
+        /// What is wrong.
+        source: blobstore::OpenError,
+    },
+    /// It could not be made ready.
+    #[error("{path}: {source}")]
+    Format {
+        /// The disk.
+        path: String,
+        /// What is wrong.
+        source: blobstore::FormatError,
+    },
+    /// It belongs to others.
+    #[error(
+        "{path} belongs to cluster {found:032x}, this node to {expected:032x}: name the right disk, or format it with --force"
+    )]
+    ForeignCluster {
+        /// The disk.
+        path: String,
+        /// The cluster that its superblock names.
+        found: u128,
+        /// Ours.
+        expected: u128,
+    },
+    /// A copy's record could not be read.
+    #[error(
+        "{path}: the record of blob {blob} cannot be read: {why}; its chunk has to be copied again from another node"
+    )]
+    Record {
+        /// The disk.
+        path: String,
+        /// The blob.
+        blob: u64,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Why a copy could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// No such disk.
+    #[error("no disk {disk:032x} is at this node: it may have been removed; place the copy elsewhere")]
+    NoSuchDisk {
+        /// The disk asked for.
+        disk: u128,
+    },
+    /// Only pages for now.
+    #[error(
+        "volumes of {block_bytes}-byte blocks are not served yet; create the volume with 4096-byte blocks"
+    )]
+    BlockSize {
+        /// The volume's block size.
+        block_bytes: u32,
+    },
+    /// The store refused.
+    #[error("the disk could not take a copy of {chunk:?}: {source}")]
+    Store {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: blobstore::Error,
+    },
+    /// The record could not be written.
+    #[error("the record of a copy of {chunk:?} could not be written: {source}")]
+    Record {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: IoError,
+    },
+}
+
+struct Disk {
+    uuid: u128,
+    path: PathBuf,
+    store: Blobstore,
+    /// Holds the lock on the file.
+    _device: Arc<FileDevice>,
+}
+
+struct Copy {
+    disk: usize,
+    blob: BlobId,
+    channel: Rc<dyn Channel>,
+    record: RefCell<ChunkRecord>,
+    generation: Cell<u64>,
+    /// The newest change that is in the record and not yet durable.
+    pending: Cell<Option<PersistToken>>,
+}
+
+/// All copies of one node.
+pub(super) struct Copies {
+    disks: Vec<Disk>,
+    copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
+    pub(super) changed: Notify,
+}
+
+impl Copies {
+    pub(super) async fn open(cluster: ClusterId, configured: &[DiskConfig]) -> Result<Self, DiskError> {
+        let mut disks = Vec::new();
+        let mut copies = BTreeMap::new();
+        for (index, disk) in configured.iter().enumerate() {
+            let opened = open_disk(cluster, disk).await?;
+            for blob in opened.store.blobs() {
+                if let Some((chunk, copy)) = open_copy(&opened, index, blob).await? {
+                    copies.insert(chunk, Rc::new(copy));
+                }
+            }
+            disks.push(opened);
+        }
+        Ok(Self {
+            disks,
+            copies: RefCell::new(copies),
+            changed: Notify::new(),
+        })
+    }
+
+    pub(super) fn records(&self) -> Vec<ChunkRecord> {
+        self.copies
+            .borrow()
+            .values()
+            .map(|copy| copy.record.borrow().clone())
+            .collect()
+    }
+
+    pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
+        self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
+    }
+
+    /// The geometry of a volume of which a copy is here.
+    pub(super) fn geometry(&self, volume: volume::VolumeNumber) -> Option<Geometry> {
+        let first = ChunkId {
+            volume,
+            index: volume::ChunkIndex(0),
+        };
+        let copies = self.copies.borrow();
+        let (chunk, copy) = copies.range(first..).next()?;
+        (chunk.volume == volume).then(|| copy.record.borrow().geometry.clone())
+    }
+
+    pub(super) fn disks(&self) -> Vec<agentlink::Disk> {
+        let describe = |disk: &Disk| {
+            let described = disk.store.describe();
+            agentlink::Disk {
+                uuid: disk.uuid,
+                path: disk.path.display().to_string(),
+                capacity_bytes: u64::from(described.clusters) * described.cluster_size.0,
+                free_bytes: u64::from(described.free_clusters) * described.cluster_size.0,
+            }
+        };
+        self.disks.iter().map(describe).collect()
+    }
+
+    /// Makes a copy; `None` if it is here.
+    pub(super) async fn create(
+        &self,
+        cluster: ClusterId,
+        chunk: ChunkId,
+        geometry: Geometry,
+        uuid: u128,
+    ) -> Result<Option<ChunkRecord>, CopyError> {
+        if geometry.block_bytes as usize != BLOCK_BYTES {
+            return Err(CopyError::BlockSize {
+                block_bytes: geometry.block_bytes,
+            });
+        }
+        if self.copies.borrow().contains_key(&chunk) {
+            return Ok(None);
+        }
+        let position = self.disks.iter().position(|disk| disk.uuid == uuid);
+        let index = position.ok_or(CopyError::NoSuchDisk { disk: uuid })?;
+        let store = &self.disks[index].store;
+        let failed = |source| CopyError::Store { chunk, source };
+        let pages = u64::from(geometry.chunk_blocks) + HEAD_BLOCKS;
+        let blob = store.create(pages).map_err(failed)?;
+        let record = ChunkRecord::new(cluster, chunk, geometry);
+        let copy = copy_of(&blob, index, record.clone(), 0);
+        write_record(&copy)
+            .await
+            .map_err(|source| CopyError::Record { chunk, source })?;
+        // The blob is named only once its record is there: a copy without one is never found.
+        blob.set_attribute(ATTRIBUTE_CHUNK, &chunk_bytes(chunk))
+            .map_err(failed)?;
+        store.sync().await.map_err(failed)?;
+        self.copies.borrow_mut().insert(chunk, Rc::new(copy));
+        Ok(Some(record))
+    }
+
+    /// Deletes a volume's copies.
+    pub(super) async fn delete_volume(&self, volume: volume::VolumeNumber) {
+        let taken: Vec<(ChunkId, Rc<Copy>)> = {
+            let mut copies = self.copies.borrow_mut();
+            let chunks: Vec<ChunkId> = copies
+                .keys()
+                .filter(|chunk| chunk.volume == volume)
+                .copied()
+                .collect();
+            chunks
+                .into_iter()
+                .filter_map(|chunk| Some((chunk, copies.remove(&chunk)?)))
+                .collect()
+        };
+        for (chunk, copy) in taken {
+            let store = &self.disks[copy.disk].store;
+            let deleted = match store.delete(copy.blob).await {
+                Ok(()) => store.sync().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = deleted {
+                tracing::error!(?chunk, %error, "a copy of a deleted volume stays on its disk");
+            }
+        }
+    }
+
+    /// Changes a record in memory; it becomes durable soon.
+    pub(super) fn note(&self, chunk: ChunkId, token: PersistToken, delta: &RecordDelta) {
+        let copies = self.copies.borrow();
+        // A volume that has just been deleted: nobody waits for its records.
+        let Some(copy) = copies.get(&chunk) else { return };
+        copy.record.borrow_mut().apply(delta);
+        copy.pending.set(Some(token));
+        drop(copies);
+        self.changed.notify();
+    }
+
+    /// Whether records wait to be made durable.
+    pub(super) fn has_pending(&self) -> bool {
+        self.copies
+            .borrow()
+            .values()
+            .any(|copy| copy.pending.get().is_some())
+    }
+
+    /// Makes all pending records durable: one write each, one flush a disk.
+    pub(super) async fn persist(&self) -> Vec<(ChunkId, PersistToken, Result<(), IoError>)> {
+        let pending: Vec<(ChunkId, Rc<Copy>, PersistToken)> = {
+            let copies = self.copies.borrow();
+            let taken = copies
+                .iter()
+                .filter_map(|(chunk, copy)| Some((*chunk, copy.clone(), copy.pending.take()?)));
+            taken.collect()
+        };
+        let writes: Vec<_> = pending
+            .iter()
+            .map(|(_, copy, _)| {
+                let copy = copy.clone();
+                reactor::spawn(async move { write_slot(&copy).await })
+            })
+            .collect();
+        let mut results = Vec::with_capacity(writes.len());
+        for write in writes {
+            results.push(write.await.unwrap_or(Err(IoError::Aborted)));
+        }
+        let mut flushed: BTreeMap<usize, Result<(), IoError>> = BTreeMap::new();
+        for (_, copy, _) in &pending {
+            if let Entry::Vacant(first) = flushed.entry(copy.disk) {
+                first.insert(copy.channel.flush().await);
+            }
+        }
+        let outcome =
+            |((chunk, copy, token), written): ((ChunkId, Rc<Copy>, PersistToken), Result<(), IoError>)| {
+                (chunk, token, written.and(flushed[&copy.disk]))
+            };
+        pending.into_iter().zip(results).map(outcome).collect()
+    }
+}
+
+fn chunk_bytes(chunk: ChunkId) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&chunk.volume.0.to_le_bytes());
+    bytes[4..].copy_from_slice(&chunk.index.0.to_le_bytes());
+    bytes
+}
+
+fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64) -> Copy {
+    Copy {
+        disk,
+        blob: blob.id(),
+        channel: blob.channel(),
+        record: RefCell::new(record),
+        generation: Cell::new(generation),
+        pending: Cell::new(None),
+    }
+}
+
+async fn open_disk(cluster: ClusterId, disk: &DiskConfig) -> Result<Disk, DiskError> {
+    let path = || disk.path.display().to_string();
+    let options = FileOptions {
+        create: disk.size,
+        block_bytes: BLOCK_BYTES as u32,
+        direct: true,
+    };
+    let device = Arc::new(FileDevice::open(&disk.path, options)?);
+    let store = match Blobstore::open(device.open_channel()?).await {
+        Ok(store) => store,
+        Err(blobstore::OpenError::Blank) => format_disk(cluster, disk, &device).await?,
+        Err(blobstore::OpenError::Foreign { .. }) if disk.force => {
+            format_disk(cluster, disk, &device).await?
+        }
+        Err(source) => return Err(DiskError::Open { path: path(), source }),
+    };
+    let described = store.describe();
+    let found = u128::from_be_bytes(described.owner);
+    if found != cluster.0 {
+        return Err(DiskError::ForeignCluster {
+            path: path(),
+            found,
+            expected: cluster.0,
+        });
+    }
+    let uuid = u128::from_be_bytes(described.uuid);
+    Ok(Disk {
+        uuid,
+        path: disk.path.clone(),
+        store,
+        _device: device,
+    })
+}
+
+async fn format_disk(
+    cluster: ClusterId,
+    disk: &DiskConfig,
+    device: &Arc<FileDevice>,
+) -> Result<Blobstore, DiskError> {
+    let options = FormatOptions {
+        uuid: disk.new_uuid.to_be_bytes(),
+        owner: cluster.0.to_be_bytes(),
+        force: disk.force,
+        ..FormatOptions::default()
+    };
+    let path = disk.path.display().to_string();
+    Blobstore::format(device.open_channel()?, &options)
+        .await
+        .map_err(|source| DiskError::Format { path, source })
+}
+
+async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Option<(ChunkId, Copy)>, DiskError> {
+    let unreadable = |why: String| DiskError::Record {
+        path: disk.path.display().to_string(),
+        blob: id.0,
+        why,
+    };
+    let blob = disk
+        .store
+        .blob(id)
+        .map_err(|error| unreadable(error.to_string()))?;
+    if blob.attribute(ATTRIBUTE_CHUNK).is_none() {
+        // Its making was cut off before it had a name.
+        if let Err(error) = disk.store.delete(id).await {
+            tracing::warn!(path = %Path::display(&disk.path), blob = id.0, %error, "an unfinished copy stays");
+        }
+        return Ok(None);
+    }
+    let channel = blob.channel();
+    let mut best: Option<(u64, ChunkRecord)> = None;
+    let mut why = "neither place holds one".to_owned();
+    for slot in 0..2 {
+        match read_slot(&*channel, slot).await {
+            Ok((generation, record)) => {
+                if best.as_ref().is_none_or(|(newest, _)| generation > *newest) {
+                    best = Some((generation, record));
+                }
+            }
+            Err(error) => why = error,
+        }
+    }
+    let (generation, record) = best.ok_or_else(|| unreadable(why))?;
+    Ok(Some((record.chunk, copy_of(&blob, index, record, generation))))
+}
+
+async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord), String> {
+    let buffer = BufferPool::current()
+        .allocate(SLOT_BLOCKS as usize * BLOCK_BYTES)
+        .await
+        .map_err(|error| error.to_string())?;
+    let (result, bytes) = channel.read(Lba(slot * SLOT_BLOCKS), buffer).await;
+    result.map_err(|error| error.to_string())?;
+    if bytes[..8] != SLOT_MAGIC {
+        return Err(format!("place {slot} was never written"));
+    }
+    let number = |at: usize| {
+        let mut array = [0; 8];
+        array.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_le_bytes(array)
+    };
+    let (generation, length) = (number(8), number(16));
+    let body = usize::try_from(length)
+        .ok()
+        .and_then(|length| bytes.get(SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + length));
+    let body = body.ok_or_else(|| format!("place {slot} claims {length} bytes"))?;
+    let mut sum = [0; 4];
+    sum.copy_from_slice(&bytes[24..28]);
+    if slot_sum(&bytes[..24], body) != u32::from_le_bytes(sum) {
+        return Err(format!("the checksum of place {slot} does not match"));
+    }
+    let record = ChunkRecord::decode(body).map_err(|error| error.to_string())?;
+    Ok((generation, record))
+}
+
+fn slot_sum(head: &[u8], body: &[u8]) -> u32 {
+    let mut sum = Crc32c::new();
+    sum.update(head);
+    sum.update(body);
+    sum.value()
+}
+
+/// Writes the record to the older of its places. Durable after a flush.
+async fn write_slot(copy: &Copy) -> Result<(), IoError> {
+    let generation = copy.generation.get() + 1;
+    copy.generation.set(generation);
+    let body = copy.record.borrow().encode();
+    let length = (SLOT_HEAD_BYTES + body.len()).next_multiple_of(BLOCK_BYTES);
+    if length > SLOT_BLOCKS as usize * BLOCK_BYTES {
+        return Err(IoError::NoSpace);
+    }
+    let mut buffer = BufferPool::current()
+        .allocate(length)
+        .await
+        .map_err(|_| IoError::Exhausted)?;
+    buffer.fill(0);
+    buffer[..8].copy_from_slice(&SLOT_MAGIC);
+    buffer[8..16].copy_from_slice(&generation.to_le_bytes());
+    buffer[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    let sum = slot_sum(&buffer[..24], &body);
+    buffer[24..28].copy_from_slice(&sum.to_le_bytes());
+    buffer[SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + body.len()].copy_from_slice(&body);
+    copy.channel
+        .write(Lba(generation % 2 * SLOT_BLOCKS), buffer.freeze())
+        .await
+}
+
+async fn write_record(copy: &Copy) -> Result<(), IoError> {
+    write_slot(copy).await?;
+    copy.channel.flush().await
+}

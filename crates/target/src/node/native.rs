@@ -1,0 +1,226 @@
+//! Requests of native clients: NVM commands with the epoch and the writer's token beside them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use fabrics::target::{Call, CommandHandler, Reply};
+use foundation::BlockCount;
+use protocols::nvme::Status as NvmeStatus;
+use reactor::Buffer;
+use volume::message::codec::{NativeCommand, NativeOperation, native_status_code};
+use volume::{ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
+
+use super::peers::fields_of;
+use super::{Event, Node, copies};
+
+struct Pending {
+    reply: Reply,
+    room_bytes: usize,
+    read: Buffer,
+}
+
+/// Requests that the core has not completed.
+#[derive(Default)]
+pub(super) struct Natives {
+    pending: RefCell<BTreeMap<RequestId, Pending>>,
+    next: Cell<u64>,
+}
+
+impl Natives {
+    fn add(&self, reply: Reply, room_bytes: usize) -> RequestId {
+        let id = RequestId(self.next.get() + 1);
+        self.next.set(id.0);
+        self.pending.borrow_mut().insert(
+            id,
+            Pending {
+                reply,
+                room_bytes,
+                read: Buffer::empty(),
+            },
+        );
+        id
+    }
+
+    /// The bytes of a read have come. They are given to the client only once the core says so.
+    pub(super) fn filled(&self, request: RequestId, bytes: Buffer) {
+        if let Some(pending) = self.pending.borrow_mut().get_mut(&request) {
+            pending.read = bytes;
+        }
+    }
+
+    pub(super) fn complete(&self, request: RequestId, status: Status) {
+        let Some(pending) = self.pending.borrow_mut().remove(&request) else {
+            return;
+        };
+        let Pending {
+            reply,
+            room_bytes,
+            read,
+        } = pending;
+        match native_status_code(status) {
+            None if read.len() <= room_bytes => reply.complete(NvmeStatus::SUCCESS, 0, read),
+            None => reply.complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
+            Some((code, result)) => reply.complete(NvmeStatus::new(1, code), result, Buffer::empty()),
+        }
+    }
+}
+
+/// Serves the commands of one queue of one client.
+pub(super) fn handler(node: &Rc<Node>, host_id: &[u8; 16]) -> Rc<dyn CommandHandler> {
+    let number = |bytes: &[u8]| {
+        let mut array = [0; 8];
+        array.copy_from_slice(bytes);
+        u64::from_le_bytes(array)
+    };
+    let session = Session {
+        host: HostId(number(&host_id[..8])),
+        number: number(&host_id[8..]),
+    };
+    Rc::new(NativeHandler {
+        node: Rc::downgrade(node),
+        session,
+        open: RefCell::default(),
+    })
+}
+
+struct NativeHandler {
+    node: Weak<Node>,
+    session: Session,
+    /// Requests of this queue, to be cancelled with it. Ended ones are cleared out now and then.
+    open: RefCell<Vec<(ChunkId, RequestId)>>,
+}
+
+impl NativeHandler {
+    fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
+        let volume = VolumeNumber(native.volume.0);
+        let Some(geometry) = node.copies.geometry(volume) else {
+            return Err((call, NvmeStatus::INVALID_NAMESPACE_OR_FORMAT));
+        };
+        let (operation, moves) = match native.operation {
+            NativeOperation::Read => (Operation::Read, true),
+            NativeOperation::Write {
+                fua: force_unit_access,
+            } => {
+                let kind = WriteKind::Data;
+                (
+                    Operation::Write {
+                        kind,
+                        data: None,
+                        force_unit_access,
+                    },
+                    true,
+                )
+            }
+            NativeOperation::WriteZeroes {
+                fua: force_unit_access,
+            } => {
+                let kind = WriteKind::Zeroes;
+                (
+                    Operation::Write {
+                        kind,
+                        data: None,
+                        force_unit_access,
+                    },
+                    false,
+                )
+            }
+            NativeOperation::Deallocate {
+                fua: force_unit_access,
+            } => {
+                let kind = WriteKind::Deallocate;
+                (
+                    Operation::Write {
+                        kind,
+                        data: None,
+                        force_unit_access,
+                    },
+                    false,
+                )
+            }
+            NativeOperation::Flush => (Operation::Flush, false),
+        };
+        let blocks = if native.operation == NativeOperation::Flush {
+            1
+        } else {
+            native.blocks
+        };
+        let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
+        let Ok(mut pieces) = pieces else {
+            return Err((call, NvmeStatus::LBA_OUT_OF_RANGE));
+        };
+        let (Some(piece), None) = (pieces.next(), pieces.next()) else {
+            // It would lie in two chunks: the client's geometry is not ours.
+            return Err((call, NvmeStatus::INVALID_FIELD_IN_COMMAND));
+        };
+        let length = blocks as usize * copies::BLOCK_BYTES;
+        let given = if native.operation == NativeOperation::Read {
+            call.room_bytes
+        } else {
+            call.data.len()
+        };
+        if moves && given != length {
+            return Err((call, NvmeStatus::DATA_SGL_LENGTH_INVALID));
+        }
+        let chunk = ChunkId {
+            volume,
+            index: piece.chunk,
+        };
+        let Call {
+            data,
+            room_bytes,
+            reply,
+            ..
+        } = call;
+        let id = node.natives.add(reply, room_bytes);
+        self.remember(node, chunk, id);
+        let request = volume::Request {
+            id,
+            operation,
+            range: piece.range,
+            epoch: native.fields.epoch,
+            session: self.session,
+            writer_token: native.fields.writer_token,
+            trace: native.trace,
+        };
+        let data = (!data.is_empty()).then_some(data);
+        node.push(Event::Request { chunk, request, data });
+        Ok(())
+    }
+
+    fn remember(&self, node: &Node, chunk: ChunkId, id: RequestId) {
+        let mut open = self.open.borrow_mut();
+        if open.len() >= 4096 {
+            let pending = node.natives.pending.borrow();
+            open.retain(|(_, id)| pending.contains_key(id));
+        }
+        open.push((chunk, id));
+    }
+}
+
+impl CommandHandler for NativeHandler {
+    fn submit(&self, call: Call) {
+        let Some(node) = self.node.upgrade() else { return };
+        let native = match NativeCommand::decode(&fields_of(&call.command)) {
+            Ok(native) => native,
+            Err(error) => {
+                tracing::warn!(%error, "a client's command cannot be read");
+                return call
+                    .reply
+                    .complete(NvmeStatus::INVALID_FIELD_IN_COMMAND, 0, Buffer::empty());
+            }
+        };
+        if let Err((call, status)) = self.start(&node, &native, call) {
+            call.reply.complete(status, 0, Buffer::empty());
+        }
+    }
+
+    fn closed(&self) {
+        let Some(node) = self.node.upgrade() else { return };
+        for (chunk, request) in self.open.borrow_mut().drain(..) {
+            if node.natives.pending.borrow().contains_key(&request) {
+                node.push(Event::Cancel { chunk, request });
+            }
+        }
+    }
+}

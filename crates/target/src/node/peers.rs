@@ -1,0 +1,516 @@
+//! The other nodes: commands to them, and theirs to us.
+//!
+//! A message travels as an NVMe vendor command and its answer as the completion. The core knows only messages, and sends
+//! again what is not answered; so a message for a node that cannot be reached is dropped.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bdev::Data;
+use fabrics::initiator::{ConnectOptions, Controller, Queue};
+use fabrics::target::{Call, CommandHandler, Reply};
+use foundation::{Epoch, Instant};
+use protocols::nvme::{Command, Nqn, Status};
+use reactor::{Buffer, BufferPool, spawn, time};
+use volume::message::codec::{
+    CommandFields, EncodedAnswer, REPLICA_TAIL_BYTES, decode_answer, decode_command, encode_answer,
+    encode_command, opcode,
+};
+use volume::message::{Refusal, SealAnswer};
+use volume::{ChunkId, Incarnation, Message, NodeId, Sequence};
+
+use super::{Event, Identity, Node, names};
+
+/// Room for what a sealed copy knows: 1,024 sessions and 50,000 marks.
+const SEAL_ANSWER_ROOM_BYTES: usize = 256 << 10;
+/// Pause between attempts to connect.
+const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// Commands in flight to one peer; beyond that messages are dropped and sent again later.
+const QUEUE_ENTRIES: u16 = 512;
+/// A peer's command that the core has not answered for so long is given up: the peer sends it again.
+const ANSWER_LIMIT: Duration = Duration::from_secs(8);
+
+/// What an answer from the core is about, and so which command it completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Seal(ChunkId, Epoch),
+    Replica(ChunkId, Epoch, Sequence),
+    Settle(ChunkId, Epoch, Sequence, Sequence, bool),
+    Flush(ChunkId, Epoch, u64),
+    Beacon(Incarnation, u64),
+    Query(ChunkId),
+}
+
+impl Key {
+    fn of_command(message: &Message) -> Option<Self> {
+        Some(match *message {
+            Message::Seal { chunk, ref config } => Key::Seal(chunk, config.epoch),
+            Message::ReplicaWrite(write) => Key::Replica(write.chunk, write.epoch, write.sequence),
+            Message::Settle {
+                chunk,
+                epoch,
+                settled,
+                flushed,
+                open,
+            } => Key::Settle(chunk, epoch, settled, flushed, open),
+            Message::Flush { chunk, epoch, number } => Key::Flush(chunk, epoch, number),
+            Message::Beacon {
+                incarnation, round, ..
+            } => Key::Beacon(incarnation, round),
+            Message::Query { chunk } => Key::Query(chunk),
+            _ => return None,
+        })
+    }
+
+    fn of_answer(message: &Message) -> Option<Self> {
+        Some(match *message {
+            Message::SealAnswer(SealAnswer { chunk, epoch, .. }) => Key::Seal(chunk, epoch),
+            Message::ReplicaAnswer {
+                chunk,
+                epoch,
+                sequence,
+                ..
+            } => Key::Replica(chunk, epoch, sequence),
+            Message::SettleAnswer {
+                chunk,
+                epoch,
+                settled,
+                flushed,
+                open,
+                ..
+            } => Key::Settle(chunk, epoch, settled, flushed, open),
+            Message::FlushAnswer {
+                chunk, epoch, number, ..
+            } => Key::Flush(chunk, epoch, number),
+            Message::Grant {
+                incarnation, round, ..
+            } => Key::Beacon(incarnation, round),
+            Message::QueryAnswer { chunk, .. } => Key::Query(chunk),
+            _ => return None,
+        })
+    }
+
+    /// Chunk and epoch, by which a refusal names its command.
+    fn place(&self) -> Option<(ChunkId, Epoch)> {
+        match *self {
+            Key::Seal(chunk, epoch)
+            | Key::Replica(chunk, epoch, _)
+            | Key::Settle(chunk, epoch, ..)
+            | Key::Flush(chunk, epoch, _) => Some((chunk, epoch)),
+            Key::Query(chunk) => Some((chunk, Epoch(0))),
+            Key::Beacon(..) => None,
+        }
+    }
+}
+
+struct PendingReply {
+    key: Key,
+    reply: Reply,
+    room_bytes: usize,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Peer {
+    address: Cell<Option<SocketAddr>>,
+    link: RefCell<Option<Link>>,
+    connecting: Cell<bool>,
+    /// Their commands that the core has not answered.
+    pending: RefCell<Vec<PendingReply>>,
+    /// Answers to their Seals, until they are fetched.
+    sealed: RefCell<BTreeMap<ChunkId, (Epoch, Vec<u8>)>>,
+}
+
+#[derive(Clone)]
+struct Link {
+    queue: Rc<Queue>,
+    incarnation: Incarnation,
+    _controller: Rc<Controller>,
+}
+
+pub(super) struct Peers {
+    identity: Identity,
+    peers: RefCell<BTreeMap<NodeId, Rc<Peer>>>,
+}
+
+impl Peers {
+    pub(super) fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            peers: RefCell::default(),
+        }
+    }
+
+    fn peer(&self, node: NodeId) -> Rc<Peer> {
+        self.peers.borrow_mut().entry(node).or_default().clone()
+    }
+
+    pub(super) fn set_addresses(&self, addresses: Vec<(NodeId, SocketAddr)>) {
+        for (node, address) in addresses {
+            let peer = self.peer(node);
+            if peer.address.replace(Some(address)) != Some(address) {
+                // A target that moved is another life; what is in flight on the old link ends.
+                if let Some(link) = peer.link.borrow_mut().take() {
+                    link.queue.close();
+                }
+            }
+        }
+    }
+
+    /// Sends a command to a peer, or completes the peer's command that an answer belongs to.
+    pub(super) fn send(&self, node: &Node, to: NodeId, message: Message, data: Option<Buffer>) {
+        let peer = self.peer(to);
+        if encode_answer(&message).is_some() {
+            return answer(&peer, &message);
+        }
+        let link = peer.link.borrow().clone();
+        match link.filter(|link| !link.queue.is_ended()) {
+            Some(link) if link.queue.outstanding() < usize::from(QUEUE_ENTRIES) => {
+                drop(spawn(exchange(node.own.clone(), to, link, message, data)));
+            }
+            Some(_) => {}
+            None => {
+                *peer.link.borrow_mut() = None;
+                if !peer.connecting.replace(true) {
+                    drop(spawn(connect(self.identity, to, peer)));
+                }
+            }
+        }
+    }
+}
+
+/// Completes the commands that this message answers.
+fn answer(peer: &Peer, message: &Message) {
+    let Some(encoded) = encode_answer(message) else {
+        return;
+    };
+    let refused = match message {
+        Message::Refused { chunk, epoch, .. } => Some((*chunk, *epoch)),
+        _ => None,
+    };
+    if let Message::SealAnswer(sealed) = message {
+        peer.sealed
+            .borrow_mut()
+            .insert(sealed.chunk, (sealed.epoch, encoded.data.clone()));
+    }
+    let key = Key::of_answer(message);
+    let answered: Vec<PendingReply> = peer
+        .pending
+        .borrow_mut()
+        .extract_if(.., |pending| match refused {
+            Some(place) => pending.key.place() == Some(place),
+            None => Some(pending.key) == key,
+        })
+        .collect();
+    for PendingReply {
+        reply, room_bytes, ..
+    } in answered
+    {
+        let status = match encoded.refusal {
+            Some(refusal) => Status::new(1, refusal.status_code()),
+            None => Status::SUCCESS,
+        };
+        // A Seal's answer is fetched with a command of its own.
+        let carries = !matches!(message, Message::SealAnswer(_));
+        let data = if carries {
+            copied(&encoded.data)
+        } else {
+            Some(Buffer::empty())
+        };
+        let data = data.filter(|data| data.len() <= room_bytes);
+        match data {
+            Some(data) => reply.complete(status, encoded.result, data),
+            None => reply.complete(Status::COMMAND_INTERRUPTED, 0, Buffer::empty()),
+        }
+    }
+}
+
+fn copied(bytes: &[u8]) -> Option<Buffer> {
+    if bytes.is_empty() {
+        return Some(Buffer::empty());
+    }
+    let mut buffer = BufferPool::current().try_allocate(bytes.len()).ok()?;
+    buffer.copy_from_slice(bytes);
+    Some(buffer.freeze())
+}
+
+/// Sends one message and gives the core the answer.
+async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, data: Option<Buffer>) {
+    let Some(answer) = ask(&link, &message, data).await else {
+        return;
+    };
+    if matches!(message, Message::Enroll { .. }) {
+        return;
+    }
+    let decoded = match (&message, answer.refusal) {
+        (Message::Seal { chunk, config }, None) => {
+            let fetch = seal_answer_command(*chunk, config.epoch);
+            let Some(page) = execute(&link, fetch, room(SEAL_ANSWER_ROOM_BYTES)).await else {
+                return;
+            };
+            decode_answer(&message, link.incarnation, &page)
+        }
+        _ => decode_answer(&message, link.incarnation, &answer),
+    };
+    match decoded {
+        Ok(message) => {
+            if let Some(node) = node.upgrade() {
+                node.push(Event::Message {
+                    from: to,
+                    message,
+                    data: None,
+                });
+            }
+        }
+        Err(error) => tracing::warn!(peer = %names::of_node(to), %error, "a peer's answer cannot be read"),
+    }
+}
+
+fn room(bytes: usize) -> Data {
+    BufferPool::current()
+        .try_allocate(bytes)
+        .map_or(Data::None, |mut buffer| {
+            buffer.fill(0);
+            Data::Into(buffer)
+        })
+}
+
+async fn ask(link: &Link, message: &Message, data: Option<Buffer>) -> Option<EncodedAnswer> {
+    let encoded = encode_command(message)?;
+    let command = command_of(&encoded.fields);
+    let data = match encoded.fields.opcode & 3 {
+        1 => {
+            // The blocks of a replica write and its tail travel as one.
+            let blocks = data.as_deref().unwrap_or(&[]);
+            let mut whole = BufferPool::current()
+                .allocate(blocks.len() + encoded.data.len())
+                .await
+                .ok()?;
+            whole[..blocks.len()].copy_from_slice(blocks);
+            whole[blocks.len()..].copy_from_slice(&encoded.data);
+            Data::From(whole.freeze())
+        }
+        2 => room(64 << 10),
+        _ => Data::None,
+    };
+    execute(link, command, data).await
+}
+
+async fn execute(link: &Link, command: Command, data: Data) -> Option<EncodedAnswer> {
+    let result = link.queue.execute(command, data).await;
+    let completion = result.completion?;
+    let status = completion.status();
+    let refusal = if status.is_success() {
+        None
+    } else if status.type_code() == 1 {
+        Some(Refusal::from_status_code(status.code())?)
+    } else {
+        tracing::debug!(%status, "a peer's command failed");
+        return None;
+    };
+    let data = match result.data {
+        Data::Into(buffer) => buffer[..result.received_bytes].to_vec(),
+        _ => Vec::new(),
+    };
+    Some(EncodedAnswer {
+        result: completion.result_u64(),
+        refusal,
+        data,
+    })
+}
+
+fn seal_answer_command(chunk: ChunkId, epoch: Epoch) -> Command {
+    let mut command = Command::new(opcode::SEAL_ANSWER, chunk.volume.0);
+    command.set_cdw2(chunk.index.0);
+    command.set_cdw3(u32::from(volume::message::codec::VERSION));
+    command.with_metadata_pointer(epoch.0)
+}
+
+pub(super) fn command_of(fields: &CommandFields) -> Command {
+    let mut command = Command::new(fields.opcode, fields.nsid).with_metadata_pointer(fields.mptr);
+    command.set_cdw2(fields.cdw2);
+    command.set_cdw3(fields.cdw3);
+    let [a, b, c, d, e, f] = fields.cdw10_15;
+    command
+        .with_cdw10(a)
+        .with_cdw11(b)
+        .with_cdw12(c)
+        .with_cdw13(d)
+        .with_cdw14(e)
+        .with_cdw15(f)
+}
+
+pub(super) fn fields_of(command: &Command) -> CommandFields {
+    CommandFields {
+        opcode: command.opcode(),
+        nsid: command.nsid(),
+        cdw2: command.cdw2(),
+        cdw3: command.cdw3(),
+        mptr: command.metadata_pointer(),
+        cdw10_15: [
+            command.cdw10(),
+            command.cdw11(),
+            command.cdw12(),
+            command.cdw13(),
+            command.cdw14(),
+            command.cdw15(),
+        ],
+    }
+}
+
+async fn connect(identity: Identity, to: NodeId, peer: Rc<Peer>) {
+    let Some(address) = peer.address.get() else {
+        peer.connecting.set(false);
+        return;
+    };
+    match open(identity, to, address).await {
+        Ok(link) => *peer.link.borrow_mut() = Some(link),
+        Err(error) => {
+            tracing::debug!(peer = %names::of_node(to), %error, "a peer cannot be reached");
+            time::sleep(CONNECT_PAUSE).await;
+        }
+    }
+    peer.connecting.set(false);
+}
+
+async fn open(
+    identity: Identity,
+    to: NodeId,
+    address: SocketAddr,
+) -> Result<Link, fabrics::initiator::ConnectError> {
+    let parse = |name: String| name.parse::<Nqn>().expect("node names are well-formed");
+    let mut host_id = [0; 16];
+    host_id[..8].copy_from_slice(&(identity.node.0 as u64).to_le_bytes());
+    host_id[8..].copy_from_slice(&identity.incarnation.0.to_le_bytes());
+    let options = ConnectOptions {
+        queue_entries: QUEUE_ENTRIES,
+        keep_alive: Duration::from_secs(5),
+        limit: Duration::from_secs(2),
+        ..ConnectOptions::new(
+            address,
+            parse(names::of_node(to)),
+            parse(names::of_node(identity.node)),
+            host_id,
+        )
+    };
+    let controller = Controller::connect(options).await?;
+    let serial = controller.identity().sn;
+    // A peer that does not say which life it is gets a number that no configuration names.
+    let incarnation = serial
+        .as_str()
+        .and_then(|text| u64::from_str_radix(text.trim(), 16).ok())
+        .unwrap_or(0);
+    let queue = controller.open_queue().await?;
+    Ok(Link {
+        queue,
+        incarnation: Incarnation(incarnation),
+        _controller: controller,
+    })
+}
+
+/// Serves the commands of one queue of one peer.
+pub(super) fn handler(node: &Rc<Node>, from: NodeId) -> Rc<dyn CommandHandler> {
+    Rc::new(PeerHandler {
+        node: Rc::downgrade(node),
+        from,
+    })
+}
+
+struct PeerHandler {
+    node: Weak<Node>,
+    from: NodeId,
+}
+
+impl CommandHandler for PeerHandler {
+    fn submit(&self, call: Call) {
+        let Some(node) = self.node.upgrade() else { return };
+        let peer = node.peers.peer(self.from);
+        let fields = fields_of(&call.command);
+        if fields.opcode == opcode::SEAL_ANSWER {
+            return fetch_sealed(&peer, &fields, call);
+        }
+        let Call {
+            data,
+            reply,
+            room_bytes,
+            ..
+        } = call;
+        let split = match fields.opcode {
+            opcode::REPLICA_WRITE => data.len().saturating_sub(REPLICA_TAIL_BYTES),
+            _ => 0,
+        };
+        let message = match decode_command(&fields, &data[split..]) {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::warn!(peer = %names::of_node(self.from), %error, "a peer's command cannot be read");
+                return reply.complete(Status::INVALID_FIELD_IN_COMMAND, 0, Buffer::empty());
+            }
+        };
+        let blocks = (split > 0).then(|| data.slice(0..split));
+        if let Message::ReplicaWrite(write) = &message {
+            let expected = write.range.count as usize * super::copies::BLOCK_BYTES;
+            let wanted = if write.kind == volume::WriteKind::Data {
+                expected
+            } else {
+                0
+            };
+            if split != wanted {
+                return reply.complete(Status::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty());
+            }
+        }
+        match Key::of_command(&message) {
+            Some(key) => remember(
+                &peer,
+                PendingReply {
+                    key,
+                    reply,
+                    room_bytes,
+                    since: time::now(),
+                },
+            ),
+            None => reply.complete(Status::SUCCESS, 0, Buffer::empty()),
+        }
+        node.push(Event::Message {
+            from: self.from,
+            message,
+            data: blocks,
+        });
+    }
+}
+
+fn remember(peer: &Peer, pending: PendingReply) {
+    let now = pending.since;
+    let mut late = Vec::new();
+    let mut kept = peer.pending.borrow_mut();
+    // In order of arrival: what is too old stands in front.
+    while kept.first().is_some_and(|first| now - first.since > ANSWER_LIMIT) {
+        late.push(kept.remove(0));
+    }
+    kept.push(pending);
+    drop(kept);
+    drop(late);
+}
+
+fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
+    let chunk = ChunkId {
+        volume: volume::VolumeNumber(fields.nsid),
+        index: volume::ChunkIndex(fields.cdw2),
+    };
+    let sealed = peer.sealed.borrow();
+    match sealed.get(&chunk) {
+        Some((epoch, bytes)) if epoch.0 == fields.mptr && bytes.len() <= call.room_bytes => {
+            match copied(bytes) {
+                Some(data) => call.reply.complete(Status::SUCCESS, 0, data),
+                None => call
+                    .reply
+                    .complete(Status::COMMAND_INTERRUPTED, 0, Buffer::empty()),
+            }
+        }
+        _ => call
+            .reply
+            .complete(Status::COMMAND_SEQUENCE_ERROR, 0, Buffer::empty()),
+    }
+}
