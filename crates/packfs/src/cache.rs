@@ -7,6 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use reactor::sync::Notify;
+
 use crate::error::TreeError;
 use crate::format::PagePointer;
 use crate::format::page::Page;
@@ -43,9 +45,46 @@ pub struct CacheStatistics {
     pub bytes: usize,
 }
 
+/// Says when a page's load has ended, one way or another.
+#[derive(Default)]
+struct Ended {
+    done: Cell<bool>,
+    notify: Notify,
+}
+
+impl Ended {
+    async fn await_end(&self) {
+        self.notify.until(|| self.done.get()).await;
+    }
+}
+
+/// A page that is being loaded; ends with its value, also when the load is given up.
+struct Loading<'a> {
+    cache: &'a PageCache,
+    key: (u64, u64),
+}
+
+impl<'a> Loading<'a> {
+    fn begin(cache: &'a PageCache, key: (u64, u64)) -> Self {
+        cache.loading.borrow_mut().insert(key, Rc::default());
+        Self { cache, key }
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let ended = self.cache.loading.borrow_mut().remove(&self.key);
+        if let Some(ended) = ended {
+            ended.done.set(true);
+            ended.notify.notify();
+        }
+    }
+}
+
 /// See the module. Belongs to one thread.
 pub struct PageCache {
     state: RefCell<State>,
+    loading: RefCell<BTreeMap<(u64, u64), Rc<Ended>>>,
     limit_bytes: usize,
     hits: Cell<u64>,
     misses: Cell<u64>,
@@ -57,6 +96,7 @@ impl PageCache {
     pub fn new(limit_bytes: usize) -> Rc<Self> {
         Rc::new(Self {
             state: RefCell::default(),
+            loading: RefCell::default(),
             limit_bytes,
             hits: Cell::new(0),
             misses: Cell::new(0),
@@ -113,14 +153,27 @@ impl PageCache {
         }
     }
 
-    /// The page, from the volume if need be.
+    /// The page, from the volume if need be. Several that ask for it at once read it once.
     pub(crate) async fn load(&self, medium: &Medium, pointer: PagePointer) -> Result<Rc<Page>, TreeError> {
         if let Some(page) = self.get(pointer) {
             return Ok(page);
         }
+        let key = (pointer.page, pointer.birth);
+        let loading = self.loading.borrow().get(&key).cloned();
+        if let Some(ended) = loading {
+            ended.await_end().await;
+            if let Some(page) = self.get(pointer) {
+                return Ok(page);
+            }
+            // It failed, was given up, or was evicted at once: read it ourselves, whoever else may do so too.
+            let parsed = medium.read_page(pointer, |bytes| Page::parse(bytes, pointer));
+            return parsed.await.map(Rc::new);
+        }
+        let loading = Loading::begin(self, key);
         let parsed = medium.read_page(pointer, |bytes| Page::parse(bytes, pointer));
         let page = Rc::new(parsed.await?);
         self.insert(pointer, page.clone());
+        drop(loading);
         Ok(page)
     }
 

@@ -12,7 +12,7 @@ pub mod space_page;
 pub mod superblock;
 
 pub use codec::CodecError;
-pub(crate) use codec::{Decoder, put_varint, put_zigzag};
+pub(crate) use codec::{Decoder, put_varint};
 
 /// Size of a page of the tree or of the space record, in bytes.
 pub const PAGE_BYTES: usize = 4096;

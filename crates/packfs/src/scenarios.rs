@@ -8,3 +8,4 @@ mod readers;
 mod refusals;
 mod size;
 mod support;
+mod walks;

@@ -13,7 +13,6 @@ use crate::format::superblock::Parameters;
 use crate::format::{PAGE_BYTES_U64, PagePointer, RESERVED_BYTES};
 
 pub(crate) use ranges::Ranges;
-pub(crate) use record::{RecordError, RecordPlan};
 
 /// The lowest generation that a reader lease or named snapshot holds; `None` if none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

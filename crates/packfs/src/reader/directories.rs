@@ -10,8 +10,11 @@ use crate::format::key::InodeNumber;
 /// What a map takes for each element besides the name, in bytes.
 const OVERHEAD_BYTES: usize = 64;
 
+/// Directories by their parent and name.
+type Known = BTreeMap<(InodeNumber, Box<[u8]>), InodeNumber>;
+
 pub(super) struct Directories {
-    known: RefCell<BTreeMap<(InodeNumber, Box<[u8]>), InodeNumber>>,
+    known: RefCell<Known>,
     bytes: Cell<usize>,
     limit_bytes: usize,
 }

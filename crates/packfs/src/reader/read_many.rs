@@ -1,6 +1,7 @@
 //! Content of many files at once, and of one in part.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::planner::{Piece, plan};
 use super::{Content, ExtentError, OpenFile, Part, Reader};
@@ -35,8 +36,11 @@ impl Reader {
         let mut pieces = Vec::new();
         let mut sources = Vec::with_capacity(targets.len());
         let mut budget = self.0.options.batch_bytes_max;
-        for target in targets {
-            let source = self.source(target, &mut pieces, &mut budget).await;
+        for (target, inode) in targets.iter().zip(self.resolve(targets).await) {
+            let source = match inode {
+                Ok(inode) => self.source(target, &inode, &mut pieces, &mut budget).await,
+                Err(error) => Err(error),
+            };
             sources.push(source);
         }
         let fetched = self.fetch_pieces(&pieces).await;
@@ -73,24 +77,46 @@ impl Reader {
         self.fetch(runs, pieces.len()).await
     }
 
+    /// The inodes of a batch: at once where the index is in memory, else as many lookups side by side as reads
+    /// are allowed.
+    async fn resolve(&self, targets: &[Target<'_>]) -> Vec<Result<Rc<Inode>, ReadError>> {
+        let mut resolved = Vec::with_capacity(targets.len());
+        let mut tasks = Vec::new();
+        for (index, target) in targets.iter().enumerate() {
+            let found = match target {
+                Target::File(file) => Some(file.inode.clone()),
+                Target::Path(path) => self.lookup_cached(path).map(Rc::new),
+            };
+            if let (None, Target::Path(path)) = (&found, target) {
+                let (reader, path) = (self.clone(), path.to_vec());
+                let task = reactor::spawn(async move {
+                    let _permit = reader.0.permits.acquire().await;
+                    reader.lookup(&path).await
+                });
+                tasks.push((index, task));
+            }
+            // Overwritten below where a task was started.
+            resolved.push(found.ok_or(ReadError::LeaseEnded));
+        }
+        for (index, task) in tasks {
+            // A task that was ended from outside leaves the reader's end as its reason.
+            resolved[index] = task.await.unwrap_or(Err(ReadError::LeaseEnded)).map(Rc::new);
+        }
+        resolved
+    }
+
     async fn source(
         &self,
         target: &Target<'_>,
+        inode: &Inode,
         pieces: &mut Vec<Piece>,
         budget: &mut u64,
     ) -> Result<Source, ReadError> {
-        match target {
-            Target::File(file) => {
-                let all = 0..file.inode.size;
-                self.plan_file(&file.inode, all, pieces, budget, &file.path).await
-            }
-            Target::Path(path) => {
-                let inode = self.lookup(path).await?;
-                let all = 0..inode.size;
-                self.plan_file(&inode, all, pieces, budget, &Shown::new(path))
-                    .await
-            }
-        }
+        let path = match target {
+            Target::File(file) => file.path.clone(),
+            Target::Path(path) => Shown::new(path),
+        };
+        self.plan_file(inode, 0..inode.size, pieces, budget, &path).await
     }
 
     /// Adds the extents that hold a range of a file to the batch.

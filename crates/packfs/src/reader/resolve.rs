@@ -21,8 +21,29 @@ impl Reader {
         for name in names {
             directory = self.lookup_directory(directory, name, path).await?;
         }
-        let entry = self.entry(directory, last, path).await?;
-        self.inode_of(entry).await
+        match self.entry(directory, last, path).await? {
+            Entry::Embedded(inode) => Ok(inode),
+            Entry::Link { inode, .. } => self.inode_shown(inode, path).await,
+        }
+    }
+
+    /// The same if everything on the way is in memory; `None` also when something is wrong, which
+    /// [`Reader::lookup`] then tells.
+    pub(super) fn lookup_cached(&self, path: &[u8]) -> Option<Inode> {
+        let mut names = components(path);
+        let last = names.next_back()?;
+        let mut directory = InodeNumber::ROOT;
+        for name in names {
+            directory = self.0.directories.get(directory, name)?;
+        }
+        let value = self.0.tree.get_cached(&entry_key(directory, last))??;
+        match Entry::decode(&value).ok()? {
+            Entry::Embedded(inode) => Some(inode),
+            Entry::Link { inode, .. } => {
+                let value = self.0.tree.get_cached(&Key::Inode(inode).encode())??;
+                Inode::decode(&value).ok()
+            }
+        }
     }
 
     async fn lookup_directory(
@@ -80,16 +101,20 @@ impl Reader {
     /// An inode by its number.
     pub async fn inode(&self, number: InodeNumber) -> Result<Inode, ReadError> {
         let shown = format!("inode {number}").into_bytes();
-        if let Some(value) = self.value(&Key::Inode(number).encode(), &shown).await? {
-            return Inode::decode(&value).map_err(|error| self.malformed(&shown, error));
+        self.inode_shown(number, &shown).await
+    }
+
+    async fn inode_shown(&self, number: InodeNumber, shown: &[u8]) -> Result<Inode, ReadError> {
+        if let Some(value) = self.value(&Key::Inode(number).encode(), shown).await? {
+            return Inode::decode(&value).map_err(|error| self.malformed(shown, error));
         }
-        let Some(value) = self.value(&Key::Name(number.0).encode(), &shown).await? else {
+        let Some(value) = self.value(&Key::Name(number.0).encode(), shown).await? else {
             return Err(ReadError::NoInode(number));
         };
-        let (directory, name) = decode_place(&value).map_err(|error| self.malformed(&shown, error))?;
-        match self.entry(directory, name, &shown).await? {
+        let (directory, name) = decode_place(&value).map_err(|error| self.malformed(shown, error))?;
+        match self.entry(directory, name, shown).await? {
             Entry::Embedded(inode) if inode.number == number => Ok(inode),
-            _ => Err(self.malformed(&shown, CodecError::Inconsistent)),
+            _ => Err(self.malformed(shown, CodecError::Inconsistent)),
         }
     }
 

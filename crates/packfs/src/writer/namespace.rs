@@ -1,7 +1,7 @@
 //! Changing names and inodes.
 
 use super::{DIRECTORIES_KEPT, Writer};
-use crate::error::{TreeError, WriteError};
+use crate::error::WriteError;
 use crate::format::entry::{Attributes, Entry, INLINE_BYTES_MAX, Inode, Kind, Layout, encode_place};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key, extents_prefix};
@@ -304,7 +304,7 @@ impl Writer {
     }
 
     async fn find(&self, number: InodeNumber) -> Result<(Inode, Place), WriteError> {
-        let malformed = |source| TreeError::from(inconsistent(0, source));
+        let malformed = |source| inconsistent(0, source);
         if let Some(value) = self.tree.get(&Key::Inode(number).encode()).await? {
             let inode = Inode::decode(&value).map_err(malformed)?;
             return Ok((inode, Place::OwnKey));
