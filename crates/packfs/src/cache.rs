@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use reactor::sync::Notify;
+use reactor::sync::{Notify, Semaphore};
 
 use crate::error::TreeError;
 use crate::format::PagePointer;
@@ -17,6 +17,9 @@ use crate::io::Medium;
 /// What the map, the ring and the counters take for each page, in bytes (measured as their element sizes, with
 /// room for the map's inner nodes).
 const OVERHEAD_BYTES: usize = 96;
+
+/// Pages that are read at once, at most.
+const READS_IN_FLIGHT: usize = 32;
 
 struct Slot {
     page: Rc<Page>,
@@ -85,6 +88,8 @@ impl Drop for Loading<'_> {
 pub struct PageCache {
     state: RefCell<State>,
     loading: RefCell<BTreeMap<(u64, u64), Rc<Ended>>>,
+    /// Bounds the pages that are being read at once, not those who wait for them.
+    permits: Rc<Semaphore>,
     limit_bytes: usize,
     hits: Cell<u64>,
     misses: Cell<u64>,
@@ -97,6 +102,7 @@ impl PageCache {
         Rc::new(Self {
             state: RefCell::default(),
             loading: RefCell::default(),
+            permits: Semaphore::new(READS_IN_FLIGHT),
             limit_bytes,
             hits: Cell::new(0),
             misses: Cell::new(0),
@@ -170,10 +176,11 @@ impl PageCache {
             return parsed.await.map(Rc::new);
         }
         let loading = Loading::begin(self, key);
+        let permit = self.permits.acquire().await;
         let parsed = medium.read_page(pointer, |bytes| Page::parse(bytes, pointer));
         let page = Rc::new(parsed.await?);
         self.insert(pointer, page.clone());
-        drop(loading);
+        drop((permit, loading));
         Ok(page)
     }
 

@@ -77,8 +77,8 @@ impl Reader {
         self.fetch(runs, pieces.len()).await
     }
 
-    /// The inodes of a batch: at once where the index is in memory, else as many lookups side by side as reads
-    /// are allowed.
+    /// The inodes of a batch: at once where the index is in memory, else by lookups side by side,
+    /// which share the pages they read.
     async fn resolve(&self, targets: &[Target<'_>]) -> Vec<Result<Rc<Inode>, ReadError>> {
         let mut resolved = Vec::with_capacity(targets.len());
         let mut tasks = Vec::new();
@@ -89,10 +89,7 @@ impl Reader {
             };
             if let (None, Target::Path(path)) = (&found, target) {
                 let (reader, path) = (self.clone(), path.to_vec());
-                let task = reactor::spawn(async move {
-                    let _permit = reader.0.permits.acquire().await;
-                    reader.lookup(&path).await
-                });
+                let task = reactor::spawn(async move { reader.lookup(&path).await });
                 tasks.push((index, task));
             }
             // Overwritten below where a task was started.

@@ -84,6 +84,8 @@ fn measure(sorted: bool, limit: f64) {
         println!("fully cached index (sorted: {sorted}): {bytes:.1} bytes a file with 20-byte names, everything counted");
         println!("{held:?}");
         assert!(bytes < limit, "{bytes:.1} bytes a file");
+        let filled = held.cache.bytes / held.cache.pages;
+        assert!(!sorted || filled > 3700, "pages of {filled} bytes after inserting in order");
         assert_eq!(held.cache.evicted, 0);
         let misses = held.cache.misses;
         paths.sort();

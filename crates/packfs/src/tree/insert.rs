@@ -1,8 +1,9 @@
 //! Putting a cell in, and splitting what grows too large.
 
-use super::node::{Child, Content};
+use super::node::{self, Child, Content};
 use super::{Node, NodeId, Tree, check_level};
 use crate::error::TreeError;
+use crate::format::PAGE_BYTES;
 use crate::format::page::common_prefix;
 
 /// The changed pages from the root to a leaf, and which child was taken in each inner one.
@@ -119,44 +120,43 @@ fn note_insert(last: Option<usize>, index: usize) -> Option<usize> {
 /// right part.
 fn split(node: &mut Node) -> (Vec<u8>, Node) {
     let count = node.cells.len();
-    let sequential = node.last_insert.filter(|&index| index > 0 && index >= count / 2);
-    let at = match sequential {
-        Some(index) if index + 1 == count => index,
-        // Insertions in order before other keys: those others move away, and the next ones follow here.
-        Some(index) => index + 1,
-        None => middle(node),
+    let sequential = node.last_insert.filter(|&index| index > 0);
+    if let Some(index) = sequential {
+        // Keys behind move away if that makes room enough; else what comes next follows the new cell there.
+        for at in [index + 1, index] {
+            if at < count && fits(node, at) {
+                let follows = (at == index).then_some(0);
+                return cut(node, at, follows);
+            }
+        }
+    }
+    let at = middle(node);
+    cut(node, at, None)
+}
+
+/// Whether both parts of a page that is split at `at` fit into pages.
+fn fits(node: &Node, at: usize) -> bool {
+    let part = |cells: &[(Vec<u8>, Content)]| node::encoded_bytes(cells) <= PAGE_BYTES;
+    part(&node.cells[..at]) && part(&node.cells[at..])
+}
+
+fn cut(node: &mut Node, at: usize, last_insert: Option<usize>) -> (Vec<u8>, Node) {
+    let (left, right) = (&node.cells[at - 1].0, &node.cells[at].0);
+    // Of leaves, the shortest bytes that tell the two apart; above them a key is a separator already.
+    let length = match node.level {
+        0 => (common_prefix(left, right) + 1).min(right.len()),
+        _ => right.len(),
     };
-    let (left, right) = match node.level {
-        0 => (&node.cells[at - 1].0, &node.cells[at].0),
-        _ => (&node.cells[at].0, &node.cells[at].0),
-    };
-    // Of leaves, the shortest bytes that tell the two apart.
-    let shortest = (common_prefix(left, right) + 1).min(right.len());
-    let separator = right[..shortest].to_vec();
+    let separator = right[..length].to_vec();
     let cells = node.cells.split_off(at);
-    let follows = sequential.is_some() && at == count - 1;
+    if last_insert.is_some() {
+        node.last_insert = None;
+    }
     let right = Node {
         level: node.level,
         cells,
-        last_insert: follows.then_some(0),
+        last_insert,
     };
-    if node.is_too_large() || right.is_too_large() {
-        // Unequal cells: try again in the middle.
-        node.cells.extend(right.cells);
-        node.last_insert = None;
-        let at = middle(node);
-        let separator = node.cells[at].0.clone();
-        let cells = node.cells.split_off(at);
-        let (level, last_insert) = (node.level, None);
-        return (
-            separator,
-            Node {
-                level,
-                cells,
-                last_insert,
-            },
-        );
-    }
     (separator, right)
 }
 

@@ -97,8 +97,7 @@ impl Node {
 
     /// Bytes the page takes at most.
     pub(crate) fn encoded_bytes(&self) -> usize {
-        let cells = self.cells.iter();
-        page::encoded_bytes(cells.map(|(key, content)| (&key[..], content.length())))
+        encoded_bytes(&self.cells)
     }
 
     pub(crate) fn is_too_large(&self) -> bool {
@@ -112,6 +111,12 @@ impl Node {
             _ => &[],
         }
     }
+}
+
+/// Bytes that a page of these cells takes at most.
+pub(super) fn encoded_bytes(cells: &[(Vec<u8>, Content)]) -> usize {
+    let cells = cells.iter();
+    page::encoded_bytes(cells.map(|(key, content)| (&key[..], content.length())))
 }
 
 /// All changed pages of a tree.
