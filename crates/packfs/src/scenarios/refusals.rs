@@ -136,3 +136,36 @@ fn bad_requests_change_nothing() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_flush_that_fails_commits_nothing() {
+    let (simulation, host) = world(4);
+    on_host(&simulation, host, || async {
+        format(medium(), &small()).await.unwrap()
+    })
+    .unwrap();
+    let disk = simulation.disk(host, Path::new(DISK));
+    disk.fail_syncs(true);
+    on_host(&simulation, host, || async {
+        let opened = Writer::open(medium(), Rc::new(LocalLeases::new()), &writer_options()).await;
+        let mut writer = opened.unwrap();
+        let a = Attributes::default();
+        let bytes = [1; 9000];
+        writer
+            .create_file(InodeNumber::ROOT, b"lost", &a, &bytes)
+            .await
+            .unwrap();
+        assert!(matches!(writer.commit().await, Err(WriteError::Io { .. })));
+        let again = writer.create_file(InodeNumber::ROOT, b"more", &a, &bytes).await;
+        assert!(matches!(again, Err(WriteError::Broken)));
+        assert!(matches!(writer.commit().await, Err(WriteError::Broken)));
+    })
+    .unwrap();
+    disk.fail_syncs(false);
+    on_host(&simulation, host, || async {
+        let report = verify(&medium(), &VerifyOptions::default()).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        assert_eq!((report.generation, report.totals.files), (1, 0));
+    })
+    .unwrap();
+}
