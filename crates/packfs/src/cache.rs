@@ -1,0 +1,238 @@
+//! A bounded cache of checked pages.
+//!
+//! A page is known by its address and its birth, so one that was reused never answers for its predecessor.
+//! Eviction goes round like a clock hand: a page that was used since the hand last passed stays.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use reactor::sync::{Notify, Semaphore};
+
+use crate::error::TreeError;
+use crate::format::PagePointer;
+use crate::format::page::Page;
+use crate::io::Medium;
+
+/// What the map, the ring and the counters take for each page, in bytes (measured as their element sizes, with
+/// room for the map's inner nodes).
+const OVERHEAD_BYTES: usize = 96;
+
+/// Pages that are read at once, at most.
+const READS_IN_FLIGHT: usize = 32;
+
+struct Slot {
+    page: Rc<Page>,
+    used: Cell<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    pages: BTreeMap<(u64, u64), Slot>,
+    ring: VecDeque<(u64, u64)>,
+    bytes: usize,
+}
+
+/// What the cache has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Lookups that found the page.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Pages dropped to stay below the limit.
+    pub evicted: u64,
+    /// Pages held now.
+    pub pages: usize,
+    /// Memory held now, in bytes; never above the limit.
+    pub bytes: usize,
+}
+
+/// Says when a page's load has ended, one way or another.
+#[derive(Default)]
+struct Ended {
+    done: Cell<bool>,
+    notify: Notify,
+}
+
+impl Ended {
+    async fn await_end(&self) {
+        self.notify.until(|| self.done.get()).await;
+    }
+}
+
+/// A page that is being loaded; ends with its value, also when the load is given up.
+struct Loading<'a> {
+    cache: &'a PageCache,
+    key: (u64, u64),
+}
+
+impl<'a> Loading<'a> {
+    fn begin(cache: &'a PageCache, key: (u64, u64)) -> Self {
+        cache.loading.borrow_mut().insert(key, Rc::default());
+        Self { cache, key }
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let ended = self.cache.loading.borrow_mut().remove(&self.key);
+        if let Some(ended) = ended {
+            ended.done.set(true);
+            ended.notify.notify();
+        }
+    }
+}
+
+/// See the module. Belongs to one thread.
+pub struct PageCache {
+    state: RefCell<State>,
+    loading: RefCell<BTreeMap<(u64, u64), Rc<Ended>>>,
+    /// Bounds the pages that are being read at once, not those who wait for them.
+    permits: Rc<Semaphore>,
+    limit_bytes: usize,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    evicted: Cell<u64>,
+}
+
+impl PageCache {
+    /// An empty cache of at most `limit_bytes`.
+    pub fn new(limit_bytes: usize) -> Rc<Self> {
+        Rc::new(Self {
+            state: RefCell::default(),
+            loading: RefCell::default(),
+            permits: Semaphore::new(READS_IN_FLIGHT),
+            limit_bytes,
+            hits: Cell::new(0),
+            misses: Cell::new(0),
+            evicted: Cell::new(0),
+        })
+    }
+
+    /// The page, if it is here.
+    pub fn get(&self, pointer: PagePointer) -> Option<Rc<Page>> {
+        let state = self.state.borrow();
+        match state.pages.get(&(pointer.page, pointer.birth)) {
+            Some(slot) => {
+                slot.used.set(true);
+                self.hits.set(self.hits.get() + 1);
+                Some(slot.page.clone())
+            }
+            None => {
+                self.misses.set(self.misses.get() + 1);
+                None
+            }
+        }
+    }
+
+    /// Keeps a page, and drops others to make room.
+    pub fn insert(&self, pointer: PagePointer, page: Rc<Page>) {
+        let cost = page.memory_bytes() + OVERHEAD_BYTES;
+        if cost > self.limit_bytes {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let key = (pointer.page, pointer.birth);
+        if state.pages.contains_key(&key) {
+            return;
+        }
+        self.make_room(&mut state, cost);
+        let used = Cell::new(false);
+        state.pages.insert(key, Slot { page, used });
+        state.ring.push_back(key);
+        state.bytes += cost;
+    }
+
+    fn make_room(&self, state: &mut State, cost: usize) {
+        while state.bytes + cost > self.limit_bytes {
+            let Some(key) = state.ring.pop_front() else { return };
+            let used = state.pages.get(&key).is_some_and(|slot| slot.used.replace(false));
+            if used {
+                state.ring.push_back(key);
+                continue;
+            }
+            if let Some(slot) = state.pages.remove(&key) {
+                state.bytes -= slot.page.memory_bytes() + OVERHEAD_BYTES;
+                self.evicted.set(self.evicted.get() + 1);
+            }
+        }
+    }
+
+    /// The page, from the volume if need be. Several that ask for it at once read it once.
+    pub(crate) async fn load(&self, medium: &Medium, pointer: PagePointer) -> Result<Rc<Page>, TreeError> {
+        if let Some(page) = self.get(pointer) {
+            return Ok(page);
+        }
+        let key = (pointer.page, pointer.birth);
+        let loading = self.loading.borrow().get(&key).cloned();
+        if let Some(ended) = loading {
+            ended.await_end().await;
+            if let Some(page) = self.get(pointer) {
+                return Ok(page);
+            }
+            // It failed, was given up, or was evicted at once: read it ourselves, whoever else may do so too.
+            let parsed = medium.read_page(pointer, |bytes| Page::parse(bytes, pointer));
+            return parsed.await.map(Rc::new);
+        }
+        let loading = Loading::begin(self, key);
+        let permit = self.permits.acquire().await;
+        let parsed = medium.read_page(pointer, |bytes| Page::parse(bytes, pointer));
+        let page = Rc::new(parsed.await?);
+        self.insert(pointer, page.clone());
+        drop((permit, loading));
+        Ok(page)
+    }
+
+    /// What it has done so far.
+    pub fn statistics(&self) -> CacheStatistics {
+        let state = self.state.borrow();
+        CacheStatistics {
+            hits: self.hits.get(),
+            misses: self.misses.get(),
+            evicted: self.evicted.get(),
+            pages: state.pages.len(),
+            bytes: state.bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{PAGE_BYTES, page};
+
+    fn made(number: u64) -> (PagePointer, Rc<Page>) {
+        let mut bytes = vec![0; PAGE_BYTES];
+        let key = number.to_be_bytes();
+        let cells = [(&key[..], vec![1; 1000])];
+        let header = page::fill(&mut bytes, 0, cells.into_iter(), &[]);
+        let checksum = page::seal(&mut bytes, header, number, 1);
+        let pointer = PagePointer {
+            page: number,
+            birth: 1,
+            checksum,
+        };
+        (pointer, Rc::new(Page::parse(&bytes, pointer).unwrap()))
+    }
+
+    #[test]
+    fn the_bound_is_strict_and_used_pages_stay() {
+        let limit = 12_000;
+        let cache = PageCache::new(limit);
+        let (first, page) = made(1);
+        cache.insert(first, page);
+        for number in 2..100 {
+            let (pointer, page) = made(number);
+            cache.insert(pointer, page);
+            assert!(cache.statistics().bytes <= limit);
+            assert!(
+                cache.get(first).is_some(),
+                "the page in use was dropped at {number}"
+            );
+        }
+        assert!(cache.statistics().evicted > 80);
+        let reborn = PagePointer { birth: 2, ..first };
+        assert!(cache.get(reborn).is_none());
+    }
+}

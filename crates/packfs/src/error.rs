@@ -1,0 +1,267 @@
+//! Why something failed, by the kind of work that was done.
+
+use bdev::IoError;
+use foundation::ByteCount;
+
+use crate::format::CodecError;
+use crate::format::key::InodeNumber;
+use crate::format::page::PageError;
+use crate::format::superblock::SuperblockError;
+use crate::lease::LeaseError;
+use crate::name::{NameError, Shown};
+
+/// A page of the tree or of the space record could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// The device did not give it.
+    #[error("page {page} of the index could not be read: {source}; try again, or run fs verify")]
+    Io {
+        /// The page's number (its byte address divided by 4096).
+        page: u64,
+        /// The device's answer.
+        source: IoError,
+    },
+    /// No copy holds the bytes that were written.
+    #[error(
+        "page {page} of the index is damaged in every copy: {source}; run fs verify to list what it held"
+    )]
+    Damaged {
+        /// The page's number.
+        page: u64,
+        /// What is wrong with the last copy that was read.
+        source: PageError,
+    },
+    /// The page is whole, but does not belong where a pointer leads to it, or a value in it is malformed.
+    #[error("the index contradicts itself at page {page}: {source}; run fs verify")]
+    Inconsistent {
+        /// The page's number; 0 if it is not known.
+        page: u64,
+        /// What is wrong.
+        source: CodecError,
+    },
+    /// No buffer could be had.
+    #[error("no buffer for page {page} of the index: {source}")]
+    Buffer {
+        /// The page's number.
+        page: u64,
+        /// The pool's answer.
+        source: reactor::buffer::AllocateError,
+    },
+}
+
+/// A volume could not be formatted or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Neither superblock is one.
+    #[error("the volume holds no PackFS; format it first (redhare fs format VOLUME)")]
+    NotPackFs,
+    /// Format would overwrite something.
+    #[error("the volume is not empty: {what}; give --force to overwrite it")]
+    NotEmpty {
+        /// What was found.
+        what: &'static str,
+    },
+    /// Made by a newer program.
+    #[error(
+        "the volume has PackFS format version {found}, and this program knows up to {known}; update the program"
+    )]
+    Newer {
+        /// The version found.
+        found: u32,
+        /// The newest known version.
+        known: u32,
+    },
+    /// Both superblocks are damaged.
+    #[error("both superblocks of the volume are damaged (first: {first}; second: {second}); run fs fsck")]
+    Damaged {
+        /// What is wrong with the first.
+        first: SuperblockError,
+        /// What is wrong with the second.
+        second: SuperblockError,
+    },
+    /// Belongs to another cluster or volume.
+    #[error("the file system belongs to {what} {found}, and {expected} was opened; open it where it belongs")]
+    Foreign {
+        /// "cluster" or "volume".
+        what: &'static str,
+        /// What the superblock names.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// The volume shrank, or is too small.
+    #[error("the volume has {found}, and {needed} are needed; resize it")]
+    TooSmall {
+        /// Its size.
+        found: ByteCount,
+        /// The size needed.
+        needed: ByteCount,
+    },
+    /// Parameters that cannot work.
+    #[error("these format parameters cannot work together: {parameters}; see docs/formats/packfs.md")]
+    Parameters {
+        /// The parameters.
+        parameters: String,
+    },
+    /// The device failed.
+    #[error("the volume's first blocks could not be read or written: {0}")]
+    Io(#[from] IoError),
+    /// The tree or the space record cannot be read.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// No lease.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+/// A read failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Nothing has this name.
+    #[error("{path}: there is no such file or directory")]
+    NotFound {
+        /// The path.
+        path: Shown,
+    },
+    /// A name along the path is not a directory.
+    #[error("{path}: a name before the last is not a directory")]
+    NotADirectory {
+        /// The path.
+        path: Shown,
+    },
+    /// The content of something that has none was asked for.
+    #[error("{path}: is a directory; list it instead")]
+    IsADirectory {
+        /// The path.
+        path: Shown,
+    },
+    /// Not a symbolic link.
+    #[error("{path}: is not a symbolic link")]
+    NotASymlink {
+        /// The path.
+        path: Shown,
+    },
+    /// No inode has this number.
+    #[error("there is no inode {0}")]
+    NoInode(InodeNumber),
+    /// No copy holds the bytes that were written.
+    #[error(
+        "{path}: the {length} bytes at block {block} of the volume are damaged in every copy; restore the file"
+    )]
+    Damaged {
+        /// The file's path, or its inode where only that is known.
+        path: Shown,
+        /// 4 KiB block of the volume where the extent begins.
+        block: u64,
+        /// Length of the extent in bytes.
+        length: u32,
+    },
+    /// The device did not give the bytes.
+    #[error("{path}: block {block} of the volume could not be read: {source}; try again")]
+    Io {
+        /// The file's path, or its inode.
+        path: Shown,
+        /// 4 KiB block of the volume.
+        block: u64,
+        /// The device's answer.
+        source: IoError,
+    },
+    /// The index is damaged on the way.
+    #[error("{path}: {source}")]
+    Tree {
+        /// The path.
+        path: Shown,
+        /// What is wrong.
+        source: TreeError,
+    },
+    /// More than one batch holds.
+    #[error(
+        "{path}: {size} bytes go past the {limit} bytes of one batch; read it in parts or raise the limit"
+    )]
+    TooLarge {
+        /// The path.
+        path: Shown,
+        /// The file's length in bytes.
+        size: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The lease ended before the bytes arrived, so they may be another file's.
+    #[error("the reader's lease ended before the bytes arrived; open the file system again")]
+    LeaseEnded,
+}
+
+/// A change failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The name cannot be one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The name is taken.
+    #[error("{name}: exists already in directory {directory}")]
+    Exists {
+        /// The directory.
+        directory: InodeNumber,
+        /// The name.
+        name: Shown,
+    },
+    /// Nothing has this name.
+    #[error("{name}: there is no such entry in directory {directory}")]
+    NotFound {
+        /// The directory.
+        directory: InodeNumber,
+        /// The name.
+        name: Shown,
+    },
+    /// No inode has this number.
+    #[error("there is no inode {0}")]
+    NoInode(InodeNumber),
+    /// An entry would go into something that is not a directory.
+    #[error("inode {0} is not a directory")]
+    NotADirectory(InodeNumber),
+    /// Directories have one name.
+    #[error("inode {0} is a directory, and directories have one name only")]
+    LinkToDirectory(InodeNumber),
+    /// Only empty directories are removed.
+    #[error("{name}: the directory is not empty; remove its entries first")]
+    NotEmpty {
+        /// The name.
+        name: Shown,
+    },
+    /// Times, modes or links out of range.
+    #[error("{what} of inode {inode} is out of range")]
+    OutOfRange {
+        /// The field.
+        what: &'static str,
+        /// The inode.
+        inode: InodeNumber,
+    },
+    /// The volume is full.
+    #[error(
+        "the volume is full: {missing} more are needed; remove files or resize the volume. What was committed stays readable"
+    )]
+    NoSpace {
+        /// Bytes missing for what was asked for.
+        missing: ByteCount,
+    },
+    /// The device refused a write.
+    #[error("writing block {block} of the volume failed: {source}; what was committed before stays readable")]
+    Io {
+        /// 4 KiB block of the volume.
+        block: u64,
+        /// The device's answer.
+        source: IoError,
+    },
+    /// An earlier failure left changes that cannot be committed.
+    #[error("an earlier write failed, so nothing more can be committed; open the file system again")]
+    Broken,
+    /// No buffer could be had.
+    #[error("no buffer for data: {0}")]
+    Buffer(#[from] reactor::buffer::AllocateError),
+    /// The index cannot be read.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// The writer's lease has ended or was taken over.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}

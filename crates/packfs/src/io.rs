@@ -1,0 +1,170 @@
+//! Bytes and pages on a channel, from whichever copy has them.
+
+use std::rc::Rc;
+
+use bdev::{Channel, ChannelExt, Data, Fence, IoError, Operation};
+use foundation::{BlockCount, Epoch, Lba};
+use reactor::{Buffer, BufferMut, BufferPool};
+
+use crate::error::TreeError;
+use crate::format::page::PageError;
+use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, PagePointer};
+
+/// Chooses another copy after damaged bytes were read.
+pub trait CopySelector {
+    /// The channel for the attempt after `attempt` failed ones; `None` when no copy is left to try.
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>>;
+}
+
+/// More copies are never asked.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// A volume as PackFS uses it: byte addresses, whole blocks on the way.
+#[derive(Clone)]
+pub struct Medium {
+    channel: Rc<dyn Channel>,
+    copies: Option<Rc<dyn CopySelector>>,
+    pool: BufferPool,
+    block_bytes: u64,
+    fence: Option<Fence>,
+}
+
+impl Medium {
+    /// A volume behind `channel`. Call it inside a reactor, whose buffer pool is used.
+    pub fn new(channel: Rc<dyn Channel>) -> Self {
+        let block_bytes = u64::from(channel.geometry().block_bytes);
+        Self {
+            channel,
+            copies: None,
+            pool: BufferPool::current(),
+            block_bytes,
+            fence: None,
+        }
+    }
+
+    /// Reads damaged bytes again from the copies that `copies` chooses.
+    pub fn with_copies(mut self, copies: Rc<dyn CopySelector>) -> Self {
+        self.copies = Some(copies);
+        self
+    }
+
+    pub(crate) fn with_token(mut self, writer_token: u64) -> Self {
+        self.fence = Some(Fence {
+            epoch: Epoch::default(),
+            writer_token,
+        });
+        self
+    }
+
+    /// Size of the volume in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.channel.geometry().capacity_bytes()
+    }
+
+    pub(crate) fn pool(&self) -> &BufferPool {
+        &self.pool
+    }
+
+    fn lba(&self, address: u64) -> Lba {
+        assert!(
+            address.is_multiple_of(self.block_bytes),
+            "address {address} does not begin a block"
+        );
+        Lba(address / self.block_bytes)
+    }
+
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
+        if attempt == 0 {
+            return Some(self.channel.clone());
+        }
+        if attempt >= ATTEMPTS_MAX {
+            return None;
+        }
+        self.copies.as_ref()?.channel(attempt)
+    }
+
+    /// The whole blocks that cover a range: address and length.
+    pub(crate) fn widen(&self, address: u64, length: u64) -> (u64, u64) {
+        let start = address / self.block_bytes * self.block_bytes;
+        let end = address
+            .saturating_add(length)
+            .checked_next_multiple_of(self.block_bytes)
+            .unwrap_or(u64::MAX);
+        (start, end - start)
+    }
+
+    /// Reads whole blocks. `Ok(None)` when there is no copy for the attempt.
+    pub(crate) async fn read_blocks(
+        &self,
+        address: u64,
+        buffer: BufferMut,
+        attempt: u32,
+    ) -> Result<Option<Buffer>, IoError> {
+        let Some(channel) = self.channel(attempt) else {
+            return Ok(None);
+        };
+        let (status, buffer) = channel.read(self.lba(address), buffer).await;
+        status.map(|()| Some(buffer.freeze()))
+    }
+
+    /// Reads a page until `check` accepts it or no copy is left.
+    pub(crate) async fn read_page<T>(
+        &self,
+        pointer: PagePointer,
+        mut check: impl FnMut(&[u8]) -> Result<T, PageError>,
+    ) -> Result<T, TreeError> {
+        let page = pointer.page;
+        let mut last = None;
+        for attempt in 0.. {
+            let allocated = self.pool.allocate(PAGE_BYTES).await;
+            let buffer = allocated.map_err(|source| TreeError::Buffer { page, source })?;
+            if page > self.capacity_bytes() / PAGE_BYTES_U64 {
+                let source = IoError::OutOfRange;
+                return Err(TreeError::Io { page, source });
+            }
+            match self.read_blocks(pointer.address(), buffer, attempt).await {
+                Ok(None) => break,
+                Ok(Some(buffer)) => match check(&buffer) {
+                    Ok(value) => return Ok(value),
+                    Err(source) => last = Some(TreeError::Damaged { page, source }),
+                },
+                // Damage says more than a copy that cannot be reached.
+                Err(source) => last = last.or(Some(TreeError::Io { page, source })),
+            }
+        }
+        Err(last.expect("the first attempt always has a channel"))
+    }
+
+    /// Writes whole blocks.
+    pub(crate) async fn write(&self, address: u64, buffer: Buffer, fua: bool) -> Result<(), IoError> {
+        let blocks = self.channel.geometry().blocks_in(buffer.len())?;
+        let operation = Operation::Write { fua };
+        let data = Data::From(buffer);
+        let completion = self
+            .channel
+            .execute(operation, self.lba(address), blocks, data, self.fence);
+        completion.await.status
+    }
+
+    pub(crate) async fn flush(&self) -> Result<(), IoError> {
+        let completion =
+            self.channel
+                .execute(Operation::Flush, Lba(0), BlockCount(0), Data::None, self.fence);
+        completion.await.status
+    }
+
+    /// A whole number of blocks read into a fresh buffer.
+    pub(crate) async fn read_fresh(&self, address: u64, length: usize) -> Result<Buffer, IoError> {
+        let buffer = self.pool.allocate(length).await.map_err(|_| IoError::Exhausted)?;
+        let read = self.read_blocks(address, buffer, 0).await?;
+        Ok(read.expect("the first attempt always has a channel"))
+    }
+
+    /// A copy of `bytes` written as whole blocks.
+    pub(crate) async fn write_bytes(&self, address: u64, bytes: &[u8], fua: bool) -> Result<(), IoError> {
+        let allocated = self.pool.allocate(bytes.len()).await;
+        let mut buffer = allocated.map_err(|_| IoError::Exhausted)?;
+        buffer.copy_from_slice(bytes);
+        self.write(address, buffer.freeze(), fua).await
+    }
+}

@@ -1,0 +1,83 @@
+//! Who may write, and what readers still need: asked of whoever keeps leases (a cluster's masters, or
+//! [`memory::LocalLeases`] where everything is in one process).
+
+pub mod memory;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use foundation::Instant;
+
+use crate::space::ReaderFloor;
+
+/// A future of a lease source.
+pub type LeaseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LeaseError>> + 'a>>;
+
+/// Why a lease could not be had or kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// Another writer has the volume.
+    #[error(
+        "the volume is being written by {holder}, whose lease has {} s left; wait, or end that writer",
+        remaining.as_secs_f32().ceil()
+    )]
+    Held {
+        /// Who.
+        holder: String,
+        /// Time left if it is not renewed.
+        remaining: Duration,
+    },
+    /// The lease ended or was taken over.
+    #[error("the lease has ended or was taken over; open the file system again")]
+    Ended,
+    /// Nobody answers.
+    #[error("the lease could not be asked for: {why}; check that a master can be reached")]
+    Unreachable {
+        /// What went wrong.
+        why: String,
+    },
+}
+
+/// The right to write, until an instant of this host's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterLease {
+    /// Larger than every token before it; travels in every write.
+    pub token: u64,
+    /// When it ends unless renewed.
+    pub until: Instant,
+}
+
+/// A promise that a generation's pages are not used again, until an instant of this host's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderLease {
+    /// Names the lease.
+    pub id: u64,
+    /// When it ends unless renewed.
+    pub until: Instant,
+}
+
+/// Grants leases on one volume.
+pub trait LeaseSource {
+    /// Asks to be the writer. `holder` is shown to those who are refused meanwhile. Before it returns, no older
+    /// token can write any more, so the superblock may be read.
+    fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease>;
+
+    /// Goes on being the writer.
+    fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease>;
+
+    /// Stops being the writer.
+    fn release_writer(&self, token: u64) -> LeaseFuture<'_, ()>;
+
+    /// Holds every generation from `generation` on; 0 while the newest is not known yet.
+    fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease>;
+
+    /// Goes on holding, from `generation` on, which may be later than before.
+    fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease>;
+
+    /// Holds nothing any more.
+    fn release_reader(&self, id: u64) -> LeaseFuture<'_, ()>;
+
+    /// The lowest generation that any reader lease or named snapshot holds; asked by the writer.
+    fn reader_floor(&self, token: u64) -> LeaseFuture<'_, ReaderFloor>;
+}

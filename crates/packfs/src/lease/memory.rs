@@ -1,0 +1,144 @@
+//! Leases within one process, for tests and for local use.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use foundation::Instant;
+
+use super::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease};
+use crate::space::ReaderFloor;
+
+/// The term that readers get.
+pub const READER_TERM: Duration = Duration::from_secs(60);
+/// The term that writers get.
+pub const WRITER_TERM: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct State {
+    token: u64,
+    writer: Option<(String, WriterLease)>,
+    readers: BTreeMap<u64, (u64, Instant)>,
+    next_reader: u64,
+}
+
+/// See the module. Clones share the leases.
+#[derive(Clone, Default)]
+pub struct LocalLeases(Rc<RefCell<State>>);
+
+impl LocalLeases {
+    /// Nobody holds anything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn grant(&self, holder: &str) -> Result<WriterLease, LeaseError> {
+        let now = reactor::time::now();
+        let mut state = self.0.borrow_mut();
+        if let Some((holder, lease)) = &state.writer
+            && lease.until > now
+        {
+            return Err(LeaseError::Held {
+                holder: holder.clone(),
+                remaining: lease.until.since(now),
+            });
+        }
+        state.token += 1;
+        let lease = WriterLease {
+            token: state.token,
+            until: now + WRITER_TERM,
+        };
+        state.writer = Some((holder.to_owned(), lease));
+        Ok(lease)
+    }
+
+    fn renew(&self, token: u64) -> Result<WriterLease, LeaseError> {
+        let now = reactor::time::now();
+        match &mut self.0.borrow_mut().writer {
+            Some((_, lease)) if lease.token == token => {
+                lease.until = now + WRITER_TERM;
+                Ok(*lease)
+            }
+            _ => Err(LeaseError::Ended),
+        }
+    }
+
+    fn hold(&self, id: Option<u64>, generation: u64) -> Result<ReaderLease, LeaseError> {
+        let now = reactor::time::now();
+        let until = now + READER_TERM;
+        let mut state = self.0.borrow_mut();
+        let id = match id {
+            Some(id) if state.readers.get(&id).is_some_and(|(_, until)| *until > now) => id,
+            Some(_) => return Err(LeaseError::Ended),
+            None => {
+                state.next_reader += 1;
+                state.next_reader
+            }
+        };
+        state.readers.insert(id, (generation, until));
+        Ok(ReaderLease { id, until })
+    }
+
+    fn floor(&self) -> ReaderFloor {
+        let now = reactor::time::now();
+        let mut state = self.0.borrow_mut();
+        state.readers.retain(|_, (_, until)| *until > now);
+        ReaderFloor(state.readers.values().map(|(generation, _)| *generation).min())
+    }
+}
+
+impl LeaseSource for LocalLeases {
+    fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+        Box::pin(async move { self.grant(holder) })
+    }
+
+    fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
+        Box::pin(async move { self.renew(token) })
+    }
+
+    fn release_writer(&self, token: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(async move {
+            let mut state = self.0.borrow_mut();
+            if state
+                .writer
+                .as_ref()
+                .is_some_and(|(_, lease)| lease.token == token)
+            {
+                state.writer = None;
+            }
+            Ok(())
+        })
+    }
+
+    fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+        Box::pin(async move { self.hold(None, generation) })
+    }
+
+    fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+        Box::pin(async move { self.hold(Some(id), generation) })
+    }
+
+    fn release_reader(&self, id: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(async move {
+            self.0.borrow_mut().readers.remove(&id);
+            Ok(())
+        })
+    }
+
+    fn reader_floor(&self, token: u64) -> LeaseFuture<'_, ReaderFloor> {
+        Box::pin(async move {
+            let holds = self
+                .0
+                .borrow()
+                .writer
+                .as_ref()
+                .is_some_and(|(_, lease)| lease.token == token);
+            if holds {
+                Ok(self.floor())
+            } else {
+                Err(LeaseError::Ended)
+            }
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! PackFS: the file system on a volume, for data sets of many small files.
+//!
+//! A volume is any [`bdev::Channel`]. One [`Writer`] packs files back to back and commits a copy-on-write tree;
+//! any number of [`Reader`]s each hold one committed generation under a lease and read many files per call.
+//! [`verify`] checks everything there is; [`import()`] fills a file system from a stream of entries. Who may
+//! write, and what readers still need, is asked of a [`lease::LeaseSource`].
+//!
+//! The way of a small file: [`Reader::read_many`] finds its name in the page cache ([`cache`]), plans one read
+//! for it and its neighbours ([`plan`]), verifies its checksum once, and hands out a slice of the buffer that the
+//! bytes arrived in. The way in: [`Writer::create_file`] appends the bytes to the open segment and the inode to
+//! the tree; [`Writer::commit`] writes what changed, flushes, and writes the superblock.
+//!
+//! What stands on the volume is described in `docs/formats/packfs.md` and coded in [`mod@format`].
+
+pub mod cache;
+mod check;
+mod error;
+pub mod format;
+mod import;
+mod io;
+pub mod lease;
+mod mount;
+pub mod name;
+mod reader;
+mod space;
+mod tree;
+mod writer;
+
+#[cfg(test)]
+mod scenarios;
+
+pub use check::{Problem, VerifyOptions, VerifyReport, verify};
+pub use error::{OpenError, ReadError, TreeError, WriteError};
+pub use format::entry::{Attributes, Entry, Inode, Kind, Timestamp};
+pub use format::key::InodeNumber;
+pub use format::superblock::{Identity, Parameters, Superblock, Totals};
+pub use import::{ImportContent, ImportEntry, ImportError, ImportProgress, ImportSource, import};
+pub use io::{CopySelector, Medium};
+pub use reader::{
+    Content, DirectoryEntry, OpenFile, Part, Piece, Reader, ReaderOptions, ReaderStatistics, Run, Target,
+    Walk, WalkEntry, plan,
+};
+pub use space::ReaderFloor;
+pub use writer::{FileStream, FormatOptions, Writer, WriterOptions, format};

@@ -1,0 +1,85 @@
+//! Finding the generation that counts.
+
+use crate::error::OpenError;
+use crate::format::superblock::{Identity, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::format::{FORMAT_VERSION, SUPERBLOCK_ADDRESSES};
+use crate::io::Medium;
+use foundation::ByteCount;
+
+/// The superblock that counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mounted {
+    pub(crate) superblock: Superblock,
+    /// Which of the two addresses it stands at.
+    pub(crate) slot: usize,
+    /// The number of the next commit.
+    pub(crate) next_generation: u64,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads both superblocks and chooses. `identity` is what is expected, if anything is.
+pub(crate) async fn mount(medium: &Medium, identity: Option<&Identity>) -> Result<Mounted, OpenError> {
+    let mut found = Vec::with_capacity(2);
+    for address in SUPERBLOCK_ADDRESSES {
+        let bytes = medium.read_fresh(address, SUPERBLOCK_BYTES).await?;
+        found.push(Superblock::decode(&bytes, address));
+    }
+    let mounted = choose([found[0], found[1]])?;
+    check_identity(&mounted.superblock, identity)?;
+    let needed = mounted.superblock.volume_bytes;
+    if needed > medium.capacity_bytes() {
+        return Err(OpenError::TooSmall {
+            found: ByteCount(medium.capacity_bytes()),
+            needed: ByteCount(needed),
+        });
+    }
+    Ok(mounted)
+}
+
+fn choose(found: [Result<Superblock, SuperblockError>; 2]) -> Result<Mounted, OpenError> {
+    for one in &found {
+        if let Err(SuperblockError::Newer { found }) = *one {
+            let known = FORMAT_VERSION;
+            return Err(OpenError::Newer { found, known });
+        }
+    }
+    let generation = |slot: usize| found[slot].as_ref().map_or(0, |superblock| superblock.generation);
+    let slot = usize::from(generation(1) > generation(0));
+    match (found[slot], found[1 - slot]) {
+        (Ok(superblock), other) => {
+            // A damaged one may have been of the next generation, and somebody may have seen it.
+            let damaged = !matches!(other, Ok(_) | Err(SuperblockError::Absent));
+            let step = if damaged { 2 } else { 1 };
+            let next_generation = superblock.generation.saturating_add(step);
+            Ok(Mounted {
+                superblock,
+                slot,
+                next_generation,
+            })
+        }
+        (Err(SuperblockError::Absent), Err(SuperblockError::Absent)) => Err(OpenError::NotPackFs),
+        (Err(first), Err(second)) => Err(OpenError::Damaged { first, second }),
+        (Err(_), Ok(_)) => unreachable!("the valid superblock has the higher generation"),
+    }
+}
+
+fn check_identity(superblock: &Superblock, expected: Option<&Identity>) -> Result<(), OpenError> {
+    let Some(expected) = expected else { return Ok(()) };
+    let own = &superblock.identity;
+    for (what, found, expected) in [
+        ("cluster", own.cluster, expected.cluster),
+        ("volume", own.volume, expected.volume),
+    ] {
+        if found != expected {
+            return Err(OpenError::Foreign {
+                what,
+                found: hex(&found),
+                expected: hex(&expected),
+            });
+        }
+    }
+    Ok(())
+}

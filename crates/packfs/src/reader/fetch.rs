@@ -1,0 +1,113 @@
+//! Runs from the volume: read, verified once, sliced.
+
+use bdev::IoError;
+use foundation::checksum::crc32c;
+use reactor::Buffer;
+
+use super::planner::{Piece, Run};
+use super::{ExtentError, Reader};
+use crate::format::extent::Extent;
+
+/// The bytes of an extent, or why not.
+pub(super) type Fetched = Result<Buffer, ExtentError>;
+
+impl Reader {
+    /// Reads runs, as many at once as allowed, and gives each piece's bytes under its tag.
+    pub(super) async fn fetch(&self, runs: Vec<Run>, pieces: usize) -> Vec<Option<Fetched>> {
+        let mut fetched: Vec<Option<Fetched>> = (0..pieces).map(|_| None).collect();
+        let mut tasks = Vec::with_capacity(runs.len());
+        let mut runs = runs.into_iter();
+        let last = runs.next_back();
+        for run in runs {
+            let reader = self.clone();
+            tasks.push(reactor::spawn(async move { reader.fetch_run(run).await }));
+        }
+        // The last one needs no task; mostly it is the only one.
+        let mut keep = |pieces: Vec<(usize, Fetched)>| {
+            for (tag, result) in pieces {
+                fetched[tag] = Some(result);
+            }
+        };
+        if let Some(run) = last {
+            keep(self.fetch_run(run).await);
+        }
+        for task in tasks {
+            // A task that was ended from outside leaves its pieces unread.
+            if let Some(pieces) = task.await {
+                keep(pieces);
+            }
+        }
+        fetched
+    }
+
+    async fn fetch_run(&self, run: Run) -> Vec<(usize, Fetched)> {
+        let read = {
+            let _permit = self.0.permits.acquire().await;
+            self.read_range(run.address, run.length, 0).await
+        };
+        let mut results = Vec::with_capacity(run.pieces.len());
+        for Piece { tag, extent } in run.pieces {
+            let first = match &read {
+                Ok(Some((start, buffer))) => verify(*start, buffer, &extent),
+                Ok(None) => Err(ExtentError::Damaged),
+                Err(error) => Err(ExtentError::Io(*error)),
+            };
+            let result = match first {
+                Ok(buffer) => Ok(buffer),
+                Err(error) => self.fetch_from_copies(&extent, error).await,
+            };
+            results.push((tag, result));
+        }
+        results
+    }
+
+    /// Asks other copies, one after another, for an extent that was damaged or could not be read.
+    async fn fetch_from_copies(&self, extent: &Extent, first: ExtentError) -> Fetched {
+        let mut kept = first;
+        for attempt in 1.. {
+            let _permit = self.0.permits.acquire().await;
+            match self
+                .read_range(extent.address, u64::from(extent.length), attempt)
+                .await
+            {
+                Ok(None) => break,
+                Ok(Some((start, buffer))) => match verify(start, &buffer, extent) {
+                    Ok(buffer) => return Ok(buffer),
+                    Err(_) => kept = ExtentError::Damaged,
+                },
+                Err(_) => {}
+            }
+        }
+        Err(kept)
+    }
+
+    /// Reads the blocks around a range; gives where they start.
+    async fn read_range(
+        &self,
+        address: u64,
+        length: u64,
+        attempt: u32,
+    ) -> Result<Option<(u64, Buffer)>, IoError> {
+        let (start, length) = self.0.medium.widen(address, length);
+        if start.saturating_add(length) > self.0.medium.capacity_bytes() {
+            return Err(IoError::OutOfRange);
+        }
+        let bytes = usize::try_from(length).map_err(|_| IoError::OutOfRange)?;
+        let allocated = self.0.medium.pool().allocate(bytes).await;
+        let buffer = allocated.map_err(|_| IoError::Exhausted)?;
+        self.0.reads.set(self.0.reads.get() + 1);
+        self.0.read_bytes.set(self.0.read_bytes.get() + length);
+        let read = self.0.medium.read_blocks(start, buffer, attempt).await?;
+        Ok(read.map(|buffer| (start, buffer)))
+    }
+}
+
+fn verify(start: u64, buffer: &Buffer, extent: &Extent) -> Fetched {
+    let from = (extent.address - start) as usize;
+    let bytes = buffer.slice(from..from + extent.length as usize);
+    if crc32c(&bytes) == extent.checksum {
+        Ok(bytes)
+    } else {
+        Err(ExtentError::Damaged)
+    }
+}

@@ -1,0 +1,271 @@
+//! Content of many files at once, and of one in part.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::planner::{Piece, plan};
+use super::{Content, ExtentError, OpenFile, Part, Reader};
+use crate::error::ReadError;
+use crate::format::entry::{Inode, Kind, Layout};
+use crate::format::extent::{Extent, decode_value};
+use crate::format::key::{Key, extents_prefix};
+use crate::format::{CodecError, PAGE_BYTES_U64};
+use crate::name::Shown;
+
+/// A file to read.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'a> {
+    /// By its path from the root.
+    Path(&'a [u8]),
+    /// Looked up before.
+    File(&'a OpenFile),
+}
+
+/// Where one file's content comes from.
+enum Source {
+    Inline(Box<[u8]>),
+    /// Which of the batch's pieces, and the part of the first and last that is wanted.
+    Pieces(Range<usize>, Range<u64>),
+}
+
+impl Reader {
+    /// The whole content of each file, in the order asked for. A file that fails fails alone. Files that would
+    /// take the batch past [`super::ReaderOptions::batch_bytes_max`] are refused with
+    /// [`ReadError::TooLarge`].
+    pub async fn read_many(&self, targets: &[Target<'_>]) -> Vec<Result<Content, ReadError>> {
+        let mut pieces = Vec::new();
+        let mut sources = Vec::with_capacity(targets.len());
+        let mut budget = self.0.options.batch_bytes_max;
+        for (target, inode) in targets.iter().zip(self.resolve(targets).await) {
+            let source = match inode {
+                Ok(inode) => self.source(target, &inode, &mut pieces, &mut budget).await,
+                Err(error) => Err(error),
+            };
+            sources.push(source);
+        }
+        let fetched = self.fetch_pieces(&pieces).await;
+        let ended = self.check_lease();
+        let finish = |(source, target): (Result<Source, ReadError>, &Target<'_>)| {
+            let source = source?;
+            ended.clone()?;
+            let path = match target {
+                Target::Path(path) => Shown::new(path),
+                Target::File(file) => file.path.clone(),
+            };
+            assemble(source, &pieces, &fetched, &path)
+        };
+        sources.into_iter().zip(targets).map(finish).collect()
+    }
+
+    /// Bytes `offset..offset + length` of a file, or as many as there are.
+    pub async fn read(&self, file: &OpenFile, offset: u64, length: u64) -> Result<Content, ReadError> {
+        let mut pieces = Vec::new();
+        let mut budget = self.0.options.batch_bytes_max;
+        let end = offset.saturating_add(length).min(file.inode.size);
+        let range = offset.min(end)..end;
+        let source = self
+            .plan_file(&file.inode, range, &mut pieces, &mut budget, &file.path)
+            .await?;
+        let fetched = self.fetch_pieces(&pieces).await;
+        self.check_lease()?;
+        assemble(source, &pieces, &fetched, &file.path)
+    }
+
+    async fn fetch_pieces(&self, pieces: &[Piece]) -> Vec<Option<super::fetch::Fetched>> {
+        let options = &self.0.options;
+        let runs = plan(pieces.to_vec(), options.join_gap_bytes, options.run_bytes_max);
+        self.fetch(runs, pieces.len()).await
+    }
+
+    /// The inodes of a batch: at once where the index is in memory, else by lookups side by side,
+    /// which share the pages they read.
+    async fn resolve(&self, targets: &[Target<'_>]) -> Vec<Result<Rc<Inode>, ReadError>> {
+        let mut resolved = Vec::with_capacity(targets.len());
+        let mut tasks = Vec::new();
+        for (index, target) in targets.iter().enumerate() {
+            let found = match target {
+                Target::File(file) => Some(file.inode.clone()),
+                Target::Path(path) => self.lookup_cached(path).map(Rc::new),
+            };
+            if let (None, Target::Path(path)) = (&found, target) {
+                let (reader, path) = (self.clone(), path.to_vec());
+                let task = reactor::spawn(async move { reader.lookup(&path).await });
+                tasks.push((index, task));
+            }
+            // Overwritten below where a task was started.
+            resolved.push(found.ok_or(ReadError::LeaseEnded));
+        }
+        for (index, task) in tasks {
+            // A task that was ended from outside leaves the reader's end as its reason.
+            resolved[index] = task.await.unwrap_or(Err(ReadError::LeaseEnded)).map(Rc::new);
+        }
+        resolved
+    }
+
+    async fn source(
+        &self,
+        target: &Target<'_>,
+        inode: &Inode,
+        pieces: &mut Vec<Piece>,
+        budget: &mut u64,
+    ) -> Result<Source, ReadError> {
+        let path = match target {
+            Target::File(file) => file.path.clone(),
+            Target::Path(path) => Shown::new(path),
+        };
+        self.plan_file(inode, 0..inode.size, pieces, budget, &path).await
+    }
+
+    /// Adds the extents that hold a range of a file to the batch.
+    async fn plan_file(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        pieces: &mut Vec<Piece>,
+        budget: &mut u64,
+        path: &Shown,
+    ) -> Result<Source, ReadError> {
+        if inode.kind == Kind::Directory {
+            let path = path.clone();
+            return Err(ReadError::IsADirectory { path });
+        }
+        let first = pieces.len();
+        let extents = match &inode.layout {
+            Layout::Inline(bytes) => {
+                let part = bytes.get(range.start as usize..range.end as usize);
+                let part = part.ok_or_else(|| self.malformed(path.bytes(), CodecError::Inconsistent))?;
+                return Ok(Source::Inline(part.into()));
+            }
+            _ if range.is_empty() => return Ok(Source::Inline(Box::default())),
+            Layout::Extents(extents) => overlapping(extents, 0, &range),
+            Layout::Mapped => self.mapped(inode, &range, *budget, path).await?,
+        };
+        let begin = extents.first().map_or(0, |(offset, _)| *offset);
+        let total: u64 = extents.iter().map(|(_, extent)| u64::from(extent.length)).sum();
+        if begin > range.start || begin + total < range.end {
+            return Err(self.malformed(path.bytes(), CodecError::Inconsistent));
+        }
+        *budget = budget
+            .checked_sub(total)
+            .ok_or_else(|| self.too_large(path, inode.size))?;
+        for (_, extent) in extents {
+            let tag = pieces.len();
+            pieces.push(Piece { tag, extent });
+        }
+        self.0
+            .content_bytes
+            .set(self.0.content_bytes.get() + (range.end - range.start));
+        Ok(Source::Pieces(
+            first..pieces.len(),
+            range.start - begin..range.end - begin,
+        ))
+    }
+
+    fn too_large(&self, path: &Shown, size: u64) -> ReadError {
+        ReadError::TooLarge {
+            path: path.clone(),
+            size,
+            limit: self.0.options.batch_bytes_max,
+        }
+    }
+
+    /// The extents of a large file that hold a range, with their offsets in the file.
+    async fn mapped(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        budget: u64,
+        path: &Shown,
+    ) -> Result<Vec<(u64, Extent)>, ReadError> {
+        if range.end - range.start > budget {
+            return Err(self.too_large(path, inode.size));
+        }
+        let tree_error = |error| self.tree_error(path.bytes(), error);
+        let malformed = |error| self.malformed(path.bytes(), error);
+        let prefix = extents_prefix(inode.number);
+        let key = Key::Extents(inode.number, range.start).encode();
+        let found = self.0.tree.last_at_or_before(&key, &prefix).await;
+        let mut cell = found.map_err(tree_error)?;
+        let mut extents = Vec::new();
+        let mut expected = None;
+        while let Some((key, value)) = cell {
+            let Ok(Key::Extents(_, offset)) = Key::decode(&key) else {
+                return Err(malformed(CodecError::Inconsistent));
+            };
+            if expected.is_some_and(|expected| expected != offset) {
+                return Err(malformed(CodecError::Inconsistent));
+            }
+            let group = decode_value(&value).map_err(malformed)?;
+            let length: u64 = group.iter().map(|extent| u64::from(extent.length)).sum();
+            let end = offset
+                .checked_add(length)
+                .ok_or_else(|| malformed(CodecError::TooLarge))?;
+            extents.extend(overlapping(&group, offset, range));
+            if end >= range.end {
+                break;
+            }
+            expected = Some(end);
+            let next = Key::Extents(inode.number, end).encode();
+            let found = self.0.tree.first_with_prefix(&next, &prefix).await;
+            cell = found.map_err(tree_error)?;
+        }
+        self.check_lease()?;
+        Ok(extents)
+    }
+}
+
+/// The extents, the first of which begins at `offset`, that have bytes of a range.
+fn overlapping(extents: &[Extent], offset: u64, range: &Range<u64>) -> Vec<(u64, Extent)> {
+    let mut at = offset;
+    let mut found = Vec::new();
+    for extent in extents {
+        let end = at + u64::from(extent.length);
+        if end > range.start && at < range.end {
+            found.push((at, *extent));
+        }
+        at = end;
+    }
+    found
+}
+
+fn assemble(
+    source: Source,
+    pieces: &[Piece],
+    fetched: &[Option<super::fetch::Fetched>],
+    path: &Shown,
+) -> Result<Content, ReadError> {
+    let (indices, wanted) = match source {
+        Source::Inline(bytes) if bytes.is_empty() => return Ok(Content::default()),
+        Source::Inline(bytes) => {
+            let parts = vec![Part::Index(bytes)];
+            return Ok(Content { parts });
+        }
+        Source::Pieces(indices, wanted) => (indices, wanted),
+    };
+    let mut parts = Vec::with_capacity(indices.len());
+    let mut at = 0;
+    for index in indices {
+        let Extent { address, length, .. } = pieces[index].extent;
+        let block = address / PAGE_BYTES_U64;
+        let path = path.clone();
+        let buffer = match &fetched[index] {
+            Some(Ok(buffer)) => buffer,
+            Some(Err(ExtentError::Damaged)) => return Err(ReadError::Damaged { path, block, length }),
+            Some(Err(ExtentError::Io(source))) => {
+                let source = *source;
+                return Err(ReadError::Io { path, block, source });
+            }
+            None => {
+                let source = bdev::IoError::Aborted;
+                return Err(ReadError::Io { path, block, source });
+            }
+        };
+        let from = wanted.start.saturating_sub(at).min(buffer.len() as u64) as usize;
+        let to = wanted.end.saturating_sub(at).min(buffer.len() as u64) as usize;
+        if from < to {
+            parts.push(Part::Device(buffer.slice(from..to)));
+        }
+        at += u64::from(length);
+    }
+    Ok(Content { parts })
+}

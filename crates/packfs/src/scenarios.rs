@@ -1,0 +1,11 @@
+//! Whole file systems in virtual time. They stand inside the crate because they plant bugs that no release has.
+
+mod crash;
+mod damage;
+mod model;
+mod model_test;
+mod readers;
+mod refusals;
+mod size;
+mod support;
+mod walks;

@@ -1,0 +1,268 @@
+//! A directory tree in memory that a file system is compared with, and random changes to both.
+
+use std::collections::BTreeMap;
+
+use foundation::Random;
+
+use crate::{Attributes, InodeNumber, Kind, Reader, Target, Timestamp, WriteError, Writer};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) attributes: Attributes,
+    pub(super) links: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Paths to inodes, and inodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Model {
+    pub(super) names: BTreeMap<Vec<u8>, InodeNumber>,
+    pub(super) nodes: BTreeMap<InodeNumber, Node>,
+}
+
+impl Model {
+    pub(super) fn new(root: Attributes) -> Self {
+        let node = Node {
+            kind: Kind::Directory,
+            attributes: root,
+            links: 1,
+            bytes: Vec::new(),
+        };
+        Self {
+            names: BTreeMap::from([(Vec::new(), InodeNumber::ROOT)]),
+            nodes: BTreeMap::from([(InodeNumber::ROOT, node)]),
+        }
+    }
+
+    fn pick(&self, random: &mut Random, which: impl Fn(&Node) -> bool) -> Option<(Vec<u8>, InodeNumber)> {
+        let fitting: Vec<_> = self
+            .names
+            .iter()
+            .filter(|(_, inode)| which(&self.nodes[inode]))
+            .collect();
+        let index = random.below(fitting.len().max(1) as u64) as usize;
+        fitting.get(index).map(|(path, inode)| ((*path).clone(), **inode))
+    }
+
+    fn is_empty(&self, path: &[u8]) -> bool {
+        let prefix = [path, b"/"].concat();
+        !self.names.keys().any(|other| other.starts_with(&prefix))
+    }
+
+    fn add(&mut self, path: Vec<u8>, inode: InodeNumber, node: Node) {
+        self.names.insert(path, inode);
+        assert!(
+            self.nodes.insert(inode, node).is_none(),
+            "inode {inode} was given a second time"
+        );
+    }
+}
+
+fn attributes(random: &mut Random) -> Attributes {
+    let mut time = || Timestamp {
+        seconds: random.below(1 << 33) as i64 - (1 << 31),
+        nanoseconds: random.below(1_000_000_000) as u32,
+    };
+    let (mtime, atime, ctime) = (time(), time(), time());
+    Attributes {
+        mode: random.below(0o10000) as u32,
+        uid: random.below(3) as u32 * 1000,
+        gid: random.below(3) as u32 * 70_000,
+        mtime,
+        atime: if random.chance(1, 2) { mtime } else { atime },
+        ctime,
+    }
+}
+
+fn content(random: &mut Random) -> Vec<u8> {
+    let length = match random.below(10) {
+        0 => 0,
+        1..=3 => random.below(200),
+        4..=7 => random.below(9000),
+        8 => 4096 * random.below(5),
+        _ => random.below(120_000),
+    };
+    let mut bytes = vec![0; length as usize];
+    random.fill(&mut bytes);
+    bytes
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() {
+        return name.to_vec();
+    }
+    [directory, b"/", name].concat()
+}
+
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// One random change to both. A full volume changes nothing.
+pub(super) async fn change(
+    writer: &mut Writer,
+    model: &mut Model,
+    random: &mut Random,
+) -> Result<(), WriteError> {
+    let (parent_path, parent) = model.pick(random, |node| node.kind == Kind::Directory).unwrap();
+    let mut name = format!("n{}", random.below(60)).into_bytes();
+    if random.chance(1, 8) {
+        name.resize(200, 0xff);
+    }
+    let path = join(&parent_path, &name);
+    let a = attributes(random);
+    if model.names.contains_key(&path) && random.chance(3, 4) {
+        return remove(writer, model, &path).await;
+    }
+    let node = |kind, bytes| Node {
+        kind,
+        attributes: a,
+        links: 1,
+        bytes,
+    };
+    match random.below(12) {
+        0..=5 => {
+            let bytes = content(random);
+            let made = match random.chance(1, 4) {
+                true => stream(writer, parent, &name, &a, &bytes, random).await,
+                false => writer.create_file(parent, &name, &a, &bytes).await,
+            };
+            if let Some(inode) = expect(made, model.names.contains_key(&path))? {
+                model.add(path, inode, node(Kind::File, bytes));
+            }
+        }
+        6 | 7 => {
+            let made = writer.mkdir(parent, &name, &a).await;
+            if let Some(inode) = expect(made, model.names.contains_key(&path))? {
+                model.add(path, inode, node(Kind::Directory, Vec::new()));
+            }
+        }
+        8 => {
+            let mut target = content(random);
+            target.truncate(4095);
+            target.push(b't');
+            target.truncate(4095);
+            let made = writer.symlink(parent, &name, &a, &target).await;
+            if let Some(inode) = expect(made, model.names.contains_key(&path))? {
+                model.add(path, inode, node(Kind::Symlink, target));
+            }
+        }
+        9 => {
+            let Some((_, inode)) = model.pick(random, |node| node.kind != Kind::Directory) else {
+                return Ok(());
+            };
+            let linked = writer.link(parent, &name, inode).await;
+            if expect(linked, model.names.contains_key(&path))?.is_some() {
+                model.names.insert(path, inode);
+                model.nodes.get_mut(&inode).unwrap().links += 1;
+            }
+        }
+        10 => {
+            let (_, inode) = model.pick(random, |_| true).unwrap();
+            writer.set_attributes(inode, &a).await?;
+            model.nodes.get_mut(&inode).unwrap().attributes = a;
+        }
+        _ => {
+            let (path, inode) = model.pick(random, |_| true).unwrap();
+            if inode != InodeNumber::ROOT {
+                remove(writer, model, &path).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn expect<T>(made: Result<T, WriteError>, exists: bool) -> Result<Option<T>, WriteError> {
+    match made {
+        Ok(value) => {
+            assert!(!exists, "a name was given twice");
+            Ok(Some(value))
+        }
+        Err(WriteError::Exists { .. }) if exists => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn stream(
+    writer: &mut Writer,
+    parent: InodeNumber,
+    name: &[u8],
+    attributes: &Attributes,
+    bytes: &[u8],
+    random: &mut Random,
+) -> Result<InodeNumber, WriteError> {
+    let mut stream = writer.begin_file();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let part = random.between(1, 40_000).min(rest.len() as u64) as usize;
+        if let Err(error) = writer.append(&mut stream, &rest[..part]).await {
+            writer.abandon_file(stream);
+            return Err(error);
+        }
+        rest = &rest[part..];
+    }
+    writer.finish_file(stream, parent, name, attributes).await
+}
+
+async fn remove(writer: &mut Writer, model: &mut Model, path: &[u8]) -> Result<(), WriteError> {
+    let (parent, name) = split(path);
+    let result = writer.remove(model.names[parent], name).await;
+    let inode = model.names[path];
+    let node = model.nodes.get_mut(&inode).unwrap();
+    let full = node.kind == Kind::Directory;
+    if full && !model.is_empty(path) {
+        assert!(matches!(result, Err(WriteError::NotEmpty { .. })), "{result:?}");
+        return Ok(());
+    }
+    result?;
+    model.names.remove(path);
+    let node = model.nodes.get_mut(&inode).unwrap();
+    node.links -= 1;
+    if node.links == 0 {
+        model.nodes.remove(&inode);
+    }
+    Ok(())
+}
+
+/// Reads everything through a reader and makes a model of it, or says what failed.
+pub(super) async fn read_back(reader: &Reader) -> Result<Model, String> {
+    let text = |error: crate::ReadError| error.to_string();
+    let root = reader.lookup(b"").await.map_err(text)?;
+    let mut model = Model::new(root.attributes);
+    let mut walk = reader.walk(InodeNumber::ROOT);
+    loop {
+        let batch = walk.next_batch().await.map_err(text)?;
+        if batch.is_empty() {
+            return Ok(model);
+        }
+        for part in batch.chunks(40) {
+            let targets: Vec<Target<'_>> = part.iter().map(|entry| Target::Path(&entry.path)).collect();
+            let contents = reader.read_many(&targets).await;
+            for (entry, content) in part.iter().zip(contents) {
+                let inode = reader.inode_of(entry.entry.clone()).await.map_err(text)?;
+                if reader.lookup(&entry.path).await.map_err(text)? != inode {
+                    return Err("a lookup and a listing differ".to_owned());
+                }
+                let bytes = match inode.kind {
+                    Kind::Directory => Vec::new(),
+                    _ => content.map_err(text)?.to_vec(),
+                };
+                if bytes.len() as u64 != inode.size {
+                    return Err("a size is wrong".to_owned());
+                }
+                model.names.insert(entry.path.clone(), inode.number);
+                let node = Node {
+                    kind: inode.kind,
+                    attributes: inode.attributes,
+                    links: inode.links,
+                    bytes,
+                };
+                model.nodes.insert(inode.number, node);
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Proved here: a reader on an old snapshot sees it unharmed while the writer commits many times; a planted bug that
+//! ignores leases is found; a lease that ended gives an error and no bytes.
+
+use std::rc::Rc;
+
+use foundation::Random;
+
+use super::model::{Model, change, read_back};
+use super::support::{medium, on_host, small, world, writer_options};
+use crate::lease::memory::{LocalLeases, READER_TERM};
+use crate::space::PlantedBug;
+use crate::{InodeNumber, ReadError, Reader, ReaderOptions, Target, Writer, format};
+
+/// Whether a reader's snapshot stays whole under many commits.
+fn snapshot_survives(seed: u64, bug: PlantedBug) -> Result<(), String> {
+    let (simulation, host) = world(seed);
+    on_host(&simulation, host, move || async move {
+        let mut random = Random::from_seed(seed);
+        let medium = medium();
+        let options = small();
+        format(medium.clone(), &options).await.unwrap();
+        let leases = Rc::new(LocalLeases::new());
+        let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
+            .await
+            .unwrap();
+        writer.plant(bug);
+        let mut model = Model::new(options.root);
+        // Nothing is cached, so that every page is read again.
+        let cold = ReaderOptions {
+            cache_bytes: 0,
+            ..ReaderOptions::default()
+        };
+        let mut readers = Vec::new();
+        for commit in 0..24 {
+            for _ in 0..random.below(15) {
+                change(&mut writer, &mut model, &mut random).await.unwrap();
+            }
+            writer.commit().await.unwrap();
+            if commit % 6 == 0 {
+                let reader = Reader::open(medium.clone(), leases.clone(), &cold).await.unwrap();
+                readers.push((reader, model.clone()));
+            }
+            for (reader, snapshot) in &readers {
+                let found = read_back(reader).await?;
+                if found != *snapshot {
+                    return Err(format!(
+                        "generation {} changed under its reader",
+                        reader.generation()
+                    ));
+                }
+            }
+        }
+        let waiting = writer.waiting_bytes();
+        for (reader, _) in readers {
+            reader.close().await.unwrap();
+        }
+        for _ in 0..2 {
+            let attributes = options.root;
+            writer
+                .set_attributes(InodeNumber::ROOT, &attributes)
+                .await
+                .unwrap();
+            writer.commit().await.unwrap();
+        }
+        assert!(
+            writer.waiting_bytes() < waiting,
+            "space did not come back after the readers left"
+        );
+        Ok(())
+    })
+    .unwrap()
+}
+
+#[test]
+fn old_snapshots_stay_whole() {
+    for seed in 0..3 {
+        snapshot_survives(seed, PlantedBug::None).unwrap();
+    }
+}
+
+#[test]
+fn reuse_under_readers_is_found() {
+    assert!((0..3).any(|seed| snapshot_survives(seed, PlantedBug::ReuseUnderReaders).is_err()));
+}
+
+#[test]
+fn a_lease_that_ended_gives_no_bytes() {
+    let (simulation, host) = world(9);
+    on_host(&simulation, host, || async {
+        let medium = medium();
+        format(medium.clone(), &small()).await.unwrap();
+        let leases = Rc::new(LocalLeases::new());
+        let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
+            .await
+            .unwrap();
+        let attributes = small().root;
+        let made = writer
+            .create_file(InodeNumber::ROOT, b"f", &attributes, &[1; 1000])
+            .await;
+        made.unwrap();
+        writer.commit().await.unwrap();
+        let reader = Reader::open(medium, leases, &ReaderOptions::default())
+            .await
+            .unwrap();
+        let targets = [Target::Path(b"f")];
+        assert_eq!(reader.read_many(&targets).await.remove(0).unwrap().len(), 1000);
+        reader.renew().await.unwrap();
+        reactor::time::sleep(READER_TERM).await;
+        let late = reader.read_many(&targets).await.remove(0);
+        assert_eq!(late.unwrap_err(), ReadError::LeaseEnded);
+        assert!(reader.renew().await.is_err());
+    })
+    .unwrap();
+}

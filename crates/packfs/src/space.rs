@@ -1,0 +1,275 @@
+//! What is free, what will be, and what a writer may take: pure bookkeeping, counted in pages of 4 KiB.
+//!
+//! Data segments grow from the volume's beginning, pages of the tree from its end. What commit N frees waits
+//! until commit N+1 is durable and no reader lease or named snapshot is at or below N: so both superblocks and
+//! every reader find their trees whole.
+
+mod ranges;
+mod record;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::format::superblock::Parameters;
+use crate::format::{PAGE_BYTES_U64, PagePointer, RESERVED_BYTES};
+
+pub(crate) use ranges::Ranges;
+
+/// The lowest generation that a reader lease or named snapshot holds; `None` if none does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderFloor(pub Option<u64>);
+
+impl ReaderFloor {
+    /// Whether what commit `generation` freed is needed by no reader.
+    fn lies_above(self, generation: u64) -> bool {
+        self.0.is_none_or(|lowest| lowest > generation)
+    }
+}
+
+/// A run of pages that holds packed data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Bytes that files use.
+    pub(crate) live_bytes: u64,
+    /// Pages written from the start on.
+    pub(crate) filled: u64,
+}
+
+/// Deliberate mistakes, each of which a test must find.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PlantedBug {
+    #[default]
+    None,
+    /// What commit N freed is used again while N+1 is being built.
+    ReuseOneCommitEarly,
+    /// Reader leases are not asked.
+    ReuseUnderReaders,
+    /// No flush between the pages and the superblock.
+    SuperblockBeforeFlush,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Space {
+    /// Pages per data segment.
+    segment_pages: u64,
+    /// May be taken.
+    free: Ranges,
+    /// By the commit that freed them.
+    freed: BTreeMap<u64, Ranges>,
+    /// Data segments by first page.
+    segments: BTreeMap<u64, Segment>,
+    /// Pages of the space record, newest first.
+    chain: Vec<PagePointer>,
+    /// How many of them make the complete list.
+    complete_pages: usize,
+    /// Taken, freed, and changed since the last commit.
+    taken_now: Ranges,
+    freed_now: Ranges,
+    touched: BTreeSet<u64>,
+    #[cfg(test)]
+    pub(crate) bug: PlantedBug,
+}
+
+impl Space {
+    /// The space of a fresh volume.
+    pub(crate) fn fresh(volume_bytes: u64, parameters: &Parameters) -> Self {
+        let mut space = Self::empty(parameters);
+        let first = RESERVED_BYTES / PAGE_BYTES_U64;
+        space
+            .free
+            .insert(first, (volume_bytes / PAGE_BYTES_U64).saturating_sub(first));
+        space
+    }
+
+    fn empty(parameters: &Parameters) -> Self {
+        Self {
+            segment_pages: u64::from(parameters.segment_bytes) / PAGE_BYTES_U64,
+            free: Ranges::default(),
+            freed: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            chain: Vec::new(),
+            complete_pages: 0,
+            taken_now: Ranges::default(),
+            freed_now: Ranges::default(),
+            touched: BTreeSet::new(),
+            #[cfg(test)]
+            bug: PlantedBug::None,
+        }
+    }
+
+    /// Pages that may be taken now.
+    pub(crate) fn free_pages(&self) -> u64 {
+        self.free.pages()
+    }
+
+    /// Pages that will be free once their commits and readers are past.
+    pub(crate) fn waiting_pages(&self) -> u64 {
+        let waiting: u64 = self.freed.values().map(Ranges::pages).sum();
+        waiting + self.freed_now.pages()
+    }
+
+    /// Makes free what the rule allows: `durable` is the last durable commit.
+    pub(crate) fn release(&mut self, durable: u64, floor: ReaderFloor) {
+        #[cfg(test)]
+        let (durable, floor) = match self.bug {
+            PlantedBug::ReuseOneCommitEarly => (durable + 1, floor),
+            PlantedBug::ReuseUnderReaders => (durable, ReaderFloor(None)),
+            _ => (durable, floor),
+        };
+        let past: Vec<u64> = self
+            .freed
+            .keys()
+            .copied()
+            .filter(|&generation| generation < durable && floor.lies_above(generation))
+            .collect();
+        for generation in past {
+            let ranges = self.freed.remove(&generation).expect("the key was just listed");
+            for (start, count) in ranges.iter() {
+                let fresh = self.free.insert(start, count);
+                assert!(fresh, "pages {start}+{count} were freed twice");
+            }
+        }
+    }
+
+    /// A page for the tree or the space record.
+    pub(crate) fn take_page(&mut self) -> Option<u64> {
+        let page = self.free.take_highest()?;
+        self.taken_now.insert(page, 1);
+        Some(page)
+    }
+
+    /// A page for the record itself, which its own chain declares.
+    fn take_record_page(&mut self) -> Option<u64> {
+        self.free.take_highest()
+    }
+
+    /// Gives back a page of the tree that the next commit does not use.
+    pub(crate) fn free_page(&mut self, page: u64) {
+        let fresh = self.freed_now.insert(page, 1);
+        assert!(fresh, "page {page} was freed twice");
+    }
+
+    /// A new data segment; leaves at least `keep` pages free.
+    pub(crate) fn take_segment(&mut self, keep: u64) -> Option<u64> {
+        if self.free.pages() < self.segment_pages + keep {
+            return None;
+        }
+        let start = self.free.take_aligned(self.segment_pages)?;
+        self.taken_now.insert(start, self.segment_pages);
+        self.segments.insert(start, Segment::default());
+        self.touched.insert(start);
+        Some(start)
+    }
+
+    /// Pages per data segment.
+    pub(crate) fn segment_pages(&self) -> u64 {
+        self.segment_pages
+    }
+
+    /// The segment that has room at its end, if the last commit left one: its first page and state.
+    pub(crate) fn open_segment(&self) -> Option<(u64, Segment)> {
+        let found = self.segments.iter().find(|(_, s)| s.filled < self.segment_pages);
+        found.map(|(&start, &segment)| (start, segment))
+    }
+
+    /// Bytes written into a segment.
+    pub(crate) fn add_live(&mut self, segment: u64, bytes: u64) {
+        let state = self
+            .segments
+            .get_mut(&segment)
+            .expect("a writer packs into a segment it took");
+        state.live_bytes += bytes;
+        self.touched.insert(segment);
+    }
+
+    /// How far a segment is written.
+    pub(crate) fn set_filled(&mut self, segment: u64, pages: u64) {
+        if let Some(state) = self.segments.get_mut(&segment) {
+            state.filled = state.filled.max(pages);
+            self.touched.insert(segment);
+        }
+    }
+
+    /// Bytes at a byte address that no file uses any more. `false` if no segment has them.
+    pub(crate) fn remove_live(&mut self, address: u64, bytes: u64) -> bool {
+        let segment = address / PAGE_BYTES_U64 / self.segment_pages * self.segment_pages;
+        match self.segments.get_mut(&segment) {
+            Some(state) if state.live_bytes >= bytes => {
+                state.live_bytes -= bytes;
+                self.touched.insert(segment);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives back segments that hold nothing any more, except the one being written.
+    fn drop_empty_segments(&mut self, open: Option<u64>) {
+        for &start in &self.touched {
+            let empty = self.segments.get(&start).is_some_and(|s| s.live_bytes == 0);
+            if empty && Some(start) != open {
+                self.segments.remove(&start);
+                let fresh = self.freed_now.insert(start, self.segment_pages);
+                assert!(fresh, "segment {start} was freed twice");
+            }
+        }
+    }
+
+    /// For the checker: pages that are free or will be.
+    pub(crate) fn unused(&self) -> Vec<(u64, u64)> {
+        let waiting = self.freed.values().flat_map(Ranges::iter);
+        self.free.iter().chain(waiting).collect()
+    }
+
+    /// For the checker: data segments by first page.
+    pub(crate) fn segments(&self) -> &BTreeMap<u64, Segment> {
+        &self.segments
+    }
+
+    /// For the checker: pages of the space record.
+    pub(crate) fn chain(&self) -> &[PagePointer] {
+        &self.chain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> Space {
+        let parameters = Parameters {
+            segment_bytes: 64 << 10,
+            ..Parameters::default()
+        };
+        Space::fresh(1 << 20, &parameters)
+    }
+
+    #[test]
+    fn data_grows_from_the_beginning_and_pages_from_the_end() {
+        let mut space = space();
+        assert_eq!(space.free_pages(), 256 - 32);
+        assert_eq!(space.take_page(), Some(255));
+        assert_eq!(space.take_segment(0), Some(32));
+        assert_eq!(space.take_segment(1000), None);
+        assert_eq!(space.free_pages(), 256 - 32 - 1 - 16);
+    }
+
+    #[test]
+    fn freed_pages_wait_for_the_next_commit_and_for_readers() {
+        for (durable, floor, reusable) in [
+            (5, None, false),
+            (6, None, true),
+            (6, Some(5), false),
+            (6, Some(4), false),
+            (9, Some(6), true),
+        ] {
+            let mut space = space();
+            let before = space.free_pages();
+            let page = space.take_page().unwrap();
+            space.freed.entry(5).or_default().insert(page, 1);
+            space.release(durable, ReaderFloor(floor));
+            assert_eq!(space.free_pages() == before, reusable, "{durable} {floor:?}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Making changes durable: data and pages, flush, superblock with forced unit access.
+
+use super::Writer;
+use crate::error::WriteError;
+use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
+use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, SUPERBLOCK_ADDRESSES};
+use crate::lease::LeaseError;
+use crate::tree::Written;
+use foundation::ByteCount;
+use reactor::buffer::BUFFER_BYTES_MAX;
+
+impl Writer {
+    /// Makes everything so far durable, and gives the generation that holds it. Without changes it writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`WriteError::NoSpace`] leaves the changes uncommitted and the writer usable; after any other error
+    /// only what was committed before is certain, and the writer is [`WriteError::Broken`].
+    pub async fn commit(&mut self) -> Result<u64, WriteError> {
+        if self.broken {
+            return Err(WriteError::Broken);
+        }
+        if self.tree.changed_pages() == 0 {
+            return Ok(self.superblock.generation);
+        }
+        self.packer.finish_chunk(&mut self.space).await;
+        // The record can grow by a segment given back for each one touched, which its bound has counted.
+        let needed =
+            self.tree.changed_pages() as u64 + self.space.record_pages_max(self.tree.changed_pages());
+        if let Some(pages) = needed.checked_sub(self.space.free_pages() + 1) {
+            let missing = ByteCount((pages + 1) * PAGE_BYTES_U64);
+            return Err(WriteError::NoSpace { missing });
+        }
+        // Whatever fails from here on leaves pages half accounted for.
+        self.broken = true;
+        let superblock = self.write_generation().await?;
+        self.broken = false;
+        self.slot = 1 - self.slot;
+        self.superblock = superblock;
+        self.next_generation = superblock.generation + 1;
+        self.release_space().await;
+        Ok(superblock.generation)
+    }
+
+    async fn write_generation(&mut self) -> Result<Superblock, WriteError> {
+        let generation = self.next_generation;
+        for pointer in self.tree.take_replaced() {
+            self.space.free_page(pointer.page);
+        }
+        let space = &mut self.space;
+        let place = || {
+            space
+                .take_page()
+                .expect("enough pages were free before the commit began")
+        };
+        let written = self.tree.write_out(generation, place);
+        let open = self.packer.open_segment();
+        let plan = self.space.plan_record(generation, open);
+        let plan = plan.expect("enough pages were free before the commit began");
+        self.send_pages(&written, &plan.pages).await?;
+        self.outbox.drain().await?;
+        self.flush().await?;
+        self.check_lease()?;
+        let superblock = Superblock {
+            generation,
+            root: written.root,
+            space: plan.pointer,
+            next_inode: self.next_inode,
+            totals: self.totals,
+            writer_token: self.leases.as_ref().map_or(0, |(_, lease)| lease.token),
+            ..self.superblock
+        };
+        let address = SUPERBLOCK_ADDRESSES[1 - self.slot];
+        let bytes = superblock.encode(address);
+        assert_eq!(bytes.len(), SUPERBLOCK_BYTES, "a superblock is a page");
+        let forced = self.medium.write_bytes(address, &bytes, true).await;
+        forced.map_err(|source| WriteError::Io {
+            block: address / PAGE_BYTES_U64,
+            source,
+        })?;
+        self.tree.adopt(&written);
+        self.space.committed(generation, plan);
+        Ok(superblock)
+    }
+
+    async fn flush(&self) -> Result<(), WriteError> {
+        #[cfg(test)]
+        if self.space.bug == crate::space::PlantedBug::SuperblockBeforeFlush {
+            return Ok(());
+        }
+        let block = 0;
+        let flushed = self.medium.flush().await;
+        flushed.map_err(|source| WriteError::Io { block, source })
+    }
+
+    /// A writer that slept through its lease must not write a superblock; the token would refuse it where
+    /// somebody else has written since, and this spares the attempt.
+    fn check_lease(&self) -> Result<(), WriteError> {
+        match &self.leases {
+            Some((_, lease)) if lease.until <= reactor::time::now() => Err(LeaseError::Ended.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends pages in runs of neighbours, each one write.
+    async fn send_pages(&self, tree: &Written, record: &[(u64, Vec<u8>)]) -> Result<(), WriteError> {
+        let tree = tree.pages.iter().map(|(pointer, bytes)| (pointer.page, bytes));
+        let mut pages: Vec<(u64, &Vec<u8>)> = tree
+            .chain(record.iter().map(|(page, bytes)| (*page, bytes)))
+            .collect();
+        pages.sort_by_key(|(page, _)| *page);
+        let mut rest = &pages[..];
+        while let Some(&(first, _)) = rest.first() {
+            let most = rest.len().min(BUFFER_BYTES_MAX / PAGE_BYTES);
+            let run = (0..most)
+                .take_while(|&index| rest[index].0 == first + index as u64)
+                .count();
+            let mut buffer = self.medium.pool().allocate(run * PAGE_BYTES).await?;
+            for (part, (_, bytes)) in buffer.chunks_mut(PAGE_BYTES).zip(&rest[..run]) {
+                part.copy_from_slice(bytes);
+            }
+            self.outbox.send(first * PAGE_BYTES_U64, buffer.freeze()).await;
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+
+    /// Makes free what neither the two superblocks nor any reader need. Without an answer about readers
+    /// nothing becomes free this time.
+    pub(super) async fn release_space(&mut self) {
+        let Some((leases, lease)) = &self.leases else {
+            return;
+        };
+        if let Ok(floor) = leases.reader_floor(lease.token).await {
+            self.space.release(self.superblock.generation, floor);
+        }
+    }
+}

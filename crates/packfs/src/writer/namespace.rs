@@ -1,0 +1,362 @@
+//! Changing names and inodes.
+
+use super::{DIRECTORIES_KEPT, Writer};
+use crate::error::WriteError;
+use crate::format::entry::{Attributes, Entry, INLINE_BYTES_MAX, Inode, Kind, Layout, encode_place};
+use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
+use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key, extents_prefix};
+use crate::name::{Shown, check_name, check_target};
+use crate::tree::inconsistent;
+
+/// Where an inode stands in the tree.
+enum Place {
+    OwnKey,
+    Entry { directory: InodeNumber, name: Vec<u8> },
+}
+
+impl Writer {
+    /// Makes a regular file of `bytes`. To stream a large one see [`Writer::begin_file`].
+    pub async fn create_file(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        bytes: &[u8],
+    ) -> Result<InodeNumber, WriteError> {
+        self.create(directory, name, attributes, Kind::File, bytes).await
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub async fn symlink(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        target: &[u8],
+    ) -> Result<InodeNumber, WriteError> {
+        check_target(name, target)?;
+        self.create(directory, name, attributes, Kind::Symlink, target)
+            .await
+    }
+
+    /// Makes an empty directory.
+    pub async fn mkdir(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+    ) -> Result<InodeNumber, WriteError> {
+        self.create(directory, name, attributes, Kind::Directory, b"")
+            .await
+    }
+
+    async fn create(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        kind: Kind,
+        bytes: &[u8],
+    ) -> Result<InodeNumber, WriteError> {
+        self.check_new(directory, name, attributes).await?;
+        let size = bytes.len() as u64;
+        if bytes.len() <= INLINE_BYTES_MAX {
+            let layout = Layout::Inline(bytes.to_vec());
+            return self.add(directory, name, attributes, kind, size, layout).await;
+        }
+        let extents = self.pack(bytes).await?;
+        self.create_with_extents(directory, name, attributes, kind, size, extents)
+            .await
+    }
+
+    /// Names an inode whose content is packed already; gives that back on failure.
+    pub(super) async fn create_with_extents(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        kind: Kind,
+        size: u64,
+        extents: Vec<Extent>,
+    ) -> Result<InodeNumber, WriteError> {
+        if let Err(error) = self.check_new(directory, name, attributes).await {
+            self.give_back(&extents);
+            return Err(error);
+        }
+        if extents.len() <= EXTENTS_EMBEDDED_MAX {
+            let layout = Layout::Extents(extents);
+            return self.add(directory, name, attributes, kind, size, layout).await;
+        }
+        let inode = InodeNumber(self.next_inode);
+        let mut offset = 0;
+        for group in extents.chunks(EXTENTS_PER_KEY) {
+            let key = Key::Extents(inode, offset).encode();
+            self.put(key, encode_list(group)).await?;
+            offset += group.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
+        }
+        self.add(directory, name, attributes, kind, size, Layout::Mapped)
+            .await
+    }
+
+    /// Checks everything that can be wrong about a new entry.
+    async fn check_new(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+    ) -> Result<(), WriteError> {
+        check_name(name)?;
+        check_attributes(attributes, InodeNumber(self.next_inode))?;
+        self.check_room(false)?;
+        self.check_directory(directory).await?;
+        match self.tree.get(&entry_key(directory, name)).await? {
+            None => Ok(()),
+            Some(_) => Err(WriteError::Exists {
+                directory,
+                name: Shown::new(name),
+            }),
+        }
+    }
+
+    async fn check_directory(&mut self, directory: InodeNumber) -> Result<(), WriteError> {
+        if self.directories.contains(&directory) {
+            return Ok(());
+        }
+        if self.inode(directory).await?.kind != Kind::Directory {
+            return Err(WriteError::NotADirectory(directory));
+        }
+        if self.directories.len() >= DIRECTORIES_KEPT {
+            self.directories.clear();
+        }
+        self.directories.insert(directory);
+        Ok(())
+    }
+
+    async fn add(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        kind: Kind,
+        size: u64,
+        layout: Layout,
+    ) -> Result<InodeNumber, WriteError> {
+        let number = InodeNumber(self.next_inode);
+        self.next_inode += 1;
+        let inode = Inode {
+            number,
+            kind,
+            attributes: *attributes,
+            links: 1,
+            size,
+            layout,
+        };
+        self.put(entry_key(directory, name), inode.encode()).await?;
+        let place = encode_place(directory, name);
+        self.put(Key::Name(number.0).encode(), place).await?;
+        match kind {
+            Kind::Directory => self.totals.directories += 1,
+            Kind::File | Kind::Symlink => self.totals.files += 1,
+        }
+        self.totals.content_bytes += size;
+        Ok(number)
+    }
+
+    /// Gives an inode a further name.
+    pub async fn link(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        target: InodeNumber,
+    ) -> Result<(), WriteError> {
+        self.check_new(directory, name, &Attributes::default()).await?;
+        let (mut inode, place) = self.find(target).await?;
+        let kind = inode.kind;
+        if kind == Kind::Directory {
+            return Err(WriteError::LinkToDirectory(target));
+        }
+        let what = "the number of links";
+        let out_of_range = WriteError::OutOfRange { what, inode: target };
+        inode.links = inode.links.checked_add(1).ok_or(out_of_range)?;
+        self.put(Key::Inode(target).encode(), inode.encode()).await?;
+        if let Place::Entry { directory, name } = place {
+            let cookie = target.0;
+            self.put_link(directory, &name, target, kind, cookie).await?;
+        }
+        let cookie = self.next_inode;
+        self.next_inode += 1;
+        self.put_link(directory, name, target, kind, cookie).await?;
+        let place = encode_place(directory, name);
+        self.put(Key::Name(cookie).encode(), place).await
+    }
+
+    async fn put_link(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        inode: InodeNumber,
+        kind: Kind,
+        cookie: u64,
+    ) -> Result<(), WriteError> {
+        let entry = Entry::Link { inode, kind, cookie };
+        self.put(entry_key(directory, name), entry.encode()).await?;
+        self.put(Key::Link(inode, cookie).encode(), Vec::new()).await
+    }
+
+    /// Sets mode, owner and times.
+    pub async fn set_attributes(
+        &mut self,
+        number: InodeNumber,
+        attributes: &Attributes,
+    ) -> Result<(), WriteError> {
+        check_attributes(attributes, number)?;
+        self.check_room(true)?;
+        let (mut inode, place) = self.find(number).await?;
+        inode.attributes = *attributes;
+        let key = match place {
+            Place::OwnKey => Key::Inode(number).encode(),
+            Place::Entry { directory, name } => entry_key(directory, &name),
+        };
+        self.put(key, inode.encode()).await
+    }
+
+    /// Removes a name, and what it means if that was its last one. A directory must be empty.
+    pub async fn remove(&mut self, directory: InodeNumber, name: &[u8]) -> Result<(), WriteError> {
+        check_name(name)?;
+        self.check_room(true)?;
+        let entry = self.lookup(directory, name).await?;
+        let entry = entry.ok_or_else(|| WriteError::NotFound {
+            directory,
+            name: Shown::new(name),
+        })?;
+        if entry.kind() == Kind::Directory {
+            let prefix = directory_prefix(entry.inode());
+            if self.tree.first_with_prefix(&prefix, &prefix).await?.is_some() {
+                let name = Shown::new(name);
+                return Err(WriteError::NotEmpty { name });
+            }
+            self.directories.remove(&entry.inode());
+        }
+        let last = match &entry {
+            Entry::Embedded(inode) => Some(inode.clone()),
+            Entry::Link { inode, cookie, .. } => self.unlink(*inode, *cookie).await?,
+        };
+        self.take(&entry_key(directory, name)).await?;
+        self.take(&Key::Name(entry.cookie()).encode()).await?;
+        match last {
+            Some(inode) => self.drop_inode(inode).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes one of several names away; gives the inode if it was the last.
+    async fn unlink(&mut self, number: InodeNumber, cookie: u64) -> Result<Option<Inode>, WriteError> {
+        let (mut inode, _) = self.find(number).await?;
+        self.take(&Key::Link(number, cookie).encode()).await?;
+        let key = Key::Inode(number).encode();
+        inode.links = inode.links.saturating_sub(1);
+        if inode.links == 0 {
+            self.take(&key).await?;
+            return Ok(Some(inode));
+        }
+        self.put(key, inode.encode()).await?;
+        Ok(None)
+    }
+
+    async fn drop_inode(&mut self, inode: Inode) -> Result<(), WriteError> {
+        match inode.kind {
+            Kind::Directory => self.totals.directories = self.totals.directories.saturating_sub(1),
+            Kind::File | Kind::Symlink => self.totals.files = self.totals.files.saturating_sub(1),
+        }
+        self.totals.content_bytes = self.totals.content_bytes.saturating_sub(inode.size);
+        match inode.layout {
+            Layout::Inline(_) => {}
+            Layout::Extents(extents) => self.give_back(&extents),
+            Layout::Mapped => self.drop_mapped(inode.number).await?,
+        }
+        Ok(())
+    }
+
+    async fn drop_mapped(&mut self, inode: InodeNumber) -> Result<(), WriteError> {
+        let prefix = extents_prefix(inode);
+        while let Some((key, value)) = self.tree.first_with_prefix(&prefix, &prefix).await? {
+            let extents = decode_value(&value).map_err(|source| inconsistent(0, source))?;
+            self.take(&key).await?;
+            self.give_back(&extents);
+        }
+        Ok(())
+    }
+
+    /// The entry of a name, uncommitted changes included.
+    pub async fn lookup(&self, directory: InodeNumber, name: &[u8]) -> Result<Option<Entry>, WriteError> {
+        match self.tree.get(&entry_key(directory, name)).await? {
+            None => Ok(None),
+            Some(value) => {
+                let entry = Entry::decode(&value).map_err(|source| inconsistent(0, source))?;
+                Ok(Some(entry))
+            }
+        }
+    }
+
+    /// An inode by its number, uncommitted changes included.
+    pub async fn inode(&self, number: InodeNumber) -> Result<Inode, WriteError> {
+        Ok(self.find(number).await?.0)
+    }
+
+    async fn find(&self, number: InodeNumber) -> Result<(Inode, Place), WriteError> {
+        let malformed = |source| inconsistent(0, source);
+        if let Some(value) = self.tree.get(&Key::Inode(number).encode()).await? {
+            let inode = Inode::decode(&value).map_err(malformed)?;
+            return Ok((inode, Place::OwnKey));
+        }
+        let Some(value) = self.tree.get(&Key::Name(number.0).encode()).await? else {
+            return Err(WriteError::NoInode(number));
+        };
+        let (directory, name) = crate::format::entry::decode_place(&value).map_err(malformed)?;
+        let name = name.to_vec();
+        match self.lookup(directory, &name).await? {
+            Some(Entry::Embedded(inode)) if inode.number == number => {
+                Ok((inode, Place::Entry { directory, name }))
+            }
+            _ => Err(WriteError::NoInode(number)),
+        }
+    }
+
+    pub(super) async fn pack(&mut self, bytes: &[u8]) -> Result<Vec<Extent>, WriteError> {
+        self.check_room(false)?;
+        let keep = self.pages_kept();
+        self.packer.pack(&mut self.space, bytes, keep).await
+    }
+
+    /// Bytes that no file uses any more. Extents outside every segment are damage that `verify` reports.
+    pub(super) fn give_back(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            self.space.remove_live(extent.address, u64::from(extent.length));
+        }
+    }
+
+    /// A change that fails in the middle of several leaves nothing that may be committed.
+    async fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), WriteError> {
+        let result = self.tree.insert(key, value).await;
+        self.broken |= result.is_err();
+        result.map(|_| ()).map_err(WriteError::from)
+    }
+
+    async fn take(&mut self, key: &[u8]) -> Result<(), WriteError> {
+        let result = self.tree.remove(key).await;
+        self.broken |= result.is_err();
+        result.map(|_| ()).map_err(WriteError::from)
+    }
+}
+
+fn check_attributes(attributes: &Attributes, inode: InodeNumber) -> Result<(), WriteError> {
+    let times = [attributes.mtime, attributes.atime, attributes.ctime];
+    let what = if attributes.mode > 0o7777 {
+        "the mode"
+    } else if times.iter().any(|time| time.nanoseconds >= 1_000_000_000) {
+        "a time"
+    } else {
+        return Ok(());
+    };
+    Err(WriteError::OutOfRange { what, inode })
+}
