@@ -6,6 +6,7 @@ use std::path::Path;
 /// table. A crate that does not exist yet waits.
 const PAGES: &[(&str, &str)] = &[
     ("blobstore", "docs/formats/blobstore.md"),
+    ("control", "docs/formats/store.md"),
     ("volume", "docs/formats/volume.md"),
     ("packfs", "docs/formats/packfs.md"),
     ("zoned", "docs/formats/zoned.md"),
