@@ -1,4 +1,7 @@
 //! One module per command.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod doctor;
+pub(crate) mod master;
+pub(crate) mod volume;

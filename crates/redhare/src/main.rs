@@ -29,6 +29,9 @@ enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(commands::bench::Bench),
+    Master(commands::master::MasterArguments),
+    Volume(commands::volume::VolumeArguments),
+    Status(commands::cluster::StatusArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  redhare completion bash > /etc/bash_completion.d/redhare")]
     Completion {
@@ -44,6 +47,9 @@ fn main() -> std::process::ExitCode {
     let result = match arguments.command {
         Command::Doctor => commands::doctor::run(&output),
         Command::Bench(bench) => commands::bench::run(bench, &output),
+        Command::Master(arguments) => commands::master::run(arguments),
+        Command::Volume(arguments) => commands::volume::run(arguments, &output),
+        Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Completion { shell } => {
             clap_complete::generate(
                 shell,
