@@ -9,6 +9,7 @@ const PAGES: &[(&str, &str)] = &[
     ("volume", "docs/formats/peer.md"),
     ("volume", "docs/formats/chunk-record.md"),
     ("volume", "docs/formats/volume-geometry.md"),
+    ("control", "docs/formats/store.md"),
     ("packfs", "docs/formats/packfs.md"),
     ("zoned", "docs/formats/zoned.md"),
 ];

@@ -1,6 +1,9 @@
 //! One module per command.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod doctor;
+pub(crate) mod master;
 pub(crate) mod signals;
 pub(crate) mod target;
+pub(crate) mod volume;

@@ -31,6 +31,9 @@ enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(commands::bench::Bench),
+    Master(commands::master::MasterArguments),
+    Volume(commands::volume::VolumeArguments),
+    Status(commands::cluster::StatusArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  redhare completion bash > /etc/bash_completion.d/redhare")]
     Completion {
@@ -47,6 +50,9 @@ fn main() -> std::process::ExitCode {
         Command::Doctor => commands::doctor::run(&output),
         Command::Target(arguments) => commands::target::run(&arguments),
         Command::Bench(bench) => commands::bench::run(bench, &output),
+        Command::Master(arguments) => commands::master::run(arguments),
+        Command::Volume(arguments) => commands::volume::run(arguments, &output),
+        Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Completion { shell } => {
             clap_complete::generate(
                 shell,

@@ -1,0 +1,252 @@
+//! The masters' decisions on a store: read, decide, commit with comparisons, answer.
+
+pub(crate) mod changes;
+mod chunks;
+pub(crate) mod leases;
+pub(crate) mod nodes;
+mod reconcile;
+pub(crate) mod status;
+pub(crate) mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foundation::{ByteCount, Instant, Random};
+
+use crate::configuration::Standing;
+use crate::error::ControlError;
+use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
+use crate::keys;
+use crate::model::{ClusterRecord, Node};
+use crate::record::Record;
+use crate::settings::Settings;
+use crate::store::{Committed, MetadataStore, Transaction};
+
+use changes::ChangeLog;
+use leases::LeaseClock;
+
+/// How often a decision is made anew when another master was quicker.
+const ATTEMPTS_MAX: u32 = 16;
+/// Records read at a time.
+const PAGE: usize = 1024;
+
+/// The masters' decisions on a store; see the crate's documentation.
+#[derive(Debug)]
+pub struct Controller<S> {
+    store: S,
+    settings: Settings,
+    cluster: ClusterId,
+    random: Random,
+    started: Instant,
+    heard: BTreeMap<NodeId, Heard>,
+    changes: ChangeLog,
+    lease_clock: LeaseClock,
+    /// Volumes between two states, and what nodes have reported about them.
+    unfinished: BTreeMap<VolumeNumber, Unfinished>,
+    /// The nodes' standings when all chunks were last looked at; none before, or when a
+    /// comparison was lost since.
+    reconciled: Option<BTreeMap<NodeId, Standing>>,
+    audited: Instant,
+}
+
+/// When a node was last heard.
+#[derive(Clone, Debug)]
+struct Heard {
+    incarnation: Incarnation,
+    at: Instant,
+    used: BTreeMap<DiskId, ByteCount>,
+}
+
+/// What is needed to bring a volume to its next state.
+#[derive(Clone, Debug, Default)]
+struct Unfinished {
+    /// The nodes it has copies on, once they are known.
+    nodes: Option<BTreeSet<NodeId>>,
+    /// Lives that have reported that they did their part.
+    reported: BTreeSet<(NodeId, Incarnation)>,
+}
+
+/// A node as the masters see it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// The node.
+    pub id: NodeId,
+    /// What the store knows of it.
+    pub record: Node,
+    /// Heard recently enough, or not yet missing since this master started.
+    pub is_alive: bool,
+}
+
+/// A record and the store's revision at which it was put.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored<R> {
+    pub(crate) record: R,
+    pub(crate) revision: u64,
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Takes up the cluster in `store`, or founds one in an empty store. `seed` is drawn at
+    /// random by the caller, anew in each process.
+    pub fn open(store: S, settings: Settings, seed: u64, now: Instant) -> Result<Self, ControlError> {
+        let mut random = Random::from_seed(seed);
+        let cluster = found(&store, &mut random)?;
+        let revision = store.revision()?;
+        let mut controller = Self {
+            store,
+            settings,
+            cluster,
+            random,
+            started: now,
+            heard: BTreeMap::new(),
+            changes: ChangeLog::new(revision, settings.changes_kept),
+            lease_clock: LeaseClock::default(),
+            unfinished: BTreeMap::new(),
+            reconciled: None,
+            audited: now,
+        };
+        controller.note_leases(now)?;
+        controller.note_unfinished()?;
+        Ok(controller)
+    }
+
+    /// The cluster's identity.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// The times and bounds in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The store's revision: changes with every committed change of the cluster's state.
+    pub fn revision(&self) -> Result<u64, ControlError> {
+        Ok(self.store.revision()?)
+    }
+
+    fn read<R: Record>(&self, key: &[u8]) -> Result<Option<Stored<R>>, ControlError> {
+        read(&self.store, key)
+    }
+
+    /// Every record from `first` up to `end`, read in pages.
+    fn read_range<R: Record>(
+        &self,
+        first: Vec<u8>,
+        end: &[u8],
+        mut each: impl FnMut(&[u8], Stored<R>),
+    ) -> Result<(), ControlError> {
+        let mut first = first;
+        loop {
+            let entries = self.store.range(&first, end, PAGE)?;
+            for entry in &entries {
+                let record = R::decode(&entry.key, &entry.versioned.value)?;
+                let revision = entry.versioned.revision;
+                each(&entry.key, Stored { record, revision });
+            }
+            match entries.last() {
+                Some(last) if entries.len() == PAGE => first = keys::after(&last.key),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Commits; true when committed, false when another master was quicker.
+    fn commit(&mut self, transaction: &Transaction) -> Result<bool, ControlError> {
+        match self.store.commit(transaction)? {
+            Committed::At(revision) => {
+                self.changes.committed(revision, transaction);
+                Ok(true)
+            }
+            Committed::Conflict => Ok(false),
+        }
+    }
+
+    /// Every node of the cluster.
+    pub fn nodes(&self, now: Instant) -> Result<BTreeMap<NodeId, NodeView>, ControlError> {
+        let mut nodes = BTreeMap::new();
+        let end = keys::end_of(keys::NODES);
+        self.read_range::<Node>(keys::NODES.to_vec(), &end, |key, stored| {
+            if let Some(id) = key
+                .strip_prefix(keys::NODES)
+                .and_then(Uuid::from_bytes)
+                .map(NodeId)
+            {
+                nodes.insert(id, self.view(id, stored.record, now));
+            }
+        })?;
+        Ok(nodes)
+    }
+
+    fn view(&self, id: NodeId, record: Node, now: Instant) -> NodeView {
+        let timeout = self.settings.heartbeat_timeout;
+        let heard = self
+            .heard
+            .get(&id)
+            .filter(|heard| heard.incarnation == record.incarnation);
+        // A node that this master has not heard yet is not taken for gone before it had the time
+        // to be heard.
+        let since = heard.map_or(self.started, |heard| heard.at);
+        NodeView {
+            id,
+            record,
+            is_alive: now.since(since) < timeout,
+        }
+    }
+
+    /// What decides about configurations, of all nodes.
+    fn standings(&self, now: Instant) -> Result<BTreeMap<NodeId, Standing>, ControlError> {
+        let nodes = self.nodes(now)?;
+        Ok(nodes
+            .into_iter()
+            .map(|(id, view)| (id, view.standing()))
+            .collect())
+    }
+
+    /// Whether this master itself has heard that life lately.
+    fn is_heard(&self, id: NodeId, incarnation: Incarnation, now: Instant) -> bool {
+        self.heard.get(&id).is_some_and(|heard| {
+            heard.incarnation == incarnation && now.since(heard.at) < self.settings.heartbeat_timeout
+        })
+    }
+}
+
+impl NodeView {
+    fn standing(&self) -> Standing {
+        Standing {
+            incarnation: self.record.incarnation,
+            ended_through: self.record.ended_through,
+            is_alive: self.is_alive,
+        }
+    }
+}
+
+fn read<R: Record>(store: &impl MetadataStore, key: &[u8]) -> Result<Option<Stored<R>>, ControlError> {
+    let Some(versioned) = store.get(key)? else {
+        return Ok(None);
+    };
+    let record = R::decode(key, &versioned.value)?;
+    let revision = versioned.revision;
+    Ok(Some(Stored { record, revision }))
+}
+
+/// The identity in the store, put there first if the store is empty.
+fn found(store: &impl MetadataStore, random: &mut Random) -> Result<ClusterId, ControlError> {
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(stored) = read::<ClusterRecord>(store, keys::CLUSTER)? {
+            return Ok(stored.record.id);
+        }
+        let id = ClusterId(Uuid::from_random_bits(random.next_u64(), random.next_u64()));
+        let mut transaction = Transaction::new();
+        let record = ClusterRecord { id }.encode(keys::CLUSTER);
+        transaction
+            .compare(keys::CLUSTER.to_vec(), 0)
+            .put(keys::CLUSTER.to_vec(), record);
+        store.commit(&transaction)?;
+    }
+    Err(contended())
+}
+
+fn contended() -> ControlError {
+    ControlError::Contended {
+        attempts: ATTEMPTS_MAX,
+    }
+}

@@ -1,0 +1,294 @@
+//! Registration and heartbeats.
+
+use foundation::{ByteCount, Instant};
+
+use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
+use crate::error::ControlError;
+use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
+use crate::keys;
+use crate::model::{Disk, Node, Number, VolumeState};
+use crate::record::Record;
+use crate::store::{MetadataStore, Transaction};
+
+const DISKS_MAX: usize = 256;
+const ADDRESS_BYTES_MAX: usize = 256;
+
+/// A node, or a new life of its target, makes itself known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The cluster its disks belong to; none when they belong to none yet.
+    pub cluster: Option<ClusterId>,
+    /// The node.
+    pub node: NodeId,
+    /// Where peers and native clients reach its target: host and port.
+    pub peer_address: String,
+    /// The life of its target; none asks for a new number.
+    pub incarnation: Option<Incarnation>,
+    /// Every life up to this one has provably ended.
+    pub ended_through: Incarnation,
+    /// Its disks.
+    pub disks: Vec<Disk>,
+}
+
+/// What a registration is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The life that the node's target has from now on.
+    pub incarnation: Incarnation,
+    /// The store's revision.
+    pub revision: u64,
+}
+
+/// A node says that its target lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The cluster it belongs to.
+    pub cluster: ClusterId,
+    /// The node.
+    pub node: NodeId,
+    /// The life of its target.
+    pub incarnation: Incarnation,
+    /// Every life up to this one has provably ended; may be the present one.
+    pub ended_through: Incarnation,
+    /// Its disks as they are now.
+    pub disks: Vec<Disk>,
+    /// Volumes in preparation of which it has every copy placed on it.
+    pub prepared: Vec<VolumeNumber>,
+    /// Volumes in deletion of which it has no copy left.
+    pub removed: Vec<VolumeNumber>,
+}
+
+/// What a heartbeat is answered with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeartbeatAnswer {
+    /// The store's revision.
+    pub revision: u64,
+    /// Volumes of which it has to create its copies.
+    pub prepare: Vec<VolumeNumber>,
+    /// Volumes of which it has to remove its copies.
+    pub remove: Vec<VolumeNumber>,
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Takes a node, or a new life of its target, into the cluster.
+    pub fn register(
+        &mut self,
+        registration: &Registration,
+        now: Instant,
+    ) -> Result<Registered, ControlError> {
+        let id = registration.node;
+        self.check_cluster(id, registration.cluster.unwrap_or(self.cluster))?;
+        check_registration(registration)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let key = keys::node(id);
+            let stored = self.read::<Node>(&key)?;
+            let node = self.registered(registration, stored.as_ref())?;
+            let incarnation = node.incarnation;
+            let is_known = stored.as_ref().is_some_and(|stored| stored.record == node);
+            if !is_known {
+                let mut transaction = Transaction::new();
+                transaction.compare(key.clone(), stored.map_or(0, |stored| stored.revision));
+                transaction.put(key.clone(), node.encode(&key));
+                if !self.commit(&transaction)? {
+                    continue;
+                }
+            }
+            self.hear(id, incarnation, &registration.disks, now);
+            let revision = self.revision()?;
+            return Ok(Registered {
+                incarnation,
+                revision,
+            });
+        }
+        Err(contended())
+    }
+
+    /// The record that a registration leads to.
+    fn registered(
+        &self,
+        registration: &Registration,
+        stored: Option<&Stored<Node>>,
+    ) -> Result<Node, ControlError> {
+        let node = registration.node;
+        let known = stored.map_or(Incarnation(0), |stored| stored.record.incarnation);
+        let ended = stored.map_or(Incarnation(0), |stored| stored.record.ended_through);
+        let ended_through = ended.max(registration.ended_through);
+        let incarnation = match registration.incarnation {
+            None => Incarnation(known.max(ended_through).0 + 1),
+            Some(theirs) if theirs < known || theirs <= ended_through => {
+                let known = known.max(ended_through);
+                return Err(ControlError::StaleIncarnation { node, theirs, known });
+            }
+            Some(theirs) => theirs,
+        };
+        let mut disks: Vec<Disk> = registration.disks.clone();
+        for disk in &mut disks {
+            disk.used = ByteCount(0);
+            let allocated = self.allocated(node, disk.id)?.0;
+            if disk.capacity < allocated {
+                let (disk, capacity) = (disk.id, disk.capacity);
+                return Err(ControlError::DiskInUse {
+                    node,
+                    disk,
+                    capacity,
+                    allocated,
+                });
+            }
+        }
+        disks.sort_unstable_by_key(|disk| disk.id);
+        Ok(Node {
+            peer_address: registration.peer_address.clone(),
+            incarnation,
+            ended_through,
+            disks,
+        })
+    }
+
+    /// Takes a sign of life, and answers what the node has to do.
+    pub fn heartbeat(
+        &mut self,
+        heartbeat: &Heartbeat,
+        now: Instant,
+    ) -> Result<HeartbeatAnswer, ControlError> {
+        let id = heartbeat.node;
+        self.check_cluster(id, heartbeat.cluster)?;
+        let key = keys::node(id);
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(stored) = self.read::<Node>(&key)? else {
+                return Err(ControlError::NoSuchNode { node: id });
+            };
+            let mut node = stored.record;
+            if heartbeat.incarnation != node.incarnation {
+                return Err(ControlError::StaleIncarnation {
+                    node: id,
+                    theirs: heartbeat.incarnation,
+                    known: node.incarnation,
+                });
+            }
+            if heartbeat.ended_through > node.incarnation {
+                return Err(ControlError::Argument {
+                    field: "ended_through",
+                    problem: format!(
+                        "is {}, but the target has only reached incarnation {}",
+                        heartbeat.ended_through, node.incarnation
+                    ),
+                    remedy: "report only lives that were registered",
+                });
+            }
+            if heartbeat.ended_through > node.ended_through {
+                node.ended_through = heartbeat.ended_through;
+                let mut transaction = Transaction::new();
+                transaction
+                    .compare(key.clone(), stored.revision)
+                    .put(key.clone(), node.encode(&key));
+                if !self.commit(&transaction)? {
+                    continue;
+                }
+            }
+            self.hear(id, heartbeat.incarnation, &heartbeat.disks, now);
+            self.take_reports(heartbeat);
+            return self.duties(id, heartbeat.incarnation);
+        }
+        Err(contended())
+    }
+
+    fn hear(&mut self, id: NodeId, incarnation: Incarnation, disks: &[Disk], now: Instant) {
+        let used = disks.iter().map(|disk| (disk.id, disk.used)).collect();
+        let heard = Heard {
+            incarnation,
+            at: now,
+            used,
+        };
+        self.heard.insert(id, heard);
+    }
+
+    fn take_reports(&mut self, heartbeat: &Heartbeat) {
+        let life = (heartbeat.node, heartbeat.incarnation);
+        for number in heartbeat.prepared.iter().chain(&heartbeat.removed) {
+            // A report about another state than the present one is an old one. The states are
+            // read from the store when the volume is brought on.
+            let wanted = match self.read_volume_state(*number) {
+                Some(VolumeState::Preparing) => heartbeat.prepared.contains(number),
+                Some(VolumeState::Deleting) => heartbeat.removed.contains(number),
+                _ => false,
+            };
+            if wanted {
+                self.unfinished.entry(*number).or_default().reported.insert(life);
+            }
+        }
+    }
+
+    fn duties(&mut self, id: NodeId, incarnation: Incarnation) -> Result<HeartbeatAnswer, ControlError> {
+        let mut answer = HeartbeatAnswer {
+            revision: self.store.revision()?,
+            ..HeartbeatAnswer::default()
+        };
+        for (&number, unfinished) in &self.unfinished {
+            let concerns = unfinished.nodes.as_ref().is_some_and(|nodes| nodes.contains(&id));
+            if !concerns || unfinished.reported.contains(&(id, incarnation)) {
+                continue;
+            }
+            match self.read_volume_state(number) {
+                Some(VolumeState::Preparing) => answer.prepare.push(number),
+                Some(VolumeState::Deleting) => answer.remove.push(number),
+                _ => {}
+            }
+        }
+        Ok(answer)
+    }
+
+    fn check_cluster(&self, node: NodeId, theirs: ClusterId) -> Result<(), ControlError> {
+        if theirs == self.cluster {
+            return Ok(());
+        }
+        Err(ControlError::ForeignCluster {
+            node,
+            theirs,
+            ours: self.cluster,
+        })
+    }
+
+    /// Bytes promised to copies on a disk, and the revision of that number.
+    pub(super) fn allocated(&self, node: NodeId, disk: DiskId) -> Result<(ByteCount, u64), ControlError> {
+        let stored = self.read::<Number>(&keys::allocation(node, disk))?;
+        Ok(stored.map_or((ByteCount(0), 0), |stored| {
+            (ByteCount(stored.record.0), stored.revision)
+        }))
+    }
+}
+
+fn check_registration(registration: &Registration) -> Result<(), ControlError> {
+    let argument = |field, problem, remedy| {
+        Err(ControlError::Argument {
+            field,
+            problem,
+            remedy,
+        })
+    };
+    let address = &registration.peer_address;
+    let port = address
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.parse::<u16>().ok());
+    if port.is_none_or(|port| port == 0) || address.len() > ADDRESS_BYTES_MAX {
+        return argument(
+            "peer_address",
+            format!("is \"{}\"", address.chars().take(64).collect::<String>()),
+            "write host and port, such as 192.0.2.7:4420",
+        );
+    }
+    if registration.incarnation == Some(Incarnation(u64::MAX)) || registration.ended_through.0 == u64::MAX {
+        let problem = "is the greatest number, which leaves none for the next life".to_owned();
+        return argument("incarnation", problem, "ask for a new number with 0");
+    }
+    if registration.disks.len() > DISKS_MAX {
+        let problem = format!("lists {} disks of at most {DISKS_MAX}", registration.disks.len());
+        return argument("disks", problem, "join disks into larger ones, or run two nodes");
+    }
+    let mut ids: Vec<DiskId> = registration.disks.iter().map(|disk| disk.id).collect();
+    ids.sort_unstable();
+    if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        let problem = format!("lists disk {} twice", pair[0]);
+        return argument("disks", problem, "name each disk once");
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The cluster at a glance.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foundation::{ByteCount, Instant};
+
+use crate::controller::{Controller, NodeView};
+use crate::error::ControlError;
+use crate::identity::{ClusterId, VolumeNumber};
+use crate::keys;
+use crate::model::{Chunk, Disk, Volume};
+use crate::store::MetadataStore;
+
+/// The cluster at a glance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The cluster's identity.
+    pub cluster: ClusterId,
+    /// The store's revision.
+    pub revision: u64,
+    /// Its nodes.
+    pub nodes: Vec<NodeStatus>,
+    /// Its volumes.
+    pub volumes: Vec<VolumeStatus>,
+}
+
+/// A node at a glance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node.
+    pub view: NodeView,
+    /// Since its last heartbeat; none when this master has not heard it.
+    pub silent: Option<Duration>,
+    /// Its disks, with the bytes that are promised to copies.
+    pub disks: Vec<(Disk, ByteCount)>,
+}
+
+/// A volume at a glance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// The volume.
+    pub volume: Volume,
+    /// Chunks that are placed.
+    pub chunks: u32,
+    /// Chunks with fewer copies in sync than they should have.
+    pub degraded_chunks: u32,
+    /// Chunks with fewer living copies in sync than the minimum: writes wait.
+    pub waiting_chunks: u32,
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// The cluster at a glance. Reads every record.
+    pub fn status(&self, now: Instant) -> Result<Status, ControlError> {
+        let nodes = self.nodes(now)?;
+        let standings: BTreeMap<_, _> = nodes.iter().map(|(&id, view)| (id, view.standing())).collect();
+        let mut volumes: BTreeMap<VolumeNumber, VolumeStatus> = BTreeMap::new();
+        for volume in self.volumes()? {
+            let status = VolumeStatus {
+                volume,
+                chunks: 0,
+                degraded_chunks: 0,
+                waiting_chunks: 0,
+            };
+            volumes.insert(status.volume.number, status);
+        }
+        let end = keys::end_of(keys::CHUNKS);
+        self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
+            let status = keys::parse_chunk(key).and_then(|id| volumes.get_mut(&id.volume));
+            let Some(status) = status else { return };
+            let geometry = &status.volume.geometry;
+            let living = stored.record.members().filter(|(node, incarnation)| {
+                standings.get(node).is_some_and(|standing| {
+                    standing.is_alive
+                        && standing.incarnation == *incarnation
+                        && standing.ended_through < *incarnation
+                })
+            });
+            let living = living.count();
+            status.chunks += 1;
+            status.degraded_chunks += u32::from(living < usize::from(geometry.copies));
+            status.waiting_chunks += u32::from(living < usize::from(geometry.minimum));
+        })?;
+        let nodes: Result<Vec<_>, _> = nodes
+            .into_values()
+            .map(|view| self.node_status(view, now))
+            .collect();
+        Ok(Status {
+            cluster: self.cluster,
+            revision: self.revision()?,
+            nodes: nodes?,
+            volumes: volumes.into_values().collect(),
+        })
+    }
+
+    fn node_status(&self, view: NodeView, now: Instant) -> Result<NodeStatus, ControlError> {
+        let heard = self.heard.get(&view.id);
+        let mut disks = Vec::with_capacity(view.record.disks.len());
+        for disk in &view.record.disks {
+            let used = heard
+                .and_then(|heard| heard.used.get(&disk.id))
+                .copied()
+                .unwrap_or_default();
+            let allocated = self.allocated(view.id, disk.id)?.0;
+            disks.push((Disk { used, ..*disk }, allocated));
+        }
+        Ok(NodeStatus {
+            silent: heard.map(|heard| now.since(heard.at)),
+            disks,
+            view,
+        })
+    }
+}

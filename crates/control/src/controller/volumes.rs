@@ -1,0 +1,627 @@
+//! Volumes from creation to deletion. Each state leads to the next by steps that may be repeated,
+//! so a master that dies between two of them, or another one at the same time, does no harm.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foundation::{ByteCount, Epoch, Instant};
+
+use crate::controller::reconcile::spread;
+use crate::controller::{ATTEMPTS_MAX, Controller, PAGE, Stored, Unfinished, contended};
+use crate::error::ControlError;
+use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
+use crate::keys;
+use crate::model::{Chunk, Copy, Geometry, Node, Number, Volume, VolumeState};
+use crate::placement::{Candidate, Places, Request, place};
+use crate::record::Record;
+use crate::store::{MetadataStore, Transaction};
+
+const NAME_BYTES_MAX: usize = 128;
+const PORTALS_MAX: usize = 4;
+
+/// A volume to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size, rounded up to whole chunks.
+    pub size: ByteCount,
+    /// Copies of each chunk.
+    pub copies: u8,
+    /// In-sync copies below which writes wait; none: one less than the copies, at least 1.
+    pub minimum: Option<u8>,
+    /// Bytes in a block.
+    pub block_bytes: u32,
+    /// The stripe unit.
+    pub stripe_unit: ByteCount,
+    /// The size of a chunk.
+    pub chunk: ByteCount,
+    /// Chunks over which stripe units go round.
+    pub stripe_width: u32,
+    /// Nodes that export it to ordinary hosts.
+    pub portals: Vec<NodeId>,
+    /// A node that is to order all writes.
+    pub write_pin: Option<NodeId>,
+}
+
+impl CreateVolume {
+    /// A volume of the defaults: 3 copies, blocks and chunks of 4 KiB and 256 MiB.
+    pub fn new(name: impl Into<String>, size: ByteCount) -> Self {
+        Self {
+            name: name.into(),
+            size,
+            copies: 3,
+            minimum: None,
+            block_bytes: 4096,
+            stripe_unit: ByteCount(256 << 10),
+            chunk: ByteCount(256 << 20),
+            stripe_width: 8,
+            portals: Vec::new(),
+            write_pin: None,
+        }
+    }
+
+    fn geometry(&self) -> Result<Geometry, ControlError> {
+        let argument = |field, problem, remedy| {
+            Err(ControlError::Argument {
+                field,
+                problem,
+                remedy,
+            })
+        };
+        if self.size.0 == 0 {
+            return argument("size", "is 0".to_owned(), "name a size such as 64GiB");
+        }
+        if self.stripe_width == 0 {
+            return argument("stripe_width", "is 0".to_owned(), "use 1 or more chunks");
+        }
+        let chunks = self.size.0.div_ceil(self.chunk.0.max(1));
+        let Ok(chunks) = u32::try_from(chunks) else {
+            let problem = format!("of {} makes {chunks} chunks of {}", self.size, self.chunk);
+            return argument(
+                "size",
+                problem,
+                "use larger chunks, so that they are fewer than 2^32",
+            );
+        };
+        // At most 65,536 intent regions a chunk, and none below 1 MiB.
+        let region = (self.chunk.0 / 65_536).next_power_of_two().max(1 << 20);
+        let geometry = Geometry {
+            block_bytes: self.block_bytes,
+            metadata_bytes: 0,
+            stripe_unit: self.stripe_unit,
+            chunk: self.chunk,
+            region: ByteCount(region),
+            copies: self.copies,
+            minimum: self.minimum.unwrap_or(self.copies.saturating_sub(1).max(1)),
+            group_chunks: Geometry::groups(chunks, self.stripe_width),
+        };
+        geometry.validate()?;
+        Ok(geometry)
+    }
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Creates a volume. On return its chunks are placed; it is ready when its nodes have
+    /// reported its copies, which [`Controller::tick`] notices.
+    pub fn create_volume(&mut self, request: &CreateVolume, now: Instant) -> Result<Volume, ControlError> {
+        check_name(&request.name)?;
+        let geometry = request.geometry()?;
+        self.check_nodes(request)?;
+        // Refused here, before anything is stored, if it is impossible.
+        self.places(&geometry, geometry.chunk_count(), request.write_pin, now)?;
+        let number = self.found_volume(request, geometry)?;
+        match self.place_chunks(number, now) {
+            Ok(()) => self.volume(number),
+            Err(error) => {
+                // Somebody else took the room meanwhile.
+                if let Some(stored) = self.read::<Volume>(&keys::volume(number))? {
+                    self.set_state(stored, VolumeState::Deleting)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a volume its number and name.
+    fn found_volume(
+        &mut self,
+        request: &CreateVolume,
+        geometry: Geometry,
+    ) -> Result<VolumeNumber, ControlError> {
+        let uuid = Uuid::from_random_bits(self.random.next_u64(), self.random.next_u64());
+        for _ in 0..ATTEMPTS_MAX {
+            let name_key = keys::name(&request.name);
+            if let Some(stored) = self.read::<Number>(&name_key)? {
+                return Err(self.name_taken(&request.name, stored.record));
+            }
+            let next = self.read::<Number>(keys::NEXT_VOLUME)?;
+            let next_revision = next.as_ref().map_or(0, |stored| stored.revision);
+            let number = next.map_or(1, |stored| stored.record.0);
+            // Number 2^32 - 1 names all namespaces (NVMe Base 2.0, section 3.2.1.2).
+            let Some(short) = u32::try_from(number).ok().filter(|&number| number < u32::MAX) else {
+                return Err(ControlError::Argument {
+                    field: "name",
+                    problem: "cannot get a number: all 2^32 - 2 were used".to_owned(),
+                    remedy: "found a new cluster",
+                });
+            };
+            let volume = Volume {
+                number: VolumeNumber(short),
+                name: request.name.clone(),
+                uuid,
+                geometry: geometry.clone(),
+                state: VolumeState::Creating,
+                portals: request.portals.clone(),
+                write_pin: request.write_pin,
+            };
+            let key = keys::volume(volume.number);
+            let mut transaction = Transaction::new();
+            transaction
+                .compare(name_key.clone(), 0)
+                .compare(keys::NEXT_VOLUME.to_vec(), next_revision);
+            transaction.put(name_key.clone(), Number(number).encode(&name_key));
+            transaction.put(
+                keys::NEXT_VOLUME.to_vec(),
+                Number(number + 1).encode(keys::NEXT_VOLUME),
+            );
+            transaction.put(key.clone(), volume.encode(&key));
+            if self.commit(&transaction)? {
+                self.unfinished.insert(volume.number, Unfinished::default());
+                return Ok(volume.number);
+            }
+        }
+        Err(contended())
+    }
+
+    fn name_taken(&self, name: &str, number: Number) -> ControlError {
+        let number = VolumeNumber(u32::try_from(number.0).unwrap_or(u32::MAX));
+        let name = name.to_owned();
+        match self.volume(number) {
+            Ok(volume) if volume.state == VolumeState::Deleting => ControlError::VolumeDeleting { name },
+            Ok(volume) => ControlError::VolumeExists {
+                name,
+                number,
+                size: volume.size(),
+            },
+            Err(error) => error,
+        }
+    }
+
+    /// Places the chunks that have no place yet, then lets the nodes prepare them.
+    fn place_chunks(&mut self, number: VolumeNumber, now: Instant) -> Result<(), ControlError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let key = keys::volume(number);
+            let Some(stored) = self.read::<Volume>(&key)? else {
+                return Err(ControlError::NoSuchVolume { number });
+            };
+            if stored.record.state != VolumeState::Creating {
+                return Ok(());
+            }
+            let volume = &stored.record;
+            let mut missing: BTreeSet<u32> = (0..volume.geometry.chunk_count()).collect();
+            let (first, end) = keys::chunks_of(number, 0);
+            self.read_range::<Chunk>(first, &end, |key, _| {
+                if let Some(id) = keys::parse_chunk(key) {
+                    missing.remove(&id.index);
+                }
+            })?;
+            let missing: Vec<u32> = missing.into_iter().collect();
+            if !self.commit_places(&stored, &missing, now)? {
+                continue;
+            }
+            // Also the volume's own record may have changed under us.
+            let mut transaction = Transaction::new();
+            let next = Volume {
+                state: VolumeState::Preparing,
+                ..volume.clone()
+            };
+            transaction
+                .compare(key.clone(), stored.revision)
+                .put(key.clone(), next.encode(&key));
+            if self.commit(&transaction)? {
+                self.unfinished.insert(number, Unfinished::default());
+                return self.note_nodes(number);
+            }
+        }
+        Err(contended())
+    }
+
+    /// Commits places for these chunks, as many at a time as a transaction takes; false when
+    /// another master was quicker somewhere.
+    fn commit_places(
+        &mut self,
+        volume: &Stored<Volume>,
+        missing: &[u32],
+        now: Instant,
+    ) -> Result<bool, ControlError> {
+        let Stored { record, revision } = volume;
+        let (chunk_bytes, pin) = (record.geometry.chunk.0, record.write_pin);
+        let placed = self.places(&record.geometry, missing.len() as u32, pin, now)?;
+        let mut rest: &[(u32, Places)] = &missing.iter().copied().zip(placed).collect::<Vec<_>>();
+        while !rest.is_empty() {
+            let mut growth: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
+            let mut count = 0;
+            for (_, places) in rest {
+                let new = places.iter().filter(|place| !growth.contains_key(place)).count();
+                // One more than the chunks and disks: the volume's own comparison.
+                if count > 0 && count + growth.len() + new + 2 > self.store.operations_max() {
+                    break;
+                }
+                for &place in places {
+                    *growth.entry(place).or_default() += chunk_bytes;
+                }
+                count += 1;
+            }
+            let (batch, others) = rest.split_at(count);
+            let mut transaction = Transaction::new();
+            transaction.compare(keys::volume(record.number), *revision);
+            self.add_chunks(&mut transaction, record, batch)?;
+            for (&(node, disk), &bytes) in &growth {
+                self.add_allocation(&mut transaction, node, disk, |allocated| {
+                    allocated.saturating_add(bytes)
+                })?;
+            }
+            if !self.commit(&transaction)? {
+                return Ok(false);
+            }
+            rest = others;
+        }
+        Ok(true)
+    }
+
+    fn add_chunks(
+        &self,
+        transaction: &mut Transaction,
+        volume: &Volume,
+        batch: &[(u32, Places)],
+    ) -> Result<(), ControlError> {
+        let mut incarnations: BTreeMap<NodeId, Incarnation> = BTreeMap::new();
+        for &(index, ref places) in batch {
+            let id = ChunkId {
+                volume: volume.number,
+                index,
+            };
+            let mut copies = Vec::with_capacity(places.len());
+            for &(node, disk) in places {
+                let incarnation = match incarnations.get(&node) {
+                    Some(&incarnation) => incarnation,
+                    None => {
+                        let stored = self.read::<Node>(&keys::node(node))?;
+                        let stored = stored.ok_or(ControlError::NoSuchNode { node })?;
+                        incarnations.insert(node, stored.record.incarnation);
+                        stored.record.incarnation
+                    }
+                };
+                let incarnation = Some(incarnation);
+                copies.push(Copy {
+                    node,
+                    disk,
+                    incarnation,
+                });
+            }
+            let pinned = volume
+                .write_pin
+                .filter(|pin| places.iter().any(|place| place.0 == *pin));
+            let chunk = Chunk {
+                epoch: Epoch(1),
+                write_node: pinned.unwrap_or(places[(spread(id) % places.len() as u64) as usize].0),
+                copies,
+                recovery: false,
+            };
+            let key = keys::chunk(id);
+            transaction
+                .compare(key.clone(), 0)
+                .put(key.clone(), chunk.encode(&key));
+        }
+        Ok(())
+    }
+
+    fn add_allocation(
+        &self,
+        transaction: &mut Transaction,
+        node: NodeId,
+        disk: DiskId,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Result<(), ControlError> {
+        let key = keys::allocation(node, disk);
+        let (allocated, revision) = self.allocated(node, disk)?;
+        transaction.compare(key.clone(), revision);
+        transaction.put(key.clone(), Number(change(allocated.0)).encode(&key));
+        Ok(())
+    }
+
+    fn places(
+        &mut self,
+        geometry: &Geometry,
+        chunks: u32,
+        pin: Option<NodeId>,
+        now: Instant,
+    ) -> Result<Vec<Places>, ControlError> {
+        let nodes = self.nodes(now)?;
+        let mut candidates = Vec::new();
+        for (&node, view) in &nodes {
+            let lives = view.record.ended_through < view.record.incarnation;
+            if !lives || !self.is_heard(node, view.record.incarnation, now) {
+                continue;
+            }
+            for disk in &view.record.disks {
+                candidates.push(Candidate {
+                    node,
+                    disk: disk.id,
+                    capacity: disk.capacity,
+                    allocated: self.allocated(node, disk.id)?.0,
+                });
+            }
+        }
+        let request = Request {
+            chunks,
+            chunk: geometry.chunk,
+            copies: geometry.copies,
+            pin,
+        };
+        place(&candidates, nodes.len(), &request, self.random.next_u64())
+    }
+
+    fn check_nodes(&self, request: &CreateVolume) -> Result<(), ControlError> {
+        if request.portals.len() > PORTALS_MAX {
+            return Err(ControlError::Argument {
+                field: "portals",
+                problem: format!("lists {} nodes of at most {PORTALS_MAX}", request.portals.len()),
+                remedy: "name 2 to 4 nodes, or none",
+            });
+        }
+        for &node in request.portals.iter().chain(&request.write_pin) {
+            if self.read::<Node>(&keys::node(node))?.is_none() {
+                return Err(ControlError::NoSuchNode { node });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every volume, by number.
+    pub fn volumes(&self) -> Result<Vec<Volume>, ControlError> {
+        let mut volumes = Vec::new();
+        let end = keys::end_of(keys::VOLUMES);
+        self.read_range::<Volume>(keys::VOLUMES.to_vec(), &end, |_, stored| {
+            volumes.push(stored.record)
+        })?;
+        Ok(volumes)
+    }
+
+    /// The volume of that number.
+    pub fn volume(&self, number: VolumeNumber) -> Result<Volume, ControlError> {
+        let stored = self.read::<Volume>(&keys::volume(number))?;
+        stored
+            .map(|stored| stored.record)
+            .ok_or(ControlError::NoSuchVolume { number })
+    }
+
+    /// The volume of that name.
+    pub fn volume_named(&self, name: &str) -> Result<Volume, ControlError> {
+        let stored = if name.len() <= NAME_BYTES_MAX {
+            self.read::<Number>(&keys::name(name))?
+        } else {
+            None
+        };
+        let number = stored.and_then(|stored| u32::try_from(stored.record.0).ok());
+        match number {
+            Some(number) => self.volume(VolumeNumber(number)),
+            None => Err(ControlError::NoSuchVolumeName {
+                name: name.chars().take(NAME_BYTES_MAX).collect(),
+            }),
+        }
+    }
+
+    pub(super) fn read_volume_state(&self, number: VolumeNumber) -> Option<VolumeState> {
+        self.volume(number).ok().map(|volume| volume.state)
+    }
+
+    /// Begins to delete a volume; nobody may hold its write lease. Repeating it changes nothing.
+    pub fn delete_volume(&mut self, name: &str, now: Instant) -> Result<VolumeNumber, ControlError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let number = self.volume_named(name)?.number;
+            if let Some(writer) = self.writer(number, now)? {
+                return Err(ControlError::VolumeLeased {
+                    name: name.to_owned(),
+                    holder: writer.holder,
+                    remaining: writer.remaining,
+                });
+            }
+            let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
+                continue;
+            };
+            if stored.record.state == VolumeState::Deleting
+                || self.set_state(stored, VolumeState::Deleting)?
+            {
+                self.note_nodes(number)?;
+                return Ok(number);
+            }
+        }
+        Err(contended())
+    }
+
+    fn set_state(&mut self, stored: Stored<Volume>, state: VolumeState) -> Result<bool, ControlError> {
+        let number = stored.record.number;
+        let key = keys::volume(number);
+        let volume = Volume {
+            state,
+            ..stored.record
+        };
+        let mut transaction = Transaction::new();
+        transaction
+            .compare(key.clone(), stored.revision)
+            .put(key.clone(), volume.encode(&key));
+        if !self.commit(&transaction)? {
+            return Ok(false);
+        }
+        if state == VolumeState::Ready {
+            self.unfinished.remove(&number);
+        } else {
+            self.unfinished.insert(number, Unfinished::default());
+        }
+        Ok(true)
+    }
+
+    /// Remembers which volumes are between two states.
+    pub(super) fn note_unfinished(&mut self) -> Result<(), ControlError> {
+        for volume in self.volumes()? {
+            if volume.state == VolumeState::Ready {
+                self.unfinished.remove(&volume.number);
+            } else {
+                self.unfinished.entry(volume.number).or_default();
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers which nodes a volume has copies on.
+    fn note_nodes(&mut self, number: VolumeNumber) -> Result<(), ControlError> {
+        let mut nodes = BTreeSet::new();
+        let (first, end) = keys::chunks_of(number, 0);
+        self.read_range::<Chunk>(first, &end, |_, stored| {
+            nodes.extend(stored.record.copies.iter().map(|copy| copy.node));
+        })?;
+        self.unfinished.entry(number).or_default().nodes = Some(nodes);
+        Ok(())
+    }
+
+    /// Brings every volume that is between two states as far as it goes now.
+    pub(super) fn bring_volumes_on(&mut self, now: Instant) -> Result<(), ControlError> {
+        for number in self.unfinished.keys().copied().collect::<Vec<_>>() {
+            let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
+                self.unfinished.remove(&number);
+                continue;
+            };
+            if stored.record.state == VolumeState::Ready {
+                self.unfinished.remove(&number);
+                continue;
+            }
+            if self
+                .unfinished
+                .get(&number)
+                .is_some_and(|unfinished| unfinished.nodes.is_none())
+            {
+                self.note_nodes(number)?;
+            }
+            match stored.record.state {
+                VolumeState::Creating => match self.place_chunks(number, now) {
+                    // Not enough nodes right after a restart: they have yet to be heard.
+                    Ok(()) | Err(ControlError::NotEnoughNodes { .. }) => {}
+                    Err(ControlError::NotEnoughSpace { .. } | ControlError::Argument { .. }) => {}
+                    Err(error) => return Err(error),
+                },
+                VolumeState::Preparing if self.is_prepared(number)? => {
+                    self.set_state(stored, VolumeState::Ready)?;
+                }
+                VolumeState::Deleting if self.is_removed(number, now)? => {
+                    self.remove_volume(&stored)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every in-sync copy has been reported by the life that is in sync.
+    fn is_prepared(&self, number: VolumeNumber) -> Result<bool, ControlError> {
+        let Some(unfinished) = self.unfinished.get(&number) else {
+            return Ok(false);
+        };
+        if unfinished.reported.is_empty() {
+            return Ok(false);
+        }
+        let mut all = true;
+        let (first, end) = keys::chunks_of(number, 0);
+        self.read_range::<Chunk>(first, &end, |_, stored| {
+            all &= stored
+                .record
+                .members()
+                .all(|member| unfinished.reported.contains(&member));
+        })?;
+        Ok(all)
+    }
+
+    /// Whether every living node has removed its copies; the others learn it when they return.
+    fn is_removed(&self, number: VolumeNumber, now: Instant) -> Result<bool, ControlError> {
+        let Some(unfinished) = self.unfinished.get(&number) else {
+            return Ok(false);
+        };
+        for &id in unfinished.nodes.iter().flatten() {
+            let Some(stored) = self.read::<Node>(&keys::node(id))? else {
+                continue;
+            };
+            let view = self.view(id, stored.record, now);
+            let incarnation = view.record.incarnation;
+            if view.is_alive && !unfinished.reported.contains(&(id, incarnation)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the space back and forgets the volume, but for its number.
+    fn remove_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
+        let number = stored.record.number;
+        let chunk_bytes = stored.record.geometry.chunk.0;
+        let (first, end) = keys::chunks_of(number, 0);
+        // A chunk needs one operation and at most one for each of its disks.
+        let per_chunk = 1 + usize::from(stored.record.geometry.copies);
+        let batch = (self.store.operations_max() / per_chunk).clamp(1, PAGE);
+        loop {
+            let entries = self.store.range(&first, &end, batch)?;
+            let mut transaction = Transaction::new();
+            let mut freed: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
+            for entry in &entries {
+                let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
+                for copy in &chunk.copies {
+                    *freed.entry((copy.node, copy.disk)).or_default() += chunk_bytes;
+                }
+                transaction.compare(entry.key.clone(), entry.versioned.revision);
+                transaction.delete(entry.key.clone());
+            }
+            if entries.is_empty() {
+                break;
+            }
+            for (&(node, disk), &bytes) in &freed {
+                self.add_allocation(&mut transaction, node, disk, |allocated| {
+                    allocated.saturating_sub(bytes)
+                })?;
+            }
+            if !self.commit(&transaction)? {
+                // Decided anew with the next tick.
+                return Ok(());
+            }
+        }
+        self.forget_volume(stored)
+    }
+
+    fn forget_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
+        let number = stored.record.number;
+        self.remove_readers(number)?;
+        let tombstone = keys::tombstone(number);
+        let mut transaction = Transaction::new();
+        transaction.compare(keys::volume(number), stored.revision);
+        transaction
+            .delete(keys::volume(number))
+            .delete(keys::name(&stored.record.name));
+        transaction.delete(keys::writer(number));
+        transaction.put(tombstone.clone(), Number(u64::from(number.0)).encode(&tombstone));
+        if self.commit(&transaction)? {
+            self.unfinished.remove(&number);
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ControlError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins_well && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed) {
+        return Ok(());
+    }
+    Err(ControlError::Argument {
+        field: "name",
+        problem: format!("is \"{}\"", name.chars().take(64).collect::<String>()),
+        remedy: "use 1 to 128 letters, digits, '-', '_' and '.', the first a letter or digit",
+    })
+}

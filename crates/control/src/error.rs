@@ -1,0 +1,207 @@
+//! Why a control call was refused.
+
+use std::time::Duration;
+
+use foundation::{ByteCount, Epoch};
+use thiserror::Error;
+
+use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber, WriterToken};
+use crate::model::GeometryError;
+use crate::record::RecordError;
+use crate::store::StoreError;
+
+/// What sort of refusal an error is, for those who answer over a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The call makes no sense in any state.
+    Invalid,
+    /// It names something that does not exist.
+    NotFound,
+    /// It would create what exists.
+    AlreadyExists,
+    /// The cluster's state does not permit it.
+    FailedPrecondition,
+    /// Lost a comparison: look at the new state, then decide again.
+    Aborted,
+    /// Not now; perhaps it took effect. Repeat it.
+    Unavailable,
+    /// What is stored cannot be read.
+    DataLoss,
+    /// A mistake of ours.
+    Internal,
+}
+
+/// Why a control call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the fields are what the texts name them")]
+pub enum ControlError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    #[error("other masters changed the same records {attempts} times in a row; repeat the call")]
+    Contended { attempts: u32 },
+    #[error("{field} {problem}; {remedy}")]
+    Argument {
+        field: &'static str,
+        problem: String,
+        remedy: &'static str,
+    },
+    #[error(
+        "node {node} belongs to cluster {theirs}, this is cluster {ours}; name its own masters, or give it empty disks"
+    )]
+    ForeignCluster {
+        node: NodeId,
+        theirs: ClusterId,
+        ours: ClusterId,
+    },
+    #[error("there is no node {node} in this cluster; register it first")]
+    NoSuchNode { node: NodeId },
+    #[error(
+        "incarnation {theirs} of node {node} is over, its target has reached incarnation {known}; register again with incarnation 0 to get a new one"
+    )]
+    StaleIncarnation {
+        node: NodeId,
+        theirs: Incarnation,
+        known: Incarnation,
+    },
+    #[error(
+        "disk {disk} of node {node} would shrink to {capacity}, but {allocated} of it are promised to copies; give it back its size, or delete volumes first"
+    )]
+    DiskInUse {
+        node: NodeId,
+        disk: DiskId,
+        capacity: ByteCount,
+        allocated: ByteCount,
+    },
+    #[error("there is no volume \"{name}\"; \"redhare volume list\" shows those that exist")]
+    NoSuchVolumeName { name: String },
+    #[error("there is no volume {number}; \"redhare volume list\" shows those that exist")]
+    NoSuchVolume { number: VolumeNumber },
+    #[error(
+        "a volume \"{name}\" exists already, as volume {number} of {size}; choose another name, or delete it first"
+    )]
+    VolumeExists {
+        name: String,
+        number: VolumeNumber,
+        size: ByteCount,
+    },
+    #[error(
+        "volume \"{name}\" is being deleted; wait until \"redhare volume list\" does not show it any more"
+    )]
+    VolumeDeleting { name: String },
+    #[error(
+        "volume \"{name}\" is leased by \"{holder}\" for another {} s; end that program, or wait", .remaining.as_secs()
+    )]
+    VolumeLeased {
+        name: String,
+        holder: String,
+        remaining: Duration,
+    },
+    #[error(
+        "{copies} copies need {copies} nodes, but {live} of {known} known nodes are alive with a disk; start more nodes, or ask for fewer copies"
+    )]
+    NotEnoughNodes { copies: u8, live: usize, known: usize },
+    #[error(
+        "{wanted} in {copies} copies do not fit: there is room for {room} on different nodes, {missing} more are needed on each of {copies} nodes; add disks, delete volumes, or ask for less"
+    )]
+    NotEnoughSpace {
+        copies: u8,
+        wanted: ByteCount,
+        room: ByteCount,
+        missing: ByteCount,
+    },
+    #[error("{chunk} does not exist; the volume has {chunks} chunks, fetch its map again")]
+    NoSuchChunk { chunk: ChunkId, chunks: u32 },
+    #[error(
+        "the configuration of {chunk} is at epoch {current}, the proposal was made for epoch {expected}; fetch the map and decide again"
+    )]
+    StaleProposal {
+        chunk: ChunkId,
+        expected: Epoch,
+        current: Epoch,
+    },
+    #[error(
+        "incarnation {incarnation} of node {node} may not propose for {chunk}: node {write_node} orders its writes; only the write node's in-sync life proposes"
+    )]
+    NotWriteNode {
+        chunk: ChunkId,
+        node: NodeId,
+        incarnation: Incarnation,
+        write_node: NodeId,
+    },
+    #[error(
+        "the proposal leaves {members} in-sync copies of {chunk}, its minimum is {minimum}; writes wait until more copies are in sync"
+    )]
+    BelowMinimum {
+        chunk: ChunkId,
+        members: usize,
+        minimum: u8,
+    },
+    #[error("the proposal for {chunk} names node {node}, {problem}; {remedy}")]
+    Member {
+        chunk: ChunkId,
+        node: NodeId,
+        problem: &'static str,
+        remedy: &'static str,
+    },
+    #[error(
+        "volume {volume} is leased by \"{holder}\" for another {:.1} s (token {}); end that program, or try again then", .remaining.as_secs_f64(), .token.0
+    )]
+    WriterHeld {
+        volume: VolumeNumber,
+        holder: String,
+        remaining: Duration,
+        token: WriterToken,
+    },
+    #[error(
+        "write lease {} of volume {volume} is over: token {} has been given out since or it was given back; stop writing and acquire it anew", .token.0, .current.0
+    )]
+    WriterLost {
+        volume: VolumeNumber,
+        token: WriterToken,
+        current: WriterToken,
+    },
+    #[error(
+        "a reader of volume {volume} holds generation {held} and asked for {asked}; a reader only goes forward, use a new session to read older content"
+    )]
+    GenerationBack {
+        volume: VolumeNumber,
+        held: u64,
+        asked: u64,
+    },
+}
+
+impl ControlError {
+    /// What sort of refusal this is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(StoreError::Unavailable { .. }) => ErrorKind::Unavailable,
+            Self::Store(StoreError::TooLarge { .. }) => ErrorKind::Internal,
+            Self::Record(_) => ErrorKind::DataLoss,
+            Self::Geometry(_)
+            | Self::Argument { .. }
+            | Self::BelowMinimum { .. }
+            | Self::Member { .. }
+            | Self::GenerationBack { .. } => ErrorKind::Invalid,
+            Self::NoSuchNode { .. }
+            | Self::NoSuchVolumeName { .. }
+            | Self::NoSuchVolume { .. }
+            | Self::NoSuchChunk { .. } => ErrorKind::NotFound,
+            Self::VolumeExists { .. } => ErrorKind::AlreadyExists,
+            Self::Contended { .. } | Self::StaleProposal { .. } => ErrorKind::Aborted,
+            Self::ForeignCluster { .. }
+            | Self::StaleIncarnation { .. }
+            | Self::DiskInUse { .. }
+            | Self::VolumeDeleting { .. }
+            | Self::VolumeLeased { .. }
+            | Self::NotEnoughNodes { .. }
+            | Self::NotEnoughSpace { .. }
+            | Self::NotWriteNode { .. }
+            | Self::WriterHeld { .. }
+            | Self::WriterLost { .. } => ErrorKind::FailedPrecondition,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The keys of the store. Numbers stand big-endian, so that keys sort as what they name.
+
+use crate::identity::{ChunkId, DiskId, NodeId, SessionId, VolumeNumber};
+
+/// The cluster's identity.
+pub(crate) const CLUSTER: &[u8] = b"cluster";
+/// The number the next volume gets.
+pub(crate) const NEXT_VOLUME: &[u8] = b"next-volume";
+pub(crate) const NODES: &[u8] = b"node/";
+pub(crate) const VOLUMES: &[u8] = b"volume/";
+pub(crate) const CHUNKS: &[u8] = b"chunk/";
+pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
+const ALLOCATIONS: &[u8] = b"allocation/";
+const NAMES: &[u8] = b"name/";
+const WRITERS: &[u8] = b"writer/";
+const READERS: &[u8] = b"reader/";
+
+fn join(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+pub(crate) fn node(node: NodeId) -> Vec<u8> {
+    join(&[NODES, &node.0.to_bytes()])
+}
+
+/// Bytes promised to copies on a disk.
+pub(crate) fn allocation(node: NodeId, disk: DiskId) -> Vec<u8> {
+    join(&[ALLOCATIONS, &node.0.to_bytes(), &disk.0.to_bytes()])
+}
+
+pub(crate) fn volume(number: VolumeNumber) -> Vec<u8> {
+    join(&[VOLUMES, &number.0.to_be_bytes()])
+}
+
+/// Which volume has this name.
+pub(crate) fn name(name: &str) -> Vec<u8> {
+    join(&[NAMES, name.as_bytes()])
+}
+
+/// A volume that was deleted.
+pub(crate) fn tombstone(number: VolumeNumber) -> Vec<u8> {
+    join(&[TOMBSTONES, &number.0.to_be_bytes()])
+}
+
+pub(crate) fn chunk(chunk: ChunkId) -> Vec<u8> {
+    join(&[CHUNKS, &chunk.volume.0.to_be_bytes(), &chunk.index.to_be_bytes()])
+}
+
+/// Where a volume's chunks lie in the store, from `first_chunk` on: first key and end.
+pub(crate) fn chunks_of(number: VolumeNumber, first_chunk: u32) -> (Vec<u8>, Vec<u8>) {
+    let first = chunk(ChunkId {
+        volume: number,
+        index: first_chunk,
+    });
+    (first, end_of(&join(&[CHUNKS, &number.0.to_be_bytes()])))
+}
+
+/// The chunk that a key names.
+pub(crate) fn parse_chunk(key: &[u8]) -> Option<ChunkId> {
+    let rest = key.strip_prefix(CHUNKS)?;
+    let (volume, index) = rest.split_at_checked(4)?;
+    Some(ChunkId {
+        volume: VolumeNumber(u32::from_be_bytes(volume.try_into().ok()?)),
+        index: u32::from_be_bytes(index.try_into().ok()?),
+    })
+}
+
+/// The volume that a key of `prefix` names.
+pub(crate) fn parse_volume(prefix: &[u8], key: &[u8]) -> Option<VolumeNumber> {
+    let number = key.strip_prefix(prefix)?;
+    Some(VolumeNumber(u32::from_be_bytes(number.try_into().ok()?)))
+}
+
+pub(crate) fn writer(number: VolumeNumber) -> Vec<u8> {
+    join(&[WRITERS, &number.0.to_be_bytes()])
+}
+
+pub(crate) fn reader(number: VolumeNumber, session: SessionId) -> Vec<u8> {
+    join(&[READERS, &number.0.to_be_bytes(), &session.0.to_bytes()])
+}
+
+/// All reader leases of a volume: first key and end.
+pub(crate) fn readers_of(number: VolumeNumber) -> (Vec<u8>, Vec<u8>) {
+    let first = join(&[READERS, &number.0.to_be_bytes()]);
+    let end = end_of(&first);
+    (first, end)
+}
+
+/// The first key behind all that begin with `prefix`.
+pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    unreachable!("every prefix begins with a letter")
+}
+
+/// The key right behind `key`, to go on with a range.
+pub(crate) fn after(key: &[u8]) -> Vec<u8> {
+    join(&[key, &[0]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_sort_by_volume_and_index_and_are_bounded() {
+        let id = |volume, index| ChunkId {
+            volume: VolumeNumber(volume),
+            index,
+        };
+        let (first, end) = chunks_of(VolumeNumber(0xff), 3);
+        for (chunk_id, inside) in [
+            (id(0xff, 2), false),
+            (id(0xff, 3), true),
+            (id(0xff, u32::MAX), true),
+            (id(0x100, 0), false),
+        ] {
+            let key = chunk(chunk_id);
+            assert_eq!(key >= first && key < end, inside, "{chunk_id}");
+            assert_eq!(parse_chunk(&key), Some(chunk_id));
+        }
+        assert_eq!(parse_chunk(b"chunk/1"), None);
+    }
+}

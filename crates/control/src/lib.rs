@@ -1,0 +1,42 @@
+//! What the masters decide, without I/O, clocks or threads: the state of a cluster, placement,
+//! chunk configurations and leases.
+//!
+//! The truth is in a [`MetadataStore`]. [`Controller`] reads it, decides, and commits one
+//! transaction that compares what it has read; it answers only what is committed. So a master may
+//! be killed at any point, and two that both believe they lead do no harm: the later one loses
+//! the comparison and looks again. In memory are only hints that cost time when lost: when which
+//! node was last heard, since when a lease has been seen unchanged, which chunks changed lately.
+//!
+//! Every call takes `now`, an instant of the master's own clock.
+
+pub mod configuration;
+mod controller;
+mod error;
+mod identity;
+mod keys;
+mod memory_store;
+mod model;
+pub mod placement;
+mod record;
+mod settings;
+mod store;
+
+pub use controller::changes::{Changes, Scope};
+pub use controller::leases::{ReaderView, WriterView};
+pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration};
+pub use controller::status::{NodeStatus, Status, VolumeStatus};
+pub use controller::volumes::CreateVolume;
+pub use controller::{Controller, NodeView};
+pub use error::{ControlError, ErrorKind};
+pub use identity::{
+    ChunkId, ClusterId, DiskId, Incarnation, NodeId, ParseUuidError, SessionId, Uuid, VolumeNumber,
+    WriterToken,
+};
+pub use memory_store::MemoryStore;
+pub use model::{
+    Chunk, ClusterRecord, Copy, Disk, Geometry, GeometryError, Node, ReaderLease, Volume, VolumeState,
+    WriterLease,
+};
+pub use record::RecordError;
+pub use settings::Settings;
+pub use store::{Committed, Compare, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};

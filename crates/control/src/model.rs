@@ -1,0 +1,18 @@
+//! The records of the cluster: what a [`crate::MetadataStore`] holds.
+
+mod chunk;
+mod geometry;
+mod lease;
+mod node;
+mod volume;
+
+pub use chunk::{Chunk, Copy};
+pub use geometry::{Geometry, GeometryError};
+pub use lease::{ReaderLease, WriterLease};
+pub use node::{ClusterRecord, Disk, Node};
+pub use volume::{Volume, VolumeState};
+
+pub(crate) use node::Number;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The cluster's identity, its nodes and their disks.
+
+use foundation::ByteCount;
+
+use crate::identity::{ClusterId, DiskId, Incarnation};
+use crate::record::{Reader, Record, Writer};
+
+/// The first record of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClusterRecord {
+    /// The cluster's identity.
+    pub id: ClusterId,
+}
+
+/// A disk as its node reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Disk {
+    /// The disk.
+    pub id: DiskId,
+    /// Bytes usable for copies.
+    pub capacity: ByteCount,
+    /// Bytes in use, as the node counts them. Not kept in the store.
+    pub used: ByteCount,
+}
+
+/// A node as the store knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Where peers and native clients reach its target.
+    pub peer_address: String,
+    /// The latest life of its target.
+    pub incarnation: Incarnation,
+    /// Every life up to this one has provably ended.
+    pub ended_through: Incarnation,
+    /// Its disks, in ascending order.
+    pub disks: Vec<Disk>,
+}
+
+/// A single number: bytes allocated on a disk, a volume's number under its name, the next volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Number(pub(crate) u64);
+
+impl Record for ClusterRecord {
+    const KIND: u8 = 1;
+    const VERSION: u8 = 1;
+
+    fn write(&self, out: &mut Writer) {
+        out.uuid(self.id.0);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let id = ClusterId(reader.uuid()?);
+        (id != ClusterId::default()).then_some(Self { id })
+    }
+}
+
+impl Record for Node {
+    const KIND: u8 = 2;
+    const VERSION: u8 = 1;
+
+    fn write(&self, out: &mut Writer) {
+        out.text(&self.peer_address);
+        out.u64(self.incarnation.0);
+        out.u64(self.ended_through.0);
+        out.count(self.disks.len());
+        for disk in &self.disks {
+            out.uuid(disk.id.0);
+            out.u64(disk.capacity.0);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            peer_address: reader.text()?,
+            incarnation: Incarnation(reader.u64()?),
+            ended_through: Incarnation(reader.u64()?),
+            disks: reader.list(24, |reader| {
+                Some(Disk {
+                    id: DiskId(reader.uuid()?),
+                    capacity: ByteCount(reader.u64()?),
+                    used: ByteCount(0),
+                })
+            })?,
+        })
+    }
+}
+
+impl Record for Number {
+    const KIND: u8 = 5;
+    const VERSION: u8 = 1;
+
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.0);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        reader.u64().map(Self)
+    }
+}

@@ -1,0 +1,334 @@
+//! Where the copies of new chunks go: on different nodes, the emptiest in proportion first, so
+//! that every node is used to the same share of its capacity. The same seed and state give the
+//! same places; ties fall differently from chunk to chunk, so that the chunks of a lost node
+//! have their other copies on all the others.
+//!
+//! Costs per chunk: a walk over the nodes in order of fill and a few moves in an ordered set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foundation::{ByteCount, Random};
+
+use crate::error::ControlError;
+use crate::identity::{DiskId, NodeId};
+
+/// A disk that may take copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its node.
+    pub node: NodeId,
+    /// The disk.
+    pub disk: DiskId,
+    /// Bytes usable for copies.
+    pub capacity: ByteCount,
+    /// Bytes promised already.
+    pub allocated: ByteCount,
+}
+
+/// Places of one chunk, in ascending order of nodes.
+pub type Places = Vec<(NodeId, DiskId)>;
+
+/// What is to be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How many chunks.
+    pub chunks: u32,
+    /// Bytes of each copy.
+    pub chunk: ByteCount,
+    /// Copies of each.
+    pub copies: u8,
+    /// A node that must have a copy of each.
+    pub pin: Option<NodeId>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct NodeSpace {
+    disks: Vec<Candidate>,
+    capacity: u64,
+    allocated: u64,
+}
+
+impl NodeSpace {
+    /// Share in use, in 2^-32.
+    fn fill(&self) -> u64 {
+        let share = (u128::from(self.allocated) << 32) / u128::from(self.capacity.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
+    fn slots(&self, chunk: u64) -> u64 {
+        self.disks.iter().map(|disk| slots(disk, chunk)).sum()
+    }
+
+    /// Takes room for a copy on the disk that is used least; `None` if no disk has it.
+    fn take(&mut self, chunk: u64) -> Option<DiskId> {
+        let fill =
+            |disk: &Candidate| (u128::from(disk.allocated.0) << 32) / u128::from(disk.capacity.0.max(1));
+        let disk = self
+            .disks
+            .iter_mut()
+            .filter(|disk| slots(disk, chunk) > 0)
+            .min_by_key(|disk| (fill(disk), disk.disk))?;
+        disk.allocated.0 += chunk;
+        self.allocated += chunk;
+        Some(disk.disk)
+    }
+}
+
+fn slots(disk: &Candidate, chunk: u64) -> u64 {
+    disk.capacity.0.saturating_sub(disk.allocated.0) / chunk
+}
+
+/// Places `chunks` chunks of `chunk` bytes in `copies` copies on `candidates`, the disks of the
+/// nodes that are alive. `known` nodes exist in all, for the message when they are too few. With
+/// a `pin`, that node has a copy of every chunk.
+pub fn place(
+    candidates: &[Candidate],
+    known: usize,
+    request: &Request,
+    seed: u64,
+) -> Result<Vec<Places>, ControlError> {
+    let &Request {
+        chunks,
+        chunk,
+        copies,
+        pin,
+    } = request;
+    let mut nodes: BTreeMap<NodeId, NodeSpace> = BTreeMap::new();
+    for candidate in candidates {
+        let space = nodes.entry(candidate.node).or_default();
+        space.capacity = space.capacity.saturating_add(candidate.capacity.0);
+        space.allocated = space.allocated.saturating_add(candidate.allocated.0);
+        space.disks.push(*candidate);
+    }
+    if nodes.len() < usize::from(copies) {
+        return Err(ControlError::NotEnoughNodes {
+            copies,
+            live: nodes.len(),
+            known,
+        });
+    }
+    if let Some(node) = pin.filter(|pin| !nodes.contains_key(pin)) {
+        return Err(ControlError::Argument {
+            field: "write_pin",
+            problem: format!("names node {node}, which is not alive with a disk"),
+            remedy: "name a living node, or leave it empty",
+        });
+    }
+    let room = placeable(&nodes, request);
+    if room < u64::from(chunks) {
+        let bytes = |chunks: u64| ByteCount(chunks.saturating_mul(chunk.0));
+        return Err(ControlError::NotEnoughSpace {
+            copies,
+            wanted: bytes(u64::from(chunks)),
+            room: bytes(room),
+            missing: bytes(u64::from(chunks) - room),
+        });
+    }
+    // Filling by share can leave the last chunks with too few different nodes where capacities
+    // differ much; filling by room never does.
+    let by_share = fill(nodes.clone(), request, seed, |space, _| space.fill());
+    let places =
+        by_share.or_else(|| fill(nodes, request, seed, |space, chunk| u64::MAX - space.slots(chunk)));
+    Ok(places.expect("the nodes with most room always suffice for what is placeable"))
+}
+
+/// The most chunks that fit with each copy on another node: the greatest k for which the nodes
+/// together have k copies' room when none counts for more than k.
+fn placeable(nodes: &BTreeMap<NodeId, NodeSpace>, request: &Request) -> u64 {
+    let chunk = request.chunk.0;
+    let others = nodes.iter().filter(|&(&node, _)| Some(node) != request.pin);
+    let slots: Vec<u64> = others.map(|(_, space)| space.slots(chunk)).collect();
+    let pinned = request.pin.map(|pin| nodes[&pin].slots(chunk));
+    let copies = request.copies - u8::from(pinned.is_some());
+    let most = slots
+        .iter()
+        .sum::<u64>()
+        .checked_div(u64::from(copies))
+        .unwrap_or(u64::MAX - 1);
+    let fits = |k: u64| {
+        let total: u128 = slots.iter().map(|&slots| u128::from(slots.min(k))).sum();
+        total >= u128::from(k) * u128::from(copies)
+    };
+    let (mut fitting, mut beyond) = (0, most.min(pinned.unwrap_or(u64::MAX)) + 1);
+    while beyond - fitting > 1 {
+        let middle = fitting + (beyond - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    fitting
+}
+
+fn fill(
+    mut nodes: BTreeMap<NodeId, NodeSpace>,
+    request: &Request,
+    seed: u64,
+    rank: impl Fn(&NodeSpace, u64) -> u64,
+) -> Option<Vec<Places>> {
+    let chunk = request.chunk.0;
+    let mut random = Random::from_seed(seed);
+    let mut order: BTreeSet<(u64, u64, NodeId)> = nodes
+        .iter()
+        .filter(|&(&node, space)| Some(node) != request.pin && space.slots(chunk) > 0)
+        .map(|(&node, space)| (rank(space, chunk), random.next_u64(), node))
+        .collect();
+    let mut placed = Vec::with_capacity(request.chunks as usize);
+    for _ in 0..request.chunks {
+        let mut places = Places::with_capacity(usize::from(request.copies));
+        for copy in 0..request.copies {
+            let node = match request.pin {
+                Some(pin) if copy == 0 => pin,
+                _ => order.pop_first()?.2,
+            };
+            let space = nodes.get_mut(&node).expect("the order has only these nodes");
+            let disk = space.take(chunk).expect("the order has only nodes with room");
+            places.push((node, disk));
+        }
+        for &(node, _) in &places {
+            if Some(node) != request.pin && nodes[&node].slots(chunk) > 0 {
+                order.insert((rank(&nodes[&node], chunk), random.next_u64(), node));
+            }
+        }
+        places.sort_unstable();
+        placed.push(places);
+    }
+    Some(placed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::identity::Uuid;
+
+    const GIB: u64 = 1 << 30;
+
+    fn disk(node: u128, disk: u128, capacity: u64, allocated: u64) -> Candidate {
+        Candidate {
+            node: NodeId(Uuid(node)),
+            disk: DiskId(Uuid(node * 100 + disk)),
+            capacity: ByteCount(capacity),
+            allocated: ByteCount(allocated),
+        }
+    }
+
+    fn request(chunks: u32, copies: u8) -> Request {
+        Request {
+            chunks,
+            chunk: ByteCount(GIB),
+            copies,
+            pin: None,
+        }
+    }
+
+    fn copies_on(places: &[Places]) -> BTreeMap<DiskId, u64> {
+        let mut counts = BTreeMap::new();
+        for &(_, disk) in places.iter().flatten() {
+            *counts.entry(disk).or_insert(0) += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn many_chunks_are_balanced_by_capacity_within_five_percent() {
+        let mut disks = Vec::new();
+        for node in 1..=10 {
+            for number in 0..4 {
+                disks.push(disk(node, number, GIB * if node <= 5 { 1000 } else { 2000 }, 0));
+            }
+        }
+        let places = place(&disks, 10, &request(15_000, 3), 1).unwrap();
+        let counts = copies_on(&places);
+        let share = 45_000.0 / 60_000.0;
+        for disk in &disks {
+            let expected = share * disk.capacity.0 as f64 / GIB as f64;
+            let ratio = counts[&disk.disk] as f64 / expected;
+            assert!(
+                (0.95..=1.05).contains(&ratio),
+                "{} has {ratio} of its share",
+                disk.disk
+            );
+        }
+    }
+
+    #[test]
+    fn the_other_copies_of_a_nodes_chunks_are_on_all_other_nodes() {
+        let disks: Vec<Candidate> = (1..=6).map(|node| disk(node, 0, 1000 * GIB, 0)).collect();
+        let places = place(&disks, 6, &request(1000, 3), 5).unwrap();
+        let lost = NodeId(Uuid(1));
+        let mut others = BTreeMap::new();
+        for places in places
+            .iter()
+            .filter(|places| places.iter().any(|place| place.0 == lost))
+        {
+            for place in places.iter().filter(|place| place.0 != lost) {
+                *others.entry(place.0).or_insert(0u32) += 1;
+            }
+        }
+        assert_eq!(others.len(), 5);
+        assert!(
+            others.values().all(|&count| (150..250).contains(&count)),
+            "{others:?}"
+        );
+        assert_eq!(place(&disks, 6, &request(1000, 3), 5).unwrap(), places);
+    }
+
+    #[test]
+    fn an_impossible_request_is_refused_with_the_numbers() {
+        let disks = [disk(1, 0, 10 * GIB, 0), disk(2, 0, 10 * GIB, 4 * GIB)];
+        let error = place(&disks, 5, &request(1, 3), 0).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "3 copies need 3 nodes, but 2 of 5 known nodes are alive with a disk; start more nodes, or ask for fewer copies"
+        );
+        let error = place(&disks, 2, &request(8, 2), 0).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "8 GiB in 2 copies do not fit: there is room for 6 GiB on different nodes, 2 GiB more are needed on each of 2 nodes; add disks, delete volumes, or ask for less"
+        );
+    }
+
+    proptest! {
+        /// Whatever the sizes: it places exactly when a placement exists, within each disk's room.
+        #[test]
+        fn what_fits_is_placed(
+            sizes in proptest::collection::vec((1u64..6, 0u64..20), 1..9),
+            copies in 1u8..4, chunks in 1u32..30, seed: u64, pinned: bool,
+        ) {
+            let pin = pinned.then(|| NodeId(Uuid(u128::from(sizes[0].0))));
+            let disks: Vec<Candidate> = sizes.iter().enumerate().map(|(index, &(node, gib))| {
+                disk(u128::from(node), index as u128, gib * GIB + 17, 0)
+            }).collect();
+            match place(&disks, 9, &Request { pin, ..request(chunks, copies) }, seed) {
+                Ok(places) => {
+                    prop_assert_eq!(places.len(), chunks as usize);
+                    for places in &places {
+                        prop_assert_eq!(places.len(), usize::from(copies));
+                        prop_assert!(places.is_sorted_by(|a, b| a.0 < b.0));
+                        prop_assert!(pin.is_none_or(|pin| places.iter().any(|place| place.0 == pin)));
+                    }
+                    let counts = copies_on(&places);
+                    for disk in &disks {
+                        prop_assert!(counts.get(&disk.disk).copied().unwrap_or(0) * GIB <= disk.capacity.0);
+                    }
+                }
+                Err(ControlError::NotEnoughSpace { room, .. }) => {
+                    let fitting = (room.0 / GIB) as u32;
+                    prop_assert!(fitting < chunks);
+                    if fitting > 0 {
+                        let fitting = Request { pin, ..request(fitting, copies) };
+                        let placed = place(&disks, 9, &fitting, seed);
+                        prop_assert!(placed.is_ok(), "{:?}", placed);
+                    }
+                }
+                Err(error) => {
+                    let nodes: BTreeSet<_> = disks.iter().map(|disk| disk.node).collect();
+                    prop_assert!(nodes.len() < usize::from(copies), "{}", error);
+                }
+            }
+        }
+    }
+}

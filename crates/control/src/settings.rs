@@ -1,0 +1,37 @@
+//! Times and bounds of the masters.
+
+use std::time::Duration;
+
+/// Times and bounds of the masters of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How often a node shall say that it lives.
+    pub heartbeat_interval: Duration,
+    /// Without a heartbeat for so long a node counts as gone and is left out.
+    pub heartbeat_timeout: Duration,
+    /// The write lease's term where the holder names none.
+    pub writer_term: Duration,
+    /// The longest term a write lease may have.
+    pub writer_term_max: Duration,
+    /// A reader's lease, fixed by contract at 60 s.
+    pub reader_term: Duration,
+    /// Every so often all chunks are looked at, though nothing is known to have happened: another
+    /// master may have acted.
+    pub audit_interval: Duration,
+    /// Chunk changes remembered for those who ask for what is new; who asks later gets all.
+    pub changes_kept: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_millis(500),
+            heartbeat_timeout: Duration::from_secs(3),
+            writer_term: Duration::from_secs(30),
+            writer_term_max: Duration::from_secs(600),
+            reader_term: Duration::from_secs(60),
+            audit_interval: Duration::from_secs(60),
+            changes_kept: 65_536,
+        }
+    }
+}

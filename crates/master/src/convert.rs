@@ -1,0 +1,235 @@
+//! Between the controller's types and those of the wire.
+
+use control::{
+    Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Incarnation, Node, NodeId, NodeView,
+    Uuid, Volume, VolumeNumber, VolumeState,
+};
+use foundation::ByteCount;
+use proto::v1;
+use thiserror::Error;
+use tonic::{Code, Status};
+
+/// Why a message cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConvertError {
+    /// Not 16 bytes, or all zero.
+    #[error("{field} is no UUID but {length} bytes; send its 16 bytes, not all of them zero")]
+    Uuid {
+        /// The field.
+        field: &'static str,
+        /// How many bytes came.
+        length: usize,
+    },
+    /// A number too large for its field.
+    #[error("{field} is {value}, at most {limit} is possible; send a smaller number")]
+    TooLarge {
+        /// The field.
+        field: &'static str,
+        /// What came.
+        value: u32,
+        /// The greatest possible.
+        limit: u32,
+    },
+    /// A field that must be there.
+    #[error("{field} is missing; send it")]
+    Missing {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+impl From<ConvertError> for Status {
+    fn from(error: ConvertError) -> Self {
+        Status::invalid_argument(error.to_string())
+    }
+}
+
+/// A refusal as gRPC has it.
+pub(crate) fn status(error: &ControlError) -> Status {
+    let code = match error.kind() {
+        ErrorKind::Invalid => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::AlreadyExists => Code::AlreadyExists,
+        ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+        ErrorKind::Aborted => Code::Aborted,
+        ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::DataLoss => Code::DataLoss,
+        ErrorKind::Internal => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The text form of a UUID on the wire; the bytes' number where they are none.
+pub fn uuid_text(bytes: &[u8]) -> String {
+    match Uuid::from_bytes(bytes) {
+        Some(uuid) => uuid.to_string(),
+        None => format!("({} bytes)", bytes.len()),
+    }
+}
+
+pub(crate) fn uuid(field: &'static str, bytes: &[u8]) -> Result<Uuid, ConvertError> {
+    let length = bytes.len();
+    Uuid::from_bytes(bytes).ok_or(ConvertError::Uuid { field, length })
+}
+
+/// A UUID that may be left empty.
+pub(crate) fn optional_uuid(field: &'static str, bytes: &[u8]) -> Result<Option<Uuid>, ConvertError> {
+    if bytes.is_empty() {
+        Ok(None)
+    } else {
+        uuid(field, bytes).map(Some)
+    }
+}
+
+pub(crate) fn disks(disks: &[v1::Disk]) -> Result<Vec<Disk>, ConvertError> {
+    let disk = |disk: &v1::Disk| {
+        Ok(Disk {
+            id: DiskId(uuid("disks.uuid", &disk.uuid)?),
+            capacity: ByteCount(disk.capacity_bytes),
+            used: ByteCount(disk.used_bytes),
+        })
+    };
+    disks.iter().map(disk).collect()
+}
+
+pub(crate) fn chunk(id: ChunkId, chunk: &Chunk) -> v1::Chunk {
+    let copy = |copy: &control::Copy| v1::Copy {
+        node: copy.node.0.to_bytes().to_vec(),
+        disk: copy.disk.0.to_bytes().to_vec(),
+        incarnation: copy.incarnation.map_or(0, |incarnation| incarnation.0),
+    };
+    v1::Chunk {
+        volume: id.volume.0,
+        index: id.index,
+        epoch: chunk.epoch.0,
+        write_node: chunk.write_node.0.to_bytes().to_vec(),
+        copies: chunk.copies.iter().map(copy).collect(),
+        recovery: chunk.recovery,
+    }
+}
+
+pub(crate) fn chunks(chunks: &[(ChunkId, Chunk)]) -> Vec<v1::Chunk> {
+    chunks.iter().map(|(id, record)| chunk(*id, record)).collect()
+}
+
+pub(crate) fn volume(volume: &Volume) -> v1::Volume {
+    let geometry = &volume.geometry;
+    let state = match volume.state {
+        VolumeState::Creating => v1::VolumeState::Creating,
+        VolumeState::Preparing => v1::VolumeState::Preparing,
+        VolumeState::Ready => v1::VolumeState::Ready,
+        VolumeState::Deleting => v1::VolumeState::Deleting,
+    };
+    v1::Volume {
+        number: volume.number.0,
+        name: volume.name.clone(),
+        size_bytes: volume.size().0,
+        geometry: Some(v1::Geometry {
+            block_bytes: geometry.block_bytes,
+            metadata_bytes: geometry.metadata_bytes,
+            stripe_unit_bytes: geometry.stripe_unit.0,
+            chunk_bytes: geometry.chunk.0,
+            region_bytes: geometry.region.0,
+            copies: u32::from(geometry.copies),
+            minimum: u32::from(geometry.minimum),
+            group_chunks: geometry.group_chunks.clone(),
+        }),
+        state: state.into(),
+        portals: volume
+            .portals
+            .iter()
+            .map(|node| node.0.to_bytes().to_vec())
+            .collect(),
+        write_pin: volume
+            .write_pin
+            .map_or_else(Vec::new, |node| node.0.to_bytes().to_vec()),
+        uuid: volume.uuid.to_bytes().to_vec(),
+    }
+}
+
+pub(crate) fn address(id: NodeId, node: &Node, is_alive: bool) -> v1::NodeAddress {
+    v1::NodeAddress {
+        node: id.0.to_bytes().to_vec(),
+        peer_address: node.peer_address.clone(),
+        incarnation: node.incarnation.0,
+        alive: is_alive,
+    }
+}
+
+/// The addresses of the nodes that these chunks name.
+pub(crate) fn addresses<'a>(
+    nodes: impl Iterator<Item = &'a NodeView>,
+    chunks: &[(ChunkId, Chunk)],
+) -> Vec<v1::NodeAddress> {
+    let named: std::collections::BTreeSet<NodeId> = chunks
+        .iter()
+        .flat_map(|(_, chunk)| chunk.copies.iter().map(|copy| copy.node))
+        .collect();
+    nodes
+        .filter(|view| named.contains(&view.id))
+        .map(|view| address(view.id, &view.record, view.is_alive))
+        .collect()
+}
+
+/// A volume to be created, defaults filled in.
+pub(crate) fn create_volume(request: &v1::CreateVolumeRequest) -> Result<CreateVolume, ConvertError> {
+    let small = |field, value: u32| {
+        u8::try_from(value).map_err(|_| ConvertError::TooLarge {
+            field,
+            value,
+            limit: 255,
+        })
+    };
+    let mut create = CreateVolume::new(request.name.clone(), ByteCount(request.size_bytes));
+    if request.copies != 0 {
+        create.copies = small("copies", request.copies)?;
+    }
+    if request.minimum != 0 {
+        create.minimum = Some(small("minimum", request.minimum)?);
+    }
+    if request.block_bytes != 0 {
+        create.block_bytes = request.block_bytes;
+    }
+    if request.stripe_unit_bytes != 0 {
+        create.stripe_unit = ByteCount(request.stripe_unit_bytes);
+    }
+    if request.chunk_bytes != 0 {
+        create.chunk = ByteCount(request.chunk_bytes);
+    }
+    if request.stripe_width != 0 {
+        create.stripe_width = request.stripe_width;
+    }
+    let portals = request
+        .portals
+        .iter()
+        .map(|portal| uuid("portals", portal).map(NodeId));
+    create.portals = portals.collect::<Result<_, _>>()?;
+    create.write_pin = optional_uuid("write_pin", &request.write_pin)?.map(NodeId);
+    Ok(create)
+}
+
+pub(crate) fn proposal(
+    request: &v1::ProposeConfigurationRequest,
+) -> Result<(ChunkId, control::configuration::Proposal), ConvertError> {
+    let id = ChunkId {
+        volume: VolumeNumber(request.volume),
+        index: request.index,
+    };
+    let member = |copy: &v1::Copy| {
+        let node = NodeId(uuid("members.node", &copy.node)?);
+        match copy.incarnation {
+            0 => Err(ConvertError::Missing {
+                field: "members.incarnation",
+            }),
+            incarnation => Ok((node, Incarnation(incarnation))),
+        }
+    };
+    let proposal = control::configuration::Proposal {
+        node: NodeId(uuid("node", &request.node)?),
+        incarnation: Incarnation(request.incarnation),
+        expected: foundation::Epoch(request.expected_epoch.min(u64::MAX - 1)),
+        write_node: NodeId(uuid("write_node", &request.write_node)?),
+        members: request.members.iter().map(member).collect::<Result<_, _>>()?,
+    };
+    Ok((id, proposal))
+}

@@ -1,0 +1,22 @@
+//! The masters' daemon: `redhare.v1` over gRPC on a [`control::Controller`], the embedded store,
+//! and a client for nodes, programs and the command line.
+//!
+//! One thread owns the controller and its store and does one call after the other, so nothing is
+//! locked and a call that waits for the disk holds up no socket. The gRPC tasks send it closures
+//! over a bounded queue and wait for the answer.
+
+mod client;
+mod config;
+mod convert;
+mod engine;
+mod redb_store;
+mod server;
+mod service;
+mod watch;
+
+pub use client::{Client, ClientError};
+pub use config::{Config, ConfigError};
+pub use convert::{ConvertError, uuid_text};
+pub use proto::v1;
+pub use redb_store::{OpenStoreError, RedbStore};
+pub use server::{Master, RunError};

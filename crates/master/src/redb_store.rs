@@ -1,0 +1,277 @@
+//! The store of a single master: one redb file. Its format is in `docs/formats/store.md`.
+
+use std::path::{Path, PathBuf};
+
+use control::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use thiserror::Error;
+
+const METADATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("metadata");
+const REVISION: TableDefinition<'_, &[u8], u64> = TableDefinition::new("revision");
+const REVISION_KEY: &[u8] = b"";
+const FILE: &str = "metadata.redb";
+/// redb has no limit; this bounds what one transaction keeps in memory.
+const OPERATIONS_MAX: usize = 4096;
+
+/// A store in one redb file. Each commit is durable when it returns; a process or machine that
+/// dies at any point leaves the last committed state.
+#[derive(Debug)]
+pub struct RedbStore {
+    database: Database,
+    path: PathBuf,
+}
+
+/// Why the store could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenStoreError {
+    /// Another process has it open.
+    #[error(
+        "the metadata store {} is open in another process; stop the master that uses it, or name another directory with --store", .path.display()
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory cannot be made or the file not opened.
+    #[error(
+        "the metadata store {} cannot be opened: {why}; check the directory's permissions and space, or restore it from a backup", .path.display()
+    )]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What the system or redb said.
+        why: String,
+    },
+    /// A redb file of some other program.
+    #[error(
+        "{} is a database of another program (it has table \"{table}\"); name another directory with --store", .path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// A table that is not ours.
+        table: String,
+    },
+}
+
+impl RedbStore {
+    /// Opens the store in `directory`, making both if they are not there. Only one process can
+    /// have it open.
+    pub fn open(directory: &Path) -> Result<Self, OpenStoreError> {
+        let path = directory.join(FILE);
+        let unusable = |why: String| OpenStoreError::Unusable {
+            path: path.clone(),
+            why,
+        };
+        std::fs::create_dir_all(directory).map_err(|error| unusable(error.to_string()))?;
+        let database = match Database::create(&path) {
+            Ok(database) => database,
+            Err(DatabaseError::DatabaseAlreadyOpen) => return Err(OpenStoreError::InUse { path }),
+            Err(error) => return Err(unusable(error.to_string())),
+        };
+        if let Some(table) = foreign_table(&database).map_err(|error| unusable(error.to_string()))? {
+            return Err(OpenStoreError::Foreign { path, table });
+        }
+        create_tables(&database).map_err(|error| unusable(error.to_string()))?;
+        // So that the new file's name is durable, too.
+        let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| unusable(error.to_string()))?;
+        Ok(Self { database, path })
+    }
+
+    fn unavailable(&self, error: impl std::fmt::Display) -> StoreError {
+        StoreError::Unavailable {
+            store: self.path.display().to_string(),
+            why: error.to_string(),
+        }
+    }
+
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let transaction = self
+            .database
+            .begin_read()
+            .map_err(|error| self.unavailable(error))?;
+        read(&transaction).map_err(|error| self.unavailable(error))
+    }
+
+    fn write(&self, transaction: &Transaction) -> Result<Committed, redb::Error> {
+        let write = self.database.begin_write()?;
+        let revision;
+        {
+            let mut metadata = write.open_table(METADATA)?;
+            for compare in &transaction.compares {
+                let stored = metadata.get(compare.key.as_slice())?;
+                let found = stored.map_or(Some(0), |value| split(value.value()).map(|parts| parts.0));
+                if found != Some(compare.revision) {
+                    // Dropped, the transaction changes nothing.
+                    return Ok(Committed::Conflict);
+                }
+            }
+            let mut revisions = write.open_table(REVISION)?;
+            revision = revisions.get(REVISION_KEY)?.map_or(0, |value| value.value()) + 1;
+            revisions.insert(REVISION_KEY, revision)?;
+            for operation in &transaction.operations {
+                match operation {
+                    Operation::Put { key, value } => {
+                        let mut bytes = revision.to_le_bytes().to_vec();
+                        bytes.extend_from_slice(value);
+                        metadata.insert(key.as_slice(), bytes.as_slice())?;
+                    }
+                    Operation::Delete { key } => drop(metadata.remove(key.as_slice())?),
+                }
+            }
+        }
+        write.commit()?;
+        Ok(Committed::At(revision))
+    }
+}
+
+fn foreign_table(database: &Database) -> Result<Option<String>, redb::Error> {
+    let transaction = database.begin_read()?;
+    let mut names = transaction.list_tables()?.map(|table| table.name().to_owned());
+    Ok(names.find(|name| name != METADATA.name() && name != REVISION.name()))
+}
+
+fn create_tables(database: &Database) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    write.open_table(METADATA)?;
+    write.open_table(REVISION)?;
+    write.commit()?;
+    Ok(())
+}
+
+/// Revision and value; `None` for bytes too short to have both.
+fn split(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (revision, value) = bytes.split_at_checked(8)?;
+    Some((u64::from_le_bytes(revision.try_into().ok()?), value))
+}
+
+/// What is too short comes out as revision 0 with no bytes: no record, so it is reported damaged.
+fn versioned(bytes: &[u8]) -> Versioned {
+    let (revision, value) = split(bytes).unwrap_or((0, &[]));
+    Versioned {
+        value: value.to_vec(),
+        revision,
+    }
+}
+
+impl MetadataStore for RedbStore {
+    fn revision(&self) -> Result<u64, StoreError> {
+        self.read(|transaction| {
+            let table = transaction.open_table(REVISION)?;
+            Ok(table.get(REVISION_KEY)?.map_or(0, |value| value.value()))
+        })
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
+        self.read(|transaction| {
+            let table = transaction.open_table(METADATA)?;
+            Ok(table.get(key)?.map(|value| versioned(value.value())))
+        })
+    }
+
+    fn range(&self, first: &[u8], end: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        if first >= end {
+            return Ok(Vec::new());
+        }
+        self.read(|transaction| {
+            let table = transaction.open_table(METADATA)?;
+            let mut entries = Vec::new();
+            for entry in table.range(first..end)?.take(limit) {
+                let (key, value) = entry?;
+                entries.push(Entry {
+                    key: key.value().to_vec(),
+                    versioned: versioned(value.value()),
+                });
+            }
+            Ok(entries)
+        })
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
+        if transaction.len() > OPERATIONS_MAX {
+            return Err(StoreError::TooLarge {
+                store: self.path.display().to_string(),
+                operations: transaction.len(),
+                limit: OPERATIONS_MAX,
+            });
+        }
+        self.write(transaction).map_err(|error| self.unavailable(error))
+    }
+
+    fn operations_max(&self) -> usize {
+        OPERATIONS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, value: &str) -> Transaction {
+        let mut transaction = Transaction::new();
+        transaction.put(key.into(), value.into());
+        transaction
+    }
+
+    /// The same calls on redb and in memory give the same answers, over a reopening, too.
+    #[test]
+    fn it_behaves_as_the_store_in_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = control::MemoryStore::with_operations_max(OPERATIONS_MAX);
+        let mut random = foundation::Random::from_seed(4);
+        for round in 0..3 {
+            let redb = RedbStore::open(directory.path()).unwrap();
+            for _ in 0..60 {
+                let mut transaction = Transaction::new();
+                let mut keys: Vec<u8> = (b'a'..b'h').collect();
+                random.shuffle(&mut keys);
+                let mut keys = keys.into_iter();
+                for key in keys.by_ref().take(random.below(3) as usize) {
+                    let current = memory.get(&[key]).unwrap().map_or(0, |found| found.revision);
+                    let wrong = u64::from(random.chance(1, 6));
+                    transaction.compare(vec![key], current + wrong);
+                }
+                for key in keys.take(random.below(4) as usize) {
+                    if random.chance(1, 3) {
+                        transaction.delete(vec![key]);
+                    } else {
+                        transaction.put(vec![key], vec![round; random.below(9) as usize]);
+                    }
+                }
+                assert_eq!(redb.commit(&transaction), memory.commit(&transaction));
+                let end = [b'a' + random.below(8) as u8];
+                assert_eq!(redb.range(b"a", &end, 3), memory.range(b"a", &end, 3));
+                assert_eq!(redb.get(&end), memory.get(&end));
+                assert_eq!(redb.revision(), memory.revision());
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_process_is_told_that_the_store_is_in_use() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = RedbStore::open(directory.path()).unwrap();
+        let error = RedbStore::open(directory.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("metadata.redb is open in another process; stop the master"),
+            "{error}"
+        );
+        assert_eq!(first.commit(&put("a", "1")), Ok(Committed::At(1)));
+        drop(first);
+        assert_eq!(RedbStore::open(directory.path()).unwrap().revision(), Ok(1));
+    }
+
+    #[test]
+    fn foreign_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        std::fs::write(&path, b"my letters".repeat(1000)).unwrap();
+        let error = RedbStore::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot be opened"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"my letters".repeat(1000));
+    }
+}

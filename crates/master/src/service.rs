@@ -1,0 +1,380 @@
+//! The services of `redhare.v1`: each call is checked, handed to the controller, and answered.
+
+use std::time::Duration;
+
+use control::{
+    ClusterId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings, VolumeNumber,
+    VolumeState, WriterToken, WriterView,
+};
+use proto::v1;
+use proto::v1::chunks_server::Chunks;
+use proto::v1::cluster_server::Cluster;
+use proto::v1::leases_server::Leases;
+use proto::v1::nodes_server::Nodes;
+use proto::v1::volumes_server::Volumes;
+use tonic::{Request, Response, Status};
+
+use crate::convert::{self, optional_uuid, uuid};
+use crate::engine::Engine;
+use crate::watch::{self, WatchStream};
+
+/// Chunks of one map answer: far below gRPC's limit of 4 MiB.
+const MAP_CHUNKS_MAX: usize = 4096;
+/// How long a creation waits for the nodes.
+const CREATE_WAIT: Duration = Duration::from_secs(20);
+
+/// All services, on one engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Face {
+    pub(crate) engine: Engine,
+    pub(crate) settings: Settings,
+}
+
+#[tonic::async_trait]
+impl Cluster for Face {
+    async fn get_identity(
+        &self,
+        _: Request<v1::GetIdentityRequest>,
+    ) -> Result<Response<v1::GetIdentityResponse>, Status> {
+        let call = |control: &mut crate::engine::Control, _| Ok((control.cluster(), control.revision()?));
+        let (cluster, revision) = self.engine.call(call).await?;
+        let cluster = cluster.0.to_bytes().to_vec();
+        Ok(Response::new(v1::GetIdentityResponse { cluster, revision }))
+    }
+
+    async fn get_status(
+        &self,
+        _: Request<v1::GetStatusRequest>,
+    ) -> Result<Response<v1::GetStatusResponse>, Status> {
+        let status = self.engine.call(|control, now| control.status(now)).await?;
+        let disk = |(disk, allocated): &(control::Disk, foundation::ByteCount)| v1::DiskStatus {
+            disk: Some(v1::Disk {
+                uuid: disk.id.0.to_bytes().to_vec(),
+                capacity_bytes: disk.capacity.0,
+                used_bytes: disk.used.0,
+            }),
+            allocated_bytes: allocated.0,
+        };
+        let node = |node: &control::NodeStatus| v1::NodeStatus {
+            node: node.view.id.0.to_bytes().to_vec(),
+            peer_address: node.view.record.peer_address.clone(),
+            incarnation: node.view.record.incarnation.0,
+            alive: node.view.is_alive,
+            silent_ms: node.silent.map(milliseconds),
+            disks: node.disks.iter().map(disk).collect(),
+        };
+        let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
+            volume: Some(convert::volume(&volume.volume)),
+            chunks: volume.chunks,
+            degraded_chunks: volume.degraded_chunks,
+            waiting_chunks: volume.waiting_chunks,
+        };
+        Ok(Response::new(v1::GetStatusResponse {
+            cluster: status.cluster.0.to_bytes().to_vec(),
+            revision: status.revision,
+            nodes: status.nodes.iter().map(node).collect(),
+            volumes: status.volumes.iter().map(volume).collect(),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Nodes for Face {
+    async fn register(
+        &self,
+        request: Request<v1::RegisterRequest>,
+    ) -> Result<Response<v1::RegisterResponse>, Status> {
+        let request = request.into_inner();
+        let registration = Registration {
+            cluster: optional_uuid("cluster", &request.cluster)?.map(ClusterId),
+            node: NodeId(uuid("node", &request.node)?),
+            peer_address: request.peer_address,
+            incarnation: Some(request.incarnation)
+                .filter(|&number| number > 0)
+                .map(Incarnation),
+            ended_through: Incarnation(request.ended_through),
+            disks: convert::disks(&request.disks)?,
+        };
+        let call = move |control: &mut crate::engine::Control, now| {
+            Ok((control.cluster(), control.register(&registration, now)?))
+        };
+        let (cluster, registered) = self.engine.call(call).await?;
+        Ok(Response::new(v1::RegisterResponse {
+            cluster: cluster.0.to_bytes().to_vec(),
+            incarnation: registered.incarnation.0,
+            heartbeat_interval_ms: milliseconds(self.settings.heartbeat_interval),
+            heartbeat_timeout_ms: milliseconds(self.settings.heartbeat_timeout),
+            revision: registered.revision,
+        }))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let request = request.into_inner();
+        let volumes = |numbers: &[u32]| numbers.iter().copied().map(VolumeNumber).collect();
+        let heartbeat = Heartbeat {
+            cluster: ClusterId(uuid("cluster", &request.cluster)?),
+            node: NodeId(uuid("node", &request.node)?),
+            incarnation: Incarnation(request.incarnation),
+            ended_through: Incarnation(request.ended_through),
+            disks: convert::disks(&request.disks)?,
+            prepared: volumes(&request.prepared_volumes),
+            removed: volumes(&request.removed_volumes),
+        };
+        let answer = self
+            .engine
+            .call(move |control, now| control.heartbeat(&heartbeat, now))
+            .await?;
+        let numbers = |volumes: &[VolumeNumber]| volumes.iter().map(|number| number.0).collect();
+        Ok(Response::new(v1::HeartbeatResponse {
+            revision: answer.revision,
+            prepare_volumes: numbers(&answer.prepare),
+            remove_volumes: numbers(&answer.remove),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Volumes for Face {
+    async fn create(
+        &self,
+        request: Request<v1::CreateVolumeRequest>,
+    ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let create = convert::create_volume(&request)?;
+        let mut volume = self
+            .engine
+            .call(move |control, now| control.create_volume(&create, now))
+            .await?;
+        let mut revision = self.engine.revision();
+        let deadline = tokio::time::Instant::now() + CREATE_WAIT;
+        while !request.no_wait && volume.state != VolumeState::Ready {
+            let waited = tokio::time::timeout_at(deadline, revision.changed()).await;
+            if !matches!(waited, Ok(Ok(()))) {
+                return Err(Status::deadline_exceeded(format!(
+                    "volume \"{}\" was created, but its nodes have not made all copies within {} s; \"redhare status\" \
+                     shows which nodes are silent, the volume becomes ready when they have done it",
+                    volume.name,
+                    CREATE_WAIT.as_secs()
+                )));
+            }
+            let number = volume.number;
+            volume = self.engine.call(move |control, _| control.volume(number)).await?;
+        }
+        let volume = Some(convert::volume(&volume));
+        Ok(Response::new(v1::CreateVolumeResponse { volume }))
+    }
+
+    async fn list(
+        &self,
+        _: Request<v1::ListVolumesRequest>,
+    ) -> Result<Response<v1::ListVolumesResponse>, Status> {
+        let volumes = self.engine.call(|control, _| control.volumes()).await?;
+        let volumes = volumes.iter().map(convert::volume).collect();
+        Ok(Response::new(v1::ListVolumesResponse { volumes }))
+    }
+
+    async fn show(
+        &self,
+        request: Request<v1::ShowVolumeRequest>,
+    ) -> Result<Response<v1::ShowVolumeResponse>, Status> {
+        let name = request.into_inner().name;
+        let call = move |control: &mut crate::engine::Control, now| {
+            let number = control.volume_named(&name)?.number;
+            let (volume, chunks) = control.map(number, 0, MAP_CHUNKS_MAX)?;
+            Ok((volume, chunks, control.nodes(now)?))
+        };
+        let (volume, chunks, nodes) = self.engine.call(call).await?;
+        Ok(Response::new(v1::ShowVolumeResponse {
+            volume: Some(convert::volume(&volume)),
+            nodes: convert::addresses(nodes.values(), &chunks),
+            chunks: convert::chunks(&chunks),
+        }))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteVolumeRequest>,
+    ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
+        let name = request.into_inner().name;
+        let number = self
+            .engine
+            .call(move |control, now| control.delete_volume(&name, now))
+            .await?;
+        Ok(Response::new(v1::DeleteVolumeResponse { number: number.0 }))
+    }
+}
+
+#[tonic::async_trait]
+impl Chunks for Face {
+    type WatchStream = WatchStream;
+
+    async fn get_map(
+        &self,
+        request: Request<v1::GetMapRequest>,
+    ) -> Result<Response<v1::GetMapResponse>, Status> {
+        let request = request.into_inner();
+        let limit = match request.limit {
+            0 => MAP_CHUNKS_MAX,
+            limit => MAP_CHUNKS_MAX.min(limit as usize),
+        };
+        let call = move |control: &mut crate::engine::Control, now| {
+            let revision = control.revision()?;
+            let number = VolumeNumber(request.volume);
+            let (volume, chunks) = control.map(number, request.first_chunk, limit)?;
+            Ok((revision, volume, chunks, control.nodes(now)?))
+        };
+        let (revision, volume, chunks, nodes) = self.engine.call(call).await?;
+        Ok(Response::new(v1::GetMapResponse {
+            volume: Some(convert::volume(&volume)),
+            nodes: convert::addresses(nodes.values(), &chunks),
+            chunks: convert::chunks(&chunks),
+            revision,
+        }))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let scope = match request.scope {
+            Some(v1::watch_request::Scope::Volume(number)) => {
+                let number = VolumeNumber(number);
+                self.engine.call(move |control, _| control.volume(number)).await?;
+                Scope::Volume(number)
+            }
+            Some(v1::watch_request::Scope::Node(node)) => Scope::Node(NodeId(uuid("node", &node)?)),
+            None => return Err(convert::ConvertError::Missing { field: "scope" }.into()),
+        };
+        Ok(Response::new(watch::start(
+            self.engine.clone(),
+            scope,
+            request.known_revision,
+        )))
+    }
+
+    async fn propose_configuration(
+        &self,
+        request: Request<v1::ProposeConfigurationRequest>,
+    ) -> Result<Response<v1::ProposeConfigurationResponse>, Status> {
+        let (id, proposal) = convert::proposal(&request.into_inner())?;
+        let chunk = self
+            .engine
+            .call(move |control, now| control.propose(id, &proposal, now))
+            .await?;
+        let chunk = Some(convert::chunk(id, &chunk));
+        Ok(Response::new(v1::ProposeConfigurationResponse { chunk }))
+    }
+}
+
+#[tonic::async_trait]
+impl Leases for Face {
+    async fn acquire_writer(
+        &self,
+        request: Request<v1::AcquireWriterRequest>,
+    ) -> Result<Response<v1::WriterLease>, Status> {
+        let request = request.into_inner();
+        let number = VolumeNumber(request.volume);
+        let session = SessionId(uuid("session", &request.session)?);
+        let term = Some(request.term_ms)
+            .filter(|&term| term > 0)
+            .map(Duration::from_millis);
+        let call = move |control: &mut crate::engine::Control, now| {
+            control.acquire_writer(number, session, &request.holder, term, now)
+        };
+        let lease = self.engine.call(call).await?;
+        Ok(Response::new(writer_lease(number, lease)))
+    }
+
+    async fn renew_writer(
+        &self,
+        request: Request<v1::RenewWriterRequest>,
+    ) -> Result<Response<v1::WriterLease>, Status> {
+        let request = request.into_inner();
+        let number = VolumeNumber(request.volume);
+        let session = SessionId(uuid("session", &request.session)?);
+        let token = WriterToken(request.token);
+        let call = move |control: &mut crate::engine::Control, now| {
+            control.renew_writer(number, session, token, now)
+        };
+        let lease = self.engine.call(call).await?;
+        Ok(Response::new(writer_lease(number, lease)))
+    }
+
+    async fn release_writer(
+        &self,
+        request: Request<v1::ReleaseWriterRequest>,
+    ) -> Result<Response<v1::ReleaseWriterResponse>, Status> {
+        let request = request.into_inner();
+        let session = SessionId(uuid("session", &request.session)?);
+        let (number, token) = (VolumeNumber(request.volume), WriterToken(request.token));
+        self.engine
+            .call(move |control, _| control.release_writer(number, session, token))
+            .await?;
+        Ok(Response::new(v1::ReleaseWriterResponse {}))
+    }
+
+    async fn hold_reader(
+        &self,
+        request: Request<v1::HoldReaderRequest>,
+    ) -> Result<Response<v1::HoldReaderResponse>, Status> {
+        let request = request.into_inner();
+        let number = VolumeNumber(request.volume);
+        let session = SessionId(uuid("session", &request.session)?);
+        let call = move |control: &mut crate::engine::Control, now| {
+            control.hold_reader(number, session, &request.holder, request.generation, now)
+        };
+        let term_ms = milliseconds(self.engine.call(call).await?);
+        Ok(Response::new(v1::HoldReaderResponse { term_ms }))
+    }
+
+    async fn release_reader(
+        &self,
+        request: Request<v1::ReleaseReaderRequest>,
+    ) -> Result<Response<v1::ReleaseReaderResponse>, Status> {
+        let request = request.into_inner();
+        let session = SessionId(uuid("session", &request.session)?);
+        let number = VolumeNumber(request.volume);
+        self.engine
+            .call(move |control, _| control.release_reader(number, session))
+            .await?;
+        Ok(Response::new(v1::ReleaseReaderResponse {}))
+    }
+
+    async fn show(
+        &self,
+        request: Request<v1::ShowLeasesRequest>,
+    ) -> Result<Response<v1::ShowLeasesResponse>, Status> {
+        let number = VolumeNumber(request.into_inner().volume);
+        let call = move |control: &mut crate::engine::Control, now| {
+            control.volume(number)?;
+            Ok((control.writer(number, now)?, control.readers(number, now)?))
+        };
+        let (writer, readers) = self.engine.call(call).await?;
+        let oldest_generation = readers.iter().map(|reader| reader.generation).min();
+        let reader = |reader: control::ReaderView| v1::ReaderLease {
+            holder: reader.holder,
+            generation: reader.generation,
+            remaining_ms: milliseconds(reader.remaining),
+        };
+        Ok(Response::new(v1::ShowLeasesResponse {
+            writer: writer.map(|lease| writer_lease(number, lease)),
+            readers: readers.into_iter().map(reader).collect(),
+            oldest_generation,
+        }))
+    }
+}
+
+fn writer_lease(number: VolumeNumber, lease: WriterView) -> v1::WriterLease {
+    v1::WriterLease {
+        volume: number.0,
+        token: lease.token.0,
+        holder: lease.holder,
+        term_ms: milliseconds(lease.term),
+        remaining_ms: milliseconds(lease.remaining),
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,19 @@
+//! Generates the Rust types from `proto/redhare/v1`; needs `protoc`, which `scripts/setup` installs.
+
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    let files = ["types", "cluster", "nodes", "volumes", "chunks", "leases"]
+        .map(|name| root.join(format!("redhare/v1/{name}.proto")));
+    for file in &files {
+        println!("cargo::rerun-if-changed={}", file.display());
+    }
+    tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .compile_protos(&files, &[root])
+        .map_err(|error| {
+            format!("cannot generate the gRPC types (is protoc there? `make setup` installs it): {error}")
+        })?;
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What the commands that talk to the masters share, and `redhare status`.
+
+use std::future::Future;
+
+use clap::Args;
+use foundation::ByteCount;
+use master::{Client, ClientError, uuid_text, v1};
+
+use crate::output::{Failure, Output, table};
+
+/// Which cluster.
+#[derive(Args)]
+pub(crate) struct ClusterArguments {
+    /// The masters: host:port, several separated by commas
+    #[arg(long, env = "REDHARE_CLUSTER", value_name = "ADDRS", global = true)]
+    cluster: Option<String>,
+}
+
+impl ClusterArguments {
+    /// Connects, makes the call, and gives its answer.
+    pub(crate) fn call<T, F: Future<Output = Result<T, ClientError>>>(
+        &self,
+        call: impl FnOnce(Client) -> F,
+    ) -> Result<T, Failure> {
+        let Some(addresses) = &self.cluster else {
+            return Err(Failure::new(
+                "no cluster is named; give --cluster host:port, or set REDHARE_CLUSTER",
+            ));
+        };
+        let answer = runtime()?.block_on(async { call(Client::connect(addresses).await?).await });
+        answer.map_err(Failure::new)
+    }
+}
+
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Failure::new(format!(
+                "no event loop can be made: {error}; raise the limit of open files"
+            ))
+        })
+}
+
+/// Say how the cluster is
+#[derive(Args)]
+#[command(after_help = "Example:\n  redhare status --cluster 192.0.2.1:7400")]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+#[derive(serde::Serialize)]
+struct StatusView {
+    cluster: String,
+    revision: u64,
+    nodes: Vec<NodeRow>,
+    volumes: Vec<VolumeRow>,
+}
+
+#[derive(serde::Serialize)]
+struct NodeRow {
+    node: String,
+    address: String,
+    alive: bool,
+    incarnation: u64,
+    disks: usize,
+    capacity_bytes: u64,
+    allocated_bytes: u64,
+    used_bytes: u64,
+}
+
+#[derive(serde::Serialize)]
+struct VolumeRow {
+    name: String,
+    number: u32,
+    size_bytes: u64,
+    state: &'static str,
+    chunks: u32,
+    degraded_chunks: u32,
+    waiting_chunks: u32,
+}
+
+pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(), Failure> {
+    let call = |client: Client| async move { client.status(v1::GetStatusRequest {}).await };
+    let answer = arguments.cluster.call(call)?;
+    let view = StatusView {
+        cluster: uuid_text(&answer.cluster),
+        revision: answer.revision,
+        nodes: answer.nodes.iter().map(node_row).collect(),
+        volumes: answer.volumes.iter().filter_map(volume_row).collect(),
+    };
+    output.print(&view, || describe(&view));
+    Ok(())
+}
+
+fn node_row(node: &v1::NodeStatus) -> NodeRow {
+    let disks = || node.disks.iter().filter_map(|disk| disk.disk.as_ref());
+    NodeRow {
+        node: uuid_text(&node.node),
+        address: node.peer_address.clone(),
+        alive: node.alive,
+        incarnation: node.incarnation,
+        disks: node.disks.len(),
+        capacity_bytes: disks().map(|disk| disk.capacity_bytes).sum(),
+        allocated_bytes: node.disks.iter().map(|disk| disk.allocated_bytes).sum(),
+        used_bytes: disks().map(|disk| disk.used_bytes).sum(),
+    }
+}
+
+fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
+    let volume = status.volume.as_ref()?;
+    Some(VolumeRow {
+        name: volume.name.clone(),
+        number: volume.number,
+        size_bytes: volume.size_bytes,
+        state: super::volume::state(volume),
+        chunks: status.chunks,
+        degraded_chunks: status.degraded_chunks,
+        waiting_chunks: status.waiting_chunks,
+    })
+}
+
+fn describe(view: &StatusView) -> String {
+    let bytes = |bytes| ByteCount(bytes).to_string();
+    let mut rows = vec![
+        [
+            "NODE", "ADDRESS", "STATE", "DISKS", "CAPACITY", "PROMISED", "USED",
+        ]
+        .map(String::from)
+        .to_vec(),
+    ];
+    for node in &view.nodes {
+        rows.push(vec![
+            node.node.clone(),
+            node.address.clone(),
+            if node.alive { "alive" } else { "gone" }.to_owned(),
+            node.disks.to_string(),
+            bytes(node.capacity_bytes),
+            bytes(node.allocated_bytes),
+            bytes(node.used_bytes),
+        ]);
+    }
+    let mut text = format!("cluster {}\n\n{}\n", view.cluster, table(&rows));
+    let mut rows = vec![
+        ["VOLUME", "SIZE", "STATE", "CHUNKS", "HEALTH"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for volume in &view.volumes {
+        let health = match (volume.waiting_chunks, volume.degraded_chunks) {
+            (0, 0) => "all copies in sync".to_owned(),
+            (0, degraded) => format!("{degraded} chunks lack a copy"),
+            (waiting, _) => format!("writes wait for copies in {waiting} chunks"),
+        };
+        rows.push(vec![
+            volume.name.clone(),
+            bytes(volume.size_bytes),
+            volume.state.to_owned(),
+            volume.chunks.to_string(),
+            health,
+        ]);
+    }
+    text.push_str(&table(&rows));
+    text
+}

@@ -1,0 +1,239 @@
+//! `redhare volume`.
+
+use clap::{Args, Subcommand};
+use foundation::ByteCount;
+use master::{Client, uuid_text, v1};
+
+use super::cluster::ClusterArguments;
+use crate::output::{Failure, Output, table};
+
+/// Create, list, show and delete volumes
+#[derive(Args)]
+pub(crate) struct VolumeArguments {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    #[command(subcommand)]
+    command: Volume,
+}
+
+#[derive(Subcommand)]
+enum Volume {
+    /// Create a volume
+    #[command(
+        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1"
+    )]
+    Create {
+        /// Its name
+        name: String,
+        /// Its size, such as 64GiB; rounded up to whole chunks
+        #[arg(long)]
+        size: ByteCount,
+        /// Copies of each chunk, on different nodes
+        #[arg(long, default_value_t = 3)]
+        copies: u32,
+        /// Copies in sync below which writes wait [default: one less than the copies]
+        #[arg(long)]
+        minimum: Option<u32>,
+        /// Bytes in a block: 512 or 4096
+        #[arg(long, default_value_t = 4096)]
+        block_bytes: u32,
+        /// Size of a chunk [default: 256MiB]
+        #[arg(long)]
+        chunk_size: Option<ByteCount>,
+    },
+    /// List all volumes
+    List,
+    /// Show a volume and where its chunks are
+    #[command(after_help = "Example:\n  redhare volume show data")]
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Delete a volume and what is in it
+    #[command(after_help = "Example:\n  redhare volume delete scratch")]
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(serde::Serialize)]
+struct VolumeView {
+    name: String,
+    number: u32,
+    uuid: String,
+    size_bytes: u64,
+    state: &'static str,
+    copies: u32,
+    minimum: u32,
+    block_bytes: u32,
+    chunk_bytes: u64,
+}
+
+#[derive(serde::Serialize)]
+struct ShowView {
+    #[serde(flatten)]
+    volume: VolumeView,
+    chunks: Vec<ChunkView>,
+}
+
+#[derive(serde::Serialize)]
+struct ChunkView {
+    index: u32,
+    epoch: u64,
+    write_node: String,
+    in_sync: Vec<String>,
+    out_of_sync: Vec<String>,
+}
+
+pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Failure> {
+    let cluster = &arguments.cluster;
+    match arguments.command {
+        Volume::Create {
+            name,
+            size,
+            copies,
+            minimum,
+            block_bytes,
+            chunk_size,
+        } => {
+            let request = v1::CreateVolumeRequest {
+                name,
+                size_bytes: size.0,
+                copies,
+                minimum: minimum.unwrap_or(0),
+                block_bytes,
+                chunk_bytes: chunk_size.map_or(0, |size| size.0),
+                ..v1::CreateVolumeRequest::default()
+            };
+            let answer = cluster.call(|client: Client| async move { client.create_volume(request).await })?;
+            let view = view(&answer.volume.unwrap_or_default());
+            output.print(&view, || {
+                let size = ByteCount(view.size_bytes);
+                format!(
+                    "volume {} of {size} in {} copies is {}",
+                    view.name, view.copies, view.state
+                )
+            });
+        }
+        Volume::List => {
+            let call = |client: Client| async move { client.list_volumes(v1::ListVolumesRequest {}).await };
+            let views: Vec<VolumeView> = cluster.call(call)?.volumes.iter().map(view).collect();
+            output.print(&views, || list(&views));
+        }
+        Volume::Show { name } => {
+            let request = v1::ShowVolumeRequest { name };
+            let answer = cluster.call(|client: Client| async move { client.show_volume(request).await })?;
+            let view = ShowView {
+                volume: view(&answer.volume.unwrap_or_default()),
+                chunks: answer.chunks.iter().map(chunk).collect(),
+            };
+            output.print(&view, || show(&view));
+        }
+        Volume::Delete { name } => {
+            let request = v1::DeleteVolumeRequest { name: name.clone() };
+            let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;
+            let view = serde_json::json!({ "name": name, "number": answer.number });
+            output.print(&view, || format!("volume {name} is being deleted"));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn state(volume: &v1::Volume) -> &'static str {
+    match volume.state() {
+        v1::VolumeState::Unspecified => "unknown",
+        v1::VolumeState::Creating => "creating",
+        v1::VolumeState::Preparing => "preparing",
+        v1::VolumeState::Ready => "ready",
+        v1::VolumeState::Deleting => "deleting",
+    }
+}
+
+fn view(volume: &v1::Volume) -> VolumeView {
+    let geometry = volume.geometry.clone().unwrap_or_default();
+    VolumeView {
+        name: volume.name.clone(),
+        number: volume.number,
+        uuid: uuid_text(&volume.uuid),
+        size_bytes: volume.size_bytes,
+        state: state(volume),
+        copies: geometry.copies,
+        minimum: geometry.minimum,
+        block_bytes: geometry.block_bytes,
+        chunk_bytes: geometry.chunk_bytes,
+    }
+}
+
+fn chunk(chunk: &v1::Chunk) -> ChunkView {
+    let nodes = |in_sync: bool| {
+        let copies = chunk
+            .copies
+            .iter()
+            .filter(move |copy| (copy.incarnation > 0) == in_sync);
+        copies.map(|copy| uuid_text(&copy.node)).collect()
+    };
+    ChunkView {
+        index: chunk.index,
+        epoch: chunk.epoch,
+        write_node: uuid_text(&chunk.write_node),
+        in_sync: nodes(true),
+        out_of_sync: nodes(false),
+    }
+}
+
+fn list(views: &[VolumeView]) -> String {
+    let mut rows = vec![
+        ["NAME", "NUMBER", "SIZE", "COPIES", "STATE"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for view in views {
+        rows.push(vec![
+            view.name.clone(),
+            view.number.to_string(),
+            ByteCount(view.size_bytes).to_string(),
+            view.copies.to_string(),
+            view.state.to_owned(),
+        ]);
+    }
+    table(&rows)
+}
+
+/// The first digits of a node's UUID tell nodes apart.
+fn short(uuid: &str) -> &str {
+    uuid.get(..8).unwrap_or(uuid)
+}
+
+fn show(view: &ShowView) -> String {
+    let ShowView { volume, chunks } = view;
+    let mut text = format!(
+        "volume {} (number {}, {})\n{} in {} copies, at least {} in sync for writes; blocks of {} B, chunks of {}; {}\n\n",
+        volume.name,
+        volume.number,
+        volume.uuid,
+        ByteCount(volume.size_bytes),
+        volume.copies,
+        volume.minimum,
+        volume.block_bytes,
+        ByteCount(volume.chunk_bytes),
+        volume.state
+    );
+    let mut rows = vec![
+        ["CHUNK", "EPOCH", "WRITES AT", "IN SYNC", "NOT IN SYNC"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for chunk in chunks {
+        let nodes = |nodes: &[String]| nodes.iter().map(|node| short(node)).collect::<Vec<_>>().join(" ");
+        rows.push(vec![
+            chunk.index.to_string(),
+            chunk.epoch.to_string(),
+            short(&chunk.write_node).to_owned(),
+            nodes(&chunk.in_sync),
+            nodes(&chunk.out_of_sync),
+        ]);
+    }
+    text.push_str(&table(&rows));
+    text
+}
