@@ -5,7 +5,6 @@
 //! locked and a call that waits for the disk holds up no socket. The gRPC tasks send it closures
 //! over a bounded queue and wait for the answer.
 
-mod client;
 mod config;
 mod convert;
 mod engine;
@@ -14,9 +13,9 @@ mod server;
 mod service;
 mod watch;
 
-pub use client::{Client, ClientError};
 pub use config::{Config, ConfigError};
 pub use convert::{ConvertError, uuid_text};
+pub use proto::client::{Client, ClientError};
 pub use proto::v1;
 pub use redb_store::{OpenStoreError, RedbStore};
 pub use server::{Master, RunError};

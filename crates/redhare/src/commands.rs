@@ -4,6 +4,8 @@ pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod doctor;
 pub(crate) mod master;
+pub(crate) mod node;
 pub(crate) mod signals;
 pub(crate) mod target;
+pub(crate) mod up;
 pub(crate) mod volume;

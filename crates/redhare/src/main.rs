@@ -31,7 +31,9 @@ enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(commands::bench::Bench),
+    Up(commands::up::UpArguments),
     Master(commands::master::MasterArguments),
+    Node(commands::node::NodeArguments),
     Volume(commands::volume::VolumeArguments),
     Status(commands::cluster::StatusArguments),
     /// Print a completion script for a shell
@@ -50,6 +52,8 @@ fn main() -> std::process::ExitCode {
         Command::Doctor => commands::doctor::run(&output),
         Command::Target(arguments) => commands::target::run(&arguments),
         Command::Bench(bench) => commands::bench::run(bench, &output),
+        Command::Up(arguments) => commands::up::run(&arguments),
+        Command::Node(arguments) => commands::node::run(arguments),
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),

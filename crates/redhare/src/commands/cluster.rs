@@ -22,13 +22,23 @@ impl ClusterArguments {
         &self,
         call: impl FnOnce(Client) -> F,
     ) -> Result<T, Failure> {
-        let Some(addresses) = &self.cluster else {
-            return Err(Failure::new(
-                "no cluster is named; give --cluster host:port, or set REDHARE_CLUSTER",
-            ));
-        };
+        let addresses = &self.addresses()?;
         let answer = runtime()?.block_on(async { call(Client::connect(addresses).await?).await });
         answer.map_err(Failure::new)
+    }
+}
+
+impl ClusterArguments {
+    /// The masters' addresses as given, or those of the cluster that `redhare up` runs on this machine.
+    pub(crate) fn addresses(&self) -> Result<String, Failure> {
+        match (&self.cluster, super::up::local_cluster()) {
+            (Some(addresses), _) => Ok(addresses.clone()),
+            (None, Some(addresses)) => Ok(addresses),
+            (None, None) => Err(Failure::new(
+                "no cluster is named and none runs here; start one with \"redhare up\", give --cluster host:port, \
+                 or set REDHARE_CLUSTER",
+            )),
+        }
     }
 }
 

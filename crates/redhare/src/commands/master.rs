@@ -29,24 +29,8 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
         config = config.with_file(&file).map_err(Failure::new)?;
     }
     super::cluster::runtime()?.block_on(async {
-        let interrupted = tokio::signal::unix::SignalKind::interrupt();
-        let terminated = tokio::signal::unix::SignalKind::terminate();
-        let signals = (
-            tokio::signal::unix::signal(interrupted),
-            tokio::signal::unix::signal(terminated),
-        );
-        let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
-            return Err(Failure::new(
-                "the system gives no signal handlers; raise the limit of open files",
-            ));
-        };
+        let shutdown = super::signals::ended()?;
         let master = Master::start(&config).await.map_err(Failure::new)?;
-        let shutdown = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
         master.run(shutdown).await.map_err(Failure::new)
     })
 }

@@ -23,3 +23,21 @@ pub(crate) fn stop_on_signal() -> io::Result<impl Future<Output = ()>> {
         mailbox.recv().await;
     })
 }
+
+/// The same for daemons that run on tokio: ends with the first SIGINT or SIGTERM.
+pub(crate) fn ended() -> Result<impl Future<Output = ()>, crate::output::Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return Err(crate::output::Failure::new(
+            "the system gives no signal handlers; raise the limit of open files",
+        ));
+    };
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

@@ -3,6 +3,7 @@
 mod config;
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::Args;
@@ -11,7 +12,9 @@ use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
 use reactor::Config;
 
-use self::config::{NamespaceConfig, TargetConfig};
+use target::node::Node;
+
+use self::config::{NamespaceConfig, NodeConfig, TargetConfig};
 use crate::output::Failure;
 
 /// Serve block devices over NVMe/TCP to any host.
@@ -41,7 +44,11 @@ pub(crate) fn run(arguments: &TargetArguments) -> Result<(), Failure> {
     let config = TargetConfig::load(&arguments.config)?;
     let stop = super::signals::stop_on_signal().map_err(Failure::new)?;
     reactor::run(&Config::default(), async move {
-        let servers = start(&config)?;
+        let (target, servers) = start(&config)?;
+        let _node = match &config.node {
+            Some(node) => Some(join_cluster(node, &target, &servers).await?),
+            None => None,
+        };
         for server in &servers {
             tracing::info!(address = %server.address(), "listening for NVMe/TCP");
         }
@@ -52,7 +59,24 @@ pub(crate) fn run(arguments: &TargetArguments) -> Result<(), Failure> {
     .map_err(Failure::new)?
 }
 
-fn start(config: &TargetConfig) -> Result<Vec<Server>, Failure> {
+/// Opens the disks and serves the node's chunk copies to peers and native clients.
+async fn join_cluster(
+    config: &NodeConfig,
+    target: &Arc<Target>,
+    servers: &[Server],
+) -> Result<Rc<Node>, Failure> {
+    let Some(server) = servers.first() else {
+        return Err(Failure::new("a node's target must listen: write nvme_tcp.listen"));
+    };
+    let node = Node::start(config.identity()?, &config.disks()?, volume::Settings::default())
+        .await
+        .map_err(Failure::new)?;
+    target.add_subsystem(node.subsystem());
+    target::agent::listen(&node, &config.agent_socket, server.address()).map_err(Failure::new)?;
+    Ok(node)
+}
+
+fn start(config: &TargetConfig) -> Result<(Arc<Target>, Vec<Server>), Failure> {
     let target = Target::new();
     for described in &config.subsystem {
         let nqn: Nqn = described.nqn.parse().map_err(Failure::new)?;
@@ -79,7 +103,7 @@ fn start(config: &TargetConfig) -> Result<Vec<Server>, Failure> {
     for &address in &config.nvme_tcp.listen {
         servers.push(serve(target.clone(), address, options.clone()).map_err(Failure::new)?);
     }
-    Ok(servers)
+    Ok((target, servers))
 }
 
 fn add_namespace(subsystem: &Arc<Subsystem>, described: &NamespaceConfig) -> Result<(), Failure> {

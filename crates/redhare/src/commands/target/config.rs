@@ -20,6 +20,63 @@ pub(super) struct TargetConfig {
     pub(super) nvme_tcp: NvmeTcpConfig,
     #[serde(default)]
     pub(super) subsystem: Vec<SubsystemConfig>,
+    /// Part in a cluster; written by the node agent.
+    pub(super) node: Option<NodeConfig>,
+}
+
+/// Identifiers are 32 hexadecimal digits.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodeConfig {
+    cluster: String,
+    node: String,
+    incarnation: u64,
+    pub(super) agent_socket: PathBuf,
+    #[serde(default)]
+    disk: Vec<NodeDiskConfig>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeDiskConfig {
+    path: PathBuf,
+    size: Option<String>,
+    new_uuid: String,
+    #[serde(default)]
+    force: bool,
+}
+
+fn identifier(name: &str, text: &str) -> Result<u128, Failure> {
+    u128::from_str_radix(text, 16)
+        .map_err(|_| Failure::new(format!("node.{name} is \"{text}\"; write 32 hexadecimal digits")))
+}
+
+impl NodeConfig {
+    pub(super) fn identity(&self) -> Result<target::node::Identity, Failure> {
+        Ok(target::node::Identity {
+            cluster: volume::ClusterId(identifier("cluster", &self.cluster)?),
+            node: volume::NodeId(identifier("node", &self.node)?),
+            incarnation: volume::Incarnation(self.incarnation),
+        })
+    }
+
+    pub(super) fn disks(&self) -> Result<Vec<target::node::DiskConfig>, Failure> {
+        let disk = |disk: &NodeDiskConfig| {
+            let size = disk
+                .size
+                .as_deref()
+                .map(str::parse)
+                .transpose()
+                .map_err(Failure::new)?;
+            Ok(target::node::DiskConfig {
+                path: disk.path.clone(),
+                size,
+                new_uuid: identifier("disk.new_uuid", &disk.new_uuid)?,
+                force: disk.force,
+            })
+        };
+        self.disk.iter().map(disk).collect()
+    }
 }
 
 #[derive(Debug, Deserialize)]

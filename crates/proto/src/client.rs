@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use proto::v1;
-use proto::v1::chunks_client::ChunksClient;
-use proto::v1::cluster_client::ClusterClient;
-use proto::v1::leases_client::LeasesClient;
-use proto::v1::nodes_client::NodesClient;
-use proto::v1::volumes_client::VolumesClient;
+use crate::v1;
+use crate::v1::chunks_client::ChunksClient;
+use crate::v1::cluster_client::ClusterClient;
+use crate::v1::leases_client::LeasesClient;
+use crate::v1::nodes_client::NodesClient;
+use crate::v1::volumes_client::VolumesClient;
 use thiserror::Error;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
