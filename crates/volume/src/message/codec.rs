@@ -6,7 +6,7 @@
 //! used: CDW2, CDW3, MPTR and CDW10 to CDW15. What does not fit travels in the data; for a
 //! Replica Write after the blocks, so that these stay aligned.
 
-use foundation::{Epoch, Lba};
+use foundation::Epoch;
 
 use super::{Message, Refusal, ReplicaWrite, SealAnswer, WriteKind};
 use crate::configuration::ChunkConfig;
@@ -14,6 +14,13 @@ use crate::format::{FormatError, Reader, Writer};
 use crate::identity::{
     BlockRange, ChunkId, ChunkIndex, HostId, Incarnation, JoinNumber, Sequence, Session, TraceId,
     VolumeNumber, WriterToken,
+};
+
+mod native;
+
+pub use native::{
+    NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode, native_status_code,
+    native_status_from_code,
 };
 
 /// The version of the peer protocol, in byte 0 of CDW3 of each command.
@@ -522,38 +529,6 @@ fn decode_seal_answer(
         sessions,
         writer_token,
     })
-}
-
-/// What a native client adds to an NVMe Read (02h), Write (01h), Write Zeroes (08h), Dataset
-/// Management (09h) or Flush (00h) command on a peer subsystem. SLBA and NLB stay where the NVM
-/// Command Set Specification has them; the session is that of the association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NativeFields {
-    /// The epoch of the client's map for the chunk: MPTR.
-    pub epoch: Epoch,
-    /// The client's write lease: CDW2 and CDW3.
-    pub writer_token: WriterToken,
-    /// The volume's block: CDW10 and CDW11 (SLBA). The range lies in one chunk.
-    pub first_lba: Lba,
-}
-
-impl NativeFields {
-    /// Writes the fields into a command.
-    pub fn encode(&self, fields: &mut CommandFields) {
-        fields.mptr = self.epoch.0;
-        fields.cdw2 = self.writer_token.0 as u32;
-        fields.cdw3 = (self.writer_token.0 >> 32) as u32;
-        fields.set_quad(0, self.first_lba.0);
-    }
-
-    /// Reads the fields of a command; every value is possible.
-    pub fn decode(fields: &CommandFields) -> Self {
-        Self {
-            epoch: Epoch(fields.mptr),
-            writer_token: WriterToken(u64::from(fields.cdw2) | u64::from(fields.cdw3) << 32),
-            first_lba: Lba(fields.quad(0)),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,330 @@
+//! Commands of native clients: those of the NVM Command Set with more fields, and how a node
+//! refuses them.
+//!
+//! Fields and flags of dword 12 are where the NVM Command Set Specification 1.0c has them (sections
+//! 3.2.4, 3.2.6 and 3.2.8). Dwords 14 and 15, which it gives to protection information only, carry
+//! the trace id: blocks travel between peers without protection fields in the command.
+
+use foundation::{Epoch, Lba};
+
+use super::CommandFields;
+use crate::format::FormatError;
+use crate::identity::{TraceId, VolumeNumber, WriterToken};
+use crate::output::Status;
+
+/// The most blocks one command names.
+pub const NATIVE_BLOCKS_MAX: u32 = 1 << 16;
+
+/// Opcodes of the NVM Command Set that native clients use.
+pub mod native_opcode {
+    /// Flush the chunk that the first block lies in.
+    pub const FLUSH: u8 = 0x00;
+    /// Write.
+    pub const WRITE: u8 = 0x01;
+    /// Read.
+    pub const READ: u8 = 0x02;
+    /// Write Zeroes; with DEAC, deallocate.
+    pub const WRITE_ZEROES: u8 = 0x08;
+}
+
+const FORCE_UNIT_ACCESS: u32 = 1 << 30;
+const DEALLOCATE: u32 = 1 << 25;
+
+/// What a native client adds to a command on a peer subsystem. The block stays where the NVM
+/// Command Set Specification has it; the session is that of the association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NativeFields {
+    /// The epoch of the client's map for the chunk: MPTR.
+    pub epoch: Epoch,
+    /// The client's write lease: CDW2 and CDW3.
+    pub writer_token: WriterToken,
+    /// The volume's block: CDW10 and CDW11 (SLBA). The range lies in one chunk.
+    pub first_lba: Lba,
+}
+
+impl NativeFields {
+    /// Writes the fields into a command.
+    pub fn encode(&self, fields: &mut CommandFields) {
+        fields.mptr = self.epoch.0;
+        fields.cdw2 = self.writer_token.0 as u32;
+        fields.cdw3 = (self.writer_token.0 >> 32) as u32;
+        fields.set_quad(0, self.first_lba.0);
+    }
+
+    /// Reads the fields of a command; every value is possible.
+    pub fn decode(fields: &CommandFields) -> Self {
+        Self {
+            epoch: Epoch(fields.mptr),
+            writer_token: WriterToken(u64::from(fields.cdw2) | u64::from(fields.cdw3) << 32),
+            first_lba: Lba(fields.quad(0)),
+        }
+    }
+}
+
+/// What a native client asks of one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NativeOperation {
+    /// Read.
+    Read,
+    /// Write.
+    Write {
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Make the blocks read zeros and keep their space.
+    WriteZeroes {
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Make the blocks read zeros and give their space back.
+    Deallocate {
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Make everything acknowledged in the chunk durable on every in-sync copy.
+    Flush,
+}
+
+impl NativeOperation {
+    /// Whether it changes the chunk, so that a second run of it would count.
+    pub fn changes(self) -> bool {
+        !matches!(self, Self::Read | Self::Flush)
+    }
+}
+
+/// A command of a native client to the node of one copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NativeCommand {
+    /// What to do.
+    pub operation: NativeOperation,
+    /// The volume: NSID.
+    pub volume: VolumeNumber,
+    /// Authority, and where.
+    pub fields: NativeFields,
+    /// How many blocks, 1 to [`NATIVE_BLOCKS_MAX`]; 0 for a flush.
+    pub blocks: u32,
+    /// Follows the request: CDW14 and CDW15.
+    pub trace: TraceId,
+}
+
+impl NativeCommand {
+    /// The command's fields.
+    ///
+    /// # Panics
+    /// If the number of blocks is not one the operation can have: splitting is the caller's duty.
+    pub fn encode(&self) -> CommandFields {
+        let flush = self.operation == NativeOperation::Flush;
+        let valid = if flush {
+            self.blocks == 0
+        } else {
+            (1..=NATIVE_BLOCKS_MAX).contains(&self.blocks)
+        };
+        assert!(valid, "a command names 1 to 65536 blocks, a flush none: {self:?}");
+        let (opcode, fua, deallocate) = match self.operation {
+            NativeOperation::Read => (native_opcode::READ, false, false),
+            NativeOperation::Write { fua } => (native_opcode::WRITE, fua, false),
+            NativeOperation::WriteZeroes { fua } => (native_opcode::WRITE_ZEROES, fua, false),
+            NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
+            NativeOperation::Flush => (native_opcode::FLUSH, false, false),
+        };
+        let mut fields = CommandFields {
+            opcode,
+            nsid: self.volume.0,
+            ..CommandFields::default()
+        };
+        self.fields.encode(&mut fields);
+        if !flush {
+            fields.cdw10_15[2] = self.blocks - 1;
+        }
+        if fua {
+            fields.cdw10_15[2] |= FORCE_UNIT_ACCESS;
+        }
+        if deallocate {
+            fields.cdw10_15[2] |= DEALLOCATE;
+        }
+        fields.set_quad(4, self.trace.0);
+        fields
+    }
+
+    /// Reads a command; fields that it does not have are ignored.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] for an opcode that is none of [`native_opcode`].
+    pub fn decode(fields: &CommandFields) -> Result<Self, FormatError> {
+        let dword = fields.cdw10_15[2];
+        let fua = dword & FORCE_UNIT_ACCESS != 0;
+        let operation = match fields.opcode {
+            native_opcode::READ => NativeOperation::Read,
+            native_opcode::WRITE => NativeOperation::Write { fua },
+            native_opcode::WRITE_ZEROES if dword & DEALLOCATE != 0 => NativeOperation::Deallocate { fua },
+            native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
+            native_opcode::FLUSH => NativeOperation::Flush,
+            other => {
+                return Err(FormatError::Invalid {
+                    what: "native command",
+                    field: "opcode",
+                    value: other.into(),
+                });
+            }
+        };
+        let blocks = match operation {
+            NativeOperation::Flush => 0,
+            _ => (dword & 0xffff) + 1,
+        };
+        Ok(Self {
+            operation,
+            volume: VolumeNumber(fields.nsid),
+            fields: NativeFields::decode(fields),
+            blocks,
+            trace: TraceId(fields.quad(4)),
+        })
+    }
+}
+
+const STALE_EPOCH: u8 = 0xc0;
+const DEVICE_FAILED: u8 = 0xc3;
+const NOT_WRITE_NODE: u8 = 0xc8;
+const NOT_READY: u8 = 0xc9;
+const STALE_SESSION: u8 = 0xca;
+const FENCED_WRITER: u8 = 0xcb;
+const OUT_OF_RANGE: u8 = 0xcc;
+const BUSY: u8 = 0xcd;
+const CANCELLED: u8 = 0xce;
+const UNKNOWN: u8 = 0xcf;
+
+/// How a status travels in a completion: the command-specific status code (status code type 1)
+/// and dwords 0 and 1; none for [`Status::Done`].
+pub fn native_status_code(status: Status) -> Option<(u8, u64)> {
+    Some(match status {
+        Status::Done => return None,
+        Status::StaleEpoch(epoch) => (STALE_EPOCH, epoch.0),
+        Status::DeviceFailed => (DEVICE_FAILED, 0),
+        Status::NotWriteNode(epoch) => (NOT_WRITE_NODE, epoch.0),
+        Status::NotReady => (NOT_READY, 0),
+        Status::StaleSession => (STALE_SESSION, 0),
+        Status::FencedWriter(token) => (FENCED_WRITER, token.0),
+        Status::OutOfRange => (OUT_OF_RANGE, 0),
+        Status::Busy => (BUSY, 0),
+        Status::Cancelled => (CANCELLED, 0),
+        Status::Unknown => (UNKNOWN, 0),
+    })
+}
+
+/// The status of a command-specific status code and dwords 0 and 1; none if the code is none of these.
+pub fn native_status_from_code(code: u8, result: u64) -> Option<Status> {
+    Some(match code {
+        STALE_EPOCH => Status::StaleEpoch(Epoch(result)),
+        DEVICE_FAILED => Status::DeviceFailed,
+        NOT_WRITE_NODE => Status::NotWriteNode(Epoch(result)),
+        NOT_READY => Status::NotReady,
+        STALE_SESSION => Status::StaleSession,
+        FENCED_WRITER => Status::FencedWriter(WriterToken(result)),
+        OUT_OF_RANGE => Status::OutOfRange,
+        BUSY => Status::Busy,
+        CANCELLED => Status::Cancelled,
+        UNKNOWN => Status::Unknown,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TABLE: &str = include_str!("../../../../../docs/formats/peer.md");
+
+    #[test]
+    fn the_table_has_every_status() {
+        for (status, name, result) in [
+            (Status::StaleEpoch(Epoch(0x1_0000_0007)), "stale epoch", "epoch"),
+            (Status::DeviceFailed, "device failed", "0"),
+            (Status::NotWriteNode(Epoch(7)), "not the write node", "epoch"),
+            (Status::NotReady, "not ready", "0"),
+            (Status::StaleSession, "stale session", "0"),
+            (
+                Status::FencedWriter(WriterToken(u64::MAX)),
+                "fenced writer",
+                "writer token in force",
+            ),
+            (Status::OutOfRange, "out of range", "0"),
+            (Status::Busy, "busy", "0"),
+            (Status::Cancelled, "cancelled", "0"),
+            (Status::Unknown, "unknown", "0"),
+        ] {
+            let (code, value) = native_status_code(status).unwrap();
+            let row = format!("| {code:02X}h | {name} | {result} |");
+            assert!(TABLE.contains(&row), "docs/formats/peer.md lacks {row}");
+            assert_eq!(native_status_from_code(code, value), Some(status));
+        }
+        assert_eq!(native_status_code(Status::Done), None);
+        assert_eq!(native_status_from_code(0, 0), None);
+        for refusal in [
+            crate::message::Refusal::StaleEpoch,
+            crate::message::Refusal::DeviceFailed,
+        ] {
+            assert!(native_status_from_code(refusal.status_code(), 1).is_some());
+        }
+    }
+
+    #[test]
+    fn a_command_lies_where_the_standard_and_the_table_say() {
+        let command = NativeCommand {
+            operation: NativeOperation::Deallocate { fua: true },
+            volume: VolumeNumber(3),
+            fields: NativeFields {
+                epoch: Epoch(0x44),
+                writer_token: WriterToken(0x5_0000_0006),
+                first_lba: Lba(0x7_0000_0008),
+            },
+            blocks: 9,
+            trace: TraceId(0xa_0000_000b),
+        };
+        let fields = command.encode();
+        assert_eq!((fields.opcode, fields.nsid, fields.mptr), (0x08, 3, 0x44));
+        assert_eq!((fields.cdw2, fields.cdw3), (6, 5));
+        assert_eq!(fields.cdw10_15, [8, 7, 0x4200_0008, 0, 0xb, 0xa]);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 to 65536 blocks")]
+    fn a_read_of_nothing_is_a_mistake_of_ours() {
+        let fields = CommandFields {
+            opcode: native_opcode::READ,
+            ..Default::default()
+        };
+        let mut command = NativeCommand::decode(&fields).unwrap();
+        command.blocks = 0;
+        command.encode();
+    }
+
+    proptest! {
+        #[test]
+        fn commands_say_what_was_said(kind in 0..5u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+            let operation = match kind {
+                0 => NativeOperation::Read,
+                1 => NativeOperation::Write { fua },
+                2 => NativeOperation::WriteZeroes { fua },
+                3 => NativeOperation::Deallocate { fua },
+                _ => NativeOperation::Flush,
+            };
+            let command = NativeCommand {
+                operation,
+                volume: VolumeNumber(volume),
+                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(n[1]), first_lba: Lba(n[2]) },
+                blocks: if kind == 4 { 0 } else { blocks },
+                trace: TraceId(n[3]),
+            };
+            prop_assert_eq!(NativeCommand::decode(&command.encode()), Ok(command));
+        }
+
+        #[test]
+        fn noise_never_panics(opcode: u8, words: [u32; 6], mptr: u64) {
+            let fields = CommandFields { opcode, mptr, cdw10_15: words, ..Default::default() };
+            if let Ok(command) = NativeCommand::decode(&fields) {
+                prop_assert_eq!(NativeCommand::decode(&command.encode()), Ok(command));
+            }
+        }
+    }
+}
