@@ -264,7 +264,11 @@ impl Geometry {
             let width = u64::from(width);
             if index < group_first_chunk + width {
                 // The first round of a group's stripe units visits its chunks in order.
-                let unit_blocks = if width == 1 { 0 } else { u64::from(self.stripe_unit_blocks) };
+                let unit_blocks = if width == 1 {
+                    0
+                } else {
+                    u64::from(self.stripe_unit_blocks)
+                };
                 let within = (index - group_first_chunk) * unit_blocks;
                 return Some(Lba(group_first_chunk * u64::from(self.chunk_blocks) + within));
             }

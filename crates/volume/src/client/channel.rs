@@ -79,11 +79,7 @@ impl VolumeChannel {
         let version = device.source.version();
         let map = device.source.current();
         let chunks = map.chunks.clone();
-        let view = View {
-            version,
-            map,
-            chunks,
-        };
+        let view = View { version, map, chunks };
         let core = Rc::new_cyclic(|this| Core {
             volume: device.volume,
             options: device.options,
@@ -215,7 +211,9 @@ impl Core {
             return self.flush(request, terms, map);
         }
         let pieces = map.geometry.pieces(request.lba, request.blocks);
-        let first = pieces.expect("the range was checked against the same geometry").next();
+        let first = pieces
+            .expect("the range was checked against the same geometry")
+            .next();
         let Some(piece) = first else {
             return request.complete(Ok(()));
         };
@@ -287,7 +285,13 @@ impl Core {
     }
 
     /// Hands a command to the peers. Returns the attempt's tag and session.
-    pub(super) fn send(&self, route: Route, command: NativeCommand, data: Data, waiting: Waiting) -> (u64, u64) {
+    pub(super) fn send(
+        &self,
+        route: Route,
+        command: NativeCommand,
+        data: Data,
+        waiting: Waiting,
+    ) -> (u64, u64) {
         let session = if command.operation.changes() {
             self.sessions.current()
         } else {
@@ -388,10 +392,12 @@ impl Core {
         loop {
             let late = {
                 let mut attempts = self.attempts.borrow_mut();
-                let index = attempts.iter().find_map(|(index, attempt)| match &attempt.waiting {
-                    Waiting::First(job) if job.terms.deadline <= now => Some(index),
-                    _ => None,
-                });
+                let index = attempts
+                    .iter()
+                    .find_map(|(index, attempt)| match &attempt.waiting {
+                        Waiting::First(job) if job.terms.deadline <= now => Some(index),
+                        _ => None,
+                    });
                 index.map(|index| attempts.remove(index))
             };
             let Some(attempt) = late else { return };

@@ -65,10 +65,7 @@ impl Group {
     ) {
         let (first_lba, blocks) = range;
         let end = Lba(first_lba.0 + blocks.0);
-        let plan = Plan::Range {
-            next: first_lba,
-            end,
-        };
+        let plan = Plan::Range { next: first_lba, end };
         Self::start(core, terms, map, (first_lba, plan), data, Vec::new(), token);
     }
 
@@ -181,7 +178,8 @@ impl Group {
         let (kept, data) = match (terms.operation, &*whole) {
             (NativeOperation::Read, _) => (None, Data::Into(state.rest.split_to(length))),
             (_, Some(buffer)) => {
-                let offset = (first_lba.0 - self.first_lba.0) as usize * self.map.geometry.block_bytes as usize;
+                let offset =
+                    (first_lba.0 - self.first_lba.0) as usize * self.map.geometry.block_bytes as usize;
                 let slice = buffer.slice(offset..offset + length);
                 (Some(slice.clone()), Data::From(slice))
             }

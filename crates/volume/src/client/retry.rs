@@ -67,7 +67,9 @@ fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
             Status::Done => Next::Finish(Ok(())),
             Status::FencedWriter(_) => Next::Finish(Err(IoError::Fenced)),
             Status::OutOfRange => Next::Finish(Err(IoError::OutOfRange)),
-            Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => again,
+            Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => {
+                again
+            }
             Status::Busy | Status::Cancelled => Next::Again { refresh: false },
             Status::StaleSession if newer_session => Next::Again { refresh: false },
             Status::StaleSession | Status::Unknown => unknown,
@@ -145,7 +147,12 @@ pub(super) async fn finish(core: Rc<Core>, job: Job, mut data: Data, mut ended: 
 
 impl Attempts {
     /// Does what an attempt's end asks for, pauses included. Returns the piece's end if it has come.
-    async fn settle(&mut self, core: &Rc<Core>, job: &Job, ended: Option<Ended>) -> Option<Result<(), IoError>> {
+    async fn settle(
+        &mut self,
+        core: &Rc<Core>,
+        job: &Job,
+        ended: Option<Ended>,
+    ) -> Option<Result<(), IoError>> {
         let Some(ended) = ended else {
             self.tried.clear();
             self.device_errors = 0;

@@ -38,7 +38,7 @@ pub struct Sessions(Arc<AtomicU64>);
 impl Sessions {
     /// Begins with a number greater than any this host has used before: the masters say which.
     pub fn starting_at(first: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(first)))
+        Self(Arc::new(AtomicU64::new(first.max(1))))
     }
 
     /// The session that new writes belong to.
