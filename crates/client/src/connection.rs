@@ -179,7 +179,10 @@ mod tests {
             trace: TraceId(0x9_0000_000a),
         };
         let nvme = nvme_command(&command.encode());
-        assert_eq!((nvme.opcode(), nvme.nsid(), nvme.slba()), (1, 7, Lba(0x5_0000_0006)));
+        assert_eq!(
+            (nvme.opcode(), nvme.nsid(), nvme.slba()),
+            (1, 7, Lba(0x5_0000_0006))
+        );
         assert_eq!((nvme.nlb().0, nvme.force_unit_access()), (8, true));
         let fields = CommandFields {
             opcode: nvme.opcode(),
@@ -202,7 +205,10 @@ mod tests {
     #[test]
     fn completions_are_understood() {
         assert_eq!(status_of(None), PeerStatus::Lost);
-        assert_eq!(status_of(Some(Completion::success(1))), PeerStatus::Answered(Status::Done));
+        assert_eq!(
+            status_of(Some(Completion::success(1))),
+            PeerStatus::Answered(Status::Done)
+        );
         for status in [
             Status::StaleEpoch(Epoch(0x1_0000_0002)),
             Status::NotWriteNode(Epoch(3)),
@@ -217,8 +223,14 @@ mod tests {
             assert_eq!(status_of(Some(completion)), PeerStatus::Answered(status));
         }
         let other = |status| status_of(Some(Completion::new(1, status)));
-        assert_eq!(other(NvmeStatus::UNRECOVERED_READ_ERROR), PeerStatus::Failed(IoError::Media));
-        assert_eq!(other(NvmeStatus::INVALID_QUEUE_SIZE), PeerStatus::Failed(IoError::Media));
+        assert_eq!(
+            other(NvmeStatus::UNRECOVERED_READ_ERROR),
+            PeerStatus::Failed(IoError::Media)
+        );
+        assert_eq!(
+            other(NvmeStatus::INVALID_QUEUE_SIZE),
+            PeerStatus::Failed(IoError::Media)
+        );
         let unknown = NvmeStatus::INVALID_NAMESPACE_OR_FORMAT;
         assert_eq!(other(unknown), PeerStatus::Answered(Status::NotReady));
     }

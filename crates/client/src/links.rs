@@ -261,7 +261,7 @@ impl Link {
             state.pause = self.settings.options.pause_min;
             state.slow = false;
             let waiting = std::mem::take(&mut state.waiting);
-            let (ready, rest): (Vec<_>, VecDeque<_>) = waiting
+            let (ready, rest): (VecDeque<_>, VecDeque<_>) = waiting
                 .into_iter()
                 .partition(|command| command.session <= connection.session());
             state.waiting = rest;
@@ -297,7 +297,7 @@ impl Link {
         let reads = {
             let mut state = self.state.borrow_mut();
             state.slow = true;
-            let (reads, rest): (Vec<_>, VecDeque<_>) = std::mem::take(&mut state.waiting)
+            let (reads, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.waiting)
                 .into_iter()
                 .partition(Waiting::is_read);
             state.waiting = rest;

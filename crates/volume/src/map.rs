@@ -72,6 +72,8 @@ struct Load {
 pub struct ChunkMap {
     chunks: Vec<Option<ChunkConfig>>,
     loads: BTreeMap<NodeId, Load>,
+    /// Whether any node is avoided, so that a request pays for looking only then.
+    avoiding: bool,
 }
 
 impl ChunkMap {
@@ -80,6 +82,7 @@ impl ChunkMap {
         Self {
             chunks: vec![None; chunks],
             loads: BTreeMap::new(),
+            avoiding: false,
         }
     }
 
@@ -181,9 +184,13 @@ impl ChunkMap {
             Reaction::TryElsewhere => 8,
             _ => 0,
         };
-        for (other, load) in &mut self.loads {
-            if *other != node {
-                load.avoided = load.avoided.saturating_sub(1);
+        let own_avoided = load.avoided > 0;
+        if std::mem::replace(&mut self.avoiding, own_avoided) {
+            for (other, load) in &mut self.loads {
+                if *other != node {
+                    load.avoided = load.avoided.saturating_sub(1);
+                    self.avoiding |= load.avoided > 0;
+                }
             }
         }
         reaction
@@ -194,6 +201,7 @@ impl ChunkMap {
         let load = self.loads.entry(node).or_default();
         load.under_way = 0;
         load.avoided = 64;
+        self.avoiding = true;
     }
 
     /// What a status asks of the client.
