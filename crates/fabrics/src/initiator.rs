@@ -13,4 +13,4 @@ mod queue;
 pub use controller::{ConnectError, ConnectOptions, Controller, discover};
 pub use device::{RemoteDevice, RemoteOptions};
 pub use namespace::NamespaceChannel;
-pub use queue::{CommandResult, Queue};
+pub use queue::{CommandResult, CommandSink, Queue};

@@ -256,6 +256,27 @@ impl Geometry {
         Ok(pieces)
     }
 
+    /// A chunk's first block in the volume; none behind the volume's end.
+    pub fn first_lba(&self, chunk: ChunkIndex) -> Option<Lba> {
+        let index = u64::from(chunk.0);
+        let mut group_first_chunk = 0;
+        for &width in &self.group_chunks {
+            let width = u64::from(width);
+            if index < group_first_chunk + width {
+                // The first round of a group's stripe units visits its chunks in order.
+                let unit_blocks = if width == 1 {
+                    0
+                } else {
+                    u64::from(self.stripe_unit_blocks)
+                };
+                let within = (index - group_first_chunk) * unit_blocks;
+                return Some(Lba(group_first_chunk * u64::from(self.chunk_blocks) + within));
+            }
+            group_first_chunk += width;
+        }
+        None
+    }
+
     /// Encodes the persistent geometry record (`docs/formats/volume-geometry.md`).
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::default();
@@ -406,6 +427,16 @@ mod tests {
         let piece = pieces.next().unwrap();
         assert_eq!((piece.range.count, pieces.next()), (1, None));
         (piece.chunk.0, piece.range.start)
+    }
+
+    #[test]
+    fn a_chunk_begins_where_its_first_block_lies() {
+        let geometry = small();
+        for chunk in 0..6 {
+            let first = geometry.first_lba(ChunkIndex(chunk)).unwrap();
+            assert_eq!(place(&geometry, first.0), (chunk, 0));
+        }
+        assert_eq!(geometry.first_lba(ChunkIndex(6)), None);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Replicated, striped volumes: where blocks lie, which copy to ask, and the replication of one
-//! chunk as a pure state machine. Nothing here does I/O or knows a socket, a clock or a thread.
+//! chunk as a pure state machine. Nothing here knows a socket or a thread; only [`client`] does I/O,
+//! over peers handed in, and reads a clock.
 //!
 //! [`Geometry`] and [`ChunkMap`] are the client's side, [`NodeCore`] (with a [`Member`] for each
 //! copy and one [`Grants`] for all) the node's. The tests run whole clusters of `NodeCore`s in
 //! virtual time (`simulation`), with crashes, partitions and a checker of linearizability.
 
+pub mod client;
 mod configuration;
 mod format;
 mod geometry;

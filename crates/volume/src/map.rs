@@ -72,6 +72,8 @@ struct Load {
 pub struct ChunkMap {
     chunks: Vec<Option<ChunkConfig>>,
     loads: BTreeMap<NodeId, Load>,
+    /// Whether any node is avoided, so that a request pays for looking only then.
+    avoiding: bool,
 }
 
 impl ChunkMap {
@@ -80,6 +82,7 @@ impl ChunkMap {
         Self {
             chunks: vec![None; chunks],
             loads: BTreeMap::new(),
+            avoiding: false,
         }
     }
 
@@ -105,6 +108,18 @@ impl ChunkMap {
         Ok(newer)
     }
 
+    /// Takes every configuration of another map that is newer than the one known.
+    pub fn adopt(&mut self, other: &ChunkMap) {
+        self.grow(other.chunks.len());
+        for (known, offered) in self.chunks.iter_mut().zip(&other.chunks) {
+            if let Some(config) = offered
+                && known.as_ref().is_none_or(|known| known.epoch < config.epoch)
+            {
+                *known = Some(config.clone());
+            }
+        }
+    }
+
     /// The configuration known of a chunk.
     pub fn config(&self, chunk: ChunkIndex) -> Option<&ChunkConfig> {
         self.chunks.get(chunk.0 as usize)?.as_ref()
@@ -121,6 +136,11 @@ impl ChunkMap {
     /// The copy to read from: the one where the requests under way and this one would be done
     /// soonest. Nodes not tried yet come first, so that each gets measured.
     pub fn read_route(&self, chunk: ChunkIndex) -> Option<Route> {
+        self.read_route_avoiding(chunk, &[])
+    }
+
+    /// As [`ChunkMap::read_route`], but none of these nodes; none if there is no other.
+    pub fn read_route_avoiding(&self, chunk: ChunkIndex, avoid: &[NodeId]) -> Option<Route> {
         let config = self.config(chunk)?;
         let cost = |node: &NodeId| {
             let load = self.loads.get(node).copied().unwrap_or_default();
@@ -128,7 +148,16 @@ impl ChunkMap {
             (load.avoided, queue, load.under_way, *node)
         };
         let nodes = config.members.iter().map(|member| member.node);
-        let node = nodes.min_by_key(cost)?;
+        let node = nodes.filter(|node| !avoid.contains(node)).min_by_key(cost)?;
+        let epoch = config.epoch;
+        Some(Route { node, epoch })
+    }
+
+    /// The copy of this number in the order of the chunk's configuration, going round.
+    pub fn copy_route(&self, chunk: ChunkIndex, copy: u32) -> Option<Route> {
+        let config = self.config(chunk)?;
+        let index = copy as usize % config.members.len().max(1);
+        let node = config.members.get(index)?.node;
         let epoch = config.epoch;
         Some(Route { node, epoch })
     }
@@ -155,9 +184,13 @@ impl ChunkMap {
             Reaction::TryElsewhere => 8,
             _ => 0,
         };
-        for (other, load) in &mut self.loads {
-            if *other != node {
-                load.avoided = load.avoided.saturating_sub(1);
+        let own_avoided = load.avoided > 0;
+        if std::mem::replace(&mut self.avoiding, own_avoided) {
+            for (other, load) in &mut self.loads {
+                if *other != node {
+                    load.avoided = load.avoided.saturating_sub(1);
+                    self.avoiding |= load.avoided > 0;
+                }
             }
         }
         reaction
@@ -168,6 +201,7 @@ impl ChunkMap {
         let load = self.loads.entry(node).or_default();
         load.under_way = 0;
         load.avoided = 64;
+        self.avoiding = true;
     }
 
     /// What a status asks of the client.

@@ -193,6 +193,13 @@ impl ConnectOptions {
     }
 }
 
+impl Drop for Controller {
+    fn drop(&mut self) {
+        // Whoever waits for the end holds the queue, too.
+        self.admin.close();
+    }
+}
+
 fn buffer_of(bytes: &[u8]) -> Buffer {
     let mut buffer = BufferPool::current()
         .try_allocate(bytes.len())
@@ -265,6 +272,12 @@ impl Controller {
     /// Whether the association is gone.
     pub fn is_ended(&self) -> bool {
         self.admin.is_ended()
+    }
+
+    /// Waits for the end of the association; does not keep it alive.
+    pub fn ended(&self) -> impl Future<Output = ()> + 'static {
+        let admin = self.admin.clone();
+        async move { admin.ended().await }
     }
 
     /// Sends no keep-alive any more: the target ends the association once its time has passed.

@@ -47,10 +47,17 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
+/// Receives the ends of raw commands; the tag is the one given to [`Queue::submit_raw`].
+pub trait CommandSink {
+    /// Takes a command's end, perhaps from inside `submit_raw`.
+    fn ended(&self, tag: u64, result: CommandResult);
+}
+
 /// Who is told of a command's end.
 enum Completer {
     Device(Token),
     Waiter(Rc<Waiter>),
+    Sink(Rc<dyn CommandSink>, u64),
 }
 
 impl Completer {
@@ -70,6 +77,7 @@ impl Completer {
                     waker.wake();
                 }
             }
+            Completer::Sink(sink, tag) => sink.ended(tag, result),
         }
     }
 }
@@ -200,6 +208,12 @@ impl Queue {
             }
         })
         .await
+    }
+
+    /// As [`Queue::execute`], without a future: `sink` is told of the end under `tag`, exactly once. Allocates
+    /// nothing.
+    pub fn submit_raw(&self, command: Command, data: Data, sink: Rc<dyn CommandSink>, tag: u64) {
+        self.start_command(command, data, Completer::Sink(sink, tag));
     }
 
     /// As [`Queue::execute`], for a device's request.

@@ -1,0 +1,10 @@
+//! A cluster session inside the user's process: what volumes and file systems there need of the cluster.
+//!
+//! [`NodeLinks`] carries the commands of [`volume::client`] to the nodes over NVMe/TCP. The maps and the
+//! sessions come from the masters: whoever speaks with them implements [`volume::client::MapSource`] and
+//! [`NodeDirectory`] and hands them in. Nothing here knows FUSE or Python.
+
+mod connection;
+mod links;
+
+pub use links::{LinkOptions, NodeDirectory, NodeLinks, node_subsystem};

@@ -1,0 +1,34 @@
+//! The client's face of a volume: a block device that finds, for each request, the node to ask.
+//!
+//! [`VolumeDevice`] knows no socket and no master. The ways to the nodes are handed in as [`Peers`],
+//! what the masters say as a [`MapSource`], and the number under which a host's writes count as
+//! [`Sessions`]. A request is cut at the stripe units ([`crate::Geometry::pieces`]); each piece goes to
+//! one node: a read to the copy that answers soonest, a write or flush to the chunk's write node.
+//!
+//! Cost of a request of one piece that succeeds: one division to find the chunk, one ordered map to
+//! weigh the copies, one slab slot; no task and no allocation. A request of more pieces allocates one
+//! record. Only what was refused, lost or failed becomes a task, which
+//! - asks another copy at once when a read failed, and for a newer map beside that;
+//! - asks for a newer map when a write was refused, waits a little longer each time, and writes again;
+//! - opens a new session before a write whose outcome is unknown is made again, so that the lost
+//!   attempt, should it still be on its way, is refused by every copy that has seen the newer session;
+//! - gives up after [`ClientOptions::time_limit`].
+//!
+//! What is not here: metadata beside blocks and Compare (refused as unsupported), and a second request
+//! to another copy while the first is merely slow.
+
+mod channel;
+mod device;
+mod group;
+mod job;
+mod peers;
+mod retry;
+mod source;
+#[cfg(test)]
+mod tests;
+mod unflushed;
+
+pub use channel::VolumeChannel;
+pub use device::{ClientOptions, OpenPeers, VolumeDevice};
+pub use peers::{Answer, AnswerSink, PeerStatus, Peers, Reply};
+pub use source::{MapSource, Sessions, VolumeMap};

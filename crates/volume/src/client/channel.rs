@@ -1,0 +1,433 @@
+//! One core's channel: first attempts, which need no task, and the keeping of the map.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bdev::{Channel, Data, IoError, Operation, Request};
+use foundation::{Epoch, Instant, Lba};
+use reactor::sync::{Notify, OneshotSender};
+use reactor::{BufferMut, spawn, time};
+use slab::Slab;
+
+use crate::identity::{ChunkIndex, NodeId, TraceId, VolumeNumber, WriterToken};
+use crate::map::{ChunkMap, Route};
+use crate::message::codec::{NATIVE_BLOCKS_MAX, NativeCommand, NativeOperation};
+use crate::output::Status;
+
+use super::device::{ClientOptions, VolumeDevice, shape};
+use super::group::Group;
+use super::job::{Job, Owner, Terms};
+use super::peers::{Answer, AnswerSink, PeerStatus, Peers, Reply};
+use super::retry::{self, Ended};
+use super::source::{MapSource, Sessions, VolumeMap};
+use super::unflushed::Unflushed;
+
+/// A refresh of the map that takes longer is given up.
+const REFRESH_LIMIT: Duration = Duration::from_secs(5);
+
+/// Who waits for an attempt's answer.
+pub(super) enum Waiting {
+    /// The piece itself, at its first attempt.
+    First(Job),
+    /// The task that tries again.
+    Retry(OneshotSender<Answer>),
+}
+
+/// A command with a node.
+struct Attempt {
+    generation: u32,
+    node: NodeId,
+    epoch: Epoch,
+    session: u64,
+    sent: Instant,
+    waiting: Waiting,
+}
+
+/// The map as this core knows it, and what it knows of the nodes' loads.
+struct View {
+    version: u64,
+    map: Arc<VolumeMap>,
+    chunks: ChunkMap,
+}
+
+/// What the channel, its answers and its tasks share.
+pub(super) struct Core {
+    pub(super) volume: VolumeNumber,
+    pub(super) options: ClientOptions,
+    pub(super) sessions: Sessions,
+    pub(super) unflushed: Arc<Unflushed>,
+    source: Arc<dyn MapSource>,
+    peers: Rc<dyn Peers>,
+    view: RefCell<View>,
+    attempts: RefCell<Slab<Attempt>>,
+    generation: Cell<u32>,
+    watching: Cell<bool>,
+    refreshing: Cell<bool>,
+    pub(super) refreshed: Notify,
+    this: Weak<Core>,
+}
+
+/// One core's way to a volume. See [`crate::client`].
+pub struct VolumeChannel {
+    core: Rc<Core>,
+}
+
+impl VolumeChannel {
+    pub(super) fn new(device: &VolumeDevice, peers: Rc<dyn Peers>) -> Self {
+        let version = device.source.version();
+        let map = device.source.current();
+        let chunks = map.chunks.clone();
+        let view = View { version, map, chunks };
+        let core = Rc::new_cyclic(|this| Core {
+            volume: device.volume,
+            options: device.options,
+            sessions: device.sessions.clone(),
+            unflushed: device.unflushed.clone(),
+            source: device.source.clone(),
+            peers,
+            view: RefCell::new(view),
+            attempts: RefCell::default(),
+            generation: Cell::new(0),
+            watching: Cell::new(false),
+            refreshing: Cell::new(false),
+            refreshed: Notify::new(),
+            this: this.clone(),
+        });
+        Self { core }
+    }
+
+    /// Copies that each chunk should have.
+    pub fn copies(&self) -> u32 {
+        self.core.view().map.geometry.copies.into()
+    }
+
+    /// Reads as [`bdev::ChannelExt::read`] does, for a reader whose checksum did not match: attempt 0 reads from
+    /// any copy, and each attempt from 1 to [`VolumeChannel::copies`] from another copy first, so that all
+    /// have been asked after the last. A copy that cannot answer is passed over.
+    pub async fn read_avoiding(
+        &self,
+        lba: Lba,
+        buffer: BufferMut,
+        attempt: u32,
+    ) -> (Result<(), IoError>, BufferMut) {
+        let blocks = match self.geometry().blocks_in(buffer.len()) {
+            Ok(blocks) => blocks,
+            Err(error) => return (Err(error), buffer),
+        };
+        let (request, pending) = bdev::request(Operation::Read, lba, blocks, Data::Into(buffer));
+        self.core.submit(request, attempt.checked_sub(1));
+        let completion = pending.await;
+        match completion.data {
+            Data::Into(buffer) => (completion.status, buffer),
+            _ => (completion.status.and(Err(IoError::Aborted)), BufferMut::empty()),
+        }
+    }
+}
+
+impl Channel for VolumeChannel {
+    fn geometry(&self) -> bdev::Geometry {
+        shape(&self.core.view().map.geometry)
+    }
+
+    fn submit(&self, request: Request) {
+        self.core.submit(request, None);
+    }
+}
+
+/// The operation as nodes know it.
+fn native(operation: Operation) -> Result<NativeOperation, IoError> {
+    Ok(match operation {
+        Operation::Read => NativeOperation::Read,
+        Operation::Write { fua } => NativeOperation::Write { fua },
+        Operation::WriteZeroes {
+            deallocate: false,
+            fua,
+        } => NativeOperation::WriteZeroes { fua },
+        Operation::WriteZeroes {
+            deallocate: true,
+            fua,
+        } => NativeOperation::Deallocate { fua },
+        Operation::Deallocate => NativeOperation::Deallocate { fua: false },
+        Operation::Flush => NativeOperation::Flush,
+        Operation::Compare => return Err(IoError::Unsupported),
+    })
+}
+
+fn check(request: &Request, operation: NativeOperation, shape: bdev::Geometry) -> Result<(), IoError> {
+    if !matches!(request.metadata, Data::None) {
+        return Err(IoError::Unsupported);
+    }
+    if operation == NativeOperation::Flush {
+        return Ok(());
+    }
+    shape.check_range(request.lba, request.blocks)?;
+    let moved = || request.blocks.0.saturating_mul(shape.block_bytes.into());
+    let fits = match (operation, &request.data) {
+        (NativeOperation::Read, Data::Into(buffer)) => buffer.len() as u64 == moved(),
+        (NativeOperation::Write { .. }, Data::From(buffer)) => buffer.len() as u64 == moved(),
+        (NativeOperation::Read | NativeOperation::Write { .. }, _) => false,
+        (_, data) => data.length_bytes() == 0,
+    };
+    if fits { Ok(()) } else { Err(IoError::Unaligned) }
+}
+
+impl Core {
+    fn view(&self) -> Ref<'_, View> {
+        self.view.borrow()
+    }
+
+    /// Takes a newer map over if there is one.
+    pub(super) fn look_at_map(&self) {
+        let version = self.source.version();
+        if version == self.view.borrow().version {
+            return;
+        }
+        let map = self.source.current();
+        let mut view = self.view.borrow_mut();
+        view.version = version;
+        view.chunks.adopt(&map.chunks);
+        view.map = map;
+    }
+
+    fn submit(self: &Rc<Self>, request: Request, copy: Option<u32>) {
+        self.look_at_map();
+        let map = self.view().map.clone();
+        let checked = native(request.operation)
+            .and_then(|operation| check(&request, operation, shape(&map.geometry)).map(|()| operation));
+        let operation = match checked {
+            Ok(operation) => operation,
+            Err(error) => return request.complete(Err(error)),
+        };
+        let terms = Terms {
+            operation,
+            writer_token: WriterToken(request.fence.map_or(0, |fence| fence.writer_token)),
+            trace: TraceId(request.trace.0),
+            deadline: time::now() + self.options.time_limit,
+            copy,
+        };
+        if operation == NativeOperation::Flush {
+            return self.flush(request, terms, map);
+        }
+        let pieces = map.geometry.pieces(request.lba, request.blocks);
+        let first = pieces
+            .expect("the range was checked against the same geometry")
+            .next();
+        let Some(piece) = first else {
+            return request.complete(Ok(()));
+        };
+        let Request {
+            lba,
+            blocks,
+            data,
+            token,
+            ..
+        } = request;
+        if u64::from(piece.range.count) != blocks.0 || piece.range.count > NATIVE_BLOCKS_MAX {
+            return Group::start_range(self, terms, map, (lba, blocks), data, token);
+        }
+        let kept = match &data {
+            Data::From(buffer) => Some(buffer.clone()),
+            _ => None,
+        };
+        let job = Job {
+            terms,
+            chunk: piece.chunk,
+            first_lba: lba,
+            blocks: piece.range.count,
+            kept,
+            owner: Owner::Request(token),
+        };
+        self.start(job, data);
+    }
+
+    fn flush(self: &Rc<Self>, request: Request, terms: Terms, map: Arc<VolumeMap>) {
+        let due = self.unflushed.begin(map.geometry.chunks());
+        if due.0.is_empty() {
+            return request.complete(Ok(()));
+        }
+        let Request { data, token, .. } = request;
+        Group::start_flush(self, terms, map, due, data, token);
+    }
+
+    /// Makes a piece's first attempt.
+    pub(super) fn start(self: &Rc<Self>, job: Job, data: Data) {
+        match self.route(&job, &[]) {
+            Some(route) => {
+                let command = job.command(self.volume, route.epoch);
+                self.send(route, command, data, Waiting::First(job));
+            }
+            None => drop(spawn(retry::finish(self.clone(), job, data, None))),
+        }
+    }
+
+    /// Where a piece goes; none if its chunk's configuration is not known, or if all copies are avoided.
+    pub(super) fn route(&self, job: &Job, avoid: &[NodeId]) -> Option<Route> {
+        let view = self.view();
+        if job.terms.operation != NativeOperation::Read {
+            return view.chunks.write_route(job.chunk);
+        }
+        let wanted = job
+            .terms
+            .copy
+            .and_then(|copy| view.chunks.copy_route(job.chunk, copy))
+            .filter(|route| !avoid.contains(&route.node));
+        wanted.or_else(|| view.chunks.read_route_avoiding(job.chunk, avoid))
+    }
+
+    /// The epoch known of a chunk; 0 for none.
+    pub(super) fn epoch(&self, chunk: ChunkIndex) -> Epoch {
+        self.view()
+            .chunks
+            .config(chunk)
+            .map_or(Epoch(0), |config| config.epoch)
+    }
+
+    /// Hands a command to the peers. Returns the attempt's tag and session.
+    pub(super) fn send(
+        &self,
+        route: Route,
+        command: NativeCommand,
+        data: Data,
+        waiting: Waiting,
+    ) -> (u64, u64) {
+        let session = if command.operation.changes() {
+            self.sessions.current()
+        } else {
+            0
+        };
+        let generation = self.generation.get().wrapping_add(1);
+        self.generation.set(generation);
+        let attempt = Attempt {
+            generation,
+            node: route.node,
+            epoch: route.epoch,
+            session,
+            sent: time::now(),
+            waiting,
+        };
+        let index = self.attempts.borrow_mut().insert(attempt);
+        let tag = u64::from(generation) << 32
+            | u64::from(u32::try_from(index).expect("fewer than 2^32 commands are under way"));
+        self.view.borrow_mut().chunks.started(route.node);
+        let sink = self.this.upgrade().expect("the caller holds the core");
+        self.peers
+            .submit(route.node, session, command, data, Reply::new(sink, tag));
+        self.watch();
+        (tag, session)
+    }
+
+    fn take(&self, tag: u64) -> Option<Attempt> {
+        let (generation, index) = ((tag >> 32) as u32, (tag & 0xffff_ffff) as usize);
+        let mut attempts = self.attempts.borrow_mut();
+        match attempts.get(index) {
+            Some(attempt) if attempt.generation == generation => Some(attempts.remove(index)),
+            _ => None,
+        }
+    }
+
+    /// Waits for an attempt no more. An answer that comes after all is dropped.
+    pub(super) fn forget(&self, tag: u64) {
+        if let Some(attempt) = self.take(tag) {
+            self.given_up(&attempt);
+        }
+    }
+
+    /// A node did not answer in time: what it was asked may have been done, or may still be.
+    fn given_up(&self, attempt: &Attempt) {
+        self.view.borrow_mut().chunks.lost(attempt.node);
+        if attempt.session != 0 {
+            self.sessions.renew(attempt.session);
+        }
+    }
+
+    fn note_end(&self, attempt: &Attempt, status: PeerStatus) {
+        let mut view = self.view.borrow_mut();
+        let latency = time::now().since(attempt.sent);
+        match status {
+            PeerStatus::Answered(status) => drop(view.chunks.finished(attempt.node, latency, status)),
+            PeerStatus::Failed(_) => drop(view.chunks.finished(attempt.node, latency, Status::DeviceFailed)),
+            PeerStatus::Unreachable | PeerStatus::Lost => view.chunks.lost(attempt.node),
+        }
+    }
+
+    /// Asks for a newer map, unless that is under way already. [`Core::refreshed`] tells of the end.
+    pub(super) fn refresh(self: &Rc<Self>) {
+        if self.refreshing.replace(true) {
+            return;
+        }
+        let core = self.clone();
+        drop(spawn(async move {
+            // A source that is slow is asked again by whoever still needs it.
+            let _ = time::timeout(REFRESH_LIMIT, core.source.refresh()).await;
+            core.look_at_map();
+            core.refreshing.set(false);
+            core.refreshed.notify();
+        }));
+    }
+
+    /// Sees to it that first attempts end at their time limit. One task for all of them, which looks at
+    /// them a few times in each limit and ends when there are none: requests pay no timer.
+    fn watch(&self) {
+        if self.attempts.borrow().is_empty() || self.watching.replace(true) {
+            return;
+        }
+        let (weak, period) = (self.this.clone(), self.options.time_limit / 16);
+        drop(spawn(async move {
+            loop {
+                time::sleep(period).await;
+                let Some(core) = weak.upgrade() else { return };
+                core.end_late_attempts();
+                if core.attempts.borrow().is_empty() {
+                    core.watching.set(false);
+                    return;
+                }
+            }
+        }));
+    }
+
+    fn end_late_attempts(self: &Rc<Self>) {
+        let now = time::now();
+        loop {
+            let late = {
+                let mut attempts = self.attempts.borrow_mut();
+                let index = attempts
+                    .iter()
+                    .find_map(|(index, attempt)| match &attempt.waiting {
+                        Waiting::First(job) if job.terms.deadline <= now => Some(index),
+                        _ => None,
+                    });
+                index.map(|index| attempts.remove(index))
+            };
+            let Some(attempt) = late else { return };
+            self.given_up(&attempt);
+            if let Waiting::First(job) = attempt.waiting {
+                job.finish(self, Err(IoError::Unavailable), Data::None);
+            }
+        }
+    }
+}
+
+impl AnswerSink for Core {
+    fn answer(&self, tag: u64, answer: Answer) {
+        let Some(attempt) = self.take(tag) else { return };
+        self.note_end(&attempt, answer.status);
+        let core = self.this.upgrade().expect("the reply holds the core");
+        match attempt.waiting {
+            Waiting::First(job) if answer.status == PeerStatus::Answered(Status::Done) => {
+                job.finish(&core, Ok(()), answer.data);
+            }
+            Waiting::First(job) => {
+                let ended = Ended {
+                    node: attempt.node,
+                    epoch: attempt.epoch,
+                    session: attempt.session,
+                    status: answer.status,
+                };
+                drop(spawn(retry::finish(core, job, answer.data, Some(ended))));
+            }
+            Waiting::Retry(sender) => sender.send(answer),
+        }
+    }
+}

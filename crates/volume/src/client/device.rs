@@ -1,0 +1,104 @@
+//! The device that all cores share.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bdev::{BlockDevice, Channel, OpenError};
+
+use crate::identity::VolumeNumber;
+
+use super::channel::VolumeChannel;
+use super::peers::Peers;
+use super::source::{MapSource, Sessions};
+use super::unflushed::Unflushed;
+
+/// Gives the calling core its ways to the nodes; called once for each channel.
+pub type OpenPeers = Arc<dyn Fn() -> Rc<dyn Peers> + Send + Sync>;
+
+/// How long the client's face tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// A request that has not ended after this time fails with [`bdev::IoError::Unavailable`]. Of a zeroing or
+    /// deallocating request, which may be as long as the volume, each piece has this time.
+    pub time_limit: Duration,
+    /// The first pause before a refused write is made again; each further one is twice as long.
+    pub pause_min: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+    /// Pieces of one request under way at once.
+    pub window: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            time_limit: Duration::from_secs(20),
+            pause_min: Duration::from_millis(1),
+            pause_max: Duration::from_millis(250),
+            window: 32,
+        }
+    }
+}
+
+/// A volume as a block device. See [`crate::client`].
+pub struct VolumeDevice {
+    pub(super) volume: VolumeNumber,
+    pub(super) source: Arc<dyn MapSource>,
+    pub(super) sessions: Sessions,
+    pub(super) options: ClientOptions,
+    pub(super) unflushed: Arc<Unflushed>,
+    open_peers: OpenPeers,
+}
+
+impl VolumeDevice {
+    /// A device over `volume`. Nothing is connected until something is asked.
+    pub fn new(
+        volume: VolumeNumber,
+        source: Arc<dyn MapSource>,
+        sessions: Sessions,
+        open_peers: OpenPeers,
+        options: ClientOptions,
+    ) -> Self {
+        let chunks = source.current().geometry.chunks();
+        Self {
+            volume,
+            source,
+            sessions,
+            options,
+            unflushed: Arc::new(Unflushed::new(chunks)),
+            open_peers,
+        }
+    }
+
+    /// A channel for the calling core, with more to it than [`bdev::Channel`] has.
+    pub fn open(&self) -> VolumeChannel {
+        self.open_with((self.open_peers)())
+    }
+
+    /// As [`VolumeDevice::open`], with ways to the nodes that the core has already.
+    pub fn open_with(&self, peers: Rc<dyn Peers>) -> VolumeChannel {
+        VolumeChannel::new(self, peers)
+    }
+}
+
+/// The block device's shape for a volume's. Metadata beside blocks is not offered yet.
+pub(super) fn shape(geometry: &crate::Geometry) -> bdev::Geometry {
+    bdev::Geometry {
+        block_bytes: geometry.block_bytes,
+        blocks: geometry.volume_blocks(),
+        metadata_bytes: 0,
+        boundary_blocks: geometry.stripe_unit_blocks,
+        write_cache: true,
+    }
+}
+
+impl BlockDevice for VolumeDevice {
+    fn geometry(&self) -> bdev::Geometry {
+        shape(&self.source.current().geometry)
+    }
+
+    fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
+        Ok(Rc::new(self.open()))
+    }
+}

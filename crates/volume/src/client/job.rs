@@ -1,0 +1,95 @@
+//! One piece of a request: what one node is asked, and who is told of the end.
+
+use std::rc::Rc;
+
+use bdev::{Data, IoError, Token};
+use foundation::{Epoch, Instant, Lba};
+use reactor::Buffer;
+
+use crate::identity::{ChunkIndex, TraceId, VolumeNumber, WriterToken};
+use crate::message::codec::{NativeCommand, NativeFields, NativeOperation};
+
+use super::channel::Core;
+use super::group::Group;
+
+/// What all pieces of a request have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) operation: NativeOperation,
+    pub(super) writer_token: WriterToken,
+    pub(super) trace: TraceId,
+    pub(super) deadline: Instant,
+    /// Read from this copy first, counted in the order of the configuration; none leaves the choice.
+    pub(super) copy: Option<u32>,
+}
+
+/// Who waits for a piece.
+pub(super) enum Owner {
+    /// It is the whole request.
+    Request(Token),
+    /// It is one of several.
+    Part { group: Rc<Group>, index: usize },
+}
+
+/// See the module.
+pub(super) struct Job {
+    pub(super) terms: Terms,
+    pub(super) chunk: ChunkIndex,
+    pub(super) first_lba: Lba,
+    pub(super) blocks: u32,
+    /// The bytes of a write, to be sent again if need be.
+    pub(super) kept: Option<Buffer>,
+    pub(super) owner: Owner,
+}
+
+impl Job {
+    /// The command for a node whose configuration of the chunk has this epoch.
+    pub(super) fn command(&self, volume: VolumeNumber, epoch: Epoch) -> NativeCommand {
+        NativeCommand {
+            operation: self.terms.operation,
+            volume,
+            fields: NativeFields {
+                epoch,
+                writer_token: self.terms.writer_token,
+                first_lba: self.first_lba,
+            },
+            blocks: self.blocks,
+            trace: self.terms.trace,
+        }
+    }
+
+    /// Ends the piece. `data` is what came back of it.
+    pub(super) fn finish(self, core: &Rc<Core>, status: Result<(), IoError>, data: Data) {
+        let Self {
+            terms,
+            chunk,
+            kept,
+            owner,
+            ..
+        } = self;
+        if status.is_ok() && needs_flush(terms.operation) {
+            core.unflushed.wrote(chunk);
+        }
+        // One view only goes back, so that the caller may write into its buffer again.
+        let data = match (kept, data) {
+            (Some(buffer), sent) => {
+                drop(sent);
+                Data::From(buffer)
+            }
+            (None, data) => data,
+        };
+        match owner {
+            Owner::Request(token) => token.complete(status, data),
+            Owner::Part { group, index } => group.part_ended(core, index, status, data),
+        }
+    }
+}
+
+fn needs_flush(operation: NativeOperation) -> bool {
+    match operation {
+        NativeOperation::Read | NativeOperation::Flush => false,
+        NativeOperation::Write { fua }
+        | NativeOperation::WriteZeroes { fua }
+        | NativeOperation::Deallocate { fua } => !fua,
+    }
+}

@@ -1,0 +1,80 @@
+//! What the client's face needs of whoever carries its commands to the nodes.
+
+use std::rc::Rc;
+
+use bdev::{Data, IoError};
+
+use crate::identity::NodeId;
+use crate::message::codec::NativeCommand;
+use crate::output::Status;
+
+/// How a command to a node ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PeerStatus {
+    /// The node answered with a status of the volume's own.
+    Answered(Status),
+    /// The node answered with another error.
+    Failed(IoError),
+    /// No connection could be made: the command was never sent.
+    Unreachable,
+    /// The connection was lost before an answer came: the command may have been done, or may still be.
+    Lost,
+}
+
+/// A command's end. Data that went with the command comes back, whatever the status.
+#[derive(Debug)]
+pub struct Answer {
+    /// How it ended.
+    pub status: PeerStatus,
+    /// The command's data; the bytes of a read are defined only if it was done.
+    pub data: Data,
+}
+
+/// Receives answers; the tag is the one given to [`Reply::new`].
+pub trait AnswerSink {
+    /// Takes an answer, on the core that submitted the command, perhaps from inside [`Peers::submit`].
+    fn answer(&self, tag: u64, answer: Answer);
+}
+
+/// The duty to answer a command. Dropping it counts as a lost connection, and the data is lost with it.
+pub struct Reply {
+    sink: Option<Rc<dyn AnswerSink>>,
+    tag: u64,
+}
+
+impl Reply {
+    /// A reply whose answer goes to `sink` under `tag`.
+    pub fn new(sink: Rc<dyn AnswerSink>, tag: u64) -> Self {
+        Self {
+            sink: Some(sink),
+            tag,
+        }
+    }
+
+    /// Ends the command.
+    pub fn answer(mut self, status: PeerStatus, data: Data) {
+        if let Some(sink) = self.sink.take() {
+            sink.answer(self.tag, Answer { status, data });
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(sink) = self.sink.take() {
+            let status = PeerStatus::Lost;
+            let data = Data::None;
+            sink.answer(self.tag, Answer { status, data });
+        }
+    }
+}
+
+/// One core's ways to the nodes.
+pub trait Peers {
+    /// Sends a command; never blocks. `reply` is answered now or later on this core, and within a
+    /// bounded time: a node that is silent counts as lost.
+    ///
+    /// `session` is the least session number of the association that may carry the command: an older
+    /// association has to be replaced first. 0 for commands that any may carry (reads and flushes).
+    fn submit(&self, node: NodeId, session: u64, command: NativeCommand, data: Data, reply: Reply);
+}

@@ -1,0 +1,213 @@
+//! The task of a piece whose first attempt did not succeed.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bdev::{Data, IoError};
+use foundation::Epoch;
+use reactor::sync::oneshot;
+use reactor::time;
+
+use crate::identity::NodeId;
+use crate::message::codec::NativeOperation;
+use crate::output::Status;
+
+use super::channel::{Core, Waiting};
+use super::job::Job;
+use super::peers::PeerStatus;
+
+/// An attempt that has ended.
+pub(super) struct Ended {
+    pub(super) node: NodeId,
+    pub(super) epoch: Epoch,
+    /// 0 for a read or flush.
+    pub(super) session: u64,
+    pub(super) status: PeerStatus,
+}
+
+/// What an attempt's end asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The piece has ended.
+    Finish(Result<(), IoError>),
+    /// Ask another copy; with the error, if this one's device failed.
+    Elsewhere(Option<IoError>),
+    /// It was not done: again after a pause.
+    Again {
+        /// A newer map may help.
+        refresh: bool,
+    },
+    /// It may have been done: again in a new session.
+    NewSession,
+}
+
+fn after_read(status: PeerStatus) -> Next {
+    match status {
+        PeerStatus::Answered(Status::Done) => Next::Finish(Ok(())),
+        PeerStatus::Answered(Status::FencedWriter(_)) => Next::Finish(Err(IoError::Fenced)),
+        PeerStatus::Answered(Status::OutOfRange) => Next::Finish(Err(IoError::OutOfRange)),
+        PeerStatus::Answered(Status::DeviceFailed) => Next::Elsewhere(Some(IoError::Media)),
+        PeerStatus::Answered(_) | PeerStatus::Unreachable | PeerStatus::Lost => Next::Elsewhere(None),
+        PeerStatus::Failed(error) => match error {
+            IoError::OutOfRange | IoError::Unaligned | IoError::Unsupported | IoError::Fenced => {
+                Next::Finish(Err(error))
+            }
+            error if is_passing(error) => Next::Elsewhere(None),
+            error => Next::Elsewhere(Some(error)),
+        },
+    }
+}
+
+/// Of a write and of a flush, which may always be repeated.
+fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
+    let again = Next::Again { refresh: true };
+    let unknown = if changes { Next::NewSession } else { again };
+    match status {
+        PeerStatus::Answered(status) => match status {
+            Status::Done => Next::Finish(Ok(())),
+            Status::FencedWriter(_) => Next::Finish(Err(IoError::Fenced)),
+            Status::OutOfRange => Next::Finish(Err(IoError::OutOfRange)),
+            Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => {
+                again
+            }
+            Status::Busy | Status::Cancelled => Next::Again { refresh: false },
+            Status::StaleSession if newer_session => Next::Again { refresh: false },
+            Status::StaleSession | Status::Unknown => unknown,
+        },
+        PeerStatus::Failed(error) if is_passing(error) => unknown,
+        PeerStatus::Failed(error) => Next::Finish(Err(error)),
+        PeerStatus::Unreachable => again,
+        PeerStatus::Lost => unknown,
+    }
+}
+
+/// Whether a later attempt may succeed. What such an attempt has done is unknown.
+fn is_passing(error: IoError) -> bool {
+    matches!(
+        error,
+        IoError::Unavailable | IoError::TimedOut | IoError::Aborted | IoError::Exhausted
+    )
+}
+
+/// What is remembered between the attempts at one piece.
+struct Attempts {
+    /// Copies asked since the last pause, and how many of them said that their device failed.
+    tried: Vec<NodeId>,
+    device_errors: usize,
+    pause: Duration,
+}
+
+/// Brings a piece to its end. `ended` is its first attempt; none if there was no map to make one by.
+pub(super) async fn finish(core: Rc<Core>, job: Job, mut data: Data, mut ended: Option<Ended>) {
+    let mut attempts = Attempts {
+        tried: Vec::new(),
+        device_errors: 0,
+        pause: core.options.pause_min,
+    };
+    loop {
+        match attempts.settle(&core, &job, ended.take()).await {
+            Some(status) => return job.finish(&core, status, data),
+            None if time::now() >= job.terms.deadline => {
+                return job.finish(&core, Err(IoError::Unavailable), data);
+            }
+            None => {}
+        }
+        data = match (job.terms.operation, &job.kept, data) {
+            (NativeOperation::Read, _, Data::Into(buffer)) => Data::Into(buffer),
+            // The buffer went down with its connection.
+            (NativeOperation::Read, _, _) => return job.finish(&core, Err(IoError::Unavailable), Data::None),
+            (_, Some(buffer), _) => Data::From(buffer.clone()),
+            (_, None, _) => Data::None,
+        };
+        core.look_at_map();
+        let Some(route) = core.route(&job, &attempts.tried) else {
+            continue;
+        };
+        let (sender, answer) = oneshot();
+        let command = job.command(core.volume, route.epoch);
+        let (tag, session) = core.send(route, command, data, Waiting::Retry(sender));
+        let left = job.terms.deadline.since(time::now());
+        match time::timeout(left, answer).await {
+            Ok(Some(answer)) => {
+                data = answer.data;
+                ended = Some(Ended {
+                    node: route.node,
+                    epoch: route.epoch,
+                    session,
+                    status: answer.status,
+                });
+            }
+            Ok(None) | Err(time::Elapsed) => {
+                core.forget(tag);
+                return job.finish(&core, Err(IoError::Unavailable), Data::None);
+            }
+        }
+    }
+}
+
+impl Attempts {
+    /// Does what an attempt's end asks for, pauses included. Returns the piece's end if it has come.
+    async fn settle(
+        &mut self,
+        core: &Rc<Core>,
+        job: &Job,
+        ended: Option<Ended>,
+    ) -> Option<Result<(), IoError>> {
+        let Some(ended) = ended else {
+            self.tried.clear();
+            self.device_errors = 0;
+            self.pause(core, job, core.epoch(job.chunk), true).await;
+            return None;
+        };
+        let next = match job.terms.operation {
+            NativeOperation::Read => after_read(ended.status),
+            operation => {
+                let newer_session = ended.session != 0 && core.sessions.current() > ended.session;
+                after_write(ended.status, operation.changes(), newer_session)
+            }
+        };
+        match next {
+            Next::Finish(status) => return Some(status),
+            Next::Elsewhere(device_error) => {
+                self.tried.push(ended.node);
+                self.device_errors += usize::from(device_error.is_some());
+                if core.route(job, &self.tried).is_some() {
+                    core.refresh();
+                    return None;
+                }
+                if let Some(error) = device_error
+                    && self.device_errors == self.tried.len()
+                {
+                    return Some(Err(error));
+                }
+                self.tried.clear();
+                self.device_errors = 0;
+                self.pause(core, job, ended.epoch, true).await;
+            }
+            Next::Again { refresh } => self.pause(core, job, ended.epoch, refresh).await,
+            Next::NewSession => {
+                core.sessions.renew(ended.session);
+                self.pause(core, job, ended.epoch, true).await;
+            }
+        }
+        None
+    }
+
+    /// Waits for a newer map, and then a little, unless the map has moved on from `epoch`.
+    async fn pause(&mut self, core: &Rc<Core>, job: &Job, epoch: Epoch, refresh: bool) {
+        if refresh {
+            let refreshed = core.refreshed.changed();
+            core.refresh();
+            let left = job.terms.deadline.since(time::now());
+            if time::timeout(left, refreshed).await.is_err() {
+                return;
+            }
+            if core.epoch(job.chunk) > epoch {
+                return;
+            }
+        }
+        let left = job.terms.deadline.since(time::now());
+        time::sleep(self.pause.min(left)).await;
+        self.pause = (self.pause * 2).min(core.options.pause_max);
+    }
+}

@@ -1,0 +1,5 @@
+//! The client's face over nodes that fail as told, or at random from a seed, in virtual time.
+
+mod behaviour;
+mod nodes;
+mod random;

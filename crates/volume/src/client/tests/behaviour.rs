@@ -1,0 +1,445 @@
+//! One behaviour a test: routing, retries, sessions, flushes, limits.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bdev::{BlockDevice, Channel, ChannelExt, Data, Fence, IoError, Operation};
+use foundation::{BlockCount, Epoch, Lba};
+use reactor::sim::Simulation;
+use reactor::{Buffer, BufferMut, BufferPool, time};
+
+use super::nodes::{BLOCK, Fault, Nodes, config, links};
+use crate::client::{ClientOptions, VolumeChannel, VolumeDevice};
+use crate::identity::NodeId;
+use crate::message::codec::NativeOperation;
+use crate::output::Status;
+
+fn simulate<F: Future<Output = ()> + 'static>(
+    test: impl FnOnce(Rc<Nodes>, VolumeDevice, VolumeChannel) -> F + 'static,
+) {
+    Simulation::new(1).run(async {
+        let nodes = Nodes::new();
+        let (device, channel) = nodes.open(ClientOptions::default());
+        test(nodes, device, channel).await;
+    });
+}
+
+fn buffer(blocks: usize) -> BufferMut {
+    BufferPool::current().try_allocate(blocks * BLOCK).unwrap()
+}
+
+fn filled(blocks: usize, byte: u8) -> Buffer {
+    let mut buffer = buffer(blocks);
+    buffer.fill(byte);
+    buffer.freeze()
+}
+
+async fn read(channel: &VolumeChannel, lba: u64, blocks: usize) -> Vec<u8> {
+    let (status, buffer) = channel.read(Lba(lba), buffer(blocks)).await;
+    status.unwrap();
+    buffer.to_vec()
+}
+
+fn sessions(nodes: &Nodes) -> Vec<u64> {
+    nodes
+        .seen
+        .borrow()
+        .iter()
+        .map(|(_, session, _)| *session)
+        .collect()
+}
+
+#[test]
+fn the_device_has_the_volumes_shape() {
+    simulate(|nodes, device, channel| async move {
+        let shape = device.geometry();
+        assert_eq!((shape.block_bytes, shape.blocks), (4096, BlockCount(128)));
+        assert_eq!((shape.boundary_blocks, shape.write_cache), (4, true));
+        nodes.masters.append_group(2);
+        nodes.masters.tell();
+        channel.write(Lba(128), filled(4, 9)).await.unwrap();
+        assert_eq!(channel.geometry().blocks, BlockCount(192));
+        assert_eq!(read(&channel, 128, 4).await, vec![9; 4 * BLOCK]);
+    });
+}
+
+#[test]
+fn one_piece_completes_inside_submit() {
+    simulate(|nodes, _device, channel| async move {
+        let (request, mut pending) = bdev::request(
+            Operation::Write { fua: false },
+            Lba(5),
+            BlockCount(2),
+            Data::From(filled(2, 3)),
+        );
+        channel.submit(request);
+        let completion = pending.try_take().expect("done at once");
+        assert_eq!(completion.status, Ok(()));
+        let Data::From(buffer) = completion.data else {
+            panic!("the buffer comes back")
+        };
+        assert!(buffer.try_into_mut().is_ok(), "no view of the buffer is kept");
+        assert_eq!(nodes.seen.borrow().len(), 1);
+        let (node, session, command) = nodes.seen.borrow()[0];
+        assert_eq!((node, session), (config(1, 1).write_node, 1));
+        assert_eq!(
+            (command.fields.epoch, command.fields.first_lba),
+            (Epoch(1), Lba(5))
+        );
+    });
+}
+
+#[test]
+fn pieces_are_cut_and_joined_without_copying() {
+    simulate(|nodes, _device, channel| async move {
+        let mut bytes = buffer(30);
+        for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
+            block.fill(index as u8 + 1);
+        }
+        let expected = bytes.to_vec();
+        let data = Data::From(bytes.freeze());
+        let completion = channel
+            .execute(
+                Operation::Write { fua: false },
+                Lba(2),
+                BlockCount(30),
+                data,
+                None,
+            )
+            .await;
+        assert_eq!(completion.status, Ok(()));
+        assert_eq!(nodes.seen.borrow().len(), 8);
+        let target = buffer(30);
+        let address = target.as_ptr();
+        let (status, target) = channel.read(Lba(2), target).await;
+        assert_eq!((status, target.as_ptr()), (Ok(()), address));
+        assert!(*target == expected[..]);
+        // A part that fails fails the whole; the buffer still comes back.
+        nodes.plant(None, Fault::Fails(IoError::Unsupported));
+        let (status, target) = channel.read(Lba(0), target).await;
+        assert_eq!((status, target.len()), (Err(IoError::Unsupported), 30 * BLOCK));
+    });
+}
+
+#[test]
+fn zeroing_the_whole_volume_needs_no_recursion() {
+    simulate(|nodes, _device, channel| async move {
+        channel.write(Lba(100), filled(1, 3)).await.unwrap();
+        channel.write_zeroes(Lba(0), BlockCount(128)).await.unwrap();
+        assert_eq!(read(&channel, 100, 1).await, vec![0; BLOCK]);
+        let deallocated = |(_, _, command): &(_, _, crate::message::codec::NativeCommand)| {
+            command.operation == NativeOperation::Deallocate { fua: false }
+        };
+        // 24 stripe units, and the last group's one chunk as a whole.
+        assert_eq!(
+            nodes
+                .seen
+                .borrow()
+                .iter()
+                .filter(|seen| deallocated(seen))
+                .count(),
+            25
+        );
+    });
+}
+
+#[test]
+fn wrong_requests_fail_without_a_command() {
+    simulate(|nodes, _device, channel| async move {
+        let run = |operation, lba, blocks, data| {
+            let channel = &channel;
+            async move {
+                channel
+                    .execute(operation, Lba(lba), BlockCount(blocks), data, None)
+                    .await
+                    .status
+            }
+        };
+        let write = Operation::Write { fua: false };
+        assert_eq!(
+            run(write, 128, 1, Data::From(filled(1, 0))).await,
+            Err(IoError::OutOfRange)
+        );
+        assert_eq!(
+            run(write, u64::MAX, 2, Data::From(filled(2, 0))).await,
+            Err(IoError::OutOfRange)
+        );
+        assert_eq!(
+            run(write, 0, 2, Data::From(filled(1, 0))).await,
+            Err(IoError::Unaligned)
+        );
+        assert_eq!(
+            run(Operation::Read, 0, 1, Data::None).await,
+            Err(IoError::Unaligned)
+        );
+        assert_eq!(
+            run(Operation::Compare, 0, 1, Data::From(filled(1, 0))).await,
+            Err(IoError::Unsupported)
+        );
+        assert_eq!(run(Operation::Read, 0, 0, Data::Into(buffer(0))).await, Ok(()));
+        assert!(nodes.seen.borrow().is_empty());
+    });
+}
+
+#[test]
+fn a_read_tries_another_copy_at_once() {
+    simulate(|nodes, _device, channel| async move {
+        channel.write(Lba(0), filled(1, 8)).await.unwrap();
+        let faults = [
+            Fault::Says(Status::NotReady),
+            Fault::Says(Status::StaleEpoch(Epoch(1))),
+            Fault::LostBefore,
+            Fault::Unreachable,
+            Fault::Fails(IoError::Media),
+            Fault::Says(Status::DeviceFailed),
+        ];
+        for fault in faults {
+            nodes.seen.borrow_mut().clear();
+            // Two copies fail, the third answers.
+            nodes.plant(None, fault);
+            nodes.plant(None, fault);
+            let before = time::now();
+            assert_eq!(read(&channel, 0, 1).await, vec![8; BLOCK], "{fault:?}");
+            assert_eq!(time::now(), before, "{fault:?} costs no waiting");
+            let mut asked: Vec<_> = nodes.seen.borrow().iter().map(|seen| seen.0).collect();
+            asked.sort();
+            asked.dedup();
+            assert_eq!(asked.len(), 3, "{fault:?}");
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(nodes.masters.refreshes.load(Ordering::Relaxed) >= 6);
+    });
+}
+
+#[test]
+fn a_read_fails_when_every_copys_device_failed() {
+    simulate(|nodes, _device, channel| async move {
+        for _ in 0..3 {
+            nodes.plant(None, Fault::Fails(IoError::Media));
+        }
+        let before = time::now();
+        let (status, target) = channel.read(Lba(0), buffer(1)).await;
+        assert_eq!((status, target.len()), (Err(IoError::Media), BLOCK));
+        assert_eq!(time::now(), before);
+        // One that could not answer may have it yet.
+        for fault in [
+            Fault::Fails(IoError::Media),
+            Fault::Unreachable,
+            Fault::Fails(IoError::Media),
+        ] {
+            nodes.plant(None, fault);
+        }
+        assert_eq!(read(&channel, 0, 1).await, vec![0; BLOCK]);
+    });
+}
+
+#[test]
+fn a_stale_map_is_renewed() {
+    simulate(|nodes, _device, channel| async move {
+        for chunk in 0..4 {
+            nodes.masters.reconfigure(chunk);
+        }
+        channel.write(Lba(0), filled(20, 5)).await.unwrap();
+        for chunk in 0..4 {
+            nodes.masters.reconfigure(chunk);
+        }
+        let before = nodes.masters.refreshes.load(Ordering::Relaxed);
+        assert_eq!(read(&channel, 0, 20).await, vec![5; 20 * BLOCK]);
+        let refreshes = nodes.masters.refreshes.load(Ordering::Relaxed) - before;
+        assert!(
+            refreshes <= 3,
+            "{refreshes} refreshes for pieces that were refused together"
+        );
+    });
+}
+
+#[test]
+fn a_lost_write_is_made_again_in_a_new_session_and_its_late_duplicate_dies() {
+    simulate(|nodes, _device, channel| async move {
+        nodes.plant(None, Fault::LostLate(Duration::from_millis(100)));
+        channel.write(Lba(0), filled(1, 1)).await.unwrap();
+        channel.write(Lba(0), filled(1, 2)).await.unwrap();
+        assert_eq!(sessions(&nodes), [1, 2, 2]);
+        time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(nodes.died_late.get(), 1);
+        assert_eq!(read(&channel, 0, 1).await, vec![2; BLOCK]);
+        // What was surely not done needs no new session.
+        nodes.plant(None, Fault::Unreachable);
+        nodes.plant(None, Fault::Says(Status::NotReady));
+        nodes.plant(None, Fault::Says(Status::Cancelled));
+        channel.write(Lba(0), filled(1, 3)).await.unwrap();
+        assert_eq!(sessions(&nodes)[4..], [2, 2, 2, 2]);
+        nodes.plant(None, Fault::Says(Status::Unknown));
+        channel.write(Lba(0), filled(1, 3)).await.unwrap();
+        assert_eq!(sessions(&nodes)[8..], [2, 3]);
+        // A session that nodes call old is replaced, too.
+        nodes.plant(None, Fault::Says(Status::StaleSession));
+        channel.write(Lba(0), filled(1, 3)).await.unwrap();
+        assert_eq!(sessions(&nodes)[10..], [3, 4]);
+    });
+}
+
+#[test]
+fn many_writes_lost_together_open_one_session() {
+    simulate(|nodes, device, channel| async move {
+        for _ in 0..8 {
+            nodes.plant(None, Fault::LostAfter);
+        }
+        channel.write(Lba(0), filled(32, 1)).await.unwrap();
+        assert_eq!(device.sessions.current(), 2);
+        assert_eq!(read(&channel, 0, 32).await, vec![1; 32 * BLOCK]);
+    });
+}
+
+#[test]
+fn requests_end_at_their_time_limit() {
+    simulate(|nodes, device, channel| async move {
+        let limit = ClientOptions::default().time_limit;
+        let within = |before| {
+            let passed = time::now().since(before);
+            assert!(passed >= limit && passed <= limit * 9 / 8, "{passed:?}");
+        };
+        let before = time::now();
+        nodes.plant(None, Fault::Silent);
+        assert_eq!(channel.read(Lba(0), buffer(1)).await.0, Err(IoError::Unavailable));
+        within(before);
+        let (before, session) = (time::now(), device.sessions.current());
+        nodes.plant(None, Fault::Silent);
+        assert_eq!(
+            channel.write(Lba(0), filled(1, 1)).await,
+            Err(IoError::Unavailable)
+        );
+        within(before);
+        assert!(
+            device.sessions.current() > session,
+            "the write may still be on its way"
+        );
+        // A write node that never gets ready; then a silent one at the second attempt.
+        let before = time::now();
+        for _ in 0..1000 {
+            nodes.plant(None, Fault::Says(Status::NotReady));
+        }
+        assert_eq!(
+            channel.write(Lba(0), filled(1, 1)).await,
+            Err(IoError::Unavailable)
+        );
+        within(before);
+        let attempts = 1000 - nodes.planted.borrow().len();
+        assert!((50..200).contains(&attempts), "{attempts} attempts");
+        nodes.planted.borrow_mut().clear();
+        nodes.plant(None, Fault::Says(Status::Busy));
+        nodes.plant(None, Fault::Silent);
+        let before = time::now();
+        assert_eq!(
+            channel.write(Lba(0), filled(1, 1)).await,
+            Err(IoError::Unavailable)
+        );
+        within(before);
+        // Masters that do not answer hold nothing up for longer.
+        nodes.masters.refresh_us.store(3_600_000_000, Ordering::Relaxed);
+        nodes.masters.reconfigure(0);
+        let before = time::now();
+        assert_eq!(
+            channel.write(Lba(0), filled(1, 1)).await,
+            Err(IoError::Unavailable)
+        );
+        within(before);
+    });
+}
+
+#[test]
+fn a_buffer_lost_with_its_reply_ends_the_read() {
+    simulate(|nodes, _device, channel| async move {
+        nodes.plant(None, Fault::Dropped);
+        assert_eq!(channel.read(Lba(0), buffer(1)).await.0, Err(IoError::Unavailable));
+        // A write's bytes are kept.
+        nodes.plant(None, Fault::Dropped);
+        channel.write(Lba(0), filled(1, 1)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_writer_without_the_lease_is_fenced() {
+    simulate(|nodes, _device, channel| async move {
+        nodes.writer_token.set(5);
+        let fenced = channel.write(Lba(0), filled(1, 1)).await;
+        assert_eq!(fenced, Err(IoError::Fenced));
+        let fence = Some(Fence {
+            epoch: Epoch(0),
+            writer_token: 5,
+        });
+        let data = Data::From(filled(1, 1));
+        let write = Operation::Write { fua: false };
+        let completion = channel.execute(write, Lba(0), BlockCount(1), data, fence).await;
+        assert_eq!(completion.status, Ok(()));
+    });
+}
+
+#[test]
+fn a_flush_visits_the_write_nodes_of_what_was_written() {
+    simulate(|nodes, device, channel| async move {
+        channel.flush().await.unwrap();
+        assert!(nodes.seen.borrow().is_empty());
+        channel.write(Lba(0), filled(8, 1)).await.unwrap();
+        let durable = Operation::Write { fua: true };
+        let data = Data::From(filled(1, 1));
+        channel
+            .execute(durable, Lba(100), BlockCount(1), data, None)
+            .await
+            .status
+            .unwrap();
+        nodes.seen.borrow_mut().clear();
+        // A channel of another core flushes for all.
+        let other = device.open_with(links(&nodes));
+        nodes.plant(None, Fault::Fails(IoError::Media));
+        assert_eq!(other.flush().await, Err(IoError::Media));
+        nodes.plant(None, Fault::LostBefore);
+        other.flush().await.unwrap();
+        assert!(nodes.unflushed.borrow().is_empty());
+        for (node, _, command) in &*nodes.seen.borrow() {
+            assert_eq!(command.operation, NativeOperation::Flush);
+            let chunk = (command.fields.first_lba.0 / 4) as u32;
+            assert!(chunk < 2);
+            assert_eq!(*node, config(chunk, 1).write_node);
+        }
+        nodes.seen.borrow_mut().clear();
+        channel.flush().await.unwrap();
+        assert!(nodes.seen.borrow().is_empty());
+    });
+}
+
+#[test]
+fn a_reader_can_visit_every_copy() {
+    simulate(|nodes, _device, channel| async move {
+        assert_eq!(channel.copies(), 3);
+        for attempt in 0..=channel.copies() {
+            let (status, _) = channel.read_avoiding(Lba(0), buffer(1), attempt).await;
+            status.unwrap();
+        }
+        let asked: Vec<_> = nodes.seen.borrow().iter().map(|seen| seen.0).collect();
+        let members: Vec<_> = config(0, 1).members.iter().map(|member| member.node).collect();
+        assert_eq!(asked[1..], members);
+        // A copy that cannot answer is passed over.
+        nodes.plant(Some(members[1]), Fault::Unreachable);
+        channel.read_avoiding(Lba(0), buffer(1), 2).await.0.unwrap();
+        let last: NodeId = nodes.seen.borrow().last().unwrap().0;
+        assert_ne!(last, members[1]);
+    });
+}
+
+#[test]
+fn slow_copies_are_asked_seldom() {
+    simulate(|nodes, _device, channel| async move {
+        let members = config(0, 1).members;
+        for (member, delay_us) in members.iter().zip([20_000, 100, 110]) {
+            nodes.delay_us.borrow_mut().insert(member.node, delay_us);
+        }
+        for _ in 0..200 {
+            read(&channel, 0, 1).await;
+        }
+        let slow = members[0].node;
+        let asked = nodes.seen.borrow().iter().filter(|seen| seen.0 == slow).count();
+        assert!(asked <= 2, "the slow copy was asked {asked} times of 200");
+    });
+}

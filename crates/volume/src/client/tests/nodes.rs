@@ -1,0 +1,401 @@
+//! Nodes in memory: copies that are always equal, which check epoch, session and lease as real ones
+//! do, and fail as planted. A write whose answer is lost may arrive late, as a duplicate would.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bdev::{Data, IoError};
+use foundation::{BlockCount, Epoch, Random};
+use reactor::{spawn, time};
+
+use crate::client::{
+    ClientOptions, MapSource, PeerStatus, Peers, Reply, Sessions, VolumeChannel, VolumeDevice, VolumeMap,
+};
+use crate::configuration::{ChunkConfig, Membership};
+use crate::geometry::Geometry;
+use crate::identity::{ChunkIndex, Incarnation, NodeId, VolumeNumber, WriterToken};
+use crate::map::ChunkMap;
+use crate::message::codec::{NativeCommand, NativeOperation};
+use crate::output::Status;
+
+pub(super) const BLOCK: usize = 4096;
+pub(super) const NODES: u128 = 4;
+
+pub(super) fn geometry() -> Geometry {
+    Geometry {
+        block_bytes: BLOCK as u32,
+        metadata_bytes: 0,
+        stripe_unit_blocks: 4,
+        chunk_blocks: 32,
+        region_blocks: 8,
+        copies: 3,
+        minimum: 2,
+        group_chunks: vec![3, 1],
+    }
+}
+
+/// The configuration of a chunk in an epoch: three of the nodes, going round.
+pub(super) fn config(chunk: u32, epoch: u64) -> ChunkConfig {
+    let node = |n: u64| NodeId(1 + u128::from((u64::from(chunk) + epoch + n) % NODES as u64));
+    let mut members: Vec<_> = (0..3)
+        .map(|n| Membership {
+            node: node(n),
+            incarnation: Incarnation(1),
+        })
+        .collect();
+    members.sort_by_key(|member| member.node);
+    ChunkConfig {
+        epoch: Epoch(epoch),
+        write_node: node(0),
+        members,
+    }
+}
+
+/// What is committed, and what clients have been told of it.
+pub(super) struct Masters {
+    committed: Mutex<(Geometry, Vec<ChunkConfig>)>,
+    told: Mutex<Arc<VolumeMap>>,
+    version: AtomicU64,
+    pub(super) refreshes: AtomicU64,
+    pub(super) refresh_us: AtomicU64,
+}
+
+impl Masters {
+    fn new() -> Arc<Self> {
+        let geometry = geometry();
+        let configs: Vec<_> = (0..geometry.chunks() as u32)
+            .map(|chunk| config(chunk, 1))
+            .collect();
+        let map = map_of(&geometry, &configs);
+        Arc::new(Self {
+            committed: Mutex::new((geometry, configs)),
+            told: Mutex::new(Arc::new(map)),
+            version: AtomicU64::new(1),
+            refreshes: AtomicU64::new(0),
+            refresh_us: AtomicU64::new(100),
+        })
+    }
+
+    pub(super) fn config(&self, chunk: u32) -> ChunkConfig {
+        self.committed.lock().unwrap().1[chunk as usize].clone()
+    }
+
+    /// Commits the next epoch of a chunk; clients learn of it at their next refresh.
+    pub(super) fn reconfigure(&self, chunk: u32) {
+        let configs = &mut self.committed.lock().unwrap().1;
+        let epoch = configs[chunk as usize].epoch.0 + 1;
+        configs[chunk as usize] = config(chunk, epoch);
+    }
+
+    pub(super) fn append_group(&self, chunks: u32) {
+        let (geometry, configs) = &mut *self.committed.lock().unwrap();
+        geometry.append_group(chunks).unwrap();
+        for _ in 0..chunks {
+            configs.push(config(configs.len() as u32, 1));
+        }
+    }
+
+    pub(super) fn tell(&self) {
+        let (geometry, configs) = &*self.committed.lock().unwrap();
+        *self.told.lock().unwrap() = Arc::new(map_of(geometry, configs));
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn map_of(geometry: &Geometry, configs: &[ChunkConfig]) -> VolumeMap {
+    let mut chunks = ChunkMap::new(configs.len());
+    for (index, config) in configs.iter().enumerate() {
+        chunks.update(ChunkIndex(index as u32), config.clone()).unwrap();
+    }
+    VolumeMap {
+        geometry: geometry.clone(),
+        chunks,
+    }
+}
+
+/// The masters as a client sees them.
+pub(super) struct Source(pub(super) Arc<Masters>);
+
+impl MapSource for Source {
+    fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
+    }
+
+    fn current(&self) -> Arc<VolumeMap> {
+        self.0.told.lock().unwrap().clone()
+    }
+
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        let masters = self.0.clone();
+        masters.refreshes.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            let delay = masters.refresh_us.load(Ordering::Relaxed);
+            if delay > 0 {
+                time::sleep(Duration::from_micros(delay)).await;
+            }
+            masters.tell();
+        })
+    }
+}
+
+/// What happens to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The connection is lost before the command arrives.
+    LostBefore,
+    /// The connection is lost after it was done.
+    LostAfter,
+    /// The connection is lost; the command arrives this much later.
+    LostLate(Duration),
+    /// The reply is dropped and the buffer with it.
+    Dropped,
+    /// No connection can be made.
+    Unreachable,
+    /// The node answers this.
+    Says(Status),
+    /// The node answers this error.
+    Fails(IoError),
+    /// No answer ever comes.
+    Silent,
+}
+
+/// Faults drawn at random: one in `one_in` commands is struck.
+pub(super) struct Chaos {
+    pub(super) random: Random,
+    pub(super) one_in: u64,
+}
+
+/// See the module.
+pub(super) struct Nodes {
+    pub(super) masters: Arc<Masters>,
+    blocks: RefCell<BTreeMap<u64, Vec<u8>>>,
+    newest_session: RefCell<BTreeMap<u32, u64>>,
+    pub(super) unflushed: RefCell<BTreeMap<u32, u64>>,
+    pub(super) writer_token: Cell<u64>,
+    pub(super) planted: RefCell<VecDeque<(Option<NodeId>, Fault)>>,
+    pub(super) chaos: RefCell<Option<Chaos>>,
+    pub(super) delay_us: RefCell<BTreeMap<NodeId, u64>>,
+    pub(super) seen: RefCell<Vec<(NodeId, u64, NativeCommand)>>,
+    held: RefCell<Vec<Reply>>,
+    pub(super) died_late: Cell<u64>,
+}
+
+impl Nodes {
+    pub(super) fn new() -> Rc<Self> {
+        Rc::new(Self {
+            masters: Masters::new(),
+            blocks: RefCell::default(),
+            newest_session: RefCell::default(),
+            unflushed: RefCell::default(),
+            writer_token: Cell::new(0),
+            planted: RefCell::default(),
+            chaos: RefCell::default(),
+            delay_us: RefCell::default(),
+            seen: RefCell::default(),
+            held: RefCell::default(),
+            died_late: Cell::new(0),
+        })
+    }
+
+    pub(super) fn open(self: &Rc<Self>, options: ClientOptions) -> (VolumeDevice, VolumeChannel) {
+        let source = Arc::new(Source(self.masters.clone()));
+        let nowhere = Arc::new(|| -> Rc<dyn Peers> { unreachable!("the tests open with peers") });
+        let sessions = Sessions::starting_at(1);
+        let device = VolumeDevice::new(VolumeNumber(7), source, sessions, nowhere, options);
+        let channel = device.open_with(Rc::new(Links(self.clone())));
+        (device, channel)
+    }
+
+    pub(super) fn plant(&self, node: Option<NodeId>, fault: Fault) {
+        self.planted.borrow_mut().push_back((node, fault));
+    }
+
+    fn chunk_of(&self, command: &NativeCommand) -> u32 {
+        let geometry = self.masters.committed.lock().unwrap().0.clone();
+        let blocks = BlockCount(command.blocks.max(1).into());
+        let mut pieces = geometry.pieces(command.fields.first_lba, blocks).unwrap();
+        let chunk = pieces.next().unwrap().chunk.0;
+        assert_eq!(pieces.next(), None, "a command's blocks lie in one stripe unit");
+        chunk
+    }
+
+    /// Does a command as its node would.
+    fn serve(&self, node: NodeId, session: u64, command: &NativeCommand, data: &mut Data) -> Status {
+        let chunk = self.chunk_of(command);
+        let config = self.masters.config(chunk);
+        if command.fields.epoch != config.epoch {
+            assert!(command.fields.epoch < config.epoch, "clients invent no epochs");
+            return Status::StaleEpoch(config.epoch);
+        }
+        if command.fields.writer_token.0 < self.writer_token.get() {
+            return Status::FencedWriter(WriterToken(self.writer_token.get()));
+        }
+        if command.operation == NativeOperation::Read {
+            assert!(config.members.iter().any(|member| member.node == node));
+            self.fill(command, data);
+            return Status::Done;
+        }
+        if node != config.write_node {
+            return Status::NotWriteNode(config.epoch);
+        }
+        if command.operation == NativeOperation::Flush {
+            self.unflushed.borrow_mut().remove(&chunk);
+            return Status::Done;
+        }
+        let mut newest = self.newest_session.borrow_mut();
+        let newest = newest.entry(chunk).or_default();
+        if session < *newest {
+            return Status::StaleSession;
+        }
+        *newest = session;
+        self.store(command, data);
+        let durable = matches!(
+            command.operation,
+            NativeOperation::Write { fua: true } | NativeOperation::WriteZeroes { fua: true }
+        );
+        if !durable {
+            *self.unflushed.borrow_mut().entry(chunk).or_default() += 1;
+        }
+        Status::Done
+    }
+
+    fn fill(&self, command: &NativeCommand, data: &mut Data) {
+        let Data::Into(buffer) = data else {
+            panic!("a read brings a buffer")
+        };
+        assert_eq!(buffer.len(), command.blocks as usize * BLOCK);
+        let blocks = self.blocks.borrow();
+        for (index, target) in buffer.chunks_mut(BLOCK).enumerate() {
+            match blocks.get(&(command.fields.first_lba.0 + index as u64)) {
+                Some(stored) => target.copy_from_slice(stored),
+                None => target.fill(0),
+            }
+        }
+    }
+
+    fn store(&self, command: &NativeCommand, data: &Data) {
+        let mut blocks = self.blocks.borrow_mut();
+        let first = command.fields.first_lba.0;
+        match data {
+            Data::From(buffer) => {
+                assert_eq!(buffer.len(), command.blocks as usize * BLOCK);
+                for (index, source) in buffer.chunks(BLOCK).enumerate() {
+                    blocks.insert(first + index as u64, source.to_vec());
+                }
+            }
+            _ => blocks.retain(|lba, _| !(first..first + u64::from(command.blocks)).contains(lba)),
+        }
+    }
+
+    fn strike(&self, node: NodeId, operation: NativeOperation) -> Option<Fault> {
+        let mut planted = self.planted.borrow_mut();
+        let found = planted
+            .iter()
+            .position(|(struck, _)| struck.is_none_or(|struck| struck == node));
+        if let Some(index) = found {
+            return planted.remove(index).map(|(_, fault)| fault);
+        }
+        let mut chaos = self.chaos.borrow_mut();
+        let chaos = chaos.as_mut()?;
+        if !chaos.random.chance(1, chaos.one_in) {
+            return None;
+        }
+        let late = Duration::from_micros(chaos.random.between(1, 50_000));
+        Some(match chaos.random.below(10) {
+            0 => Fault::LostBefore,
+            1 => Fault::LostAfter,
+            2 | 3 => Fault::LostLate(late),
+            4 => Fault::Unreachable,
+            5 => Fault::Says(Status::NotReady),
+            6 => Fault::Says(Status::Busy),
+            7 => Fault::Says(Status::Cancelled),
+            // A read whose device failed everywhere is an error in earnest.
+            8 if operation != NativeOperation::Read => Fault::Says(Status::DeviceFailed),
+            _ => Fault::Fails(IoError::Unavailable),
+        })
+    }
+
+    async fn run(
+        self: Rc<Self>,
+        node: NodeId,
+        session: u64,
+        command: NativeCommand,
+        data: Data,
+        reply: Reply,
+    ) {
+        let delay = self.delay_us.borrow().get(&node).copied().unwrap_or(0);
+        let jitter = match &mut *self.chaos.borrow_mut() {
+            Some(chaos) => chaos.random.below(3000),
+            None => 0,
+        };
+        if delay + jitter > 0 {
+            time::sleep(Duration::from_micros(delay + jitter)).await;
+        }
+        self.end(node, session, command, data, reply);
+    }
+
+    fn end(
+        self: &Rc<Self>,
+        node: NodeId,
+        session: u64,
+        command: NativeCommand,
+        mut data: Data,
+        reply: Reply,
+    ) {
+        let status = match self.strike(node, command.operation) {
+            None => PeerStatus::Answered(self.serve(node, session, &command, &mut data)),
+            Some(Fault::LostBefore) => PeerStatus::Lost,
+            Some(Fault::LostAfter) => {
+                self.serve(node, session, &command, &mut data);
+                PeerStatus::Lost
+            }
+            Some(Fault::LostLate(after)) => {
+                if let (true, Data::From(buffer)) = (command.operation.changes(), &data) {
+                    let (nodes, buffer) = (self.clone(), buffer.clone());
+                    drop(spawn(async move {
+                        time::sleep(after).await;
+                        if nodes.serve(node, session, &command, &mut Data::From(buffer))
+                            == Status::StaleSession
+                        {
+                            nodes.died_late.set(nodes.died_late.get() + 1);
+                        }
+                    }));
+                }
+                PeerStatus::Lost
+            }
+            Some(Fault::Dropped) => return,
+            Some(Fault::Unreachable) => PeerStatus::Unreachable,
+            Some(Fault::Says(status)) => PeerStatus::Answered(status),
+            Some(Fault::Fails(error)) => PeerStatus::Failed(error),
+            Some(Fault::Silent) => return self.held.borrow_mut().push(reply),
+        };
+        reply.answer(status, data);
+    }
+}
+
+/// A core's ways to the nodes.
+struct Links(Rc<Nodes>);
+
+impl Peers for Links {
+    fn submit(&self, node: NodeId, session: u64, command: NativeCommand, data: Data, reply: Reply) {
+        assert_eq!(command.volume, VolumeNumber(7));
+        assert_eq!(session != 0, command.operation.changes());
+        self.0.seen.borrow_mut().push((node, session, command));
+        let at_once = self.0.chaos.borrow().is_none() && self.0.delay_us.borrow().is_empty();
+        if at_once {
+            return self.0.end(node, session, command, data, reply);
+        }
+        drop(spawn(self.0.clone().run(node, session, command, data, reply)));
+    }
+}
+
+/// Another core's ways to the same nodes.
+pub(super) fn links(nodes: &Rc<Nodes>) -> Rc<dyn Peers> {
+    Rc::new(Links(nodes.clone()))
+}
