@@ -116,18 +116,13 @@ impl Life {
     }
 
     fn heartbeat(&self) -> v1::HeartbeatRequest {
-        let disk = |disk: &agentlink::Disk| v1::Disk {
-            uuid: disk.uuid.to_be_bytes().to_vec(),
-            capacity_bytes: disk.capacity_bytes,
-            used_bytes: disk.capacity_bytes - disk.free_bytes.min(disk.capacity_bytes),
-        };
         let is_prepared = |chunks: &BTreeSet<Chunk>| chunks.iter().all(|chunk| self.here.contains(chunk));
         let prepared = self.preparing.iter().filter(|(_, chunks)| is_prepared(chunks));
         v1::HeartbeatRequest {
             cluster: self.cluster.to_be_bytes().to_vec(),
             node: self.node_bytes(),
             incarnation: self.incarnation,
-            disks: self.disks.iter().map(disk).collect(),
+            disks: self.disks.iter().map(to_wire).collect(),
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
             removed_volumes: self.removed.iter().copied().collect(),
             ended_through: self.incarnation.saturating_sub(1),
@@ -309,6 +304,22 @@ fn configuration(chunk: &v1::Chunk) -> Option<Configuration> {
         write_node: number(&chunk.write_node)?,
         members,
     })
+}
+
+fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
+    v1::Disk {
+        uuid: disk.uuid.to_be_bytes().to_vec(),
+        capacity_bytes: disk.capacity_bytes,
+        used_bytes: disk.capacity_bytes - disk.free_bytes.min(disk.capacity_bytes),
+    }
+}
+
+/// The disks that a target's first frame names.
+pub(crate) fn disks_of(hello: &FromTarget) -> Vec<v1::Disk> {
+    match hello {
+        FromTarget::Hello { disks, .. } => disks.iter().map(to_wire).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The masters' geometry in the volume crate's terms.

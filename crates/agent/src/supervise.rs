@@ -136,17 +136,11 @@ async fn begin(
         }
     };
     tracing::info!(incarnation = state.incarnation, "target started");
-    let life = Life::new(
-        client.clone(),
-        cluster,
-        node,
-        state.incarnation,
-        &registered,
-        &hello,
-    );
+    let life = register(config, client, state, cluster, registered.incarnation, &hello).await?;
     Ok((Some(child), link, life))
 }
 
+/// Makes a life known with the disks that its target found.
 async fn register(
     config: &Config,
     client: &Client,
@@ -162,7 +156,7 @@ async fn register(
         peer_address: config.listen.to_string(),
         incarnation,
         ended_through: incarnation.saturating_sub(1),
-        disks: Vec::new(),
+        disks: masters::disks_of(hello),
     };
     let registered = masters::patiently(|| client.register(request.clone()))
         .await
