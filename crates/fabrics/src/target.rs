@@ -7,10 +7,12 @@
 //! - [`serve`]: the listener.
 
 mod admin;
+mod allowance;
 mod connection;
 mod controller;
 mod discovery;
 mod io;
+mod patience;
 mod queue;
 mod server;
 mod subsystem;
