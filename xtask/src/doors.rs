@@ -21,18 +21,32 @@ struct Row {
 
 /// Read `REDHARE_SEED` (one seed to replay), `REDHARE_SEEDS` (how many to try) or `REDHARE_HOURS`
 /// (how long to go on); exactly one of them is set.
-const SIMULATIONS: &[Row] = &[Row {
-    needs: "crates/volume/tests/simulation.rs",
-    cargo: &[
-        "test",
-        "--release",
-        "-p",
-        "redhare-volume",
-        "--test",
-        "simulation",
-    ],
-    is_test: true,
-}];
+const SIMULATIONS: &[Row] = &[
+    Row {
+        needs: "crates/volume/tests/simulation.rs",
+        cargo: &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-volume",
+            "--test",
+            "simulation",
+        ],
+        is_test: true,
+    },
+    Row {
+        needs: "crates/fabrics/tests/simulation.rs",
+        cargo: &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-fabrics",
+            "--test",
+            "simulation",
+        ],
+        is_test: true,
+    },
+];
 
 /// Read `REDHARE_SECONDS` when it is set: how long each decoder is fed.
 const FUZZERS: &[Row] = &[];

@@ -267,6 +267,11 @@ impl Controller {
         self.admin.is_ended()
     }
 
+    /// Waits for the end of the association. The future does not keep it alive.
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + use<> {
+        self.admin.end_watch()
+    }
+
     /// Sends no keep-alive any more: the target ends the association once its time has passed.
     pub fn stop_keep_alive(&self) {
         self.keep_alive.set(false);
