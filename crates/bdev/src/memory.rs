@@ -45,6 +45,7 @@ impl MemoryDevice {
 impl MemoryDevice {
     /// Sets every byte, before anybody uses the device. Blocks for as long as the memory takes.
     pub fn fill(&self, byte: u8) {
+        self.map.prefer_large_pages();
         let piece = [byte; 4096];
         let length = self.geometry.capacity_bytes() as usize;
         for offset in (0..length).step_by(piece.len()) {
