@@ -21,23 +21,75 @@ struct Row {
 
 /// Read `REDHARE_SEED` (one seed to replay), `REDHARE_SEEDS` (how many to try) or `REDHARE_HOURS`
 /// (how long to go on); exactly one of them is set.
-const SIMULATIONS: &[Row] = &[Row {
-    needs: "crates/volume/tests/simulation.rs",
-    cargo: &[
-        "test",
-        "--release",
-        "-p",
-        "redhare-volume",
-        "--test",
-        "simulation",
-    ],
-    is_test: true,
-}];
+const SIMULATIONS: &[Row] = &[
+    Row {
+        needs: "crates/volume/tests/simulation.rs",
+        cargo: &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-volume",
+            "--test",
+            "simulation",
+        ],
+        is_test: true,
+    },
+    Row {
+        needs: "crates/fabrics/tests/simulation.rs",
+        cargo: &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-fabrics",
+            "--test",
+            "simulation",
+        ],
+        is_test: true,
+    },
+];
 
 /// Read `REDHARE_SECONDS` when it is set: how long each decoder is fed.
 const FUZZERS: &[Row] = &[];
 
-const BENCHES: &[Row] = &[];
+/// Builds first, with the network; then the comparison runs in a private network namespace (see `netns`).
+const IN_NETNS: &str = "target.'cfg(all())'.runner=['cargo', 'xtask', 'netns', '--']";
+
+/// Arguments given to the door follow those of each row, so the rows take the same ones.
+const BENCHES: &[Row] = &[
+    Row {
+        needs: "crates/bench/src/echo.rs",
+        cargo: &[
+            "run",
+            "--release",
+            "-p",
+            "redhare",
+            "--config",
+            IN_NETNS,
+            "--",
+            "bench",
+            "echo",
+            "compare",
+        ],
+        is_test: false,
+    },
+    Row {
+        needs: "crates/bench/src/target.rs",
+        cargo: &[
+            "run",
+            "--release",
+            "-p",
+            "redhare",
+            "--config",
+            IN_NETNS,
+            "--",
+            "bench",
+            "target",
+            "compare",
+            "--check",
+        ],
+        is_test: false,
+    },
+];
 
 /// Read `DIR` and `KEEP`, which come from `make demo`.
 const DEMOS: &[Row] = &[];

@@ -42,6 +42,18 @@ impl MemoryDevice {
     }
 }
 
+impl MemoryDevice {
+    /// Sets every byte, before anybody uses the device. Blocks for as long as the memory takes.
+    pub fn fill(&self, byte: u8) {
+        self.map.prefer_large_pages();
+        let piece = [byte; 4096];
+        let length = self.geometry.capacity_bytes() as usize;
+        for offset in (0..length).step_by(piece.len()) {
+            self.map.write(offset, &piece[..piece.len().min(length - offset)]);
+        }
+    }
+}
+
 impl BlockDevice for MemoryDevice {
     fn geometry(&self) -> Geometry {
         self.geometry

@@ -7,4 +7,5 @@ pub mod echo;
 pub mod latency;
 pub mod paired;
 pub mod process;
+pub mod target;
 pub mod yardstick;

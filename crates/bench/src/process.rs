@@ -14,6 +14,8 @@ impl Server {
     /// Starts `command` on `cpu` (through `taskset`).
     pub fn start(cpu: usize, command: &[String]) -> io::Result<Self> {
         let child = pinned(cpu, command)
+            // Its progress is no news here; what goes wrong is.
+            .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;

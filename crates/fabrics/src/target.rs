@@ -7,11 +7,13 @@
 //! - [`serve`]: the listener.
 
 mod admin;
+mod allowance;
 mod command;
 mod connection;
 mod controller;
 mod discovery;
 mod io;
+mod patience;
 mod queue;
 mod server;
 mod subsystem;

@@ -274,10 +274,9 @@ impl Controller {
         self.admin.is_ended()
     }
 
-    /// Waits for the end of the association; does not keep it alive.
-    pub fn ended(&self) -> impl Future<Output = ()> + 'static {
-        let admin = self.admin.clone();
-        async move { admin.ended().await }
+    /// Waits for the end of the association. The future does not keep it alive.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        self.admin.end_watch()
     }
 
     /// Sends no keep-alive any more: the target ends the association once its time has passed.

@@ -103,7 +103,7 @@ impl RemoteChannel {
             let Some(channel) = weak.upgrade() else { return };
             match outcome {
                 Ok(connection) => {
-                    channel.connected(connection);
+                    Self::connected(&channel, connection);
                     return;
                 }
                 Err(error) => {
@@ -117,16 +117,40 @@ impl RemoteChannel {
         }
     }
 
-    fn connected(&self, connection: (Rc<Controller>, NamespaceChannel)) {
+    fn connected(channel: &Rc<Self>, connection: (Rc<Controller>, NamespaceChannel)) {
         let namespace = connection.1.clone();
+        drop(spawn(Self::give_up_when_ended(
+            Rc::downgrade(channel),
+            Rc::downgrade(&connection.0),
+        )));
         let waiting = {
-            let mut state = self.state.borrow_mut();
+            let mut state = channel.state.borrow_mut();
             state.connecting = false;
             state.connection = Some(connection);
             std::mem::take(&mut state.waiting)
         };
         for (_, request) in waiting {
             namespace.submit(request);
+        }
+    }
+
+    /// The association may end while the I/O queue's connection seems alive (its packets just stay away): then
+    /// the requests in flight must end, though nobody submits another that would notice.
+    async fn give_up_when_ended(weak: Weak<Self>, controller: Weak<Controller>) {
+        let Some(ended) = controller.upgrade().map(|controller| controller.ended()) else {
+            return;
+        };
+        ended.await;
+        let Some(channel) = weak.upgrade() else { return };
+        let lost = {
+            let mut state = channel.state.borrow_mut();
+            state
+                .connection
+                .take_if(|(current, _)| std::ptr::eq(Rc::as_ptr(current), controller.as_ptr()))
+        };
+        // Dropped without a borrow: its requests complete now, and may submit others.
+        if let Some((_, namespace)) = lost {
+            namespace.queue().close();
         }
     }
 
@@ -155,6 +179,7 @@ impl Channel for Handle {
 
     fn submit(&self, request: Request) {
         let channel = &self.0;
+        let mut lost = None;
         let namespace = {
             let mut state = channel.state.borrow_mut();
             match &state.connection {
@@ -162,11 +187,13 @@ impl Channel for Handle {
                     Some(namespace.clone())
                 }
                 _ => {
-                    state.connection = None;
+                    lost = state.connection.take();
                     None
                 }
             }
         };
+        // Requests that were in flight complete when it is dropped, and may submit others: no borrow is held here.
+        drop(lost);
         match namespace {
             Some(namespace) => namespace.submit(request),
             None => {

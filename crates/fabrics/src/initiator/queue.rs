@@ -184,6 +184,17 @@ impl Queue {
         self.end.until(|| self.ended.get()).await;
     }
 
+    /// As [`Queue::ended`], without keeping the queue alive.
+    pub(super) fn end_watch(self: &Rc<Self>) -> impl Future<Output = ()> + use<> {
+        let weak = Rc::downgrade(self);
+        poll_fn(move |cx| {
+            let Some(queue) = weak.upgrade() else {
+                return Poll::Ready(());
+            };
+            pin!(queue.end.until(|| queue.ended.get())).poll(cx)
+        })
+    }
+
     /// Data of up to this many bytes travels in the command's capsule.
     pub(super) fn set_in_capsule_bytes(&self, bytes: usize) {
         self.state.borrow_mut().in_capsule_bytes = bytes;

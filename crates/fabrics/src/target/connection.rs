@@ -14,16 +14,18 @@ use std::time::Duration;
 
 use bdev::{Completion as DeviceCompletion, Data, Sink};
 use foundation::checksum::crc32c;
-use protocols::nvme::{Command, Completion, Status};
-use protocols::tcp::Termination;
+use protocols::nvme::{Command, Completion, SglDescriptor, Status};
 use protocols::tcp::target::{Event, Target as Protocol};
+use protocols::tcp::{Fault, Termination};
 use reactor::net::{SendBatch, TcpReceiver, TcpSender, TcpStream};
 use reactor::sync::Notify;
 use reactor::{Buffer, BufferMut, BufferPool, spawn, time};
 
 use super::admin::AdminQueue;
+use super::allowance::Allowance;
 use super::io::IoQueue;
-use super::queue::{Answer, Order, Queue, QueueState, data_length};
+use super::patience::Progress;
+use super::queue::{Answer, Order, Queue, QueueState, check_room, data_length};
 use super::server::Shared;
 
 /// What a connection that is being ended may still take to send its last words.
@@ -37,12 +39,16 @@ struct Slot {
     filling: Option<BufferMut>,
     /// No buffer could be had: the data is passed over and the command fails.
     refused: bool,
+    /// What the command has of the connection's allowance, in bytes.
+    held_bytes: usize,
 }
 
 pub(super) struct Connection {
     own: Weak<Connection>,
     pub(super) shared: Rc<Shared>,
     pool: BufferPool,
+    allowance: Allowance,
+    progress: Progress,
     state: RefCell<State>,
     queue: QueueState,
     /// Something is in the batch, or the connection ended.
@@ -55,6 +61,10 @@ struct State {
     protocol: Protocol,
     out: SendBatch,
     slots: Vec<Slot>,
+    /// Answers in `out`: the host cannot have seen them, so to it these commands are outstanding.
+    answers: usize,
+    /// What the data in `out` has of the allowance, in bytes.
+    out_held_bytes: usize,
 }
 
 impl Connection {
@@ -64,20 +74,25 @@ impl Connection {
         let local = stream.local_address();
         let connection = Rc::new_cyclic(|own| Self {
             own: own.clone(),
+            allowance: Allowance::new(shared.options.held_bytes_max),
+            progress: Progress::new(),
             shared,
             pool: BufferPool::current(),
             state: RefCell::new(State {
                 protocol: Protocol::new(),
                 out: SendBatch::new(),
                 slots: vec![Slot::default()],
+                answers: 0,
+                out_held_bytes: 0,
             }),
             queue: QueueState::new(peer, local),
             ready: Notify::new(),
             ended: Cell::new(false),
             end: Notify::new(),
         });
+        connection.shared.watched.add(&connection);
         let (receiver, sender) = stream.split();
-        let sending = spawn(connection.clone().send_batches(sender));
+        let mut sending = spawn(connection.clone().send_batches(sender));
         let ended = connection.end.until(|| connection.ended.get());
         match first_of(connection.receive_commands(receiver), ended).await {
             Some(Ok(())) | None => {}
@@ -91,8 +106,10 @@ impl Connection {
         }
         connection.finish();
         connection.queue.disconnected();
-        if time::timeout(LAST_WORDS, sending).await.is_err() {
+        if time::timeout(LAST_WORDS, &mut sending).await.is_err() {
             tracing::debug!(%peer, "the host did not take the last bytes");
+            // Otherwise the batch and the socket would stay for as long as the host likes.
+            sending.abort();
         }
     }
 
@@ -109,18 +126,58 @@ impl Connection {
             self.ready
                 .until(|| self.ended.get() || !self.state.borrow().out.is_empty())
                 .await;
-            let batch = std::mem::replace(&mut self.state.borrow_mut().out, spare);
+            let (batch, held_bytes) = {
+                let mut state = self.state.borrow_mut();
+                state.answers = 0;
+                let held_bytes = std::mem::take(&mut state.out_held_bytes);
+                (std::mem::replace(&mut state.out, spare), held_bytes)
+            };
             if batch.is_empty() {
                 sender.shutdown();
                 return;
             }
+            self.progress.sending.set(true);
             let (result, emptied) = sender.send(batch).await;
+            self.progress.note_sent();
+            self.allowance.release(held_bytes);
             spare = emptied;
             if result.is_err() {
                 self.finish();
                 return;
             }
+            self.resume_commands();
         }
+    }
+
+    /// Goes on with the commands that waited for the connection's allowance. Every command's end is followed by a
+    /// send, so it is enough to look here.
+    fn resume_commands(&self) {
+        while !self.ended.get()
+            && let Some((slot, bytes)) = self.allowance.next_granted()
+        {
+            let command = {
+                let mut state = self.state.borrow_mut();
+                let entry = &mut state.slots[usize::from(slot)];
+                entry.held_bytes = bytes;
+                entry.command
+            };
+            if let Some(command) = command {
+                self.start(slot, command);
+            }
+        }
+    }
+
+    /// Whether the command in `slot` may hold so many bytes now; if not, it is started again later.
+    pub(super) fn may_hold(&self, slot: u16, bytes: usize) -> bool {
+        let mut state = self.state.borrow_mut();
+        let entry = &mut state.slots[usize::from(slot)];
+        if entry.held_bytes == 0 {
+            if !self.allowance.grant(slot, bytes) {
+                return false;
+            }
+            entry.held_bytes = bytes;
+        }
+        true
     }
 
     async fn receive_commands(&self, mut receiver: TcpReceiver) -> Result<(), Ended> {
@@ -162,6 +219,7 @@ impl Connection {
                     command,
                     in_capsule_length,
                 }) => {
+                    self.check_outstanding()?;
                     self.queue.command_fetched();
                     self.begin(slot, command, in_capsule_length);
                 }
@@ -180,6 +238,20 @@ impl Connection {
         Ok(())
     }
 
+    /// A host reuses a place in its queue when it has seen the answer. So commands without an answer and
+    /// answers that have not begun to leave are never more than the queue holds; a host that takes no answers and
+    /// sends on would fill our memory with them.
+    fn check_outstanding(&self) -> Result<(), Ended> {
+        let state = self.state.borrow();
+        let entries = state.slots.len();
+        if state.protocol.outstanding() as usize + state.answers > entries {
+            let fault =
+                Fault::QueueOverflow(u32::try_from(entries).expect("queues have at most 65,536 entries"));
+            return Err(Ended::Protocol(fault.into()));
+        }
+        Ok(())
+    }
+
     /// A command has come: execute it, or gather its data first.
     fn begin(&self, slot: u16, command: Command, in_capsule_length: u32) {
         let in_capsule = in_capsule_length as usize;
@@ -195,9 +267,19 @@ impl Connection {
                     Ok(buffer) => entry.filling = Some(buffer),
                     Err(_) => entry.refused = true,
                 }
+                self.progress.gathering.set(self.progress.gathering.get() + 1);
                 return;
             }
         }
+        if !command.is_fabrics() && !self.queue.is_connected() {
+            // Nothing is asked for or allocated for a host that has not said who it is.
+            return self.answer(slot, Answer::status(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        self.start(slot, command);
+    }
+
+    /// Starts a command without in-capsule data, perhaps for the second time.
+    fn start(&self, slot: u16, command: Command) {
         match data_length(&command) {
             Ok(0) => self.execute(slot, command, Buffer::empty()),
             Ok(length) => self.ask(slot, length),
@@ -207,6 +289,9 @@ impl Connection {
 
     /// Asks the host for the command's data, once there is a buffer for it.
     fn ask(&self, slot: u16, length: usize) {
+        if !self.may_hold(slot, length) {
+            return;
+        }
         match self.pool.try_allocate(length) {
             Ok(buffer) => self.ask_into(slot, buffer),
             Err(reactor::buffer::AllocateError::TooLong { .. }) => {
@@ -228,13 +313,17 @@ impl Connection {
 
     fn ask_into(&self, slot: u16, buffer: BufferMut) {
         let mut state = self.state.borrow_mut();
-        let State { protocol, out, slots } = &mut *state;
+        let State {
+            protocol, out, slots, ..
+        } = &mut *state;
         let length = u32::try_from(buffer.len()).expect("pool buffers are at most 1 MiB");
         slots[usize::from(slot)].filling = Some(buffer);
+        self.progress.gathering.set(self.progress.gathering.get() + 1);
         protocol.request_data(slot, length, out.headers());
     }
 
     fn fill(&self, slot: u16, offset: u32, bytes: &[u8]) {
+        self.progress.note_received();
         let mut state = self.state.borrow_mut();
         if let Some(buffer) = &mut state.slots[usize::from(slot)].filling {
             let start = offset as usize;
@@ -249,7 +338,11 @@ impl Connection {
             (entry.command, entry.filling.take(), entry.refused)
         };
         let Some(command) = command else { return };
+        self.progress.gathering.set(self.progress.gathering.get() - 1);
+        let is_offset = matches!(command.sgl(), SglDescriptor::InCapsule { offset, .. } if offset > 0);
         match buffer {
+            // ICDOFF is 0: in-capsule data begins where the capsule's data begins.
+            _ if is_offset => self.answer(slot, Answer::refuse(Status::SGL_OFFSET_INVALID)),
             _ if !digest_ok => self.answer(slot, Answer::status(Status::TRANSIENT_TRANSPORT_ERROR)),
             Some(buffer) => self.execute(slot, command, buffer.freeze()),
             None if refused => self.answer(slot, Answer::status(Status::COMMAND_INTERRUPTED)),
@@ -265,7 +358,7 @@ impl Connection {
             Queue::New => self.answer(slot, Answer::status(Status::COMMAND_SEQUENCE_ERROR)),
             Queue::Admin(admin) => {
                 let answer = AdminQueue::execute(&admin, self, slot, &command, &data);
-                self.answer_later(slot, answer);
+                self.answer_later(slot, answer.map(|answer| check_room(&command, answer)));
             }
             Queue::Io(io) => IoQueue::execute(&io, self, slot, &command, data),
         }
@@ -287,6 +380,10 @@ impl Connection {
 
     pub(super) fn pool(&self) -> &BufferPool {
         &self.pool
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Whether nobody waits for answers any more.
@@ -344,10 +441,24 @@ impl Connection {
     /// Appends a command's data and completion to the batch.
     fn finish_command(&self, slot: u16, completion: Completion, data: Buffer) {
         let mut state = self.state.borrow_mut();
-        let State { protocol, out, slots } = &mut *state;
-        let Some(command) = slots[usize::from(slot)].command.take() else {
+        let State {
+            protocol,
+            out,
+            slots,
+            answers,
+            out_held_bytes,
+        } = &mut *state;
+        let entry = &mut slots[usize::from(slot)];
+        let Some(command) = entry.command.take() else {
             return;
         };
+        let held_bytes = std::mem::take(&mut entry.held_bytes);
+        if data.is_empty() {
+            self.allowance.release(held_bytes);
+        } else {
+            *out_held_bytes += held_bytes;
+        }
+        *answers += 1;
         let mut done = false;
         if !data.is_empty() {
             let length = u32::try_from(data.len()).expect("pool buffers are at most 1 MiB");

@@ -212,6 +212,9 @@ fn read(connection: &Connection, channel: &Rc<dyn Channel>, slot: u16, command: 
         }
         _ => return connection.answer(slot, Answer::refuse(Status::SGL_DESCRIPTOR_TYPE_INVALID)),
     }
+    if !connection.may_hold(slot, length) {
+        return;
+    }
     if let Ok(buffer) = connection.pool().try_allocate(length) {
         return submit(
             connection,

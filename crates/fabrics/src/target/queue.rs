@@ -108,6 +108,11 @@ impl QueueState {
         self.head.set(1);
     }
 
+    /// Whether Connect has succeeded.
+    pub(super) fn is_connected(&self) -> bool {
+        !matches!(*self.queue.borrow(), Queue::New)
+    }
+
     pub(super) fn disconnected(&self) {
         let queue = std::mem::replace(&mut *self.queue.borrow_mut(), Queue::New);
         match queue {
@@ -135,10 +140,24 @@ pub(super) fn data_length(command: &Command) -> Result<usize, Status> {
         return Ok(0);
     }
     match command.sgl() {
+        // Fabrics commands have their data in the capsule (NVMe over TCP transport 1.0c, section 3.3.2).
+        SglDescriptor::Transport { .. } if command.is_fabrics() => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID),
         SglDescriptor::Transport { length } if length as usize <= TRANSFER_LIMIT_BYTES => Ok(length as usize),
         SglDescriptor::Transport { .. } => Err(Status::INVALID_FIELD_IN_COMMAND),
         SglDescriptor::InCapsule { length: 0, .. } => Ok(0),
         SglDescriptor::InCapsule { .. } => Err(Status::SGL_OFFSET_INVALID),
         _ => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID),
+    }
+}
+
+/// The answer, or the status that the host has no room for its data: it must not get more than it made ready.
+pub(super) fn check_room(command: &Command, answer: Answer) -> Answer {
+    if answer.data.is_empty() || !answer.completion.status().is_success() {
+        return answer;
+    }
+    match command.sgl() {
+        SglDescriptor::Transport { length } if length as usize >= answer.data.len() => answer,
+        SglDescriptor::Transport { .. } => Answer::refuse(Status::DATA_SGL_LENGTH_INVALID),
+        _ => Answer::refuse(Status::SGL_DESCRIPTOR_TYPE_INVALID),
     }
 }

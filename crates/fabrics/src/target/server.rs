@@ -11,6 +11,7 @@ use reactor::net::{TcpListener, TcpOptions};
 use reactor::{JoinHandle, spawn, time};
 
 use super::connection::Connection;
+use super::patience::{Watched, watch};
 use super::subsystem::{Portal, Target};
 
 /// How a listener treats its connections.
@@ -25,6 +26,14 @@ pub struct Options {
     pub tcp: TcpOptions,
     /// Connections at once; more are closed as they come.
     pub connections_max: usize,
+    /// Buffers that the commands of one connection may hold, in bytes; further commands wait. Bounds what a host
+    /// can take from the others by not reading its answers or not sending its data.
+    pub held_bytes_max: usize,
+    /// A connection that is not a queue after this time is closed.
+    pub connect_limit: Duration,
+    /// A host that takes nothing of a batch of answers, or sends nothing of the data it announced, for this long
+    /// is disconnected.
+    pub stall_limit: Duration,
 }
 
 impl Default for Options {
@@ -34,6 +43,9 @@ impl Default for Options {
             success_flag: true,
             tcp: TcpOptions::default(),
             connections_max: 4096,
+            held_bytes_max: 8 << 20,
+            connect_limit: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(30),
         }
     }
 }
@@ -42,6 +54,7 @@ impl Default for Options {
 pub(super) struct Shared {
     pub(super) target: Arc<Target>,
     pub(super) options: Options,
+    pub(super) watched: Watched,
     connections: Cell<usize>,
 }
 
@@ -87,8 +100,10 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
     let shared = Rc::new(Shared {
         target: target.clone(),
         options,
+        watched: Watched::default(),
         connections: Cell::new(0),
     });
+    drop(spawn(watch(Rc::downgrade(&shared))));
     let accepting = spawn(accept(listener, shared));
     Ok(Server {
         target,

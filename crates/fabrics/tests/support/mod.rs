@@ -1,6 +1,8 @@
 //! A target and hosts for the tests of this directory.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod arena;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! `redhare bench`: the measuring client, and the bare loop.
 
+mod contender;
 mod echo;
+mod target;
 
 use clap::Subcommand;
 
@@ -12,10 +14,14 @@ pub(crate) enum Bench {
     /// The bare loopback request/answer loop that NVMe/TCP is held against
     #[command(subcommand)]
     Echo(echo::Echo),
+    /// An NVMe/TCP target under load
+    #[command(subcommand)]
+    Target(target::TargetBench),
 }
 
 pub(crate) fn run(bench: Bench, output: &Output) -> Result<(), Failure> {
     match bench {
         Bench::Echo(echo) => echo::run(echo, output),
+        Bench::Target(target) => target::run(target, output),
     }
 }

@@ -36,8 +36,9 @@ pub(super) fn answer(connection: &Connection, command: &Command, data: &[u8]) ->
         };
         return invalid(bad);
     };
-    // A queue of one entry could never hold a command.
-    if connect.sqsize == 0 || (connect.qid > 0 && connect.sqsize > QUEUE_SIZE_MAX) {
+    // A queue of one entry could never hold a command; a larger one than we offer would take memory that nobody
+    // needs, admin queues included.
+    if connect.sqsize == 0 || connect.sqsize > QUEUE_SIZE_MAX {
         return invalid(InvalidParameter::SQSIZE);
     }
     if connect.qid == 0 {

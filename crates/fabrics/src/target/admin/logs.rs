@@ -17,6 +17,11 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
     let Some(page) = LogPage::from_code(get.page) else {
         return Answer::refuse(Status::INVALID_LOG_PAGE);
     };
+    // First, so that a refused command does not clear what a good one would have read.
+    let wanted = get.length_bytes();
+    if get.offset_is_index || wanted > TRANSFER_LIMIT_BYTES as u64 {
+        return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
+    }
     let bytes = match (page, admin.is_discovery()) {
         (LogPage::Discovery, true) => discovery::log(&admin.target, &admin.controller.host_nqn, local),
         (LogPage::ErrorInformation, _) => ErrorEntry::default().encode().to_vec(),
@@ -30,10 +35,6 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
         (LogPage::CommandEffects, false) => command_effects().encode().to_vec(),
         _ => return Answer::refuse(Status::INVALID_LOG_PAGE),
     };
-    let wanted = get.length_bytes();
-    if get.offset_is_index || wanted > TRANSFER_LIMIT_BYTES as u64 {
-        return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
-    }
     match window(&bytes, get.offset, wanted) {
         Some(part) => {
             let mut data = part.to_vec();

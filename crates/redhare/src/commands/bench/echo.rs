@@ -4,12 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bench::echo::{Load, REQUEST_BYTES, measure, serve};
-use bench::paired::{Comparison, Slice, compare};
-use bench::process::{Server, pinned};
+use bench::paired::{Comparison, compare};
 use bench::yardstick::Yardsticks;
 use clap::{Args, Subcommand};
 use reactor::Config;
 
+use super::contender::Contender;
 use crate::output::{Failure, Output, table};
 
 /// The two sides, and the comparison with the same loop in C.
@@ -222,48 +222,4 @@ fn describe(cases: &[Case]) -> String {
     }
     let requests = format!("requests of {REQUEST_BYTES} bytes; one CPU a side; medians of paired rounds\n");
     requests + &table(&rows)
-}
-
-/// A server that stays up and a client that runs for a slice.
-struct Contender {
-    server: Server,
-    client: Vec<String>,
-}
-
-impl Contender {
-    fn start(server: Vec<String>, client: Vec<String>) -> Result<Self, Failure> {
-        Ok(Self {
-            server: Server::start(0, &server).map_err(Failure::new)?,
-            client,
-        })
-    }
-
-    fn slice(&self, milliseconds: u64) -> Result<Slice, Failure> {
-        let before = self.server.cpu_time().map_err(Failure::new)?;
-        let (text, client_cpu) =
-            bench::process::run_timed(&mut pinned(1, &self.client)).map_err(Failure::new)?;
-        let spent = self.server.cpu_time().map_err(Failure::new)? - before + client_cpu;
-        let number = |name: &str| {
-            let mut words = text.split_whitespace();
-            words
-                .find(|word| *word == name)
-                .and_then(|_| words.next())
-                .and_then(|n| n.parse::<f64>().ok())
-        };
-        let (Some(rate), Some(p50_us), Some(p99_us)) =
-            (number("requests_per_second"), number("p50_us"), number("p99_us"))
-        else {
-            return Err(Failure::new(format!(
-                "the client {:?} printed no result: {text}",
-                self.client
-            )));
-        };
-        let operations = rate * milliseconds as f64 / 1000.0;
-        Ok(Slice {
-            rate,
-            cpu_us: spent.as_secs_f64() * 1e6 / operations,
-            p50_us,
-            p99_us,
-        })
-    }
 }

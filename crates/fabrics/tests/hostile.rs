@@ -1,0 +1,539 @@
+//! Hosts that are broken or mean, against the real target on real sockets. Each ends at most its own connection, with
+//! the termination or status that says why; a well-behaved host on the same target goes on verifying its data all
+//! the while; and no length that a host sends decides what the target allocates.
+
+mod support;
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use fabrics::target::Options;
+use foundation::{BlockCount, Lba, Random};
+use protocols::nvme::admin::{Abort, GetLogPage, async_event_request};
+use protocols::nvme::fabrics::{PropertyGet, PropertySize};
+use protocols::nvme::log::LogPage;
+use protocols::nvme::registers::CSTS_OFFSET;
+use protocols::nvme::{Command, Status};
+use protocols::tcp::FatalError::{InvalidHeaderField, LimitExceeded, OutOfRange, Sequence};
+use protocols::tcp::pdu::{Data, PduType};
+use support::arena::{Arena, RawHost, capsule, connect_capsule, enable, host_data, identify, initialize};
+use support::{HOST, NQN};
+
+const MIB: usize = 1 << 20;
+
+fn read_of(blocks: u64) -> Command {
+    Command::read(1, Lba(0), BlockCount(blocks)).with_transport_data(blocks as u32 * 512)
+}
+
+fn write_of(blocks: u64) -> Command {
+    Command::write(1, Lba(0), BlockCount(blocks)).with_transport_data(blocks as u32 * 512)
+}
+
+/// A whole conversation on the admin queue and one I/O queue, one PDU after the other, with one byte changed: the
+/// `at`-th that the host sends is XORed with `with`. True if it was changed before the conversation broke off.
+fn conversation(arena: &Arena, at: usize, with: u8) -> bool {
+    let (mut sent, mut changed) = (0, false);
+    let mut step = |host: &mut RawHost, mut bytes: Vec<u8>| {
+        if let Some(byte) = at.checked_sub(sent).and_then(|at| bytes.get_mut(at)) {
+            *byte ^= with;
+            changed = true;
+        }
+        sent += bytes.len();
+        host.send(&bytes);
+        host.pdu()
+    };
+    let short = Some(Duration::from_millis(20));
+    let mut admin = arena.raw();
+    admin.stream.set_read_timeout(short).unwrap();
+    let mut ok = step(&mut admin, initialize()).is_some();
+    let answer = step(&mut admin, connect_capsule(0, 31, 0xffff, NQN, HOST));
+    let cntlid = answer
+        .filter(|pdu| pdu.len() >= 10)
+        .map(|pdu| u16::from_le_bytes([pdu[8], pdu[9]]));
+    ok &= step(&mut admin, capsule(&enable().with_cid(2), &[])).is_some();
+    ok &= step(&mut admin, capsule(&identify(4096).with_cid(3), &[])).is_some();
+    let page = GetLogPage::new(0xffff_ffff, LogPage::Health.code(), 512).to_command();
+    ok &= step(
+        &mut admin,
+        capsule(&page.with_cid(4).with_transport_data(512), &[]),
+    )
+    .is_some();
+    if ok && let Some(cntlid) = cntlid {
+        let mut io = arena.raw();
+        io.stream.set_read_timeout(short).unwrap();
+        step(&mut io, initialize());
+        step(&mut io, connect_capsule(1, 31, cntlid, NQN, HOST));
+        let write = Command::write(1, Lba(3), BlockCount(1)).with_in_capsule_data(0, 512);
+        step(&mut io, capsule(&write.with_cid(1), &[5; 512]));
+        step(&mut io, capsule(&write_of(32).with_cid(2), &[]));
+        let data = Data {
+            cid: 2,
+            tag: 31,
+            offset: 0,
+            length: 32 * 512,
+            last: true,
+            success: false,
+        };
+        step(&mut io, host_data(data, 32 * 512));
+        step(&mut io, capsule(&read_of(32).with_cid(3), &[]));
+    }
+    changed
+}
+
+#[test]
+fn a_changed_byte_harms_nobody_else() {
+    let arena = Arena::start(Options::default());
+    let mut random = Random::from_seed(1);
+    // Every byte of the headers of the first three PDUs, then anywhere.
+    let firsts = (0..24).chain(128..200).chain(1224..1296);
+    for at in firsts {
+        assert!(conversation(&arena, at, 1 << random.below(8)));
+    }
+    for _ in 0..150 {
+        conversation(&arena, random.below(6000) as usize, random.between(1, 255) as u8);
+    }
+    arena.finish();
+}
+
+#[test]
+fn noise_harms_nobody_else() {
+    let arena = Arena::start(Options::default());
+    for seed in 0..200 {
+        let mut random = Random::from_seed(seed);
+        let mut host = match seed % 4 {
+            0 => arena.raw(),
+            1 => {
+                let mut host = arena.raw();
+                host.initialize();
+                host
+            }
+            2 => arena.admin(),
+            _ => {
+                let admin = arena.admin();
+                arena.io(&admin, 1, 15)
+            }
+        };
+        for _ in 0..random.between(1, 5) {
+            let mut noise = vec![0; random.between(1, 4000) as usize];
+            random.fill(&mut noise);
+            // Half of it begins like something that could be.
+            if random.chance(1, 2) {
+                let start = capsule(&read_of(1), &[]);
+                let length = (random.between(1, 72) as usize).min(noise.len());
+                noise[..length].copy_from_slice(&start[..length]);
+            }
+            if !host.send(&noise) {
+                break;
+            }
+        }
+        drop(host.stream.shutdown(Shutdown::Write));
+        host.drain();
+    }
+    arena.finish();
+}
+
+#[test]
+fn half_a_pdu_and_gone() {
+    let arena = Arena::start(Options::default());
+    let write = Command::write(1, Lba(3), BlockCount(1)).with_in_capsule_data(0, 512);
+    let whole = [
+        capsule(&write.with_cid(1), &[5; 512]),
+        connect_capsule(0, 31, 0xffff, NQN, HOST),
+        initialize(),
+    ];
+    let mut random = Random::from_seed(3);
+    for round in 0..150 {
+        let pdu = &whole[round % 3];
+        let mut host = match round % 3 {
+            0 => {
+                let admin = arena.admin();
+                arena.io(&admin, 1, 15)
+            }
+            1 => {
+                let mut host = arena.raw();
+                host.initialize();
+                host
+            }
+            _ => arena.raw(),
+        };
+        host.send(&pdu[..random.between(1, pdu.len() as u64 - 1) as usize]);
+    }
+    arena.finish();
+}
+
+#[test]
+fn what_breaks_the_protocol_is_named() {
+    let arena = Arena::start(Options::default());
+    let changed = |mut bytes: Vec<u8>, at: usize, value: &[u8]| {
+        bytes[at..at + value.len()].copy_from_slice(value);
+        bytes
+    };
+    // Before ICReq.
+    arena.raw().ends(&capsule(&read_of(1), &[]), Sequence, 0);
+    arena
+        .raw()
+        .ends(&changed(initialize(), 4, &[0xff; 4]), InvalidHeaderField, 4);
+    // On a queue: absurd lengths, in-capsule data over the limit, data nobody asked for.
+    let admin = arena.admin();
+    for qid in 1..=20 {
+        // The queue is free again once its connection is gone, so each has a number of its own.
+        let mut io = arena.io(&admin, qid, 15);
+        let write = write_of(64).with_cid(9);
+        let data = Data {
+            cid: 9,
+            tag: 15,
+            offset: 0,
+            length: 512,
+            last: false,
+            success: false,
+        };
+        let asked = |io: &mut RawHost| {
+            io.send_command(&write, &[]);
+            let pdu = io.pdu().unwrap();
+            assert_eq!(pdu[0], PduType::ReadyToTransfer as u8);
+            u16::from_le_bytes([pdu[10], pdu[11]])
+        };
+        match qid {
+            1 => io.ends(
+                &changed(capsule(&read_of(1), &[]), 4, &[0xff; 4]),
+                InvalidHeaderField,
+                3,
+            ),
+            2 => io.ends(
+                &changed(capsule(&read_of(1), &[0; 4]), 4, &[0xfc, 0xff, 0xff, 0x7f]),
+                InvalidHeaderField,
+                4,
+            ),
+            3 => {
+                let command = Command::write(1, Lba(0), BlockCount(32)).with_in_capsule_data(0, 16384);
+                io.ends(&capsule(&command, &[1; 16384]), InvalidHeaderField, 4);
+            }
+            4 => io.ends(&host_data(data, 512), InvalidHeaderField, 10),
+            5 => {
+                let tag = asked(&mut io);
+                let late = Data {
+                    tag,
+                    offset: 512,
+                    ..data
+                };
+                io.ends(&host_data(late, 512), Sequence, 0);
+            }
+            6 => {
+                let tag = asked(&mut io);
+                let beyond = Data {
+                    tag,
+                    offset: 0x7fff_fe00,
+                    ..data
+                };
+                io.ends(&host_data(beyond, 512), OutOfRange, 0);
+            }
+            7 => {
+                let tag = asked(&mut io);
+                let length = 256 * 1024;
+                let large = Data { tag, length, ..data };
+                io.ends(&host_data(large, length as usize), LimitExceeded, 0);
+            }
+            8 => {
+                let tag = asked(&mut io);
+                let other = Data { tag, cid: 10, ..data };
+                io.ends(&host_data(other, 512), InvalidHeaderField, 8);
+            }
+            9 => io.ends(&initialize(), Sequence, 0),
+            10 => io.ends(&changed(initialize(), 0, &[0x0b]), InvalidHeaderField, 0),
+            11 => {
+                // Seventeen commands in a queue of sixteen; none can be answered before the last has come.
+                let mut all = Vec::new();
+                for cid in 0..17 {
+                    all.extend(capsule(&write.with_cid(cid), &[]));
+                }
+                io.ends(&all, Sequence, 0);
+            }
+            _ => drop(io),
+        }
+    }
+    arena.finish();
+}
+
+#[test]
+fn what_a_command_may_not_do_fails_that_command() {
+    let arena = Arena::start(Options::default());
+    // Before Connect: any command, with data or without. The connection goes on.
+    let mut host = arena.raw();
+    host.initialize();
+    host.refused(&read_of(8), &[], Status::COMMAND_SEQUENCE_ERROR);
+    host.refused(&write_of(2048), &[], Status::COMMAND_SEQUENCE_ERROR);
+    host.refused(&enable(), &[], Status::COMMAND_SEQUENCE_ERROR);
+    let mut wordy = Command::from_bytes(
+        *connect_capsule(0, 31, 0xffff, NQN, HOST)[8..]
+            .first_chunk()
+            .unwrap(),
+    );
+    wordy = wordy.with_transport_data(1 << 20);
+    host.refused(&wordy, &[], Status::SGL_DESCRIPTOR_TYPE_INVALID);
+    for (qid, sqsize, cntlid) in [(0, 0, 0xffff), (0, 65535, 0xffff), (1, 31, 0xfff0), (0, 31, 5)] {
+        assert_eq!(
+            host.connect(qid, sqsize, cntlid, HOST).status(),
+            Status::CONNECT_INVALID_PARAMETERS
+        );
+    }
+    // A controller that is not enabled, then one that is.
+    assert_eq!(host.connect(0, 31, 0xffff, HOST).status(), Status::SUCCESS);
+    host.refused(&identify(4096), &[], Status::COMMAND_SEQUENCE_ERROR);
+    host.refused(&enable(), &[], Status::SUCCESS);
+    assert_eq!(
+        host.connect(0, 31, 0xffff, HOST).status(),
+        Status::COMMAND_SEQUENCE_ERROR
+    );
+    host.refused(&identify(4096), &[], Status::SUCCESS);
+    host.refused(&identify(16), &[], Status::DATA_SGL_LENGTH_INVALID);
+    host.refused(
+        &identify(4096).with_in_capsule_data(0, 0),
+        &[],
+        Status::SGL_DESCRIPTOR_TYPE_INVALID,
+    );
+    for (page, bytes) in [
+        (LogPage::Health, 16 << 30),
+        (LogPage::ErrorInformation, MIB as u64 + 4),
+    ] {
+        let get = GetLogPage::new(0xffff_ffff, page.code(), bytes).to_command();
+        host.refused(
+            &get.with_transport_data(u32::MAX),
+            &[],
+            Status::INVALID_FIELD_IN_COMMAND,
+        );
+    }
+    let far = GetLogPage {
+        offset: u64::MAX - 3,
+        ..GetLogPage::new(0xffff_ffff, LogPage::Health.code(), 512)
+    };
+    host.refused(
+        &far.to_command().with_transport_data(512),
+        &[],
+        Status::INVALID_FIELD_IN_COMMAND,
+    );
+    host.refused(&Abort { sqid: 0, cid: 3 }.to_command(), &[], Status::SUCCESS);
+    let beyond = PropertyGet {
+        size: PropertySize::Eight,
+        offset: CSTS_OFFSET + 0x1000,
+    };
+    host.refused(&beyond.to_command(), &[], Status::INVALID_FIELD_IN_COMMAND);
+    // Four requests for events wait; the fifth is one too many.
+    for cid in 10..14 {
+        host.send_command(&async_event_request().with_cid(cid), &[]);
+    }
+    host.refused(
+        &async_event_request(),
+        &[],
+        Status::ASYNC_EVENT_REQUEST_LIMIT_EXCEEDED,
+    );
+    // I/O queues: of nobody's controller, of another host's, with a number that is taken or too large.
+    for (qid, cntlid, name) in [
+        (1, host.cntlid, "nqn.2026-11.io.redhare:thief"),
+        (1, 0x7777, HOST),
+        (200, host.cntlid, HOST),
+    ] {
+        let mut io = arena.raw();
+        io.initialize();
+        assert_eq!(
+            io.connect(qid, 31, cntlid, name).status(),
+            Status::CONNECT_INVALID_PARAMETERS
+        );
+    }
+    let mut io = arena.io(&host, 1, 31);
+    let mut second = arena.raw();
+    second.initialize();
+    assert_eq!(
+        second.connect(1, 31, host.cntlid, HOST).status(),
+        Status::CONNECT_INVALID_PARAMETERS
+    );
+    // I/O commands.
+    io.refused(
+        &read_of(8).with_transport_data(512),
+        &[],
+        Status::DATA_SGL_LENGTH_INVALID,
+    );
+    io.refused(&write_of(4096), &[], Status::INVALID_FIELD_IN_COMMAND);
+    io.refused(&read_of(4096), &[], Status::INVALID_FIELD_IN_COMMAND);
+    let offset = Command::write(1, Lba(0), BlockCount(1)).with_in_capsule_data(64, 512);
+    io.refused(&offset, &[1; 512], Status::SGL_OFFSET_INVALID);
+    let mut foreign = read_of(1);
+    foreign.set_nsid(9);
+    io.refused(&foreign, &[], Status::INVALID_NAMESPACE_OR_FORMAT);
+    io.refused(&Command::new(0xff, 1), &[], Status::INVALID_COMMAND_OPCODE);
+    io.refused(&read_of(1), &[], Status::SUCCESS);
+    arena.finish();
+}
+
+#[test]
+fn a_flood_of_connections_passes() {
+    let arena = Arena::start(Options {
+        connections_max: 40,
+        connect_limit: Duration::from_millis(300),
+        ..Options::default()
+    });
+    // None of them says a word, or half of one.
+    let mut idle: Vec<RawHost> = (0..200).map(|_| arena.raw()).collect();
+    for host in idle.iter_mut().step_by(3) {
+        host.send(&initialize()[..20]);
+    }
+    arena.check_good_host();
+    for host in &mut idle {
+        assert_eq!(host.drain(), 0);
+    }
+    // All are gone: there is room again.
+    let mut late = arena.admin();
+    late.refused(&identify(4096), &[], Status::SUCCESS);
+    arena.finish();
+}
+
+/// Resident memory of this process, in bytes.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+const STALL: Duration = Duration::from_millis(700);
+
+fn stall_options() -> Options {
+    Options {
+        stall_limit: STALL,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn readers_that_take_nothing_hold_little_and_not_for_long() {
+    let before = resident_bytes();
+    let arena = Arena::start(stall_options());
+    let admin = arena.admin();
+    // Ten queues with 1000 reads of 1 MiB each: 10 GB, were they all served.
+    let mut hosts: Vec<RawHost> = (1..=10).map(|qid| arena.io(&admin, qid, 1023)).collect();
+    let reads: Vec<u8> = (0..1000)
+        .flat_map(|cid| capsule(&read_of(2048).with_cid(cid), &[]))
+        .collect();
+    for host in &mut hosts {
+        assert!(host.send(&reads), "a queue holds that many");
+    }
+    arena.check_good_host();
+    let began = Instant::now();
+    for host in &mut hosts {
+        // The kernel's socket buffers held a part, and then the connection ended.
+        std::thread::sleep(STALL.mul_f32(1.6).saturating_sub(began.elapsed()));
+        assert!(host.drain() < 64 * MIB);
+    }
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let pool = arena.pool_bytes();
+    assert!(
+        pool <= 10 * 9 * MIB + 16 * MIB,
+        "the pool grew to {} MiB",
+        pool / MIB
+    );
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 300 * MIB, "resident memory grew by {} MiB", grown / MIB);
+    arena.finish();
+}
+
+#[test]
+fn a_host_that_sends_on_and_reads_nothing_is_ended() {
+    let arena = Arena::start(Options::default());
+    let admin = arena.admin();
+    let mut io = arena.io(&admin, 1, 31);
+    // Each is answered at once. When the socket is full, the answers count as commands that the host cannot have
+    // seen the end of: it has overrun its queue.
+    let flushes: Vec<u8> = (0..1000)
+        .flat_map(|cid| capsule(&Command::flush(1).with_cid(cid), &[]))
+        .collect();
+    let mut sent = 0;
+    while io.stream.write_all(&flushes).is_ok() {
+        sent += flushes.len();
+        assert!(
+            sent < 2048 * MIB,
+            "the target took {} MiB of commands",
+            sent / MIB
+        );
+    }
+    let grown = resident_bytes();
+    assert!(grown < 1024 * MIB, "resident memory is {} MiB", grown / MIB);
+    arena.finish();
+}
+
+#[test]
+fn writers_that_announce_and_send_nothing_hold_little_and_not_for_long() {
+    let arena = Arena::start(stall_options());
+    let admin = arena.admin();
+    let mut hosts: Vec<RawHost> = (1..=10).map(|qid| arena.io(&admin, qid, 1023)).collect();
+    let writes: Vec<u8> = (0..1000)
+        .flat_map(|cid| capsule(&write_of(2048).with_cid(cid), &[]))
+        .collect();
+    for host in &mut hosts {
+        assert!(host.send(&writes));
+    }
+    arena.check_good_host();
+    for host in &mut hosts {
+        // R2Ts for what the allowance lets through, and the end.
+        let r2ts = host.drain() / 24;
+        assert!((1..=8).contains(&r2ts), "{r2ts} R2Ts came");
+    }
+    let pool = arena.pool_bytes();
+    assert!(
+        pool <= 10 * 8 * MIB + 16 * MIB,
+        "the pool grew to {} MiB",
+        pool / MIB
+    );
+    arena.finish();
+}
+
+#[test]
+fn an_allowance_that_is_used_up_loses_no_command() {
+    let arena = Arena::start(Options {
+        held_bytes_max: 64 << 10,
+        ..Options::default()
+    });
+    let admin = arena.admin();
+    let mut io = arena.io(&admin, 1, 1023);
+    let reads: Vec<u8> = (0..500)
+        .flat_map(|cid| capsule(&read_of(if cid % 50 == 0 { 2048 } else { 40 }).with_cid(cid), &[]))
+        .collect();
+    assert!(io.send(&reads));
+    let mut seen = vec![false; 500];
+    for _ in 0..500 {
+        let pdu = io.pdu().expect("every command is answered");
+        assert_eq!(pdu[0], PduType::ControllerData as u8);
+        let cid = usize::from(u16::from_le_bytes([pdu[8], pdu[9]]));
+        assert_eq!(pdu.len() - 24, if cid % 50 == 0 { MIB } else { 40 * 512 });
+        assert!(!std::mem::replace(&mut seen[cid], true));
+    }
+    arena.finish();
+}
+
+#[test]
+fn a_write_that_is_broken_off_has_not_begun() {
+    let arena = Arena::start(Options::default());
+    let admin = arena.admin();
+    let mut random = Random::from_seed(7);
+    for round in 0..40 {
+        let mut io = arena.io(&admin, 1 + round, 15);
+        io.send_command(&write_of(64).with_cid(4), &[]);
+        let r2t = io.pdu().unwrap();
+        let data = Data {
+            cid: 4,
+            tag: u16::from_le_bytes([r2t[10], r2t[11]]),
+            offset: 0,
+            length: 64 * 512,
+            last: true,
+            success: false,
+        };
+        let pdu = host_data(data, 64 * 512);
+        let cut = random.between(1, pdu.len() as u64 - 1) as usize;
+        io.stream.write_all(&pdu[..cut]).unwrap();
+        drop(io);
+        let mut reader = arena.io(&admin, 60 + round, 15);
+        reader.send_command(&read_of(64).with_cid(1), &[]);
+        let read = reader.pdu().unwrap();
+        assert_eq!(read[0], PduType::ControllerData as u8);
+        assert!(read[24..].iter().all(|&byte| byte == 0), "round {round}");
+    }
+    arena.finish();
+}

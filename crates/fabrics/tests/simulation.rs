@@ -1,0 +1,370 @@
+//! Target and initiator on simulated hosts: random requests against a model while the network is cut, either process
+//! is paused or killed, and connections are lost. The device connects again by itself each time. A read gives the last
+//! acknowledged write of each block, or a write whose outcome is unknown (it was in flight when its connection or its
+//! process ended), and nothing else, ever. Equal seeds give equal traces.
+//!
+//! No transport can promise that a write of unknown outcome is dead once its host has connected again (the layer
+//! above does that with sessions); the delays here are short beside a reconnect, so none is seen to come late.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bdev::file::{FileDevice, FileOptions};
+use bdev::{BlockDevice, Channel, ChannelExt, IoError};
+use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
+use fabrics::target::{Options, Subsystem, serve};
+use foundation::{ByteCount, Lba, Random};
+use reactor::sim::{Host, Simulation};
+use reactor::{BufferPool, spawn, time};
+use support::{options, read, target};
+
+const BLOCK_BYTES: u32 = 512;
+const LANES: u64 = 6;
+const LANE_BLOCKS: u64 = 16;
+const REQUESTS: u64 = 40;
+const DISK: &str = "/disk";
+const PORT: u16 = 4420;
+
+/// What each block may hold: stamps. 0 is "never written".
+struct Model {
+    /// The acknowledged stamp first, then those of unknown outcome.
+    blocks: RefCell<Vec<Vec<u64>>>,
+    next_stamp: Cell<u64>,
+    /// Requests still to do, by lane.
+    left: RefCell<Vec<u64>>,
+    unknown: Cell<u64>,
+}
+
+impl Model {
+    fn new() -> Rc<Self> {
+        Rc::new(Self {
+            blocks: RefCell::new(vec![vec![0]; (LANES * LANE_BLOCKS) as usize]),
+            next_stamp: Cell::new(1),
+            left: RefCell::new(vec![REQUESTS; LANES as usize]),
+            unknown: Cell::new(0),
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.left.borrow().iter().all(|&left| left == 0)
+    }
+
+    /// A write begins: from now on each of its blocks may hold its stamp.
+    fn begin(&self, lba: u64, blocks: u64) -> u64 {
+        let stamp = self.next_stamp.get();
+        self.next_stamp.set(stamp + 1);
+        for block in lba..lba + blocks {
+            self.blocks.borrow_mut()[block as usize].push(stamp);
+        }
+        stamp
+    }
+
+    fn acknowledged(&self, lba: u64, blocks: u64, stamp: u64) {
+        for block in lba..lba + blocks {
+            self.blocks.borrow_mut()[block as usize] = vec![stamp];
+        }
+    }
+
+    /// What was read is what the block holds.
+    fn check(&self, lba: u64, bytes: &[u8], seed: u64) {
+        for (block, bytes) in (lba..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+            let stamp = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+            assert!(
+                bytes.chunks(8).all(|part| part == stamp.to_le_bytes()),
+                "seed {seed}: block {block} is torn"
+            );
+            let mut blocks = self.blocks.borrow_mut();
+            let possible = &mut blocks[block as usize];
+            assert!(
+                possible.contains(&stamp),
+                "seed {seed}: block {block} holds {stamp}, possible are {possible:?}"
+            );
+            *possible = vec![stamp];
+        }
+    }
+}
+
+fn stamped(blocks: u64, stamp: u64) -> reactor::Buffer {
+    let mut buffer = BufferPool::current()
+        .try_allocate((blocks * u64::from(BLOCK_BYTES)) as usize)
+        .unwrap();
+    for part in buffer.chunks_mut(8) {
+        part.copy_from_slice(&stamp.to_le_bytes());
+    }
+    buffer.freeze()
+}
+
+async fn lane(channel: Rc<dyn Channel>, model: Rc<Model>, lane: u64, seed: u64) {
+    // The stamp makes a restarted process go on elsewhere in the random numbers.
+    let mut random = Random::from_seed(seed ^ (lane << 32) ^ (model.next_stamp.get() << 40));
+    let first = lane * LANE_BLOCKS;
+    while model.left.borrow()[lane as usize] > 0 {
+        let blocks = random.between(1, 8);
+        let lba = first + random.below(LANE_BLOCKS - blocks + 1);
+        if random.chance(1, 2) {
+            let stamp = model.begin(lba, blocks);
+            match channel.write(Lba(lba), stamped(blocks, stamp)).await {
+                Ok(()) => model.acknowledged(lba, blocks, stamp),
+                Err(IoError::Unavailable | IoError::Aborted) => {
+                    model.unknown.set(model.unknown.get() + 1);
+                    time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => panic!("seed {seed}: a write failed: {error}"),
+            }
+        } else {
+            let length = (blocks * u64::from(BLOCK_BYTES)) as usize;
+            let buffer = BufferPool::current().try_allocate(length).unwrap();
+            let (result, buffer) = channel.read(Lba(lba), buffer).await;
+            match result {
+                Ok(()) => model.check(lba, &buffer, seed),
+                Err(IoError::Unavailable | IoError::Aborted) => {}
+                Err(error) => panic!("seed {seed}: a read failed: {error}"),
+            }
+        }
+        model.left.borrow_mut()[lane as usize] -= 1;
+        time::sleep(Duration::from_micros(random.below(20_000))).await;
+    }
+}
+
+struct World {
+    simulation: Simulation,
+    seed: u64,
+    target: Host,
+    host: Host,
+    model: Rc<Model>,
+    /// The running target's subsystem, to end its connections by.
+    subsystem: Rc<RefCell<Option<Arc<Subsystem>>>>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let simulation = Simulation::new(seed);
+        let (target, host) = (simulation.add_host("target"), simulation.add_host("host"));
+        let disk = simulation.disk(target, Path::new(DISK));
+        disk.set_latency(Duration::from_micros(10), Duration::from_millis(1 + seed % 4));
+        let world = Self {
+            simulation,
+            seed,
+            target,
+            host,
+            model: Model::new(),
+            subsystem: Rc::default(),
+        };
+        world.start_target();
+        world.start_host();
+        world
+    }
+
+    fn start_target(&self) {
+        let (place, address) = (
+            self.subsystem.clone(),
+            SocketAddr::new(self.target.address(), PORT),
+        );
+        self.simulation.start(self.target, move || async move {
+            let size = ByteCount(LANES * LANE_BLOCKS * u64::from(BLOCK_BYTES));
+            let file = FileOptions {
+                create: Some(size),
+                block_bytes: BLOCK_BYTES,
+                direct: true,
+            };
+            let device = FileDevice::open(Path::new(DISK), file).unwrap();
+            let (target, subsystem) = target(Arc::new(device));
+            *place.borrow_mut() = Some(subsystem);
+            let _server = serve(target, address, Options::default()).unwrap();
+            std::future::pending::<()>().await;
+        });
+    }
+
+    fn start_host(&self) {
+        let (model, seed) = (self.model.clone(), self.seed);
+        let connect = ConnectOptions {
+            // In-capsule and R2T, with and without digests.
+            data_digest: seed % 2 == 0,
+            header_digest: seed % 3 == 0,
+            keep_alive: Duration::from_millis(800),
+            limit: Duration::from_millis(400),
+            ..options(SocketAddr::new(self.target.address(), PORT))
+        };
+        self.simulation.start(self.host, move || async move {
+            let options = RemoteOptions {
+                connect,
+                nsid: 1,
+                wait_limit: Duration::from_secs(60),
+            };
+            let device = loop {
+                match RemoteDevice::connect(options.clone()).await {
+                    Ok(device) => break device,
+                    Err(_) => time::sleep(Duration::from_millis(50)).await,
+                }
+            };
+            let channel = device.open_channel().unwrap();
+            for number in 0..LANES {
+                drop(spawn(lane(channel.clone(), model.clone(), number, seed)));
+            }
+            std::future::pending::<()>().await;
+        });
+    }
+
+    fn run_for_ms(&self, random: &mut Random, most: u64) {
+        self.simulation
+            .run_for(Duration::from_millis(random.between(1, most)));
+    }
+
+    /// Something goes wrong, for a while.
+    fn fault(&self, random: &mut Random) {
+        let Self {
+            simulation,
+            target,
+            host,
+            ..
+        } = self;
+        match random.below(6) {
+            0 => {
+                let both = random.chance(1, 2);
+                let (from, to) = if random.chance(1, 2) {
+                    (*target, *host)
+                } else {
+                    (*host, *target)
+                };
+                simulation.partition(from, to);
+                if both {
+                    simulation.partition(to, from);
+                }
+                self.run_for_ms(random, 3000);
+                simulation.heal(from, to);
+                if both {
+                    simulation.heal(to, from);
+                }
+            }
+            1 => {
+                let paused = if random.chance(1, 2) { *target } else { *host };
+                simulation.pause(paused);
+                self.run_for_ms(random, 3000);
+                simulation.resume(paused);
+            }
+            2 => {
+                simulation.stop(*target);
+                self.run_for_ms(random, 1000);
+                self.start_target();
+            }
+            3 => {
+                simulation.stop(*host);
+                self.run_for_ms(random, 500);
+                self.start_host();
+            }
+            _ => {
+                let subsystem = self.subsystem.borrow().clone();
+                if let Some(subsystem) = subsystem {
+                    simulation.start(*target, move || async move { subsystem.disconnect_hosts() });
+                }
+                self.run_for_ms(random, 50);
+            }
+        }
+    }
+}
+
+/// Runs one seed to its end; the trace, how many faults there were, and how many writes of unknown outcome.
+fn simulate(seed: u64) -> (u64, u64, u64) {
+    let world = World::new(seed);
+    let mut random = Random::from_seed(seed.wrapping_mul(77));
+    let mut faults = 0;
+    while !world.model.is_done() && faults < 30 {
+        world.run_for_ms(&mut random, 200);
+        world.fault(&mut random);
+        faults += 1;
+    }
+    let mut waited = 0;
+    while !world.model.is_done() {
+        world.simulation.run_for(Duration::from_millis(100));
+        waited += 1;
+        let left = world.model.left.borrow().clone();
+        assert!(
+            waited < 600,
+            "seed {seed}: a minute after the last fault, {left:?} requests are left"
+        );
+    }
+    (world.simulation.trace(), faults, world.model.unknown.get())
+}
+
+#[test]
+fn a_remote_device_survives_what_happens_to_it() {
+    let seeds: Vec<u64> = match std::env::var("REDHARE_SEED") {
+        Ok(seed) => vec![seed.parse().expect("REDHARE_SEED is a number")],
+        Err(_) => {
+            let count = std::env::var("REDHARE_SEEDS")
+                .map_or(60, |count| count.parse().expect("REDHARE_SEEDS is a number"));
+            (0..count).collect()
+        }
+    };
+    let (mut faults, mut unknown) = (0, 0);
+    for &seed in &seeds {
+        let (_, of_faults, of_unknown) = simulate(seed);
+        faults += of_faults;
+        unknown += of_unknown;
+    }
+    if seeds.len() >= 60 {
+        // Otherwise this proves nothing.
+        assert!(
+            faults > 300 && unknown > 100,
+            "{faults} faults, {unknown} writes of unknown outcome"
+        );
+    }
+}
+
+#[test]
+fn requests_in_flight_end_with_the_association() {
+    let world = World::new(2);
+    world.simulation.run_for(Duration::from_millis(20));
+    // Every lane waits for an answer that never comes, so nobody submits anything that would notice.
+    world.simulation.partition(world.host, world.target);
+    world.simulation.partition(world.target, world.host);
+    world.simulation.run_for(Duration::from_secs(5));
+    assert!(
+        world.model.unknown.get() > 0,
+        "writes have ended, their outcome unknown"
+    );
+}
+
+#[test]
+fn one_seed_one_trace() {
+    assert_eq!(simulate(5), simulate(5));
+    assert_ne!(simulate(5).0, simulate(6).0);
+}
+
+#[test]
+fn what_was_written_survives_a_restarted_target() {
+    let world = World::new(1);
+    while !world.model.is_done() {
+        world.simulation.run_for(Duration::from_millis(100));
+    }
+    assert_eq!(world.model.unknown.get(), 0, "without faults, nothing is unknown");
+    world.simulation.stop(world.target);
+    world.start_target();
+    world.simulation.stop(world.host);
+    let (model, checked) = (world.model.clone(), Rc::new(Cell::new(false)));
+    let (flag, address) = (checked.clone(), SocketAddr::new(world.target.address(), PORT));
+    world.simulation.start(world.host, move || async move {
+        let options = RemoteOptions {
+            connect: options(address),
+            nsid: 1,
+            wait_limit: Duration::from_secs(5),
+        };
+        let device = loop {
+            match RemoteDevice::connect(options.clone()).await {
+                Ok(device) => break device,
+                Err(_) => time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        let channel = device.open_channel().unwrap();
+        model.check(0, &read(&*channel, 0, LANES * LANE_BLOCKS).await, 1);
+        flag.set(true);
+    });
+    world.simulation.run_for(Duration::from_secs(5));
+    assert!(checked.get());
+}
