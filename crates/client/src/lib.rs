@@ -5,6 +5,10 @@
 //! [`NodeDirectory`] and hands them in. Nothing here knows FUSE or Python.
 
 mod connection;
+mod leases;
 mod links;
+mod session;
 
+pub use leases::MasterLeases;
 pub use links::{LinkOptions, NodeDirectory, NodeLinks, node_subsystem};
+pub use session::{Session, SessionError};

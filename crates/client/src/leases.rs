@@ -1,0 +1,235 @@
+//! PackFS's leases, kept by the masters.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use packfs::ReaderFloor;
+use packfs::lease::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease};
+use proto::client::ClientError;
+use proto::v1;
+use reactor::time;
+
+use crate::session::{Session, random};
+
+/// How long a writer's lease is asked for.
+const WRITER_TERM: Duration = Duration::from_secs(30);
+/// What the asker uses of a term: clocks' rates differ by up to 1 %.
+const USABLE_PERCENT: u32 = 99;
+
+/// Leases on a session's volume. For one process: what it holds is known here.
+pub struct MasterLeases {
+    session: Arc<Session>,
+    /// Shown to others.
+    holder: String,
+    /// Proves to the masters that it is the same writer who renews.
+    writer: [u8; 16],
+    readers: RefCell<BTreeMap<u64, [u8; 16]>>,
+    next_reader: Cell<u64>,
+}
+
+impl MasterLeases {
+    /// Leases for this process, which others see as `holder`.
+    pub fn new(session: Arc<Session>, holder: &str) -> std::io::Result<Self> {
+        Ok(Self {
+            session,
+            holder: holder.to_owned(),
+            writer: random()?,
+            readers: RefCell::default(),
+            next_reader: Cell::new(1),
+        })
+    }
+
+    fn volume(&self) -> u32 {
+        self.session.number().0
+    }
+
+    /// Who is in the way, if somebody is.
+    async fn refusal(&self, error: ClientError) -> LeaseError {
+        let request = v1::ShowLeasesRequest {
+            volume: self.volume(),
+        };
+        let shown = self
+            .session
+            .call(move |client| async move { client.show_leases(request).await })
+            .await;
+        match shown {
+            Some(Ok(v1::ShowLeasesResponse {
+                writer: Some(writer), ..
+            })) if writer.remaining_ms > 0 => LeaseError::Held {
+                holder: writer.holder,
+                remaining: Duration::from_millis(writer.remaining_ms),
+            },
+            _ => LeaseError::Unreachable {
+                why: error.to_string(),
+            },
+        }
+    }
+
+    async fn hold(&self, id: u64, session: [u8; 16], generation: u64) -> Result<ReaderLease, LeaseError> {
+        let asked = time::now();
+        let request = v1::HoldReaderRequest {
+            volume: self.volume(),
+            session: session.to_vec(),
+            holder: self.holder.clone(),
+            generation,
+        };
+        match self
+            .session
+            .call(move |client| async move { client.hold_reader(request).await })
+            .await
+        {
+            Some(Ok(held)) => Ok(ReaderLease {
+                id,
+                until: asked + usable(held.term_ms),
+            }),
+            Some(Err(error)) => Err(unreachable(&error)),
+            None => Err(ended_session()),
+        }
+    }
+}
+
+fn usable(term_ms: u64) -> Duration {
+    Duration::from_millis(term_ms) / 100 * USABLE_PERCENT
+}
+
+fn unreachable(error: &ClientError) -> LeaseError {
+    LeaseError::Unreachable {
+        why: error.to_string(),
+    }
+}
+
+fn ended_session() -> LeaseError {
+    LeaseError::Unreachable {
+        why: "the cluster session has ended".to_owned(),
+    }
+}
+
+impl LeaseSource for MasterLeases {
+    fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+        Box::pin(async move {
+            let asked = time::now();
+            let request = v1::AcquireWriterRequest {
+                volume: self.volume(),
+                holder: holder.to_owned(),
+                term_ms: WRITER_TERM.as_millis() as u64,
+                session: self.writer.to_vec(),
+            };
+            match self
+                .session
+                .call(move |client| async move { client.acquire_writer(request).await })
+                .await
+            {
+                Some(Ok(lease)) => Ok(WriterLease {
+                    token: lease.token,
+                    until: asked + usable(lease.term_ms),
+                }),
+                Some(Err(error)) => Err(self.refusal(error).await),
+                None => Err(ended_session()),
+            }
+        })
+    }
+
+    fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
+        Box::pin(async move {
+            let asked = time::now();
+            let (volume, session) = (self.volume(), self.writer.to_vec());
+            let request = v1::RenewWriterRequest {
+                volume,
+                token,
+                session,
+            };
+            match self
+                .session
+                .call(move |client| async move { client.renew_writer(request).await })
+                .await
+            {
+                Some(Ok(lease)) => Ok(WriterLease {
+                    token,
+                    until: asked + usable(lease.term_ms),
+                }),
+                Some(Err(ClientError::Refused { .. })) => Err(LeaseError::Ended),
+                Some(Err(error)) => Err(unreachable(&error)),
+                None => Err(ended_session()),
+            }
+        })
+    }
+
+    fn release_writer(&self, token: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(async move {
+            let (volume, session) = (self.volume(), self.writer.to_vec());
+            let request = v1::ReleaseWriterRequest {
+                volume,
+                token,
+                session,
+            };
+            match self
+                .session
+                .call(move |client| async move { client.release_writer(request).await })
+                .await
+            {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(ClientError::Refused { .. })) => Err(LeaseError::Ended),
+                Some(Err(error)) => Err(unreachable(&error)),
+                None => Err(ended_session()),
+            }
+        })
+    }
+
+    fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+        Box::pin(async move {
+            let session = random().map_err(|error| LeaseError::Unreachable {
+                why: error.to_string(),
+            })?;
+            let id = self.next_reader.get();
+            self.next_reader.set(id + 1);
+            let lease = self.hold(id, session, generation).await?;
+            self.readers.borrow_mut().insert(id, session);
+            Ok(lease)
+        })
+    }
+
+    fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+        Box::pin(async move {
+            let session = self.readers.borrow().get(&id).copied().ok_or(LeaseError::Ended)?;
+            self.hold(id, session, generation).await
+        })
+    }
+
+    fn release_reader(&self, id: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(async move {
+            let session = self.readers.borrow_mut().remove(&id).ok_or(LeaseError::Ended)?;
+            let request = v1::ReleaseReaderRequest {
+                volume: self.volume(),
+                session: session.to_vec(),
+            };
+            match self
+                .session
+                .call(move |client| async move { client.release_reader(request).await })
+                .await
+            {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(error)) => Err(unreachable(&error)),
+                None => Err(ended_session()),
+            }
+        })
+    }
+
+    fn reader_floor(&self, _token: u64) -> LeaseFuture<'_, ReaderFloor> {
+        Box::pin(async move {
+            let request = v1::ShowLeasesRequest {
+                volume: self.volume(),
+            };
+            match self
+                .session
+                .call(move |client| async move { client.show_leases(request).await })
+                .await
+            {
+                Some(Ok(shown)) => Ok(ReaderFloor(shown.oldest_generation)),
+                Some(Err(error)) => Err(unreachable(&error)),
+                None => Err(ended_session()),
+            }
+        })
+    }
+}

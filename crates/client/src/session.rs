@@ -1,0 +1,298 @@
+//! A session with a cluster about one volume: its map, its nodes, its leases.
+//!
+//! Calls to the masters run on a thread of their own with its own event loop; a task of a reactor waits for their
+//! answers through a mailbox. They are rare: one map when a volume is opened, and another when a node refuses.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foundation::Epoch;
+use proto::client::{Client, ClientError};
+use proto::v1;
+use protocols::nvme::Nqn;
+use reactor::mailbox::mailbox;
+use volume::client::{ClientOptions, MapSource, Sessions, VolumeDevice, VolumeMap};
+use volume::{
+    ChunkConfig, ChunkIndex, ChunkMap, Geometry, HostId, Incarnation, Membership, NodeId, VolumeNumber,
+};
+
+use crate::links::{LinkOptions, NodeDirectory, NodeLinks};
+
+/// Chunks asked for in one part of a map.
+const MAP_PART: u32 = 4096;
+
+/// Why a session could not be begun.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The masters.
+    #[error(transparent)]
+    Masters(#[from] ClientError),
+    /// The volume is not ready.
+    #[error("volume {name} is not ready yet: wait until \"redhare volume show {name}\" says ready")]
+    NotReady {
+        /// Its name.
+        name: String,
+    },
+    /// The masters' answer makes no sense here.
+    #[error("the masters' map of volume {name} cannot be used: {why}")]
+    Map {
+        /// The volume.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The system.
+    #[error("cannot begin a session: {0}")]
+    System(#[from] std::io::Error),
+}
+
+#[derive(Debug)]
+struct State {
+    map: Arc<VolumeMap>,
+    nodes: BTreeMap<NodeId, SocketAddr>,
+}
+
+/// See the module. Shared by all cores.
+#[derive(Debug)]
+pub struct Session {
+    name: String,
+    number: VolumeNumber,
+    client: Client,
+    runtime: tokio::runtime::Handle,
+    /// Ends the thread of the event loop.
+    _stop: tokio::sync::oneshot::Sender<()>,
+    state: Mutex<State>,
+    version: AtomicU64,
+    sessions: Sessions,
+    host_id: HostId,
+}
+
+/// Random bytes from the system.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Session {
+    /// Begins a session about a volume. Blocks until a master has answered.
+    ///
+    /// # Errors
+    /// See [`SessionError`].
+    pub fn connect(masters: &str, volume: &str) -> Result<Arc<Self>, SessionError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (client, shown) = runtime.block_on(async {
+            let client = Client::connect(masters).await?;
+            let request = v1::ShowVolumeRequest {
+                name: volume.to_owned(),
+            };
+            let shown = client.show_volume(request).await?;
+            Ok::<_, ClientError>((client, shown))
+        })?;
+        let described = shown.volume.unwrap_or_default();
+        if described.state() != v1::VolumeState::Ready {
+            return Err(SessionError::NotReady {
+                name: volume.to_owned(),
+            });
+        }
+        let number = described.number;
+        let part = runtime.block_on(read_map(&client, number))?;
+        let state = state_of(&part).map_err(|why| SessionError::Map {
+            name: volume.to_owned(),
+            why,
+        })?;
+        let host_id = HostId(u64::from_le_bytes(random()?));
+        std::thread::Builder::new()
+            .name("cluster-session".to_owned())
+            .spawn(move || {
+                // Ends when the session is dropped.
+                let _ = runtime.block_on(stopped);
+            })?;
+        Ok(Arc::new(Self {
+            name: volume.to_owned(),
+            number: VolumeNumber(number),
+            client,
+            runtime: handle,
+            _stop: stop,
+            state: Mutex::new(state),
+            version: AtomicU64::new(1),
+            sessions: Sessions::starting_at(1),
+            host_id,
+        }))
+    }
+
+    /// The volume's number.
+    pub fn number(&self) -> VolumeNumber {
+        self.number
+    }
+
+    /// The volume as a block device of native speed: each request goes to a copy in one hop.
+    pub fn device(self: &Arc<Self>) -> VolumeDevice {
+        let session = self.clone();
+        let open_peers = Arc::new(move || {
+            let name = format!("nqn.2026-11.io.redhare:client:{:016x}", session.host_id.0);
+            let host: Nqn = name.parse().expect("client names are well-formed");
+            let options = LinkOptions {
+                queues: 2,
+                ..LinkOptions::new(host, session.host_id)
+            };
+            let directory: Arc<dyn NodeDirectory> = session.clone();
+            NodeLinks::new(options, session.sessions.clone(), directory) as Rc<dyn volume::client::Peers>
+        });
+        let source: Arc<dyn MapSource> = Arc::new(Maps(self.clone()));
+        VolumeDevice::new(
+            self.number,
+            source,
+            self.sessions.clone(),
+            open_peers,
+            ClientOptions::default(),
+        )
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call on the session's thread; a task of any reactor may wait for it. `None` if the session ended.
+    pub(crate) async fn call<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        call: impl FnOnce(Client) -> F,
+    ) -> Option<T> {
+        let (sender, mut answer) = mailbox(1);
+        let work = call(self.client.clone());
+        self.runtime.spawn(async move {
+            // Nobody waits any more if this fails.
+            let _ = sender.try_send(work.await);
+        });
+        answer.recv().await
+    }
+
+    async fn refresh(&self) {
+        let number = self.number.0;
+        let answer = self
+            .call(move |client| async move { read_map(&client, number).await })
+            .await;
+        match answer {
+            Some(Ok(part)) => match state_of(&part) {
+                Ok(fresh) => {
+                    *self.state() = fresh;
+                    self.version.fetch_add(1, Ordering::Release);
+                }
+                Err(why) => tracing::warn!(volume = self.name, why, "the masters' map cannot be used"),
+            },
+            Some(Err(error)) => tracing::warn!(volume = self.name, %error, "no newer map"),
+            None => {}
+        }
+    }
+}
+
+impl NodeDirectory for Session {
+    fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.state().nodes.get(&node).copied()
+    }
+}
+
+struct Maps(Arc<Session>);
+
+impl MapSource for Maps {
+    fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
+    }
+
+    fn current(&self) -> Arc<VolumeMap> {
+        self.0.state().map.clone()
+    }
+
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        let session = self.0.clone();
+        Box::pin(async move { session.refresh().await })
+    }
+}
+
+/// All parts of a map; nodes and volume as of the last part.
+async fn read_map(client: &Client, volume: u32) -> Result<v1::GetMapResponse, ClientError> {
+    let mut whole = v1::GetMapResponse::default();
+    loop {
+        let first_chunk = whole.chunks.len() as u32;
+        let part = client
+            .map(v1::GetMapRequest {
+                volume,
+                first_chunk,
+                limit: MAP_PART,
+            })
+            .await?;
+        let last = part.chunks.len() < MAP_PART as usize;
+        whole.chunks.extend(part.chunks);
+        whole.volume = part.volume;
+        whole.nodes.extend(part.nodes);
+        if last {
+            return Ok(whole);
+        }
+    }
+}
+
+fn node_id(bytes: &[u8]) -> Option<NodeId> {
+    Some(NodeId(u128::from_be_bytes(bytes.try_into().ok()?)))
+}
+
+fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
+    let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
+    let described = described.ok_or("it has no geometry")?;
+    let block = u64::from(described.block_bytes.max(1));
+    let blocks =
+        |bytes: u64| u32::try_from(bytes / block).map_err(|_| "a size in it is too large".to_owned());
+    let small = |count: u32| u8::try_from(count).map_err(|_| "a count in it is too large".to_owned());
+    let geometry = Geometry {
+        block_bytes: described.block_bytes,
+        metadata_bytes: described.metadata_bytes,
+        stripe_unit_blocks: blocks(described.stripe_unit_bytes)?,
+        chunk_blocks: blocks(described.chunk_bytes)?,
+        region_blocks: blocks(described.region_bytes)?,
+        copies: small(described.copies)?,
+        minimum: small(described.minimum)?,
+        group_chunks: described.group_chunks.clone(),
+    };
+    geometry.validate().map_err(|error| error.to_string())?;
+    let mut chunks = ChunkMap::new(usize::try_from(geometry.chunks()).unwrap_or(usize::MAX));
+    for chunk in map.chunks.iter().filter(|chunk| chunk.epoch > 0) {
+        let mut members: Vec<Membership> = chunk
+            .copies
+            .iter()
+            .filter(|copy| copy.incarnation != 0)
+            .filter_map(|copy| {
+                Some(Membership {
+                    node: node_id(&copy.node)?,
+                    incarnation: Incarnation(copy.incarnation),
+                })
+            })
+            .collect();
+        members.sort_unstable();
+        let write_node = node_id(&chunk.write_node).ok_or("a write node in it has no name")?;
+        let config = ChunkConfig {
+            epoch: Epoch(chunk.epoch),
+            write_node,
+            members,
+        };
+        chunks
+            .update(ChunkIndex(chunk.index), config)
+            .map_err(|error| error.to_string())?;
+    }
+    let nodes = map
+        .nodes
+        .iter()
+        .filter_map(|node| Some((node_id(&node.node)?, node.peer_address.parse().ok()?)));
+    Ok(State {
+        map: Arc::new(VolumeMap { geometry, chunks }),
+        nodes: nodes.collect(),
+    })
+}
