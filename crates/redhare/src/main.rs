@@ -34,6 +34,7 @@ enum Command {
     Master(commands::master::MasterArguments),
     Volume(commands::volume::VolumeArguments),
     Status(commands::cluster::StatusArguments),
+    Fs(commands::fs::FsArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  redhare completion bash > /etc/bash_completion.d/redhare")]
     Completion {
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
+        Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {
             clap_complete::generate(
                 shell,
