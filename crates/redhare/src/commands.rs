@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod doctor;
+pub(crate) mod fs;
 pub(crate) mod master;
 pub(crate) mod node;
 pub(crate) mod signals;

@@ -36,6 +36,7 @@ enum Command {
     Node(commands::node::NodeArguments),
     Volume(commands::volume::VolumeArguments),
     Status(commands::cluster::StatusArguments),
+    Fs(commands::fs::FsArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  redhare completion bash > /etc/bash_completion.d/redhare")]
     Completion {
@@ -57,6 +58,7 @@ fn main() -> std::process::ExitCode {
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
+        Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {
             clap_complete::generate(
                 shell,

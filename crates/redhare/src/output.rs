@@ -16,6 +16,11 @@ impl Failure {
             message: message.to_string(),
         }
     }
+
+    /// A failure that was printed as a result already: only the exit status is left to give.
+    pub(crate) fn reported() -> Self {
+        Self::new("")
+    }
 }
 
 /// Where results go.
@@ -27,6 +32,11 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
         Self { json }
+    }
+
+    /// Whether results are for machines.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
     }
 
     /// Prints `value` as JSON, or the text that `people` makes.
@@ -41,6 +51,9 @@ impl Output {
 
     /// Reports a failure and gives the exit status for it.
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
+        if failure.message.is_empty() {
+            return ExitCode::FAILURE;
+        }
         if self.json {
             println!("{}", serde_json::json!({ "error": failure.message }));
         } else {

@@ -42,6 +42,14 @@ impl ClusterArguments {
     }
 }
 
+/// The masters that REDHARE_CLUSTER names, or those of the local cluster.
+pub(crate) fn named_or_local() -> Result<String, Failure> {
+    let cluster = std::env::var("REDHARE_CLUSTER")
+        .ok()
+        .filter(|addresses| !addresses.is_empty());
+    ClusterArguments { cluster }.addresses()
+}
+
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,0 +1,56 @@
+//! `redhare fs`: PackFS, the file system for many small files, from the command line.
+
+mod export;
+mod feed;
+mod format;
+mod import;
+mod list;
+mod local;
+mod medium;
+mod progress;
+mod verify;
+mod view;
+
+use clap::{Args, Subcommand};
+
+use crate::output::{Failure, Output};
+
+/// Format, fill, list, read, verify and measure PackFS volumes
+#[derive(Args)]
+#[command(
+    after_help = "VOLUME is the name of a cluster's volume, or file:PATH for a local file or block device. A path \
+inside a volume follows a colon: data:train/cats, file:/dev/nvme0n1:train.\n\nExample:\n  \
+redhare fs format file:images.packfs --size 64GiB\n  redhare fs import ./images file:images.packfs\n  \
+redhare fs compare file:images.packfs ./images"
+)]
+pub(crate) struct FsArguments {
+    #[command(subcommand)]
+    command: Fs,
+}
+
+#[derive(Subcommand)]
+enum Fs {
+    Format(format::FormatArguments),
+    Import(import::ImportArguments),
+    Ls(list::LsArguments),
+    Stat(list::StatArguments),
+    Cat(list::CatArguments),
+    Export(export::ExportArguments),
+    Verify(verify::VerifyArguments),
+}
+
+pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure> {
+    match arguments.command {
+        Fs::Format(arguments) => on_reactor(format::run(&arguments, output)),
+        Fs::Import(arguments) => on_reactor(import::run(&arguments, output)),
+        Fs::Ls(arguments) => on_reactor(list::ls(&arguments, output)),
+        Fs::Stat(arguments) => on_reactor(list::stat(&arguments, output)),
+        Fs::Cat(arguments) => on_reactor(list::cat(&arguments)),
+        Fs::Export(arguments) => on_reactor(export::run(&arguments, output)),
+        Fs::Verify(arguments) => on_reactor(verify::run(&arguments, output)),
+    }
+}
+
+fn on_reactor(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    reactor::run(&reactor::Config::default(), work).map_err(Failure::new)?
+}

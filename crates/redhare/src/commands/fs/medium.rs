@@ -1,0 +1,289 @@
+//! Where a file system is: a local file or block device, or a cluster's volume.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bdev::file::{FileDevice, FileOptions};
+use bdev::{BlockDevice, Channel};
+use client::{MasterLeases, Session};
+use foundation::ByteCount;
+use packfs::lease::LeaseSource;
+use packfs::lease::memory::LocalLeases;
+use volume::client::VolumeChannel;
+
+use packfs::{CopySelector, Medium, Reader, ReaderOptions};
+
+use crate::output::Failure;
+
+/// A lease is renewed this often; the shortest term is 30 s.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// What a volume is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Read committed generations.
+    Read,
+    /// Be the one writer.
+    Write,
+    /// Make a file system; a local file that is missing is made with this size.
+    Format {
+        /// The size for a new local file.
+        size: Option<ByteCount>,
+    },
+}
+
+/// A volume that can be used.
+pub(super) struct Opened {
+    /// The way to its blocks.
+    pub(super) channel: Rc<dyn Channel>,
+    /// Who may write and what readers hold.
+    pub(super) leases: Rc<dyn LeaseSource>,
+    /// Chooses another copy after damage, where there are copies.
+    pub(super) copies: Option<Rc<dyn CopySelector>>,
+    /// Holds the device, and with it the lock on a file.
+    _device: Option<Box<dyn BlockDevice>>,
+}
+
+impl Opened {
+    /// The volume as PackFS uses it.
+    pub(super) fn medium(&self) -> Medium {
+        let medium = Medium::new(self.channel.clone());
+        match &self.copies {
+            Some(copies) => medium.with_copies(copies.clone()),
+            None => medium,
+        }
+    }
+
+    /// A reader of the newest generation, whose lease is renewed for as long as the reactor runs.
+    pub(super) async fn reader(&self, volume: &Volume, options: &ReaderOptions) -> Result<Reader, Failure> {
+        let opened = Reader::open(self.medium(), self.leases.clone(), options).await;
+        let reader = opened.map_err(|error| volume.failure(error))?;
+        let renewed = reader.clone();
+        drop(reactor::spawn(async move {
+            loop {
+                reactor::time::sleep(RENEW_EVERY).await;
+                if let Err(error) = renewed.renew().await {
+                    tracing::warn!(%error, "the reader's lease could not be renewed");
+                }
+            }
+        }));
+        Ok(reader)
+    }
+}
+
+/// A volume as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Volume {
+    /// A local file or block device.
+    File(PathBuf),
+    /// A cluster's volume.
+    Named(String),
+}
+
+impl std::fmt::Display for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Volume::File(path) => write!(f, "file:{}", path.display()),
+            Volume::Named(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+impl Volume {
+    /// A failure that names the volume.
+    pub(super) fn failure(&self, error: impl std::fmt::Display) -> Failure {
+        Failure::new(format!("{self}: {error}"))
+    }
+
+    /// Reads `file:PATH` or a name; the whole text is the volume.
+    pub(super) fn parse(text: &OsStr) -> Result<Self, Failure> {
+        let bytes = text.as_bytes();
+        if let Some(path) = bytes.strip_prefix(b"file:") {
+            if path.is_empty() {
+                return Err(Failure::new("file: names no file; write file:PATH"));
+            }
+            return Ok(Volume::File(PathBuf::from(OsString::from_vec(path.to_vec()))));
+        }
+        match text.to_str() {
+            Some(name) if !name.is_empty() => Ok(Volume::Named(name.to_owned())),
+            _ => Err(Failure::new(format!(
+                "\"{}\" is not a volume's name; write a name, or file:PATH for a local file or block device",
+                text.display()
+            ))),
+        }
+    }
+}
+
+/// A volume and a path inside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Location {
+    /// The volume.
+    pub(super) volume: Volume,
+    /// Path from the root; empty for the root.
+    pub(super) path: Vec<u8>,
+}
+
+impl Location {
+    /// Reads `VOLUME` or `VOLUME:PATH`. A local file whose own name has a colon is taken whole if it exists.
+    pub(super) fn parse(text: &OsStr) -> Result<Self, Failure> {
+        let bytes = text.as_bytes();
+        let name_from = if bytes.starts_with(b"file:") { 5 } else { 0 };
+        let exists = name_from > 0 && Path::new(OsStr::from_bytes(&bytes[name_from..])).exists();
+        let colon = bytes[name_from..].iter().rposition(|&byte| byte == b':');
+        let (volume, path) = match colon {
+            Some(colon) if !exists => (
+                &bytes[..name_from + colon],
+                bytes[name_from + colon + 1..].to_vec(),
+            ),
+            _ => (bytes, Vec::new()),
+        };
+        let volume = Volume::parse(OsStr::from_bytes(volume))?;
+        Ok(Self { volume, path })
+    }
+}
+
+/// Opens a volume. Must be called on a reactor.
+///
+/// # Errors
+/// What is missing or in the way, and what to do about it.
+pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure> {
+    match volume {
+        Volume::File(path) => open_file(volume, path, role),
+        Volume::Named(name) => open_named(volume, name),
+    }
+}
+
+/// A cluster's volume, through a session with its masters. Blocks until a master has answered.
+fn open_named(volume: &Volume, name: &str) -> Result<Opened, Failure> {
+    let masters = crate::commands::cluster::named_or_local()?;
+    let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
+    let device = session.device();
+    let channel = Rc::new(device.open());
+    let holder = format!("process {} on {}", std::process::id(), host_name());
+    let leases = MasterLeases::new(session, &holder).map_err(|error| volume.failure(error))?;
+    let copies = Copies {
+        channel: channel.clone(),
+    };
+    Ok(Opened {
+        channel,
+        leases: Rc::new(leases),
+        copies: Some(Rc::new(copies)),
+        _device: Some(Box::new(device)),
+    })
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() {
+        "this host".to_owned()
+    } else {
+        name.trim().to_owned()
+    }
+}
+
+/// After damage on one copy the next is asked.
+struct Copies {
+    channel: Rc<VolumeChannel>,
+}
+
+impl CopySelector for Copies {
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
+        (attempt <= self.channel.copies()).then(|| {
+            let channel = self.channel.clone();
+            Rc::new(OneCopy { channel, attempt }) as Rc<dyn Channel>
+        })
+    }
+}
+
+/// Reads that prefer another copy; everything else as ever.
+struct OneCopy {
+    channel: Rc<VolumeChannel>,
+    attempt: u32,
+}
+
+impl Channel for OneCopy {
+    fn geometry(&self) -> bdev::Geometry {
+        self.channel.geometry()
+    }
+
+    fn submit(&self, request: bdev::Request) {
+        if request.operation != bdev::Operation::Read {
+            return self.channel.submit(request);
+        }
+        let (channel, attempt) = (self.channel.clone(), self.attempt);
+        drop(reactor::spawn(async move {
+            let bdev::Request { lba, data, token, .. } = request;
+            let (status, buffer) = channel.read_avoiding(lba, data.into_read(), attempt).await;
+            token.complete(status, bdev::Data::Into(buffer));
+        }));
+    }
+}
+
+fn open_file(volume: &Volume, path: &Path, role: Role) -> Result<Opened, Failure> {
+    let create = match role {
+        Role::Format { size } => size,
+        Role::Read | Role::Write => None,
+    };
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => {
+            let why = "it is a directory; name a file or a block device";
+            return Err(volume.failure(why));
+        }
+        Ok(found) => {
+            if let Some(size) = create.filter(|size| found.is_file() && ![0, size.0].contains(&found.len())) {
+                return Err(volume.failure(format!(
+                    "the file exists with {}, and --size asks for {size}; leave --size out to format it as it is, or \
+                     remove it first",
+                    ByteCount(found.len())
+                )));
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && create.is_none() => {
+            return Err(volume.failure(format!(
+                "there is no such file; make it with \"redhare fs format {volume} --size 64GiB\""
+            )));
+        }
+        // Opening it says what is wrong.
+        Err(_) => {}
+    }
+    let options = FileOptions {
+        create,
+        ..FileOptions::default()
+    };
+    let device = FileDevice::open(path, options).map_err(Failure::new)?;
+    let channel = device.open_channel().map_err(Failure::new)?;
+    Ok(Opened {
+        channel,
+        leases: Rc::new(LocalLeases::new()),
+        copies: None,
+        _device: Some(Box::new(device)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_are_split_at_the_last_colon() {
+        for (text, volume, path) in [
+            ("data", Volume::Named("data".into()), ""),
+            ("data:", Volume::Named("data".into()), ""),
+            ("data:a/b", Volume::Named("data".into()), "a/b"),
+            ("file:x.img", Volume::File("x.img".into()), ""),
+            ("file:/no/x:img:/a", Volume::File("/no/x:img".into()), "/a"),
+        ] {
+            let path = path.as_bytes().to_vec();
+            assert_eq!(
+                Location::parse(OsStr::new(text)).unwrap(),
+                Location { volume, path }
+            );
+        }
+        for text in ["", "file:", ":a"] {
+            assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
+        }
+    }
+}

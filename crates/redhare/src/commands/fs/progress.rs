@@ -1,0 +1,36 @@
+//! Progress on standard error, where somebody looks at it.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar over bytes, with files beside.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    total_files: u64,
+}
+
+impl Progress {
+    /// Shows nothing where standard error is not a terminal.
+    pub(super) fn new(what: &'static str, total_files: u64, total_bytes: u64) -> Self {
+        let bar = ProgressBar::new(total_bytes);
+        let template = "{prefix} {wide_bar} {msg} files  {binary_bytes}/{binary_total_bytes}  \
+                        {binary_bytes_per_sec}  {eta} left";
+        let style = ProgressStyle::with_template(template).expect("the template names known keys");
+        bar.set_style(style);
+        bar.set_prefix(what);
+        Self { bar, total_files }
+    }
+
+    /// So much is done now.
+    pub(super) fn set(&self, files: u64, bytes: u64) {
+        // Formatting for a bar that is not drawn would cost more than some files do.
+        if !self.bar.is_hidden() {
+            self.bar.set_position(bytes);
+            self.bar.set_message(format!("{files}/{}", self.total_files));
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
