@@ -50,13 +50,15 @@ pub mod names {
 
     /// The name of a node, as subsystem and as host.
     pub fn of_node(node: NodeId) -> String {
-        format!("{NODE_PREFIX}{:032x}", node.0)
+        let digits = format!("{:032x}", node.0);
+        let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+        format!("{NODE_PREFIX}{a}-{b}-{c}-{d}-{e}")
     }
 
     /// The node of such a name.
     pub fn node_of(name: &str) -> Option<NodeId> {
-        let digits = name.strip_prefix(NODE_PREFIX)?;
-        u128::from_str_radix(digits, 16).ok().map(NodeId)
+        let digits = name.strip_prefix(NODE_PREFIX)?.replace('-', "");
+        u128::from_str_radix(&digits, 16).ok().map(NodeId)
     }
 }
 
