@@ -238,7 +238,7 @@ fn every_change_is_found_and_named() {
     let differences = found["differences"].as_array().unwrap();
     for (path, what) in [
         ("sizes/65536", "has other content: byte 65535"),
-        ("sizes/5000001", "has other content"),
+        ("sizes/5000001", "has other content: byte 4000000 is"),
         ("sizes/129", "has 129 bytes, and locally 130"),
         ("deep/er/001", "has mode 0600, and locally 0640"),
         (

@@ -199,21 +199,24 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
         device_reads: after.reads - before.reads,
         device_bytes: after.read_bytes - before.read_bytes,
     };
-    output.print(&view, || {
-        format!(
-            "{} files of {count}, {} in {seconds:.1} s: {:.0} files/s, {:.1} MiB/s\np50 {} us, p99 {} us, \
-             {:.4} CPU s per 1000 files, {} reads of the volume",
-            view.files,
-            ByteCount(view.content_bytes),
-            view.files_per_second,
-            view.mib_per_second,
-            view.p50_us,
-            view.p99_us,
-            view.cpu_seconds_per_1000_files,
-            view.device_reads
-        )
-    });
+    output.print(&view, || describe(&view, count));
     Ok(())
+}
+
+fn describe(view: &BenchView, count: usize) -> String {
+    format!(
+        "{} files read, of {count} there are, {} in {:.1} s: {:.0} files/s, {:.1} MiB/s\np50 {} us, p99 {} us, \
+         {:.4} CPU s per 1000 files, {} reads of the volume",
+        view.files,
+        ByteCount(view.content_bytes),
+        view.seconds,
+        view.files_per_second,
+        view.mib_per_second,
+        view.p50_us,
+        view.p99_us,
+        view.cpu_seconds_per_1000_files,
+        view.device_reads
+    )
 }
 
 async fn all(load: &Rc<Load>, in_flight: usize) -> Result<(), ReadError> {

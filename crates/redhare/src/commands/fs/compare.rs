@@ -202,7 +202,7 @@ impl Compare {
         self.state.borrow_mut().latencies.add(begun.elapsed());
         let mut at = 0;
         for part in content.parts() {
-            if !self.same(local, at, part, bytes.get(at..at + part.len())) {
+            if !self.same(local, at as u64, part, bytes.get(at..at + part.len())) {
                 return;
             }
             at += part.len();
@@ -264,7 +264,7 @@ impl Compare {
         }
         let mut at = 0;
         for part in content.parts() {
-            if !self.same(local, at, part, bytes.get(at..at + part.len())) {
+            if !self.same(local, offset + at as u64, part, bytes.get(at..at + part.len())) {
                 return false;
             }
             at += part.len();
@@ -273,7 +273,7 @@ impl Compare {
         true
     }
 
-    fn same(&self, local: &LocalEntry, at: usize, found: &[u8], expected: Option<&[u8]>) -> bool {
+    fn same(&self, local: &LocalEntry, at: u64, found: &[u8], expected: Option<&[u8]>) -> bool {
         if expected == Some(found) {
             return true;
         }
@@ -283,10 +283,10 @@ impl Compare {
                 .zip(expected)
                 .position(|(found, expected)| found != expected)
         });
-        let byte = at + differing.unwrap_or(0);
+        let byte = at + differing.unwrap_or(0) as u64;
         self.differs(
             &local.path,
-            format!("has other content: byte {byte} of a piece is the first that differs"),
+            format!("has other content: byte {byte} is the first that differs"),
         );
         false
     }
