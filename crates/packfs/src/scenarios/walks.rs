@@ -210,3 +210,37 @@ fn a_cold_batch_reads_each_page_once() {
     })
     .unwrap();
 }
+
+/// Gives a file every 20 s.
+struct Slow(u32);
+
+impl ImportSource for Slow {
+    type Error = std::convert::Infallible;
+
+    async fn next(&mut self) -> Result<Option<ImportEntry>, Self::Error> {
+        reactor::time::sleep(std::time::Duration::from_secs(20)).await;
+        self.0 += 1;
+        Ok((self.0 <= 5).then(|| ImportEntry {
+            path: self.0.to_string().into_bytes(),
+            attributes: attributes(1),
+            content: ImportContent::File(vec![1; 300]),
+        }))
+    }
+
+    async fn more(&mut self) -> Result<Vec<u8>, Self::Error> {
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn an_import_may_last_longer_than_a_lease() {
+    let (simulation, host) = world(1);
+    on_host(&simulation, host, || async {
+        format(medium(), &small()).await.unwrap();
+        let leases = Rc::new(LocalLeases::new());
+        let mut writer = Writer::open(medium(), leases, &writer_options()).await.unwrap();
+        let done = import(&mut writer, InodeNumber::ROOT, &mut Slow(0), |_| {}).await;
+        assert_eq!(done.unwrap().entries, 5);
+    })
+    .unwrap();
+}

@@ -1,5 +1,7 @@
 //! `redhare fs`: PackFS, the file system for many small files, from the command line.
 
+mod bench;
+mod compare;
 mod export;
 mod feed;
 mod format;
@@ -37,6 +39,8 @@ enum Fs {
     Cat(list::CatArguments),
     Export(export::ExportArguments),
     Verify(verify::VerifyArguments),
+    Bench(bench::BenchArguments),
+    Compare(compare::CompareArguments),
 }
 
 pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure> {
@@ -47,6 +51,8 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Stat(arguments) => on_reactor(list::stat(&arguments, output)),
         Fs::Cat(arguments) => on_reactor(list::cat(&arguments)),
         Fs::Export(arguments) => on_reactor(export::run(&arguments, output)),
+        Fs::Bench(arguments) => on_reactor(bench::run(&arguments, output)),
+        Fs::Compare(arguments) => on_reactor(compare::run(&arguments, output)),
         Fs::Verify(arguments) => on_reactor(verify::run(&arguments, output)),
     }
 }

@@ -127,20 +127,21 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// Reads `VOLUME` or `VOLUME:PATH`. A local file whose own name has a colon is taken whole if it exists.
+    /// Reads `VOLUME` or `VOLUME:PATH`. The first colon divides; a local file whose own name has colons is
+    /// recognised if it exists.
     pub(super) fn parse(text: &OsStr) -> Result<Self, Failure> {
         let bytes = text.as_bytes();
         let name_from = if bytes.starts_with(b"file:") { 5 } else { 0 };
-        let exists = name_from > 0 && Path::new(OsStr::from_bytes(&bytes[name_from..])).exists();
-        let colon = bytes[name_from..].iter().rposition(|&byte| byte == b':');
-        let (volume, path) = match colon {
-            Some(colon) if !exists => (
-                &bytes[..name_from + colon],
-                bytes[name_from + colon + 1..].to_vec(),
-            ),
-            _ => (bytes, Vec::new()),
+        let colons = (name_from..bytes.len()).filter(|&at| bytes[at] == b':');
+        let exists = |&end: &usize| {
+            let path = Path::new(OsStr::from_bytes(&bytes[name_from..end]));
+            name_from > 0 && path.metadata().is_ok_and(|found| !found.is_dir())
         };
-        let volume = Volume::parse(OsStr::from_bytes(volume))?;
+        let mut ends = colons.clone().chain([bytes.len()]);
+        let end = ends.find(exists).or(colons.clone().next());
+        let end = end.unwrap_or(bytes.len());
+        let path = bytes.get(end + 1..).unwrap_or_default().to_vec();
+        let volume = Volume::parse(OsStr::from_bytes(&bytes[..end]))?;
         Ok(Self { volume, path })
     }
 }
@@ -268,13 +269,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locations_are_split_at_the_last_colon() {
+    fn the_first_colon_divides_a_location() {
         for (text, volume, path) in [
             ("data", Volume::Named("data".into()), ""),
             ("data:", Volume::Named("data".into()), ""),
             ("data:a/b", Volume::Named("data".into()), "a/b"),
             ("file:x.img", Volume::File("x.img".into()), ""),
-            ("file:/no/x:img:/a", Volume::File("/no/x:img".into()), "/a"),
+            ("data:a:b", Volume::Named("data".into()), "a:b"),
+            ("file:/no/x:a:b", Volume::File("/no/x".into()), "a:b"),
+            (
+                "file:/proc/self/exe:a:b",
+                Volume::File("/proc/self/exe".into()),
+                "a:b",
+            ),
         ] {
             let path = path.as_bytes().to_vec();
             assert_eq!(
@@ -282,6 +289,12 @@ mod tests {
                 Location { volume, path }
             );
         }
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("x:y");
+        std::fs::write(&file, "").expect("a file");
+        let text = format!("file:{}:a", file.display());
+        let found = Location::parse(OsStr::new(&text)).expect("a location");
+        assert_eq!((found.volume, &found.path[..]), (Volume::File(file), &b"a"[..]));
         for text in ["", "file:", ":a"] {
             assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
         }
