@@ -79,6 +79,8 @@ pub(crate) struct Life {
     removed: BTreeSet<u32>,
     /// The disk of each copy, which proposals repeat.
     placed: BTreeMap<(Chunk, u128), Vec<u8>>,
+    /// What the masters committed last. A configuration may come before the target has its copy.
+    configurations: BTreeMap<Chunk, Configuration>,
 }
 
 impl Life {
@@ -108,6 +110,7 @@ impl Life {
             preparing: BTreeMap::new(),
             removed: BTreeSet::new(),
             placed: BTreeMap::new(),
+            configurations: BTreeMap::new(),
         }
     }
 
@@ -182,6 +185,7 @@ impl Life {
             let _ = link.send.send(ToTarget::DeleteVolume { volume }).await;
             self.here.retain(|chunk| chunk.volume != volume);
             self.preparing.remove(&volume);
+            self.configurations.retain(|chunk, _| chunk.volume != volume);
         }
     }
 
@@ -207,6 +211,12 @@ impl Life {
 
     /// News from the masters, for the target.
     async fn learn(&mut self, news: v1::WatchResponse, link: &Link) {
+        tracing::debug!(
+            revision = news.revision,
+            chunks = news.chunks.len(),
+            nodes = news.nodes.len(),
+            "news from the masters"
+        );
         let peers: Vec<(u128, String)> = news
             .nodes
             .iter()
@@ -230,6 +240,7 @@ impl Life {
                 }
             }
             if let Some(configuration) = configuration(chunk) {
+                self.configurations.insert(id, configuration.clone());
                 let _ = link
                     .send
                     .send(ToTarget::Configure {
@@ -266,11 +277,14 @@ impl Life {
     }
 
     /// A message of the target's.
-    fn hear(&mut self, message: FromTarget) {
+    async fn hear(&mut self, message: FromTarget, link: &Link) {
         match message {
             FromTarget::Hello { .. } => {}
             FromTarget::CopyReady { chunk } => {
                 self.here.insert(chunk);
+                if let Some(configuration) = self.configurations.get(&chunk).cloned() {
+                    let _ = link.send.send(ToTarget::Configure { chunk, configuration }).await;
+                }
             }
             FromTarget::CopyFailed { chunk, why } => {
                 tracing::error!(?chunk, why, "the target could not make a copy");
@@ -352,7 +366,7 @@ pub(crate) async fn serve(_config: &Config, mut life: Life, mut link: Link) {
     loop {
         tokio::select! {
             message = link.receive.recv() => match message {
-                Some(message) => life.hear(message),
+                Some(message) => life.hear(message, &link).await,
                 None => break,
             },
             Some(response) = news.recv() => life.learn(response, &link).await,

@@ -91,6 +91,7 @@ async fn tell_disks(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>)
 }
 
 async fn handle(node: &Rc<Node>, message: ToTarget) {
+    tracing::debug!(?message, "from the node agent");
     match message {
         ToTarget::Peers(peers) => {
             let parsed = peers.into_iter().filter_map(|(node, address)| {

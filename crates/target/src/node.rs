@@ -51,7 +51,13 @@ pub mod names {
     /// The name of a node, as subsystem and as host.
     pub fn of_node(node: NodeId) -> String {
         let digits = format!("{:032x}", node.0);
-        let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+        let (a, b, c, d, e) = (
+            &digits[..8],
+            &digits[8..12],
+            &digits[12..16],
+            &digits[16..20],
+            &digits[20..],
+        );
         format!("{NODE_PREFIX}{a}-{b}-{c}-{d}-{e}")
     }
 
