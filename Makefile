@@ -19,7 +19,7 @@ test: setup ## every check and every test, guest tests included
 	cargo xtask test
 
 demo: setup ## a cluster on this machine, real files in, a node killed [DIR=/usr/share] [KEEP=1]
-	cargo xtask demo
+	@scripts/demo
 
 bench: setup ## measure, and compare with the promised figures
 	cargo xtask bench

@@ -1,4 +1,4 @@
-//! `sim`, `fuzz`, `bench`, `demo` and `soak`: which programs stand behind each door.
+//! `sim`, `fuzz`, `bench` and `soak`: which programs stand behind each door.
 //!
 //! A door opens as soon as one of its rows in the tables below can run; until then it says that
 //! there is nothing, with exit status 2.
@@ -91,9 +91,6 @@ const BENCHES: &[Row] = &[
     },
 ];
 
-/// Read `DIR` and `KEEP`, which come from `make demo`.
-const DEMOS: &[Row] = &[];
-
 /// Read `REDHARE_HOURS` when it is set.
 const SOAKS: &[Row] = &[];
 
@@ -122,11 +119,6 @@ pub(crate) fn fuzz(arguments: &[String]) -> Outcome {
 /// `cargo xtask bench [ARGUMENT...]`
 pub(crate) fn bench(arguments: &[String]) -> Outcome {
     open("bench", BENCHES, arguments, &[])
-}
-
-/// `cargo xtask demo [ARGUMENT...]`
-pub(crate) fn demo(arguments: &[String]) -> Outcome {
-    open("demo", DEMOS, arguments, &[])
 }
 
 /// `cargo xtask soak [--hours H]`
