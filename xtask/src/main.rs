@@ -76,12 +76,6 @@ const COMMANDS: &[Command] = &[
         run: doors::bench,
     },
     Command {
-        name: "demo",
-        arguments: "[ARGUMENT...]",
-        about: "a cluster, real files, a node killed",
-        run: doors::demo,
-    },
-    Command {
         name: "soak",
         arguments: "[--hours H]",
         about: "hours under faults",
