@@ -6,6 +6,7 @@ use std::time::Duration;
 use agentlink::{Decoder, FromTarget, ToTarget, encode};
 use proto::client::{Client, ClientError};
 use proto::v1;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -302,13 +303,11 @@ fn spawn(config: &Config) -> Result<Child, AgentError> {
 /// Asks the target to end, and kills it if it does not.
 async fn end(config: &Config, child: &mut Option<Child>) {
     let Some(child) = child else { return };
-    if let Some(id) = child.id() {
-        // Through the system's own program: it needs no unsafe call here.
-        let _ = Command::new("kill")
-            .arg(id.to_string())
-            .stderr(Stdio::null())
-            .status()
-            .await;
+    let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    if let Some(id) = id
+        && let Err(error) = kill_process(id, Signal::TERM)
+    {
+        tracing::debug!(%error, "the target has ended by itself");
     }
     if timeout(END_LIMIT, child.wait()).await.is_err() {
         tracing::warn!("the target does not end: killed");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use foundation::ByteCount;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::output::Failure;
 
@@ -65,9 +66,12 @@ impl Drop for Processes {
     fn drop(&mut self) {
         let deadline = Instant::now() + END_LIMIT;
         while let Some(mut process) = self.0.pop() {
-            let id = process.child.id().to_string();
-            // Through the system's own program: it needs no unsafe call here.
-            drop(Command::new("kill").arg(&id).stderr(Stdio::null()).status());
+            let id = Pid::from_raw(process.child.id().cast_signed());
+            if let Some(id) = id
+                && let Err(error) = kill_process(id, Signal::TERM)
+            {
+                tracing::debug!(process = process.name, %error, "has ended by itself");
+            }
             while Instant::now() < deadline && matches!(process.child.try_wait(), Ok(None)) {
                 std::thread::sleep(Duration::from_millis(20));
             }
