@@ -11,6 +11,10 @@ use foundation::Random;
 
 fn fs(arguments: &[&OsStr]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redhare"));
+    // No cluster is named, and none that may run on this machine is found.
+    command
+        .env_remove("REDHARE_CLUSTER")
+        .env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.arg("fs").args(arguments).output().unwrap()
 }
 
@@ -293,7 +297,11 @@ fn refusals_say_what_to_do() {
     assert!(text.contains("the volume has 1 MiB, and"), "{text}");
     assert!(!place.path("volume").exists(), "a useless file is left behind");
     let text = refused(words!["ls", "data:a"]);
-    assert!(text.contains("data: volumes of a cluster cannot"), "{text}");
+    assert!(
+        text.contains("data: no cluster is named and none runs here"),
+        "{text}"
+    );
+    assert!(text.contains("write file:data"), "{text}");
     done(words!["format", &place.whole(), "--size", "64MiB"]);
     let text = refused(words!["import", &place.path("missing"), &place.whole()]);
     assert!(text.contains("missing: No such file"), "{text}");

@@ -159,7 +159,11 @@ pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure
 
 /// A cluster's volume, through a session with its masters. Blocks until a master has answered.
 fn open_named(volume: &Volume, name: &str) -> Result<Opened, Failure> {
-    let masters = crate::commands::cluster::named_or_local()?;
+    let masters = crate::commands::cluster::named_or_local().map_err(|error| {
+        volume.failure(format!(
+            "{error}; if \"{name}\" is a file here, write file:{name}"
+        ))
+    })?;
     let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
     let device = session.device();
     let channel = Rc::new(device.open());
