@@ -238,6 +238,7 @@ async fn serve(
             (result, data)
         }
         (Operation::Deallocate, data) => (zero(file, offset, length).await, data),
+        (Operation::Fence, data) => (Err(IoError::Unsupported), data),
         (_, data) => (Err(IoError::Unaligned), data),
     }
 }

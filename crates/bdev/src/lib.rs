@@ -15,6 +15,7 @@ mod slot;
 
 pub mod delay;
 pub mod fault;
+pub mod fence;
 pub mod file;
 pub mod memory;
 pub mod null;

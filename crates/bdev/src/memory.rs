@@ -97,6 +97,7 @@ impl MemoryChannel {
                 }
             }
             (Operation::WriteZeroes { .. } | Operation::Deallocate, _) => self.map.zero(offset, length),
+            (Operation::Fence, _) => return Err(IoError::Unsupported),
             _ => return Err(IoError::Unaligned),
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use foundation::BlockCount;
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
+use crate::error::IoError;
 use crate::request::{Data, Operation, Request};
 
 /// See the module.
@@ -48,7 +49,10 @@ impl Channel for NullChannel {
     }
 
     fn submit(&self, mut request: Request) {
-        let status = self.geometry.check_range(request.lba, request.blocks);
+        let status = match request.operation {
+            Operation::Fence => Err(IoError::Unsupported),
+            _ => self.geometry.check_range(request.lba, request.blocks),
+        };
         if let (Operation::Read, Data::Into(buffer)) = (request.operation, &mut request.data) {
             buffer.fill(0);
         }

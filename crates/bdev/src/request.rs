@@ -29,6 +29,12 @@ pub enum Operation {
     },
     /// Give the range's space back; afterwards it reads zeros.
     Deallocate,
+    /// Let no writer before this one write any more: once this has completed, nothing is written, and nothing
+    /// still on its way takes effect, in any part of the device that the range touches, unless its [`Fence`] has
+    /// the writer's token of this request or a later one. The device keeps the token as durably as its blocks. It
+    /// may fence more than the range. [`IoError::Fenced`] if it has seen a later token,
+    /// [`IoError::Unsupported`] if it keeps none.
+    Fence,
     /// Compare the range with the data buffer; [`IoError::Mismatch`] if they differ.
     Compare,
 }

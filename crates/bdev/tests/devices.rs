@@ -287,3 +287,69 @@ fn a_dropped_request_is_aborted_not_forgotten() {
         assert_eq!(pending.await.status, Err(IoError::Aborted));
     });
 }
+
+fn token(writer_token: u64) -> Option<bdev::Fence> {
+    let epoch = foundation::Epoch::default();
+    Some(bdev::Fence { epoch, writer_token })
+}
+
+#[test]
+fn an_older_writer_is_refused_from_its_fence_on_and_what_it_had_begun_is_waited_for() {
+    let simulation = Simulation::new(3);
+    let host = simulation.add_host("host");
+    let delays = Arc::new(Delays::default());
+    let memory = Arc::new(MemoryDevice::new(4096, BlockCount(BLOCKS)).unwrap());
+    let slow = DelayDevice::new(memory, delays.clone(), 3);
+    let ended = std::rc::Rc::new(std::cell::Cell::new(false));
+    let told = ended.clone();
+    simulation.start(host, move || async move {
+        let keeper = bdev::fence::TokenKeeper::new();
+        let old = keeper.over(slow.open_channel().unwrap());
+        let new = keeper.over(slow.open_channel().unwrap());
+        let write = |channel: std::rc::Rc<dyn Channel>, seed, fence| async move {
+            let (operation, data) = (Operation::Write { fua: false }, Data::From(bytes(4096, seed)));
+            let one = BlockCount(1);
+            channel.execute(operation, Lba(7), one, data, fence).await.status
+        };
+        let fence = |channel: std::rc::Rc<dyn Channel>, fence| async move {
+            let all = BlockCount(BLOCKS);
+            channel.execute(Operation::Fence, Lba(0), all, Data::None, fence).await.status
+        };
+        // A device that nobody fenced takes writes without a token.
+        assert_eq!(write(old.clone(), 1, None).await, Ok(()));
+        assert_eq!(fence(old.clone(), token(1)).await, Ok(()));
+        assert_eq!(write(old.clone(), 1, None).await, Err(IoError::Fenced));
+        assert_eq!(write(old.clone(), 2, token(1)).await, Ok(()));
+        delays.set_write(Duration::from_millis(50));
+        let late = reactor::spawn(write(old.clone(), 3, token(1)));
+        reactor::time::sleep(Duration::from_millis(1)).await;
+        let before = reactor::time::now();
+        assert_eq!(fence(new.clone(), token(2)).await, Ok(()));
+        assert!(reactor::time::now().since(before) > Duration::from_millis(40), "the fence did not wait");
+        assert!(read(&*new, 7, 1).await == bytes(4096, 3)[..]);
+        assert_eq!(late.await, Some(Ok(())));
+        assert_eq!(write(old.clone(), 4, token(1)).await, Err(IoError::Fenced));
+        assert_eq!(fence(old.clone(), token(1)).await, Err(IoError::Fenced));
+        assert_eq!(fence(new.clone(), token(2)).await, Ok(()));
+        assert_eq!(write(new.clone(), 5, token(2)).await, Ok(()));
+        assert_eq!(write(new.clone(), 6, token(3)).await, Ok(()), "a later token may come with a write");
+        assert!(read(&*old, 7, 1).await == bytes(4096, 6)[..]);
+        told.set(true);
+    });
+    simulation.run_for(Duration::from_secs(5));
+    assert!(ended.get(), "the program on the simulated host ended early");
+}
+
+#[test]
+fn a_device_that_keeps_no_token_says_so() {
+    run(async {
+        let device = MemoryDevice::new(4096, BlockCount(BLOCKS)).unwrap();
+        for channel in [
+            device.open_channel().unwrap(),
+            NullDevice::new(4096, BlockCount(BLOCKS)).open_channel().unwrap(),
+        ] {
+            let fenced = channel.execute(Operation::Fence, Lba(0), BlockCount(1), Data::None, token(1));
+            assert_eq!(fenced.await.status, Err(IoError::Unsupported));
+        }
+    });
+}

@@ -161,6 +161,10 @@ impl BlobChannel {
         if operation == Operation::Flush {
             return Ok(());
         }
+        // A blob has no writer's token: those of a chunk stand in its record.
+        if operation == Operation::Fence {
+            return Err(IoError::Unsupported);
+        }
         let end = lba.checked_add(blocks).ok_or(IoError::OutOfRange)?;
         if end.0 > self.blob.size_pages.get() {
             return Err(IoError::OutOfRange);

@@ -383,6 +383,7 @@ impl Node {
                         deallocate: true,
                         fua: force_unit_access,
                     },
+                    WriteKind::Fence => unreachable!("a fence asks nothing of the disk"),
                 };
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 let local = LocalIo {

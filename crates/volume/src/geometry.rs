@@ -4,6 +4,8 @@
 //!
 //! Finding the pieces of a request costs a binary search over the groups and two divisions.
 
+use std::collections::BTreeSet;
+
 use foundation::{BlockCount, ByteCount, Lba};
 use thiserror::Error;
 
@@ -254,6 +256,26 @@ impl Geometry {
             pieces.enter_next_group();
         }
         Ok(pieces)
+    }
+
+    /// The chunks that a range touches, in ascending order.
+    pub fn chunks_of(&self, first: Lba, blocks: BlockCount) -> Result<Vec<ChunkIndex>, GeometryError> {
+        let mut pieces = self.pieces(first, blocks)?;
+        let mut chunks = BTreeSet::new();
+        let (mut group, mut visited) = (pieces.group, 0);
+        while let Some(piece) = pieces.next() {
+            if std::mem::replace(&mut group, pieces.group) != pieces.group {
+                visited = 0;
+            }
+            visited += u64::from(chunks.insert(piece.chunk));
+            // A whole round of a group's stripe units has visited all its chunks.
+            let (first, width) = (pieces.group_first_chunk, pieces.width());
+            if visited == width {
+                let group_end = (first + width) * u64::from(self.chunk_blocks);
+                pieces.next_lba = pieces.next_lba.max(group_end.min(pieces.end_lba));
+            }
+        }
+        Ok(chunks.into_iter().collect())
     }
 
     /// A chunk's first block in the volume; none behind the volume's end.
@@ -526,6 +548,16 @@ mod tests {
                 }
             }
             prop_assert_eq!(lba, first + blocks);
+        }
+
+        #[test]
+        fn the_chunks_of_a_range_are_those_of_its_pieces(first in 0u64..96, blocks in 0u64..96) {
+            let geometry = small();
+            let (first, blocks) = (Lba(first), BlockCount(blocks));
+            let pieces = geometry.pieces(first, blocks);
+            let chunks = pieces.map(|pieces| pieces.map(|piece| piece.chunk).collect::<BTreeSet<_>>());
+            let chunks = chunks.map(|chunks| chunks.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(geometry.chunks_of(first, blocks), chunks);
         }
 
         #[test]

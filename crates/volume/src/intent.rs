@@ -50,9 +50,12 @@ impl IntentMap {
     }
 
     /// The regions a range touches.
-    pub(crate) fn touched(&self, range: BlockRange) -> std::ops::RangeInclusive<u32> {
-        let last = range.start + (range.count - 1);
-        range.start / self.region_blocks..=last / self.region_blocks
+    pub(crate) fn touched(&self, range: BlockRange) -> std::ops::Range<u32> {
+        let first = range.start / self.region_blocks;
+        match range.count.checked_sub(1) {
+            Some(more) => first..(range.start + more) / self.region_blocks + 1,
+            None => first..first,
+        }
     }
 
     /// Notes a write in one region; true if a new mark must become durable before it, in which

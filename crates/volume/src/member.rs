@@ -192,7 +192,7 @@ impl Member {
 
     fn refuse(&self, request: &Request) -> Option<Status> {
         let range = request.range;
-        if request.operation != Operation::Flush
+        if request.operation.names_blocks()
             && (range.count == 0 || range.end() > u64::from(self.record.geometry.chunk_blocks))
         {
             return Some(Status::OutOfRange);
@@ -237,7 +237,7 @@ impl Member {
         data: Option<DataToken>,
     ) {
         match message {
-            Message::ReplicaWrite(write) => self.handle_replica_write(from, &write, data),
+            Message::ReplicaWrite(write) => self.handle_replica_write(now, from, &write, data),
             other => {
                 self.release(data);
                 self.handle_control(now, grants, from, other);
@@ -331,7 +331,7 @@ impl Member {
     /// Everything up to this change of the record is durable.
     pub fn handle_persisted(&mut self, now: Instant, grants: &mut Grants, token: PersistToken) {
         self.persisted = self.persisted.max(token);
-        self.start_persisted_writes();
+        self.start_persisted_writes(now);
         self.finish_seal(now, grants);
         self.pump(now, grants);
     }

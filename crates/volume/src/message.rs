@@ -19,6 +19,8 @@ pub enum WriteKind {
     Zeroes,
     /// Makes the blocks read as zeros and gives their space back.
     Deallocate,
+    /// Writes no block: it only puts the writer's token into force on every copy.
+    Fence,
 }
 
 /// A write in a chunk's order, from the write node to another copy.
@@ -76,6 +78,8 @@ pub enum Refusal {
     StaleEpoch,
     /// The epoch is not (yet) known here, or this incarnation is not a member of it.
     NotMember,
+    /// The write's token is below the one stored here.
+    FencedWriter,
     /// The join number is not the one this copy takes part in.
     WrongJoin,
     /// This copy's disk failed.

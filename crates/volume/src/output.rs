@@ -27,6 +27,20 @@ pub enum Operation {
     Flush,
 }
 
+impl Operation {
+    /// Whether it is about blocks, not about the chunk as a whole.
+    pub(crate) fn names_blocks(self) -> bool {
+        let fence = matches!(
+            self,
+            Self::Write {
+                kind: WriteKind::Fence,
+                ..
+            }
+        );
+        !fence && self != Self::Flush
+    }
+}
+
 /// A client's request to one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
@@ -34,7 +48,7 @@ pub struct Request {
     pub id: RequestId,
     /// What to do.
     pub operation: Operation,
-    /// The blocks; ignored by a flush.
+    /// The blocks; ignored by a flush, none in a fence.
     pub range: BlockRange,
     /// The epoch of the client's map.
     pub epoch: Epoch,

@@ -15,11 +15,13 @@ pub(crate) enum Bug {
     NoReconciliation,
     OldSessionAccepted,
     SequenceFromZero,
+    TokenNotPersisted,
+    OldTokenAccepted,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 11] = [
+    pub(crate) const ALL: [Bug; 13] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -31,6 +33,8 @@ impl Bug {
         Bug::NoReconciliation,
         Bug::OldSessionAccepted,
         Bug::SequenceFromZero,
+        Bug::TokenNotPersisted,
+        Bug::OldTokenAccepted,
     ];
 }
 

@@ -60,6 +60,10 @@ impl NamespaceChannel {
         if request.operation == Operation::Flush {
             return Ok(());
         }
+        // A volume's own command, which only its peer subsystem has.
+        if request.operation == Operation::Fence {
+            return Err(IoError::Unsupported);
+        }
         self.geometry.check_range(request.lba, request.blocks)?;
         let moves = matches!(
             request.operation,
@@ -98,6 +102,7 @@ impl NamespaceChannel {
                 }
             }
             Operation::Deallocate => Command::deallocate(nsid, 1),
+            Operation::Fence => unreachable!("fences were refused when the request came"),
         }
     }
 

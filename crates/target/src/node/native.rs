@@ -9,7 +9,7 @@ use foundation::BlockCount;
 use protocols::nvme::Status as NvmeStatus;
 use reactor::Buffer;
 use volume::message::codec::{NativeCommand, NativeOperation, native_status_code};
-use volume::{ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
+use volume::{BlockRange, ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
 
 use super::peers::fields_of;
 use super::{Event, Node, copies};
@@ -97,54 +97,21 @@ impl NativeHandler {
         let Some(geometry) = node.copies.geometry(volume) else {
             return Err((call, NvmeStatus::INVALID_NAMESPACE_OR_FORMAT));
         };
+        let write = |kind, force_unit_access| Operation::Write {
+            kind,
+            data: None,
+            force_unit_access,
+        };
         let (operation, moves) = match native.operation {
             NativeOperation::Read => (Operation::Read, true),
-            NativeOperation::Write {
-                fua: force_unit_access,
-            } => {
-                let kind = WriteKind::Data;
-                (
-                    Operation::Write {
-                        kind,
-                        data: None,
-                        force_unit_access,
-                    },
-                    true,
-                )
-            }
-            NativeOperation::WriteZeroes {
-                fua: force_unit_access,
-            } => {
-                let kind = WriteKind::Zeroes;
-                (
-                    Operation::Write {
-                        kind,
-                        data: None,
-                        force_unit_access,
-                    },
-                    false,
-                )
-            }
-            NativeOperation::Deallocate {
-                fua: force_unit_access,
-            } => {
-                let kind = WriteKind::Deallocate;
-                (
-                    Operation::Write {
-                        kind,
-                        data: None,
-                        force_unit_access,
-                    },
-                    false,
-                )
-            }
+            NativeOperation::Write { fua } => (write(WriteKind::Data, fua), true),
+            NativeOperation::WriteZeroes { fua } => (write(WriteKind::Zeroes, fua), false),
+            NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
+            NativeOperation::Fence => (write(WriteKind::Fence, false), false),
             NativeOperation::Flush => (Operation::Flush, false),
         };
-        let blocks = if native.operation == NativeOperation::Flush {
-            1
-        } else {
-            native.blocks
-        };
+        let of_chunk = native.operation.is_of_chunk();
+        let blocks = if of_chunk { 1 } else { native.blocks };
         let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
         let Ok(mut pieces) = pieces else {
             return Err((call, NvmeStatus::LBA_OUT_OF_RANGE));
@@ -177,7 +144,7 @@ impl NativeHandler {
         let request = volume::Request {
             id,
             operation,
-            range: piece.range,
+            range: if of_chunk { BlockRange::default() } else { piece.range },
             epoch: native.fields.epoch,
             session: self.session,
             writer_token: native.fields.writer_token,

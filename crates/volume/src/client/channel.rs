@@ -151,6 +151,7 @@ fn native(operation: Operation) -> Result<NativeOperation, IoError> {
         } => NativeOperation::Deallocate { fua },
         Operation::Deallocate => NativeOperation::Deallocate { fua: false },
         Operation::Flush => NativeOperation::Flush,
+        Operation::Fence => NativeOperation::Fence,
         Operation::Compare => return Err(IoError::Unsupported),
     })
 }
@@ -210,6 +211,12 @@ impl Core {
         if operation == NativeOperation::Flush {
             return self.flush(request, terms, map);
         }
+        if operation == NativeOperation::Fence {
+            let chunks = map.geometry.chunks_of(request.lba, request.blocks);
+            let chunks = chunks.expect("the range was checked against the same geometry");
+            let Request { data, token, .. } = request;
+            return Group::start_chunks(self, terms, map, (chunks, Vec::new()), data, token);
+        }
         let pieces = map.geometry.pieces(request.lba, request.blocks);
         let first = pieces
             .expect("the range was checked against the same geometry")
@@ -248,7 +255,7 @@ impl Core {
             return request.complete(Ok(()));
         }
         let Request { data, token, .. } = request;
-        Group::start_flush(self, terms, map, due, data, token);
+        Group::start_chunks(self, terms, map, due, data, token);
     }
 
     /// Makes a piece's first attempt.

@@ -19,8 +19,8 @@ pub type OpenPeers = Arc<dyn Fn() -> Rc<dyn Peers> + Send + Sync>;
 /// How long the client's face tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// A request that has not ended after this time fails with [`bdev::IoError::Unavailable`]. Of a zeroing or
-    /// deallocating request, which may be as long as the volume, each piece has this time.
+    /// A request that has not ended after this time fails with [`bdev::IoError::Unavailable`]. Of a zeroing,
+    /// deallocating or fencing request, which may be as long as the volume, each piece has this time.
     pub time_limit: Duration,
     /// The first pause before a refused write is made again; each further one is twice as long.
     pub pause_min: Duration,

@@ -24,7 +24,7 @@ use super::unflushed::Stamp;
 pub(super) enum Plan {
     /// Blocks from `next` to before `end`.
     Range { next: Lba, end: Lba },
-    /// A flush of each of these chunks, last first.
+    /// A flush or fence of each of these chunks, last first.
     Chunks(Vec<ChunkIndex>),
 }
 
@@ -69,8 +69,8 @@ impl Group {
         Self::start(core, terms, map, (first_lba, plan), data, Vec::new(), token);
     }
 
-    /// Begins a flush of these chunks.
-    pub(super) fn start_flush(
+    /// Begins a flush or a fence of these chunks.
+    pub(super) fn start_chunks(
         core: &Rc<Core>,
         terms: Terms,
         map: Arc<VolumeMap>,
@@ -169,7 +169,10 @@ impl Group {
                 (chunk, self.map.geometry.first_lba(chunk)?, 0)
             }
         };
-        if let NativeOperation::WriteZeroes { .. } | NativeOperation::Deallocate { .. } = terms.operation {
+        if let NativeOperation::WriteZeroes { .. }
+        | NativeOperation::Deallocate { .. }
+        | NativeOperation::Fence = terms.operation
+        {
             // Such a request may be as long as the volume: its limit is one of standing still.
             terms.deadline = time::now() + time_limit;
         }

@@ -87,7 +87,7 @@ impl Job {
 
 fn needs_flush(operation: NativeOperation) -> bool {
     match operation {
-        NativeOperation::Read | NativeOperation::Flush => false,
+        NativeOperation::Read | NativeOperation::Flush | NativeOperation::Fence => false,
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }
         | NativeOperation::Deallocate { fua } => !fua,

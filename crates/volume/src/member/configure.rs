@@ -80,6 +80,7 @@ impl Member {
                         None => self.give_back(flight.data),
                     }
                 }
+                lead.token_asked = old.token_asked;
                 lead.waiting.append(&mut old.waiting);
                 lead.flush_waiting = old.take_flushes();
             }

@@ -4,8 +4,8 @@
 use foundation::{Epoch, Instant};
 
 use super::{Member, MemberFlush};
-use crate::identity::{DataToken, Incarnation, IoToken, NodeId, PersistToken, Sequence};
-use crate::message::{Message, Refusal, ReplicaWrite};
+use crate::identity::{DataToken, Incarnation, IoToken, NodeId, PersistToken, Sequence, WriterToken};
+use crate::message::{Message, Refusal, ReplicaWrite, WriteKind};
 use crate::output::{Output, Request, Status};
 use crate::planted::Bug;
 use crate::record::RecordDelta;
@@ -30,6 +30,7 @@ impl Member {
 
     pub(super) fn handle_replica_write(
         &mut self,
+        now: Instant,
         from: NodeId,
         write: &ReplicaWrite,
         data: Option<DataToken>,
@@ -37,7 +38,9 @@ impl Member {
         let in_chunk = write.range.end() <= u64::from(self.record.geometry.chunk_blocks);
         let refusal = match self.refuses(from, write.epoch) {
             None if write.join.0 != 0 => Some(Refusal::WrongJoin),
-            None if write.range.count == 0 || !in_chunk => Some(Refusal::NotMember),
+            None if (write.range.count == 0) != (write.kind == WriteKind::Fence) || !in_chunk => {
+                Some(Refusal::NotMember)
+            }
             other => other,
         };
         if let Some(refusal) = refusal {
@@ -48,7 +51,12 @@ impl Member {
         self.window.settle(write.settled);
         self.open |= write.open;
         match self.window.arrival(write.sequence, self.covers(write.range)) {
-            Arrival::New => self.apply(write, data, true),
+            // The write node would not have ordered it after the newer token, which each write of its epoch has.
+            Arrival::New if write.session.is_some() && self.is_older(write.writer_token) => {
+                self.release(data);
+                self.refuse_command(from, write.epoch, Refusal::FencedWriter);
+            }
+            Arrival::New => self.apply(now, write, data, true),
             Arrival::UnderWay => self.release(data),
             Arrival::Applied => {
                 self.release(data);
@@ -69,7 +77,7 @@ impl Member {
     }
 
     /// Makes a write's mark and fence durable, then gives it to the device.
-    pub(super) fn apply(&mut self, write: &ReplicaWrite, data: Option<DataToken>, owns: bool) {
+    pub(super) fn apply(&mut self, now: Instant, write: &ReplicaWrite, data: Option<DataToken>, owns: bool) {
         let token = self.prepare(write);
         let covers = self.covers(write.range);
         self.reads.disturb(covers);
@@ -85,7 +93,7 @@ impl Member {
             progress: Progress::Persisting(token),
         });
         if token <= self.persisted {
-            self.start_persisted_writes();
+            self.start_persisted_writes(now);
         }
     }
 
@@ -97,7 +105,11 @@ impl Member {
             self.fence_token = self.persist(RecordDelta::Session(session));
         }
         if write.writer_token > self.record.writer_token {
-            self.fence_token = self.persist(RecordDelta::Writer(write.writer_token));
+            if self.planted.is(Bug::TokenNotPersisted) {
+                self.record.writer_token = write.writer_token;
+            } else {
+                self.fence_token = self.persist(RecordDelta::Writer(write.writer_token));
+            }
         }
         let mut token = self.fence_token;
         for region in self.intent.touched(self.covers(write.range)) {
@@ -115,26 +127,42 @@ impl Member {
         self.record.sessions.get(&host).copied().unwrap_or(0)
     }
 
+    /// The newest write lease known here: the one in force, or one whose first write waits.
+    fn newest_token(&self) -> WriterToken {
+        let asked = self.lead.as_ref().map(|lead| lead.token_asked);
+        self.record.writer_token.max(asked.unwrap_or_default())
+    }
+
+    fn is_older(&self, token: WriterToken) -> bool {
+        token < self.newest_token() && !self.planted.is(Bug::OldTokenAccepted)
+    }
+
     /// Whether an older session, an older lease or too many hosts stand against a write.
     pub(super) fn fenced(&self, request: &Request) -> Option<Status> {
         let newest = self.session_of(request.session.host);
         if request.session.number < newest && !self.planted.is(Bug::OldSessionAccepted) {
             return Some(Status::StaleSession);
         }
-        if request.writer_token < self.record.writer_token {
-            return Some(Status::FencedWriter(self.record.writer_token));
+        if self.is_older(request.writer_token) {
+            return Some(Status::FencedWriter(self.newest_token()));
         }
         let full = self.record.sessions.len() >= crate::record::SESSIONS_MAX;
         (newest == 0 && full).then_some(Status::Busy)
     }
 
-    pub(super) fn start_persisted_writes(&mut self) {
+    pub(super) fn start_persisted_writes(&mut self, now: Instant) {
         loop {
             let io = IoToken(self.next_io + 1);
             let Some(entry) = self.window.next_persisted(self.persisted) else {
                 return;
             };
             entry.progress = Progress::Writing(io);
+            if entry.kind == WriteKind::Fence {
+                // What there was to do is durable.
+                self.next_io = io.0;
+                self.applied(now, io);
+                continue;
+            }
             let output = Output::LocalWrite {
                 io,
                 range: entry.range,

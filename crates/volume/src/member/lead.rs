@@ -72,6 +72,8 @@ pub(super) struct Lead {
     pub(super) in_flight: VecDeque<Flight>,
     pub(super) waiting: VecDeque<Request>,
     pub(super) flush_waiting: Vec<RequestId>,
+    /// The newest write lease of any write that was let in.
+    pub(super) token_asked: WriterToken,
     flush: Option<LeadFlush>,
     flushes: u64,
     last_sequence: Sequence,
@@ -107,6 +109,7 @@ impl Lead {
             in_flight: VecDeque::new(),
             waiting: VecDeque::new(),
             flush_waiting: Vec::new(),
+            token_asked: WriterToken(0),
             flush: None,
             flushes: 0,
             last_sequence: Sequence(0),
@@ -254,7 +257,10 @@ impl Request {
 impl Member {
     pub(super) fn add_write(&mut self, request: Request) {
         match &mut self.lead {
-            Some(lead) => lead.waiting.push_back(request),
+            Some(lead) => {
+                lead.token_asked = lead.token_asked.max(request.writer_token);
+                lead.waiting.push_back(request);
+            }
             None => unreachable!("a write is refused unless this node leads"),
         }
     }
@@ -390,7 +396,10 @@ impl Member {
             && lead.phase == Phase::Serving
             && let Some(&request) = lead.waiting.get(at)
         {
-            if lead.blocked(self.covers(request.range), at, page_blocks) {
+            // The first write under a newer lease waits for those of older ones, so that every write in flight has
+            // the token in force.
+            let takes_over = request.writer_token > self.record.writer_token && !lead.in_flight.is_empty();
+            if takes_over || lead.blocked(self.covers(request.range), at, page_blocks) {
                 at += 1;
                 continue;
             }
@@ -426,7 +435,7 @@ impl Member {
             ..self.next_write()
         };
         self.send_out(now, write, Some(request), data);
-        self.apply(&write, data, false);
+        self.apply(now, &write, data, false);
     }
 
     /// Sends a write to the other copies and waits for their answers.

@@ -69,6 +69,7 @@ impl Refusal {
             Self::WrongJoin => 0xc2,
             Self::DeviceFailed => 0xc3,
             Self::NoSuchChunk => 0xc4,
+            Self::FencedWriter => 0xc5,
         }
     }
 
@@ -80,6 +81,7 @@ impl Refusal {
             Self::WrongJoin,
             Self::DeviceFailed,
             Self::NoSuchChunk,
+            Self::FencedWriter,
         ];
         all.into_iter().find(|refusal| refusal.status_code() == code)
     }
@@ -218,6 +220,7 @@ fn encode_replica_write(write: &ReplicaWrite, tail: &mut Writer) -> CommandField
         WriteKind::Data => 0,
         WriteKind::Zeroes => 1,
         WriteKind::Deallocate => 2,
+        WriteKind::Fence => 3,
     };
     let opcode = opcode::REPLICA_WRITE;
     let mut fields = CommandFields::for_chunk(opcode, write.chunk, write.epoch, flags, kind);
@@ -312,6 +315,7 @@ fn decode_replica_write(fields: &CommandFields, tail: &mut Reader<'_>) -> Result
         0 => WriteKind::Data,
         1 => WriteKind::Zeroes,
         2 => WriteKind::Deallocate,
+        3 => WriteKind::Fence,
         other => {
             return Err(FormatError::Invalid {
                 what: "peer command",

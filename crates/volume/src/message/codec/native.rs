@@ -25,6 +25,8 @@ pub mod native_opcode {
     pub const READ: u8 = 0x02;
     /// Write Zeroes; with DEAC, deallocate.
     pub const WRITE_ZEROES: u8 = 0x08;
+    /// Put the writer's token into force on the chunk that the first block lies in; vendor specific, no data.
+    pub const FENCE: u8 = 0x80;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -83,12 +85,20 @@ pub enum NativeOperation {
     },
     /// Make everything acknowledged in the chunk durable on every in-sync copy.
     Flush,
+    /// Make the command's writer token durable on every in-sync copy of the chunk, which refuses older ones from then
+    /// on.
+    Fence,
 }
 
 impl NativeOperation {
     /// Whether it changes the chunk, so that a second run of it would count.
     pub fn changes(self) -> bool {
         !matches!(self, Self::Read | Self::Flush)
+    }
+
+    /// Whether it is about a chunk as a whole and names no blocks.
+    pub fn is_of_chunk(self) -> bool {
+        matches!(self, Self::Flush | Self::Fence)
     }
 }
 
@@ -101,7 +111,7 @@ pub struct NativeCommand {
     pub volume: VolumeNumber,
     /// Authority, and where.
     pub fields: NativeFields,
-    /// How many blocks, 1 to [`NATIVE_BLOCKS_MAX`]; 0 for a flush.
+    /// How many blocks, 1 to [`NATIVE_BLOCKS_MAX`]; 0 for a flush and a fence.
     pub blocks: u32,
     /// Follows the request: CDW14 and CDW15.
     pub trace: TraceId,
@@ -113,19 +123,20 @@ impl NativeCommand {
     /// # Panics
     /// If the number of blocks is not one the operation can have: splitting is the caller's duty.
     pub fn encode(&self) -> CommandFields {
-        let flush = self.operation == NativeOperation::Flush;
-        let valid = if flush {
+        let of_chunk = self.operation.is_of_chunk();
+        let valid = if of_chunk {
             self.blocks == 0
         } else {
             (1..=NATIVE_BLOCKS_MAX).contains(&self.blocks)
         };
-        assert!(valid, "a command names 1 to 65536 blocks, a flush none: {self:?}");
+        assert!(valid, "a command names 1 to 65536 blocks, or a whole chunk: {self:?}");
         let (opcode, fua, deallocate) = match self.operation {
             NativeOperation::Read => (native_opcode::READ, false, false),
             NativeOperation::Write { fua } => (native_opcode::WRITE, fua, false),
             NativeOperation::WriteZeroes { fua } => (native_opcode::WRITE_ZEROES, fua, false),
             NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
+            NativeOperation::Fence => (native_opcode::FENCE, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -133,7 +144,7 @@ impl NativeCommand {
             ..CommandFields::default()
         };
         self.fields.encode(&mut fields);
-        if !flush {
+        if !of_chunk {
             fields.cdw10_15[2] = self.blocks - 1;
         }
         if fua {
@@ -159,6 +170,7 @@ impl NativeCommand {
             native_opcode::WRITE_ZEROES if dword & DEALLOCATE != 0 => NativeOperation::Deallocate { fua },
             native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
             native_opcode::FLUSH => NativeOperation::Flush,
+            native_opcode::FENCE => NativeOperation::Fence,
             other => {
                 return Err(FormatError::Invalid {
                     what: "native command",
@@ -168,7 +180,7 @@ impl NativeCommand {
             }
         };
         let blocks = match operation {
-            NativeOperation::Flush => 0,
+            operation if operation.is_of_chunk() => 0,
             _ => (dword & 0xffff) + 1,
         };
         Ok(Self {
@@ -301,19 +313,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..5u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..6u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
                 2 => NativeOperation::WriteZeroes { fua },
                 3 => NativeOperation::Deallocate { fua },
-                _ => NativeOperation::Flush,
+                4 => NativeOperation::Flush,
+                _ => NativeOperation::Fence,
             };
             let command = NativeCommand {
                 operation,
                 volume: VolumeNumber(volume),
                 fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(n[1]), first_lba: Lba(n[2]) },
-                blocks: if kind == 4 { 0 } else { blocks },
+                blocks: if kind >= 4 { 0 } else { blocks },
                 trace: TraceId(n[3]),
             };
             prop_assert_eq!(NativeCommand::decode(&command.encode()), Ok(command));
