@@ -26,6 +26,15 @@ impl World {
                 ));
             }
         }
+        if status == Status::Done && asked.writes {
+            if asked.token < asked.in_force {
+                let (token, newer) = (asked.token.0, asked.in_force.0);
+                self.fail(format!(
+                    "node {node} acknowledged a write of chunk {chunk} under token {token} that came when {newer} was in force"
+                ));
+            }
+            self.take_over(chunk, asked.token);
+        }
         let (client, attempt) = (asked.client, asked.attempt);
         self.answer(client, attempt, status, values);
     }

@@ -19,6 +19,7 @@ struct Pending {
     range: BlockRange,
     op: Op,
     kind: WriteKind,
+    token: WriterToken,
     elsewhere: bool,
 }
 
@@ -30,6 +31,8 @@ pub(super) struct Client {
     pending: Option<Pending>,
     /// Reads from copies that its first map named, as a client would that never refreshes.
     stubborn: bool,
+    /// What it writes under.
+    token: WriterToken,
 }
 
 impl Client {
@@ -48,6 +51,7 @@ impl World {
                 map: self.store.clone(),
                 pending: None,
                 stubborn: client >= count - 2,
+                token: WriterToken(0),
             });
             self.at(0, Event::ClientStep { client });
         }
@@ -102,8 +106,18 @@ impl World {
             };
             Op::Flush
         };
+        if self.shape.leased && matches!(op, Op::Write(_) | Op::Force(_)) && self.takes_over(client) {
+            kind = WriteKind::Fence;
+            range = BlockRange::default();
+        }
+        let token = self.clients[client].token;
+        let fenced = token < self.in_force[chunk] && !matches!(op, Op::Read | Op::Flush);
         for block in range.start..range.start + range.count {
-            self.monitors[chunk][block as usize].invoke(client, op);
+            let monitor = &mut self.monitors[chunk][block as usize];
+            if fenced {
+                monitor.freeze(client);
+            }
+            monitor.invoke(client, op);
         }
         let elsewhere = false;
         self.clients[client].pending = Some(Pending {
@@ -111,8 +125,69 @@ impl World {
             range,
             op,
             kind,
+            token,
             elsewhere,
         });
+    }
+
+    /// Whether a client becomes the writer and fences a chunk. Else it may go on where the newest writer is, as another
+    /// task of that writer would, or write under a token that has been overtaken.
+    fn takes_over(&mut self, client: usize) -> bool {
+        match self.random.below(20) {
+            0 | 1 => {
+                self.newest_token.0 += 1;
+                self.clients[client].token = self.newest_token;
+                true
+            }
+            2..5 => {
+                self.clients[client].token = self.newest_token;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Something was acknowledged under a token: what older writers have under way in the chunk takes no effect any
+    /// more.
+    pub(super) fn take_over(&mut self, chunk: usize, token: WriterToken) {
+        if token <= self.in_force[chunk] {
+            return;
+        }
+        self.in_force[chunk] = token;
+        for (client, state) in self.clients.iter().enumerate() {
+            let Some(pending) = state.pending.as_ref().filter(|p| p.chunk == chunk) else {
+                continue;
+            };
+            if pending.token < token && !matches!(pending.op, Op::Read | Op::Flush) {
+                for block in pending.range.start..pending.range.start + pending.range.count {
+                    self.monitors[chunk][block as usize].freeze(client);
+                }
+            }
+        }
+    }
+
+    /// A client's write was refused for its token.
+    fn fenced(&mut self, client: usize) {
+        let Some(pending) = self.clients[client].pending.take() else {
+            return;
+        };
+        if pending.token >= self.newest_token {
+            self.fail(format!("client {client} is the newest writer and was fenced"));
+        }
+        if self.in_force[pending.chunk] <= pending.token {
+            // The newer writer is not acknowledged yet; until then an earlier attempt may take effect.
+            self.clients[client].pending = Some(pending);
+        } else {
+            for block in pending.range.start..pending.range.start + pending.range.count {
+                self.monitors[pending.chunk][block as usize].abandon(client);
+            }
+            if self.healing || self.random.chance(1, 2) {
+                self.clients[client].token = self.newest_token;
+            }
+        }
+        self.clients[client].attempt += 1;
+        let delay = self.random.between(MS, 30 * MS);
+        self.at(delay, Event::ClientStep { client });
     }
 
     /// Sends the pending operation, once more perhaps.
@@ -160,7 +235,7 @@ impl World {
                 host: HostId(client as u64 + 1),
                 number: state.session,
             },
-            writer_token: WriterToken(0),
+            writer_token: pending.token,
             trace: TraceId(0),
         };
         let ask = Event::Ask {
@@ -203,6 +278,9 @@ impl World {
         // An answer to an earlier attempt came by a connection that is closed.
         if state.attempt != attempt || state.pending.is_none() {
             return;
+        }
+        if matches!(status, Status::FencedWriter(_)) {
+            return self.fenced(client);
         }
         match ChunkMap::reaction(status) {
             Reaction::Finish => {

@@ -39,6 +39,8 @@ struct Explanation {
 pub(super) struct Monitor {
     explanations: BTreeSet<Explanation>,
     pending: [Option<Op>; SLOTS],
+    /// Operations that may not take effect any more: a newer writer's token is in force.
+    frozen: [bool; SLOTS],
 }
 
 impl Monitor {
@@ -51,13 +53,14 @@ impl Monitor {
         Self {
             explanations: [first].into(),
             pending: [None; SLOTS],
+            frozen: [false; SLOTS],
         }
     }
 
     fn close(&mut self) {
         let mut work: Vec<Explanation> = self.explanations.iter().cloned().collect();
         while let Some(explanation) = work.pop() {
-            for slot in 0..SLOTS {
+            for slot in (0..SLOTS).filter(|slot| !self.frozen[*slot]) {
                 let Some(op) = self.pending[slot] else {
                     continue;
                 };
@@ -77,6 +80,26 @@ impl Monitor {
         self.close();
     }
 
+    /// Whatever the operation has not done by now it will never do.
+    pub(super) fn freeze(&mut self, slot: usize) {
+        self.frozen[slot] = true;
+    }
+
+    /// The operation ends without an acknowledgement. It has done something or nothing, and does nothing more.
+    pub(super) fn abandon(&mut self, slot: usize) {
+        let before = std::mem::take(&mut self.explanations);
+        self.explanations = before
+            .into_iter()
+            .map(|mut explanation| {
+                explanation.steps[slot] = Step::Before;
+                explanation
+            })
+            .collect();
+        self.pending[slot] = None;
+        self.frozen[slot] = false;
+        self.close();
+    }
+
     /// `saw` is what a read returned. False when no explanation is left.
     pub(super) fn respond(&mut self, slot: usize, saw: Option<u32>) -> bool {
         let wanted = saw.map_or(Step::Done, Step::Saw);
@@ -88,6 +111,7 @@ impl Monitor {
             }
         }
         self.pending[slot] = None;
+        self.frozen[slot] = false;
         self.close();
         !self.explanations.is_empty()
     }
@@ -172,6 +196,32 @@ mod tests {
         assert!(block.respond(1, Some(2)));
         block.invoke(1, Op::Read);
         assert!(!block.respond(1, Some(1)));
+    }
+
+    #[test]
+    fn a_fenced_write_has_happened_or_never_will() {
+        let mut block = Monitor::new();
+        block.invoke(0, Op::Write(1));
+        block.freeze(0);
+        // It may have been done before the fence ...
+        assert!(block.clone().respond(0, None));
+        for saw in [0, 1] {
+            let mut copy = block.clone();
+            copy.invoke(1, Op::Read);
+            assert!(copy.respond(1, Some(saw)), "{saw}");
+        }
+        // ... but not after one has seen that it had not.
+        block.invoke(1, Op::Read);
+        assert!(block.respond(1, Some(0)));
+        assert!(!block.clone().respond(0, None));
+        block.abandon(0);
+        block.invoke(1, Op::Read);
+        assert!(!block.clone().respond(1, Some(1)));
+        assert!(block.respond(1, Some(0)));
+        // One that comes late does nothing at all.
+        block.freeze(2);
+        block.invoke(2, Op::Write(3));
+        assert!(!block.respond(2, None));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! dead. Each block is checked for linearizability; copies must be equal when all is quiet; once
 //! faults stop everything that is pending must complete.
 //!
-//! Scenarios, drawn by the seed: 0 a node is cut from the masters and the others die and return at
+//! In every other seed the clients write under tokens and overtake each other (`clients::takes_over`). Scenarios, drawn by the seed: 0 a node is cut from the masters and the others die and return at
 //! once; 1 power cuts everywhere and slow flushes; 2 slow links; 3 and 4 partitions (also one-way),
 //! pauses and crashes in any order.
 //!

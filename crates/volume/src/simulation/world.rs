@@ -15,7 +15,7 @@ use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::{
     ChunkId, ChunkIndex, ClusterId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
-    VolumeNumber,
+    VolumeNumber, WriterToken,
 };
 use crate::message::{Message, WriteKind};
 use crate::node::NodeCore;
@@ -159,6 +159,9 @@ pub(super) struct Asked {
     pub(super) attempt: u64,
     pub(super) arrived: u64,
     pub(super) writes: bool,
+    pub(super) token: WriterToken,
+    /// The newest token that was in force when it arrived.
+    pub(super) in_force: WriterToken,
 }
 
 impl Node {
@@ -180,6 +183,8 @@ pub(super) struct Shape {
     pub(super) copies: u8,
     pub(super) minimum: u8,
     pub(super) scenario: u64,
+    /// Clients write under tokens, newer ones now and then.
+    pub(super) leased: bool,
 }
 
 pub(super) struct World {
@@ -197,6 +202,10 @@ pub(super) struct World {
     pub(super) ended: BTreeSet<(usize, u64)>,
     pub(super) clients: Vec<Client>,
     pub(super) monitors: Vec<Vec<Monitor>>,
+    /// The newest token the masters have given.
+    pub(super) newest_token: WriterToken,
+    /// For each chunk the newest token under which something was acknowledged.
+    pub(super) in_force: Vec<WriterToken>,
     /// When each epoch of a chunk began to serve.
     pub(super) opened: Vec<BTreeMap<Epoch, u64>>,
     /// `blocked[from][to]`: until when; the masters are the last index.
@@ -246,6 +255,7 @@ impl World {
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
             scenario: scenario.unwrap_or(seed % 5),
+            leased: seed % 2 == 1,
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -267,6 +277,8 @@ impl World {
             ended: BTreeSet::new(),
             clients: Vec::new(),
             monitors: vec![vec![Monitor::new(); CHUNK_BLOCKS as usize]; shape.chunks],
+            newest_token: WriterToken(0),
+            in_force: vec![WriterToken(0); shape.chunks],
             opened: vec![BTreeMap::new(); shape.chunks],
             blocked: vec![vec![0; nodes + 1]; nodes + 1],
             slow: vec![vec![0; nodes + 1]; nodes + 1],
@@ -448,6 +460,8 @@ impl World {
                         attempt,
                         arrived,
                         writes,
+                        token: request.writer_token,
+                        in_force: self.in_force[chunk],
                     },
                 );
                 self.core(to, data, |core, now| {
