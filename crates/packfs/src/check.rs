@@ -5,6 +5,8 @@
 mod index;
 mod usage;
 
+use std::rc::Rc;
+
 use bdev::IoError;
 use foundation::checksum::crc32c;
 
@@ -13,6 +15,8 @@ use crate::format::extent::Extent;
 use crate::format::superblock::{Identity, Superblock, Totals};
 use crate::format::{PAGE_BYTES_U64, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
+use crate::lease::hold::ReaderHold;
+use crate::lease::{LeaseError, LeaseSource};
 use crate::mount::mount;
 use crate::name::Shown;
 use crate::writer::load_space;
@@ -151,17 +155,43 @@ impl VerifyReport {
     }
 }
 
-/// Verifies the generation that counts. Takes memory for every inode and extent.
+/// Verifies the generation that counts, under a reader's lease. Takes memory for every inode and extent.
 ///
 /// # Errors
-/// Only when there is no file system to verify; damage is in the report.
-pub async fn verify(medium: &Medium, options: &VerifyOptions) -> Result<VerifyReport, OpenError> {
-    let mounted = mount(medium, options.identity.as_ref()).await?;
-    Ok(verify_generation(medium, &mounted.superblock, options).await)
+/// When there is no file system to verify, or when the lease could not be kept until the end; damage is in the
+/// report.
+pub async fn verify(
+    medium: &Medium,
+    leases: Rc<dyn LeaseSource>,
+    options: &VerifyOptions,
+) -> Result<VerifyReport, OpenError> {
+    // First hold everything, as a reader does.
+    let hold = ReaderHold::acquire(leases).await?;
+    let verified = verify_under(medium, &hold, options).await;
+    // The lease ends by itself if this fails.
+    let _ = hold.release().await;
+    verified
 }
 
-pub(crate) async fn verify_generation(
+async fn verify_under(
     medium: &Medium,
+    hold: &ReaderHold,
+    options: &VerifyOptions,
+) -> Result<VerifyReport, OpenError> {
+    let mounted = mount(medium, options.identity.as_ref()).await?;
+    hold.hold_from(mounted.superblock.generation).await?;
+    let report = verify_generation(medium, hold, &mounted.superblock, options).await;
+    // A lease that has ended does not come back: now says it for every page before.
+    if hold.is_held() {
+        Ok(report)
+    } else {
+        Err(LeaseError::Ended.into())
+    }
+}
+
+async fn verify_generation(
+    medium: &Medium,
+    hold: &ReaderHold,
     superblock: &Superblock,
     options: &VerifyOptions,
 ) -> VerifyReport {
@@ -190,6 +220,9 @@ pub(crate) async fn verify_generation(
     }
     if options.read_content {
         for (path, extent) in &extents {
+            if !hold.is_held() {
+                break;
+            }
             if let Some(problem) = check_extent(medium, path, extent).await {
                 report.add(problem);
             }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::Duration;
 
 use crate::error::WriteError;
 use crate::format::entry::Attributes;
@@ -88,9 +87,6 @@ pub enum ImportError<E> {
 /// Index pages in memory, in bytes, after which an import commits what it has.
 const COMMIT_AFTER_BYTES: u64 = 32 << 20;
 
-/// The writer's lease is renewed when less than this is left.
-const RENEW_BEFORE: Duration = Duration::from_secs(15);
-
 struct Import<'a> {
     writer: &'a mut Writer,
     root: InodeNumber,
@@ -116,7 +112,6 @@ pub async fn import<S: ImportSource>(
         progress,
     };
     while let Some(entry) = source.next().await.map_err(ImportError::Source)? {
-        import.keep_lease(&entry.path).await?;
         import.entry(&entry, source).await?;
         import.progress.entries += 1;
         if import.writer.uncommitted_bytes() > COMMIT_AFTER_BYTES {
@@ -129,16 +124,6 @@ pub async fn import<S: ImportSource>(
 }
 
 impl Import<'_> {
-    /// An import lasts longer than a lease's term.
-    async fn keep_lease<E>(&mut self, path: &[u8]) -> Result<(), ImportError<E>> {
-        let soon = reactor::time::now() + RENEW_BEFORE;
-        if self.writer.lease_until().is_some_and(|until| until < soon) {
-            let renewed = self.writer.renew().await;
-            renewed.map_err(|error| at(path)(error.into()))?;
-        }
-        Ok(())
-    }
-
     async fn commit<E>(&mut self, path: &[u8]) -> Result<(), ImportError<E>> {
         self.writer.commit().await.map_err(at(path))?;
         self.progress.commits += 1;
@@ -203,7 +188,6 @@ impl Import<'_> {
             let appended = match source.more().await {
                 Ok(bytes) if bytes.is_empty() => break,
                 Ok(bytes) => {
-                    self.keep_lease(&entry.path).await?;
                     self.progress.content_bytes += bytes.len() as u64;
                     let appended = self.writer.append(&mut stream, &bytes).await;
                     appended.map_err(at(&entry.path))

@@ -56,6 +56,30 @@ impl Medium {
         self
     }
 
+    /// The same volume through a layer over its channel.
+    #[cfg(test)]
+    pub(crate) fn on(&self, layer: impl FnOnce(Rc<dyn Channel>) -> Rc<dyn Channel>) -> Self {
+        let channel = layer(self.channel.clone());
+        Self {
+            channel,
+            ..self.clone()
+        }
+    }
+
+    /// Lets no older writer write any more where the range lies: to be done before what it may have written is read.
+    pub(crate) async fn fence(&self, address: u64, length: u64) -> Result<(), IoError> {
+        let (address, length) = self.widen(address, length);
+        let blocks = BlockCount(length / self.block_bytes);
+        let completion = self.channel.execute(
+            Operation::Fence,
+            self.lba(address),
+            blocks,
+            Data::None,
+            self.fence,
+        );
+        completion.await.status
+    }
+
     /// Size of the volume in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.channel.geometry().capacity_bytes()

@@ -1,6 +1,7 @@
 //! Who may write, and what readers still need: asked of whoever keeps leases (a cluster's masters, or
 //! [`memory::LocalLeases`] where everything is in one process).
 
+pub(crate) mod hold;
 pub mod memory;
 
 use std::future::Future;
@@ -31,6 +32,24 @@ pub enum LeaseError {
     /// The lease ended or was taken over.
     #[error("the lease has ended or was taken over; open the file system again")]
     Ended,
+    /// The lease ended without being renewed, and another writer has the volume.
+    #[error(
+        "the writer's lease ended before it was renewed (was this program stopped, or cut from the masters?), and \
+         {holder} writes the volume now; wait for that writer, then open the file system again"
+    )]
+    TakenOver {
+        /// Who.
+        holder: String,
+    },
+    /// The lease ended because it could not be renewed.
+    #[error(
+        "the lease has ended because it could not be renewed: {why}; check that a master can be reached, then open \
+         the file system again"
+    )]
+    Lapsed {
+        /// What went wrong.
+        why: String,
+    },
     /// Nobody answers.
     #[error("the lease could not be asked for: {why}; check that a master can be reached")]
     Unreachable {
@@ -59,11 +78,13 @@ pub struct ReaderLease {
 
 /// Grants leases on one volume.
 pub trait LeaseSource {
-    /// Asks to be the writer. `holder` is shown to those who are refused meanwhile. Before it returns, no older
-    /// token can write any more, so the superblock may be read.
+    /// Asks to be the writer. `holder` is shown to those who are refused meanwhile. The token is above every one
+    /// given before, and durably so; it stops older writers only where the device is told of it
+    /// ([`bdev::Operation::Fence`]), which comes before the superblock is read.
     fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease>;
 
-    /// Goes on being the writer.
+    /// Goes on being the writer, also after the lease's end if nobody else has been the writer since.
+    /// [`LeaseError::Unreachable`] may be tried again; every other error is for good.
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease>;
 
     /// Stops being the writer.
@@ -72,7 +93,8 @@ pub trait LeaseSource {
     /// Holds every generation from `generation` on; 0 while the newest is not known yet.
     fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease>;
 
-    /// Goes on holding, from `generation` on, which may be later than before.
+    /// Goes on holding, from `generation` on, which may be later than before. An answer that comes after the
+    /// lease's end proves nothing about the time in between.
     fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease>;
 
     /// Holds nothing any more.

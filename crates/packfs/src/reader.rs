@@ -17,7 +17,6 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use bdev::IoError;
-use foundation::Instant;
 use reactor::Buffer;
 use reactor::sync::Semaphore;
 
@@ -26,7 +25,8 @@ use crate::error::{OpenError, ReadError, TreeError};
 use crate::format::entry::Inode;
 use crate::format::superblock::{Identity, Superblock};
 use crate::io::Medium;
-use crate::lease::{LeaseError, LeaseSource, ReaderLease};
+use crate::lease::hold::ReaderHold;
+use crate::lease::{LeaseError, LeaseSource};
 use crate::mount::mount;
 use crate::name::Shown;
 use crate::tree::Tree;
@@ -149,8 +149,7 @@ struct Inner {
     medium: Medium,
     tree: Tree,
     superblock: Superblock,
-    leases: Rc<dyn LeaseSource>,
-    lease: Cell<ReaderLease>,
+    hold: Rc<ReaderHold>,
     directories: directories::Directories,
     permits: Rc<Semaphore>,
     options: ReaderOptions,
@@ -164,19 +163,19 @@ struct Inner {
 pub struct Reader(Rc<Inner>);
 
 impl Reader {
-    /// Opens the newest generation under a lease.
+    /// Opens the newest generation under a lease, which is renewed for as long as a clone of the reader lives.
     pub async fn open(
         medium: Medium,
         leases: Rc<dyn LeaseSource>,
         options: &ReaderOptions,
     ) -> Result<Self, OpenError> {
         // First hold everything: between reading the superblock and holding its generation nothing may go.
-        let lease = leases.acquire_reader(0).await?;
-        match Self::open_under(&medium, &leases, lease, options).await {
+        let hold = ReaderHold::acquire(leases).await?;
+        match Self::open_under(&medium, &hold, options).await {
             Ok(reader) => Ok(reader),
             Err(error) => {
                 // The first error is the one to tell; the lease ends by itself if this fails too.
-                let _ = leases.release_reader(lease.id).await;
+                let _ = hold.release().await;
                 Err(error)
             }
         }
@@ -184,20 +183,18 @@ impl Reader {
 
     async fn open_under(
         medium: &Medium,
-        leases: &Rc<dyn LeaseSource>,
-        lease: ReaderLease,
+        hold: &Rc<ReaderHold>,
         options: &ReaderOptions,
     ) -> Result<Self, OpenError> {
         let mounted = mount(medium, options.identity.as_ref()).await?;
         let superblock = mounted.superblock;
-        let lease = leases.renew_reader(lease.id, superblock.generation).await?;
+        hold.hold_from(superblock.generation).await?;
         let cache = PageCache::new(options.cache_bytes / 8 * 7);
         Ok(Self(Rc::new(Inner {
             medium: medium.clone(),
             tree: Tree::new(medium.clone(), cache, superblock.root),
             superblock,
-            leases: leases.clone(),
-            lease: Cell::new(lease),
+            hold: hold.clone(),
             directories: directories::Directories::new(options.cache_bytes / 8),
             permits: Semaphore::new(options.reads_in_flight.max(1)),
             options: options.clone(),
@@ -217,25 +214,9 @@ impl Reader {
         &self.0.superblock
     }
 
-    /// When the lease ends unless renewed.
-    pub fn lease_until(&self) -> Instant {
-        self.0.lease.get().until
-    }
-
-    /// Renews the lease; to be called well before [`Reader::lease_until`].
-    pub async fn renew(&self) -> Result<(), LeaseError> {
-        let id = self.0.lease.get().id;
-        let renewed = self.0.leases.renew_reader(id, self.generation()).await?;
-        self.0.lease.set(renewed);
-        Ok(())
-    }
-
     /// Gives the lease back; further reads fail.
     pub async fn close(self) -> Result<(), LeaseError> {
-        let lease = self.0.lease.get();
-        let until = Instant::from_nanos(0);
-        self.0.lease.set(ReaderLease { until, ..lease });
-        self.0.leases.release_reader(lease.id).await
+        self.0.hold.release().await
     }
 
     /// What it has done so far.
@@ -251,7 +232,7 @@ impl Reader {
 
     /// To be asked after bytes arrived and before they are handed out.
     fn check_lease(&self) -> Result<(), ReadError> {
-        if self.0.lease.get().until > reactor::time::now() {
+        if self.0.hold.is_held() {
             Ok(())
         } else {
             Err(ReadError::LeaseEnded)

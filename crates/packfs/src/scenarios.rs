@@ -8,4 +8,5 @@ mod readers;
 mod refusals;
 mod size;
 mod support;
+mod takeover;
 mod walks;

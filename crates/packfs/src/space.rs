@@ -46,6 +46,8 @@ pub(crate) enum PlantedBug {
     ReuseUnderReaders,
     /// No flush between the pages and the superblock.
     SuperblockBeforeFlush,
+    /// A writer reads the superblock before it has fenced older writers off.
+    MountBeforeFence,
 }
 
 /// See the module.

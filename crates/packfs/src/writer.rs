@@ -14,16 +14,20 @@ mod stream;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use foundation::{ByteCount, Instant};
+use bdev::IoError;
+use foundation::ByteCount;
 
 use crate::cache::PageCache;
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::key::InodeNumber;
 use crate::format::superblock::{Identity, Parameters, Superblock, Totals};
-use crate::format::{CodecError, PAGE_BYTES_U64, space_page};
+use crate::format::{CodecError, PAGE_BYTES_U64, RESERVED_BYTES, space_page};
 use crate::io::Medium;
-use crate::lease::{LeaseError, LeaseSource, WriterLease};
+use crate::lease::hold::WriterHold;
+use crate::lease::{LeaseError, LeaseSource};
 use crate::mount::{Mounted, mount};
+#[cfg(test)]
+use crate::space::PlantedBug;
 use crate::space::Space;
 use crate::tree::{Tree, inconsistent};
 
@@ -44,6 +48,8 @@ pub struct WriterOptions {
     pub cache_bytes: usize,
     /// Large writes in flight at once.
     pub writes_in_flight: usize,
+    #[cfg(test)]
+    pub(crate) bug: PlantedBug,
 }
 
 impl Default for WriterOptions {
@@ -53,6 +59,8 @@ impl Default for WriterOptions {
             identity: None,
             cache_bytes: 64 << 20,
             writes_in_flight: 8,
+            #[cfg(test)]
+            bug: PlantedBug::None,
         }
     }
 }
@@ -70,7 +78,7 @@ pub struct Writer {
     next_generation: u64,
     next_inode: u64,
     totals: Totals,
-    leases: Option<(Rc<dyn LeaseSource>, WriterLease)>,
+    hold: Rc<WriterHold>,
     /// Inodes that were seen to be directories; spares a lookup for each new entry.
     directories: BTreeSet<InodeNumber>,
     broken: bool,
@@ -80,46 +88,61 @@ pub struct Writer {
 const DIRECTORIES_KEPT: usize = 10_000;
 
 impl Writer {
-    /// Becomes the volume's writer and opens its last commit.
+    /// Becomes the volume's writer, lets no older one write any more, and opens the last commit. The lease is renewed
+    /// for as long as the writer lives; where that fails, writes end with [`WriteError::Lease`] before it ends.
     pub async fn open(
         medium: Medium,
         leases: Rc<dyn LeaseSource>,
         options: &WriterOptions,
     ) -> Result<Self, OpenError> {
-        let lease = leases.acquire_writer(&options.holder).await?;
-        let medium = medium.with_token(lease.token);
-        let opened = Self::open_under(medium, options).await;
-        match opened {
+        let hold = WriterHold::acquire(leases, &options.holder).await?;
+        match Self::open_under(medium, &hold, options).await {
             Ok(mut writer) => {
-                writer.leases = Some((leases, lease));
                 writer.release_space().await;
                 Ok(writer)
             }
             Err(error) => {
+                let error = explain(&hold, error).await;
                 // The first error is the one to tell; the lease ends by itself if this fails too.
-                let _ = leases.release_writer(lease.token).await;
+                let _ = hold.release().await;
                 Err(error)
             }
         }
     }
 
-    async fn open_under(medium: Medium, options: &WriterOptions) -> Result<Self, OpenError> {
+    async fn open_under(
+        medium: Medium,
+        hold: &Rc<WriterHold>,
+        options: &WriterOptions,
+    ) -> Result<Self, OpenError> {
+        let medium = medium.with_token(hold.token());
+        // An older writer may be about to write a superblock: first it must not be able to.
+        #[cfg(test)]
+        let early = match options.bug {
+            PlantedBug::MountBeforeFence => Some(mount(&medium, options.identity.as_ref()).await?),
+            _ => None,
+        };
+        medium.fence(0, RESERVED_BYTES).await?;
         let mounted = mount(&medium, options.identity.as_ref()).await?;
+        #[cfg(test)]
+        let mounted = early.unwrap_or(mounted);
         let space = load_space(&medium, &mounted.superblock).await?;
         let cache = PageCache::new(options.cache_bytes);
         let tree = Tree::new(medium.clone(), cache, mounted.superblock.root);
-        Ok(Self::assemble(
-            medium,
-            tree,
-            space,
-            mounted,
-            options.writes_in_flight,
-        ))
+        let in_flight = options.writes_in_flight;
+        Ok(Self::assemble(medium, hold.clone(), tree, space, mounted, in_flight))
     }
 
-    fn assemble(medium: Medium, tree: Tree, space: Space, mounted: Mounted, in_flight: usize) -> Self {
+    fn assemble(
+        medium: Medium,
+        hold: Rc<WriterHold>,
+        tree: Tree,
+        space: Space,
+        mounted: Mounted,
+        in_flight: usize,
+    ) -> Self {
         let superblock = mounted.superblock;
-        let outbox = Outbox::new(medium.clone(), in_flight);
+        let outbox = Outbox::new(medium.clone(), hold.clone(), in_flight);
         Self {
             packer: Packer::new(
                 medium.clone(),
@@ -136,7 +159,7 @@ impl Writer {
             next_generation: mounted.next_generation,
             next_inode: superblock.next_inode,
             totals: superblock.totals,
-            leases: None,
+            hold,
             directories: BTreeSet::from([InodeNumber::ROOT]),
             broken: false,
         }
@@ -173,26 +196,10 @@ impl Writer {
         ByteCount(self.space.waiting_pages() * PAGE_BYTES_U64)
     }
 
-    /// When the writer's lease ends unless renewed.
-    pub fn lease_until(&self) -> Option<Instant> {
-        self.leases.as_ref().map(|(_, lease)| lease.until)
-    }
-
-    /// Renews the writer's lease; to be called well before [`Writer::lease_until`].
-    pub async fn renew(&mut self) -> Result<(), LeaseError> {
-        if let Some((leases, lease)) = &mut self.leases {
-            *lease = leases.renew_writer(lease.token).await?;
-        }
-        Ok(())
-    }
-
     /// Gives the lease back. Changes since the last commit are dropped.
     pub async fn close(self) -> Result<(), LeaseError> {
         self.outbox.drain().await.ok();
-        match self.leases {
-            Some((leases, lease)) => leases.release_writer(lease.token).await,
-            None => Ok(()),
-        }
+        self.hold.release().await
     }
 
     /// Pages that new data leaves free, so that what is changed can be committed and something removed.
@@ -224,8 +231,16 @@ impl Writer {
     }
 
     #[cfg(test)]
-    pub(crate) fn plant(&mut self, bug: crate::space::PlantedBug) {
+    pub(crate) fn plant(&mut self, bug: PlantedBug) {
         self.space.bug = bug;
+    }
+}
+
+/// A device that refuses this writer's token knows a newer one: says whose.
+async fn explain(hold: &WriterHold, error: OpenError) -> OpenError {
+    match error {
+        OpenError::Io(IoError::Fenced) => hold.lost().await.into(),
+        other => other,
     }
 }
 

@@ -60,7 +60,10 @@ impl LocalLeases {
                 lease.until = now + WRITER_TERM;
                 Ok(*lease)
             }
-            _ => Err(LeaseError::Ended),
+            Some((holder, _)) => Err(LeaseError::TakenOver {
+                holder: holder.clone(),
+            }),
+            None => Err(LeaseError::Ended),
         }
     }
 

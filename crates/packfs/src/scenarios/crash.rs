@@ -9,7 +9,7 @@ use std::rc::Rc;
 use foundation::Random;
 
 use super::model::{Model, change, read_back};
-use super::support::{DISK, medium, on_host, small, world, writer_options};
+use super::support::{leases, DISK, medium, on_host, small, world, writer_options};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::superblock::Superblock;
 use crate::lease::memory::LocalLeases;
@@ -44,7 +44,7 @@ async fn write(history: History, seed: u64, bug: PlantedBug) {
 /// Opens what is there and compares it with the history.
 async fn check(history: &History, least: u64) -> Result<u64, String> {
     let medium = medium();
-    let report = verify(&medium, &VerifyOptions::default()).await;
+    let report = verify(&medium, leases(), &VerifyOptions::default()).await;
     let report = report.map_err(|error| error.to_string())?;
     if !report.is_clean() {
         return Err(format!("{:?}", report.problems));
@@ -68,7 +68,7 @@ async fn check(history: &History, least: u64) -> Result<u64, String> {
 fn run(seed: u64, cut: u64, bug: PlantedBug) -> Option<Result<(), String>> {
     let (simulation, host) = world(seed);
     on_host(&simulation, host, || async {
-        format(medium(), &small()).await.unwrap()
+        format(medium(), leases(), &small()).await.unwrap()
     })
     .unwrap();
     let disk = simulation.disk(host, Path::new(DISK));
@@ -128,7 +128,7 @@ async fn go_on(seed: u64, newest: u64) -> Result<(), String> {
         .unwrap();
     let generation = writer.commit().await.unwrap();
     assert!(generation > newest);
-    let report = verify(&medium, &VerifyOptions::default()).await.unwrap();
+    let report = verify(&medium, leases, &VerifyOptions::default()).await.unwrap();
     if report.is_clean() {
         Ok(())
     } else {
@@ -175,10 +175,10 @@ fn a_cut_while_formatting_leaves_a_file_system_or_none() {
             let (simulation, host) = world(seed);
             simulation.disk(host, Path::new(DISK)).cut_power_at(cut);
             on_host(&simulation, host, || async {
-                format(medium(), &small()).await.unwrap()
+                format(medium(), leases(), &small()).await.unwrap()
             });
             let found = on_host(&simulation, host, || async {
-                verify(&medium(), &VerifyOptions::default()).await
+                verify(&medium(), leases(), &VerifyOptions::default()).await
             });
             match found.unwrap() {
                 Ok(report) => {

@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use bdev::fence::TokenKeeper;
 use bdev::memory::MemoryDevice;
 use bdev::{BlockDevice, Channel, ChannelExt};
 use foundation::{BlockCount, Lba, Random};
 
 use super::model::{Model, change, read_back};
-use super::support::{DISK, VOLUME_BYTES, medium, on_host, small, world, writer_options};
+use super::support::{leases, DISK, VOLUME_BYTES, medium, on_host, small, world, writer_options};
 use crate::lease::memory::LocalLeases;
 use crate::{
     CopySelector, InodeNumber, Kind, Medium, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer,
@@ -19,7 +20,7 @@ use crate::{
 async fn fill(seed: u64) -> Model {
     let mut random = Random::from_seed(seed);
     let medium = medium();
-    format(medium.clone(), &small()).await.unwrap();
+    format(medium.clone(), leases(), &small()).await.unwrap();
     let mut writer = Writer::open(medium, Rc::new(LocalLeases::new()), &writer_options())
         .await
         .unwrap();
@@ -84,7 +85,7 @@ fn flipped_bits_give_errors_and_never_wrong_bytes() {
         }
         let found = on_host(&simulation, host, move || async move {
             let (right, refused) = read_all(&model).await;
-            let report = verify(&medium(), &VerifyOptions::default()).await;
+            let report = verify(&medium(), leases(), &VerifyOptions::default()).await;
             (right, refused, report.map(|report| report.is_clean()))
         });
         let (r, x, clean) = found.unwrap();
@@ -107,7 +108,7 @@ fn a_damaged_extent_costs_its_file_only() {
     let disk = simulation.disk(host, Path::new(DISK));
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), &small()).await.unwrap();
+        format(medium.clone(), leases(), &small()).await.unwrap();
         let mut writer = Writer::open(medium, Rc::new(LocalLeases::new()), &writer_options())
             .await
             .unwrap();
@@ -143,7 +144,7 @@ fn a_damaged_extent_costs_its_file_only() {
             }
         }
         assert!(reader.statistics().reads < 20, "neighbours are not joined");
-        let report = verify(&medium(), &VerifyOptions::default()).await.unwrap();
+        let report = verify(&medium(), leases(), &VerifyOptions::default()).await.unwrap();
         assert_eq!(report.problems.len(), 1);
         assert!(report.problems[0].to_string().starts_with("file 3:"));
     })
@@ -163,15 +164,14 @@ fn another_copy_gives_the_right_bytes() {
     let (simulation, host) = world(3);
     on_host(&simulation, host, || async {
         let device = || {
-            MemoryDevice::new(512, BlockCount(16 << 10))
-                .unwrap()
-                .open_channel()
-                .unwrap()
+            let device = MemoryDevice::new(512, BlockCount(16 << 10)).unwrap();
+            device.open_channel().unwrap()
         };
         let (first, second) = (device(), device());
-        format(Medium::new(first.clone()), &small()).await.unwrap();
+        let volume = TokenKeeper::new().over(first.clone());
+        format(Medium::new(volume.clone()), leases(), &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
-        let opened = Writer::open(Medium::new(first.clone()), leases.clone(), &writer_options()).await;
+        let opened = Writer::open(Medium::new(volume), leases.clone(), &writer_options()).await;
         let mut writer = opened.unwrap();
         let mut random = Random::from_seed(8);
         let mut model = Model::new(small().root);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use foundation::Random;
 
 use super::model::{Model, change, read_back};
-use super::support::{medium, on_host, sized_medium, small, world, writer_options};
+use super::support::{leases, medium, on_host, sized_medium, small, world, writer_options};
 use crate::lease::memory::LocalLeases;
 use crate::{Reader, ReaderOptions, VerifyOptions, WriteError, Writer, format, verify};
 
@@ -18,7 +18,7 @@ fn is_a_directory_tree_through_commits_and_openings() {
             let mut random = Random::from_seed(seed);
             let medium = medium();
             let options = small();
-            format(medium.clone(), &options).await.unwrap();
+            format(medium.clone(), leases(), &options).await.unwrap();
             let leases = Rc::new(LocalLeases::new());
             let mut model = Model::new(options.root);
             for round in 0..5 {
@@ -36,7 +36,7 @@ fn is_a_directory_tree_through_commits_and_openings() {
                 }
                 writer.close().await.unwrap();
                 model = committed;
-                let report = verify(&medium, &VerifyOptions::default()).await.unwrap();
+                let report = verify(&medium, leases.clone(), &VerifyOptions::default()).await.unwrap();
                 assert!(
                     report.is_clean(),
                     "seed {seed} round {round}: {:#?}",
@@ -66,7 +66,7 @@ fn a_full_volume_says_how_much_is_missing_and_goes_on() {
     on_host(&simulation, host, || async {
         let medium = sized_medium(2 << 20);
         let options = small();
-        format(medium.clone(), &options).await.unwrap();
+        format(medium.clone(), leases(), &options).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options()).await.unwrap();
         let mut random = Random::from_seed(5);
@@ -95,7 +95,7 @@ fn a_full_volume_says_how_much_is_missing_and_goes_on() {
             "the volume is full: 64 KiB more are needed; remove files or resize the volume. What was committed \
              stays readable"
         );
-        let report = verify(&medium, &VerifyOptions::default()).await.unwrap();
+        let report = verify(&medium, leases.clone(), &VerifyOptions::default()).await.unwrap();
         assert!(report.is_clean(), "{:#?}", report.problems);
         let reader = Reader::open(medium, leases, &ReaderOptions::default()).await.unwrap();
         assert!(read_back(&reader).await.unwrap() == committed);
@@ -108,7 +108,7 @@ fn a_large_file_is_read_in_parts() {
     let (simulation, host) = world(78);
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), &small()).await.unwrap();
+        format(medium.clone(), leases(), &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await
@@ -142,7 +142,7 @@ fn a_large_file_is_read_in_parts() {
         assert!(reader.read(&file, 0, u64::MAX).await.unwrap().to_vec() == bytes);
         writer.remove(root, b"large").await.unwrap();
         writer.commit().await.unwrap();
-        let report = verify(&medium, &VerifyOptions::default()).await.unwrap();
+        let report = verify(&medium, leases.clone(), &VerifyOptions::default()).await.unwrap();
         assert!(report.is_clean(), "{:#?}", report.problems);
         assert_eq!(report.extents, 0);
     })

@@ -1,15 +1,18 @@
 //! Proved here: a reader on an old snapshot sees it unharmed while the writer commits many times; a planted bug that
-//! ignores leases is found; a lease that ended gives an error and no bytes.
+//! ignores leases is found; leases are renewed, and one that ended gives an error and no bytes.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use foundation::Random;
 
 use super::model::{Model, change, read_back};
-use super::support::{medium, on_host, small, world, writer_options};
+use super::support::{Gate, GatedChannel, GatedLeases, leases, medium, on_host, small, world, writer_options};
 use crate::lease::memory::{LocalLeases, READER_TERM};
 use crate::space::PlantedBug;
-use crate::{InodeNumber, ReadError, Reader, ReaderOptions, Target, Writer, format};
+use crate::{
+    InodeNumber, OpenError, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer, format, verify,
+};
 
 /// Whether a reader's snapshot stays whole under many commits.
 fn snapshot_survives(seed: u64, bug: PlantedBug) -> Result<(), String> {
@@ -18,7 +21,7 @@ fn snapshot_survives(seed: u64, bug: PlantedBug) -> Result<(), String> {
         let mut random = Random::from_seed(seed);
         let medium = medium();
         let options = small();
-        format(medium.clone(), &options).await.unwrap();
+        format(medium.clone(), leases(), &options).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await
@@ -88,7 +91,7 @@ fn a_lease_that_ended_gives_no_bytes() {
     let (simulation, host) = world(9);
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), &small()).await.unwrap();
+        format(medium.clone(), leases(), &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await
@@ -99,16 +102,38 @@ fn a_lease_that_ended_gives_no_bytes() {
             .await;
         made.unwrap();
         writer.commit().await.unwrap();
-        let reader = Reader::open(medium, leases, &ReaderOptions::default())
-            .await
-            .unwrap();
+        let (masters, verifier) = (Gate::new(), Gate::new());
+        let behind = |gate: &Gate| Rc::new(GatedLeases::new(leases.clone(), gate.clone()));
+        let options = ReaderOptions::default();
+        let opened = Reader::open(medium.clone(), behind(&masters), &options).await;
+        let reader = opened.unwrap();
         let targets = [Target::Path(b"f")];
-        assert_eq!(reader.read_many(&targets).await.remove(0).unwrap().len(), 1000);
-        reader.renew().await.unwrap();
+        for _ in 0..5 {
+            assert_eq!(reader.read_many(&targets).await.remove(0).unwrap().len(), 1000);
+            reactor::time::sleep(READER_TERM).await;
+        }
+        masters.close();
         reactor::time::sleep(READER_TERM).await;
         let late = reader.read_many(&targets).await.remove(0);
         assert_eq!(late.unwrap_err(), ReadError::LeaseEnded);
-        assert!(reader.renew().await.is_err());
+        // It does not come back: what was held may have gone in between.
+        masters.open();
+        reactor::time::sleep(READER_TERM / 2).await;
+        let late = reader.read_many(&targets).await.remove(0);
+        assert_eq!(late.unwrap_err(), ReadError::LeaseEnded);
+
+        // One that verifies sleeps with its bytes on their way.
+        let device = Gate::new();
+        let slow = medium.on(|inner| Rc::new(GatedChannel::new(inner, device.clone())));
+        let leases = behind(&verifier);
+        let verifying = reactor::spawn(async move { verify(&slow, leases, &VerifyOptions::default()).await });
+        reactor::time::sleep(Duration::from_micros(300)).await;
+        device.close();
+        verifier.close();
+        reactor::time::sleep(READER_TERM + Duration::from_secs(1)).await;
+        device.open();
+        let verified = verifying.await.unwrap().map(|report| report.generation);
+        assert!(matches!(verified, Err(OpenError::Lease(_))), "{verified:?}");
     })
     .unwrap();
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::support::{DISK, medium, on_host, small, world, writer_options};
+use super::support::{Gate, GatedLeases, leases, DISK, medium, on_host, small, world, writer_options};
 use crate::format::superblock::Superblock;
 use crate::lease::memory::{LocalLeases, WRITER_TERM};
 use crate::{
@@ -18,7 +18,7 @@ fn foreign_volumes_are_told_apart_and_not_overwritten() {
     let text = |result: Result<(), OpenError>| result.unwrap_err().to_string();
     let try_format = |force| {
         let made = on_host(&simulation, host, move || async move {
-            format(medium(), &FormatOptions { force, ..small() }).await
+            format(medium(), leases(), &FormatOptions { force, ..small() }).await
         });
         made.unwrap()
     };
@@ -62,18 +62,20 @@ fn foreign_volumes_are_told_apart_and_not_overwritten() {
 fn a_second_writer_learns_who_writes_and_how_long() {
     let (simulation, host) = world(2);
     on_host(&simulation, host, || async {
-        format(medium(), &small()).await.unwrap();
+        format(medium(), leases(), &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
-        let mut first = Writer::open(medium(), leases.clone(), &writer_options())
-            .await
-            .unwrap();
+        let masters = Gate::new();
+        let gated = Rc::new(GatedLeases::new(leases.clone(), masters.clone()));
+        let mut first = Writer::open(medium(), gated, &writer_options()).await.unwrap();
         let second = Writer::open(medium(), leases.clone(), &writer_options()).await;
         let text = second.err().unwrap().to_string();
         assert!(
             text.contains("being written by the test's writer, whose lease has 30 s left"),
             "{text}"
         );
+        masters.close();
         reactor::time::sleep(WRITER_TERM).await;
+        masters.open();
         let mut third = Writer::open(medium(), leases, &writer_options()).await.unwrap();
         let attributes = Attributes::default();
         first
@@ -95,9 +97,9 @@ fn a_second_writer_learns_who_writes_and_how_long() {
 fn bad_requests_change_nothing() {
     let (simulation, host) = world(3);
     on_host(&simulation, host, || async {
-        format(medium(), &small()).await.unwrap();
+        format(medium(), leases(), &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
-        let mut writer = Writer::open(medium(), leases, &writer_options()).await.unwrap();
+        let mut writer = Writer::open(medium(), leases.clone(), &writer_options()).await.unwrap();
         let root = InodeNumber::ROOT;
         let a = Attributes::default();
         let file = writer.create_file(root, b"file", &a, b"x").await.unwrap();
@@ -128,7 +130,7 @@ fn bad_requests_change_nothing() {
         }
         assert_eq!(writer.commit().await.unwrap(), 2, "nothing was changed");
         assert!(
-            verify(&medium(), &VerifyOptions::default())
+            verify(&medium(), leases, &VerifyOptions::default())
                 .await
                 .unwrap()
                 .is_clean()
@@ -141,7 +143,7 @@ fn bad_requests_change_nothing() {
 fn a_flush_that_fails_commits_nothing() {
     let (simulation, host) = world(4);
     on_host(&simulation, host, || async {
-        format(medium(), &small()).await.unwrap()
+        format(medium(), leases(), &small()).await.unwrap()
     })
     .unwrap();
     let disk = simulation.disk(host, Path::new(DISK));
@@ -163,7 +165,7 @@ fn a_flush_that_fails_commits_nothing() {
     .unwrap();
     disk.fail_syncs(false);
     on_host(&simulation, host, || async {
-        let report = verify(&medium(), &VerifyOptions::default()).await.unwrap();
+        let report = verify(&medium(), leases(), &VerifyOptions::default()).await.unwrap();
         assert!(report.is_clean(), "{:?}", report.problems);
         assert_eq!((report.generation, report.totals.files), (1, 0));
     })

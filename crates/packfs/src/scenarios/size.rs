@@ -4,11 +4,12 @@
 
 use std::rc::Rc;
 
+use bdev::fence::TokenKeeper;
 use bdev::BlockDevice;
 use bdev::memory::MemoryDevice;
 use foundation::{BlockCount, Random};
 
-use super::support::{on_host, world};
+use super::support::{leases, on_host, world};
 use crate::lease::memory::LocalLeases;
 use crate::{
     Attributes, FormatOptions, InodeNumber, Medium, Reader, ReaderOptions, Target, Timestamp, Writer,
@@ -37,8 +38,8 @@ fn measure(sorted: bool, limit: f64) {
     let (simulation, host) = world(1);
     on_host(&simulation, host, move || async move {
         let device = MemoryDevice::new(4096, BlockCount(64 << 10)).unwrap();
-        let medium = Medium::new(device.open_channel().unwrap());
-        format(medium.clone(), &FormatOptions::default()).await.unwrap();
+        let medium = Medium::new(TokenKeeper::new().over(device.open_channel().unwrap()));
+        format(medium.clone(), leases(), &FormatOptions::default()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &WriterOptions::default())
             .await

@@ -1,15 +1,19 @@
 //! A channel on a simulated disk, and ways to run something on a simulated host.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 
-use bdev::{Channel, Data, Geometry, IoError, Operation, Request};
+use bdev::fence::TokenKeeper;
+use bdev::{Channel, ChannelExt, Data, Geometry, IoError, Operation, Request};
 use foundation::BlockCount;
 use reactor::file::{File, OpenOptions};
 use reactor::sim::{Host, Simulation};
+use reactor::sync::Notify;
 
-use crate::{FormatOptions, Medium, Parameters, WriterOptions};
+use crate::lease::memory::LocalLeases;
+use crate::lease::{LeaseFuture, LeaseSource, ReaderLease, WriterLease};
+use crate::{FormatOptions, Medium, Parameters, ReaderFloor, WriterOptions};
 
 pub(super) const VOLUME_BYTES: u64 = 8 << 20;
 
@@ -60,6 +64,15 @@ pub(super) fn medium() -> Medium {
 }
 
 pub(super) fn sized_medium(bytes: u64) -> Medium {
+    raw(bytes).on(|file| TokenKeeper::new().over(file))
+}
+
+/// The host's disk as a medium that keeps no writer's token.
+pub(super) fn raw_medium() -> Medium {
+    raw(VOLUME_BYTES)
+}
+
+fn raw(bytes: u64) -> Medium {
     let options = OpenOptions {
         write: true,
         create: true,
@@ -69,6 +82,11 @@ pub(super) fn sized_medium(bytes: u64) -> Medium {
     file.set_length_bytes(bytes).unwrap();
     let blocks = bytes / 4096;
     Medium::new(Rc::new(FileChannel { file, blocks }))
+}
+
+/// Leases that nobody else asks for.
+pub(super) fn leases() -> Rc<dyn LeaseSource> {
+    Rc::new(LocalLeases::new())
 }
 
 pub(super) fn small() -> FormatOptions {
@@ -119,4 +137,137 @@ pub(super) fn world(seed: u64) -> (Simulation, Host) {
     let simulation = Simulation::new(seed);
     let host = simulation.add_host("writer");
     (simulation, host)
+}
+
+/// Something that can be stopped: what comes by waits until it goes on.
+#[derive(Clone)]
+pub(super) struct Gate(Rc<GateState>);
+
+struct GateState {
+    open: Cell<bool>,
+    /// It closes before the one that makes this 0.
+    left: Cell<u64>,
+    changed: Notify,
+}
+
+impl Gate {
+    pub(super) fn new() -> Self {
+        Self(Rc::new(GateState {
+            open: Cell::new(true),
+            left: Cell::new(u64::MAX),
+            changed: Notify::new(),
+        }))
+    }
+
+    pub(super) fn close(&self) {
+        self.0.open.set(false);
+    }
+
+    /// Closes when so many have come by.
+    pub(super) fn close_after(&self, count: u64) {
+        self.0.left.set(count + 1);
+    }
+
+    pub(super) fn open(&self) {
+        self.0.left.set(u64::MAX);
+        self.0.open.set(true);
+        self.0.changed.notify();
+    }
+
+    async fn pass(&self) {
+        let left = self.0.left.get().saturating_sub(1);
+        self.0.left.set(left);
+        if left == 0 {
+            self.close();
+        }
+        self.0.changed.until(|| self.0.open.get()).await;
+    }
+}
+
+/// Requests, and their completions, wait at a gate.
+pub(super) struct GatedChannel {
+    inner: Rc<dyn Channel>,
+    gate: Gate,
+}
+
+impl GatedChannel {
+    pub(super) fn new(inner: Rc<dyn Channel>, gate: Gate) -> Self {
+        Self { inner, gate }
+    }
+}
+
+impl Channel for GatedChannel {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request) {
+        let (inner, gate) = (self.inner.clone(), self.gate.clone());
+        drop(reactor::spawn(async move {
+            let Request {
+                operation,
+                lba,
+                blocks,
+                data,
+                fence,
+                token,
+                ..
+            } = request;
+            gate.pass().await;
+            let completion = inner.execute(operation, lba, blocks, data, fence).await;
+            gate.pass().await;
+            token.complete(completion.status, completion.data);
+        }));
+    }
+}
+
+/// Leases whose keeper cannot be reached while a gate is closed.
+pub(super) struct GatedLeases {
+    leases: Rc<dyn LeaseSource>,
+    gate: Gate,
+}
+
+impl GatedLeases {
+    pub(super) fn new(leases: Rc<dyn LeaseSource>, gate: Gate) -> Self {
+        Self { leases, gate }
+    }
+
+    fn gated<'a, T: 'a>(&'a self, answer: LeaseFuture<'a, T>) -> LeaseFuture<'a, T> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            let answer = answer.await;
+            self.gate.pass().await;
+            answer
+        })
+    }
+}
+
+impl LeaseSource for GatedLeases {
+    fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+        self.gated(self.leases.acquire_writer(holder))
+    }
+
+    fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
+        self.gated(self.leases.renew_writer(token))
+    }
+
+    fn release_writer(&self, token: u64) -> LeaseFuture<'_, ()> {
+        self.gated(self.leases.release_writer(token))
+    }
+
+    fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+        self.gated(self.leases.acquire_reader(generation))
+    }
+
+    fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+        self.gated(self.leases.renew_reader(id, generation))
+    }
+
+    fn release_reader(&self, id: u64) -> LeaseFuture<'_, ()> {
+        self.gated(self.leases.release_reader(id))
+    }
+
+    fn reader_floor(&self, token: u64) -> LeaseFuture<'_, ReaderFloor> {
+        self.gated(self.leases.reader_floor(token))
+    }
 }

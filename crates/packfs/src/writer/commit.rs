@@ -4,8 +4,8 @@ use super::Writer;
 use crate::error::WriteError;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, SUPERBLOCK_ADDRESSES};
-use crate::lease::LeaseError;
 use crate::tree::Written;
+use bdev::IoError;
 use foundation::ByteCount;
 use reactor::buffer::BUFFER_BYTES_MAX;
 
@@ -33,7 +33,14 @@ impl Writer {
         }
         // Whatever fails from here on leaves pages half accounted for.
         self.broken = true;
-        let superblock = self.write_generation().await?;
+        let superblock = match self.write_generation().await {
+            Ok(superblock) => superblock,
+            Err(WriteError::Io {
+                source: IoError::Fenced,
+                ..
+            }) => return Err(self.hold.lost().await.into()),
+            Err(error) => return Err(error),
+        };
         self.broken = false;
         self.slot = 1 - self.slot;
         self.superblock = superblock;
@@ -60,14 +67,16 @@ impl Writer {
         self.send_pages(&written, &plan.pages).await?;
         self.outbox.drain().await?;
         self.flush().await?;
-        self.check_lease()?;
+        // The token would refuse the superblock of a writer that slept through its lease if somebody else has been
+        // the writer since; this says why.
+        self.hold.ensure().await?;
         let superblock = Superblock {
             generation,
             root: written.root,
             space: plan.pointer,
             next_inode: self.next_inode,
             totals: self.totals,
-            writer_token: self.leases.as_ref().map_or(0, |(_, lease)| lease.token),
+            writer_token: self.hold.token(),
             ..self.superblock
         };
         let address = SUPERBLOCK_ADDRESSES[1 - self.slot];
@@ -91,15 +100,6 @@ impl Writer {
         let block = 0;
         let flushed = self.medium.flush().await;
         flushed.map_err(|source| WriteError::Io { block, source })
-    }
-
-    /// A writer that slept through its lease must not write a superblock; the token would refuse it where
-    /// somebody else has written since, and this spares the attempt.
-    fn check_lease(&self) -> Result<(), WriteError> {
-        match &self.leases {
-            Some((_, lease)) if lease.until <= reactor::time::now() => Err(LeaseError::Ended.into()),
-            _ => Ok(()),
-        }
     }
 
     /// Sends pages in runs of neighbours, each one write.
@@ -128,10 +128,7 @@ impl Writer {
     /// Makes free what neither the two superblocks nor any reader need. Without an answer about readers
     /// nothing becomes free this time.
     pub(super) async fn release_space(&mut self) {
-        let Some((leases, lease)) = &self.leases else {
-            return;
-        };
-        if let Ok(floor) = leases.reader_floor(lease.token).await {
+        if let Ok(floor) = self.hold.reader_floor().await {
             self.space.release(self.superblock.generation, floor);
         }
     }

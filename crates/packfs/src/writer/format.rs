@@ -1,8 +1,10 @@
 //! Making a volume a PackFS.
 
+use std::rc::Rc;
+
 use foundation::ByteCount;
 
-use super::Writer;
+use super::{Writer, explain};
 use crate::cache::PageCache;
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::entry::{Attributes, Inode, Kind, Layout};
@@ -12,6 +14,8 @@ use crate::format::superblock::{
 };
 use crate::format::{PAGE_BYTES_U64, PagePointer, RESERVED_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
+use crate::lease::LeaseSource;
+use crate::lease::hold::WriterHold;
 use crate::mount::Mounted;
 use crate::space::Space;
 use crate::tree::Tree;
@@ -31,8 +35,8 @@ pub struct FormatOptions {
     pub root: Attributes,
     /// Overwrite whatever is there.
     pub force: bool,
-    /// The token under which the volume may be written; 0 if it is not leased.
-    pub writer_token: u64,
+    /// Who formats, shown to those who would write meanwhile.
+    pub holder: &'static str,
 }
 
 impl Default for FormatOptions {
@@ -47,7 +51,7 @@ impl Default for FormatOptions {
                 ..Attributes::default()
             },
             force: false,
-            writer_token: 0,
+            holder: "a formatter",
         }
     }
 }
@@ -55,11 +59,16 @@ impl Default for FormatOptions {
 /// Pages besides one segment that a volume must have for the smallest of trees.
 const PAGES_MIN: u64 = 96;
 
-/// Makes the volume an empty PackFS.
+/// Makes the volume an empty PackFS, as its one writer. From then on the volume is leased: all of it refuses writes
+/// without a writer's token.
 ///
 /// # Errors
 /// [`OpenError::NotEmpty`] if its first 128 KiB hold anything, unless forced.
-pub async fn format(medium: Medium, options: &FormatOptions) -> Result<(), OpenError> {
+pub async fn format(
+    medium: Medium,
+    leases: Rc<dyn LeaseSource>,
+    options: &FormatOptions,
+) -> Result<(), OpenError> {
     let parameters = options.parameters;
     if !parameters.are_possible() {
         return Err(OpenError::Parameters {
@@ -75,14 +84,37 @@ pub async fn format(medium: Medium, options: &FormatOptions) -> Result<(), OpenE
             needed: ByteCount(needed),
         });
     }
+    let hold = WriterHold::acquire(leases, options.holder).await?;
+    let made = format_under(medium, &hold, volume_bytes, options).await;
+    let made = match made {
+        Ok(()) => Ok(()),
+        Err(error) => Err(explain(&hold, error).await),
+    };
+    // The lease ends by itself if this fails.
+    let _ = hold.release().await;
+    made
+}
+
+async fn format_under(
+    medium: Medium,
+    hold: &Rc<WriterHold>,
+    volume_bytes: u64,
+    options: &FormatOptions,
+) -> Result<(), OpenError> {
+    let medium = medium.with_token(hold.token());
+    // Before the fence, because what belongs to others must not be fenced off from them.
     if !options.force {
         check_empty(&medium).await?;
     }
-    let medium = medium.with_token(options.writer_token);
+    medium.fence(0, medium.capacity_bytes()).await?;
+    if !options.force {
+        check_empty(&medium).await?;
+    }
     let zeros = vec![0; RESERVED_BYTES as usize];
     medium.write_bytes(0, &zeros, false).await?;
     medium.flush().await?;
-    write_first_commit(medium, volume_bytes, options).await
+    hold.ensure().await?;
+    write_first_commit(medium, hold.clone(), volume_bytes, options).await
 }
 
 async fn check_empty(medium: &Medium) -> Result<(), OpenError> {
@@ -104,6 +136,7 @@ async fn check_empty(medium: &Medium) -> Result<(), OpenError> {
 
 async fn write_first_commit(
     medium: Medium,
+    hold: Rc<WriterHold>,
     volume_bytes: u64,
     options: &FormatOptions,
 ) -> Result<(), OpenError> {
@@ -120,7 +153,7 @@ async fn write_first_commit(
             directories: 1,
             ..Totals::default()
         },
-        writer_token: options.writer_token,
+        writer_token: hold.token(),
         label: options.label,
     };
     let mounted = Mounted {
@@ -140,10 +173,11 @@ async fn write_first_commit(
     tree.insert(Key::Inode(InodeNumber::ROOT).encode(), root.encode())
         .await?;
     let space = Space::fresh(volume_bytes, &options.parameters);
-    let mut writer = Writer::assemble(medium, tree, space, mounted, 1);
+    let mut writer = Writer::assemble(medium, hold, tree, space, mounted, 1);
     match writer.commit().await {
         Ok(_) => Ok(()),
         Err(WriteError::Io { source, .. }) => Err(source.into()),
+        Err(WriteError::Lease(source)) => Err(source.into()),
         Err(WriteError::Tree(source)) => Err(source.into()),
         Err(WriteError::Buffer(source)) => Err(TreeError::Buffer { page: 0, source }.into()),
         Err(_) => Err(OpenError::TooSmall {

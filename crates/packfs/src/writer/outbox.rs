@@ -1,6 +1,6 @@
 //! Large writes in flight: a bounded number, each a task of its own, the first failure kept.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bdev::IoError;
@@ -10,40 +10,53 @@ use reactor::sync::{Notify, Semaphore};
 use crate::error::WriteError;
 use crate::format::PAGE_BYTES_U64;
 use crate::io::Medium;
+use crate::lease::LeaseError;
+use crate::lease::hold::WriterHold;
 
 struct Shared {
     medium: Medium,
+    hold: Rc<WriterHold>,
     permits: Rc<Semaphore>,
     outstanding: Cell<usize>,
     ended: Notify,
-    failure: Cell<Option<(u64, IoError)>>,
+    failure: RefCell<Option<Failure>>,
+}
+
+#[derive(Clone)]
+enum Failure {
+    Io(u64, IoError),
+    Lease(LeaseError),
 }
 
 #[derive(Clone)]
 pub(super) struct Outbox(Rc<Shared>);
 
 impl Outbox {
-    pub(super) fn new(medium: Medium, in_flight: usize) -> Self {
+    pub(super) fn new(medium: Medium, hold: Rc<WriterHold>, in_flight: usize) -> Self {
         Self(Rc::new(Shared {
             medium,
+            hold,
             permits: Semaphore::new(in_flight.max(1)),
             outstanding: Cell::new(0),
             ended: Notify::new(),
-            failure: Cell::new(None),
+            failure: RefCell::default(),
         }))
     }
 
-    /// Starts a write as soon as fewer than the bound are in flight.
+    /// Starts a write as soon as fewer than the bound are in flight; none once the lease has ended.
     pub(super) async fn send(&self, address: u64, buffer: Buffer) {
+        if let Err(error) = self.0.hold.ensure().await {
+            self.0.failure.borrow_mut().get_or_insert(Failure::Lease(error));
+            return;
+        }
         let permit = self.0.permits.acquire().await;
         self.0.outstanding.set(self.0.outstanding.get() + 1);
         let shared = self.0.clone();
         drop(reactor::spawn(async move {
             let status = shared.medium.write(address, buffer, false).await;
-            if let Err(error) = status
-                && shared.failure.get().is_none()
-            {
-                shared.failure.set(Some((address, error)));
+            if let Err(error) = status {
+                let mut failure = shared.failure.borrow_mut();
+                failure.get_or_insert(Failure::Io(address, error));
             }
             drop(permit);
             shared.outstanding.set(shared.outstanding.get() - 1);
@@ -54,9 +67,10 @@ impl Outbox {
     /// Waits until nothing is in flight; gives the first failure since the beginning.
     pub(super) async fn drain(&self) -> Result<(), WriteError> {
         self.0.ended.until(|| self.0.outstanding.get() == 0).await;
-        match self.0.failure.get() {
+        match self.0.failure.borrow().clone() {
             None => Ok(()),
-            Some((address, source)) => Err(WriteError::Io {
+            Some(Failure::Lease(error)) => Err(error.into()),
+            Some(Failure::Io(address, source)) => Err(WriteError::Io {
                 block: address / PAGE_BYTES_U64,
                 source,
             }),

@@ -1,0 +1,220 @@
+//! Leases that are kept for as long as they are held: a task renews them, and whoever acts under one asks first
+//! whether it still lasts.
+//!
+//! Both sides of the contract's "Time": an answer counts from the moment it was asked for, and nothing is done under
+//! a lease after its end. A writer that slept through its end may go on if its lease can still be renewed, because
+//! then nobody else has been the writer since; a reader may not, because its pages may have been used again.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use foundation::Instant;
+use reactor::time;
+
+use super::{LeaseError, LeaseSource, ReaderLease, WriterLease};
+use crate::space::ReaderFloor;
+
+/// A renewal that is not answered by then counts as failed.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
+/// A renewal that failed is tried again so much later.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A third of what is left, so that two renewals may fail.
+fn pause(until: Instant, trouble: bool) -> Duration {
+    match trouble {
+        true => RETRY_AFTER,
+        false => (until.since(time::now()) / 3).max(Duration::from_millis(1)),
+    }
+}
+
+async fn answered<T>(asked: super::LeaseFuture<'_, T>) -> Result<T, LeaseError> {
+    let unanswered = || LeaseError::Unreachable {
+        why: format!("no answer came within {} s", ATTEMPT_LIMIT.as_secs()),
+    };
+    time::timeout(ATTEMPT_LIMIT, asked)
+        .await
+        .unwrap_or_else(|_| Err(unanswered()))
+}
+
+/// The right to write. See the module.
+pub(crate) struct WriterHold {
+    leases: Rc<dyn LeaseSource>,
+    lease: Cell<WriterLease>,
+    /// The last renewal failed.
+    trouble: Cell<bool>,
+    /// Why it is over, once it is.
+    ended: RefCell<Option<LeaseError>>,
+}
+
+impl WriterHold {
+    /// Becomes the writer, with a token above every one before. Older ones may still write where the device has not
+    /// been fenced.
+    pub(crate) async fn acquire(leases: Rc<dyn LeaseSource>, holder: &str) -> Result<Rc<Self>, LeaseError> {
+        let lease = leases.acquire_writer(holder).await?;
+        let hold = Rc::new(Self {
+            leases,
+            lease: Cell::new(lease),
+            trouble: Cell::new(false),
+            ended: RefCell::default(),
+        });
+        let weak = Rc::downgrade(&hold);
+        drop(reactor::spawn(keep_writer(weak)));
+        Ok(hold)
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.lease.get().token
+    }
+
+    /// Ends at once while the lease lasts. After its end it asks once more, and then it is over for good.
+    pub(crate) async fn ensure(&self) -> Result<(), LeaseError> {
+        if self.ended.borrow().is_none() && self.lease.get().until > time::now() {
+            return Ok(());
+        }
+        match self.renew().await {
+            Ok(()) => Ok(()),
+            Err(LeaseError::Unreachable { why }) => Err(self.end(LeaseError::Lapsed { why })),
+            Err(error) => Err(self.end(error)),
+        }
+    }
+
+    /// Why the device refused a write under this token.
+    pub(crate) async fn lost(&self) -> LeaseError {
+        match self.renew().await {
+            Ok(()) => self.end(LeaseError::Ended),
+            Err(error) => self.end(error),
+        }
+    }
+
+    fn end(&self, error: LeaseError) -> LeaseError {
+        self.ended.borrow_mut().get_or_insert(error).clone()
+    }
+
+    async fn renew(&self) -> Result<(), LeaseError> {
+        if let Some(error) = &*self.ended.borrow() {
+            return Err(error.clone());
+        }
+        let renewed = answered(self.leases.renew_writer(self.token())).await;
+        self.trouble.set(renewed.is_err());
+        match renewed {
+            Ok(lease) => {
+                // Two renewals may be under way.
+                if lease.until > self.lease.get().until {
+                    self.lease.set(lease);
+                }
+                Ok(())
+            }
+            Err(error @ LeaseError::Unreachable { .. }) => Err(error),
+            Err(error) => Err(self.end(error)),
+        }
+    }
+
+    /// What readers still need; see [`LeaseSource::reader_floor`].
+    pub(crate) async fn reader_floor(&self) -> Result<ReaderFloor, LeaseError> {
+        answered(self.leases.reader_floor(self.token())).await
+    }
+
+    /// Stops being the writer.
+    pub(crate) async fn release(&self) -> Result<(), LeaseError> {
+        self.end(LeaseError::Ended);
+        answered(self.leases.release_writer(self.token())).await
+    }
+}
+
+async fn keep_writer(weak: Weak<WriterHold>) {
+    loop {
+        let Some(wait) = weak.upgrade().map(|hold| pause(hold.lease.get().until, hold.trouble.get())) else {
+            return;
+        };
+        time::sleep(wait).await;
+        let Some(hold) = weak.upgrade() else { return };
+        // What went wrong is told by whoever writes next, if it has not come right until the lease ends.
+        let _ = hold.renew().await;
+        if hold.ended.borrow().is_some() {
+            return;
+        }
+    }
+}
+
+/// A reader's hold on a generation. See the module.
+pub(crate) struct ReaderHold {
+    leases: Rc<dyn LeaseSource>,
+    lease: Cell<ReaderLease>,
+    generation: Cell<u64>,
+    trouble: Cell<bool>,
+}
+
+impl ReaderHold {
+    /// Holds every generation, since the newest is not known yet.
+    pub(crate) async fn acquire(leases: Rc<dyn LeaseSource>) -> Result<Rc<Self>, LeaseError> {
+        let lease = leases.acquire_reader(0).await?;
+        let hold = Rc::new(Self {
+            leases,
+            lease: Cell::new(lease),
+            generation: Cell::new(0),
+            trouble: Cell::new(false),
+        });
+        let weak = Rc::downgrade(&hold);
+        drop(reactor::spawn(keep_reader(weak)));
+        Ok(hold)
+    }
+
+    /// Holds nothing older than this generation any more.
+    pub(crate) async fn hold_from(&self, generation: u64) -> Result<(), LeaseError> {
+        self.generation.set(generation);
+        self.renew().await
+    }
+
+    /// To be asked after bytes arrived and before they are used.
+    pub(crate) fn is_held(&self) -> bool {
+        self.lease.get().until > time::now()
+    }
+
+    async fn renew(&self) -> Result<(), LeaseError> {
+        let ReaderLease { id, until } = self.lease.get();
+        let renewed = answered(self.leases.renew_reader(id, self.generation.get())).await;
+        self.trouble.set(renewed.is_err());
+        let renewed = match renewed {
+            // An answer that comes after the end may be to a new lease: what happened in between is not known.
+            Ok(_) if !self.is_held() => Err(LeaseError::Ended),
+            other => other,
+        };
+        match renewed {
+            Ok(lease) => {
+                if lease.until > self.lease.get().until {
+                    self.lease.set(lease);
+                }
+                Ok(())
+            }
+            Err(error @ LeaseError::Unreachable { .. }) => Err(error),
+            Err(error) => {
+                let until = until.min(time::now());
+                self.lease.set(ReaderLease { id, until });
+                Err(error)
+            }
+        }
+    }
+
+    /// Holds nothing any more.
+    pub(crate) async fn release(&self) -> Result<(), LeaseError> {
+        let id = self.lease.get().id;
+        let until = Instant::from_nanos(0);
+        self.lease.set(ReaderLease { id, until });
+        answered(self.leases.release_reader(id)).await
+    }
+}
+
+async fn keep_reader(weak: Weak<ReaderHold>) {
+    loop {
+        let Some(wait) = weak.upgrade().map(|hold| pause(hold.lease.get().until, hold.trouble.get())) else {
+            return;
+        };
+        time::sleep(wait).await;
+        let Some(hold) = weak.upgrade().filter(|hold| hold.is_held()) else {
+            return;
+        };
+        // What went wrong is told by whoever reads next, if it has not come right until the lease ends.
+        let _ = hold.renew().await;
+    }
+}
