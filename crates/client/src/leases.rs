@@ -149,7 +149,10 @@ impl LeaseSource for MasterLeases {
                     token,
                     until: asked + usable(lease.term_ms),
                 }),
-                Some(Err(ClientError::Refused { .. })) => Err(LeaseError::Ended),
+                Some(Err(error @ ClientError::Refused { .. })) => Err(match self.refusal(error).await {
+                    LeaseError::Held { holder, .. } => LeaseError::TakenOver { holder },
+                    _ => LeaseError::Ended,
+                }),
                 Some(Err(error)) => Err(unreachable(&error)),
                 None => Err(ended_session()),
             }

@@ -68,7 +68,7 @@ async fn check(history: &History, least: u64) -> Result<u64, String> {
 fn run(seed: u64, cut: u64, bug: PlantedBug) -> Option<Result<(), String>> {
     let (simulation, host) = world(seed);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap()
+        format(medium(), leases(), "a formatter", &small()).await.unwrap()
     })
     .unwrap();
     let disk = simulation.disk(host, Path::new(DISK));
@@ -175,7 +175,7 @@ fn a_cut_while_formatting_leaves_a_file_system_or_none() {
             let (simulation, host) = world(seed);
             simulation.disk(host, Path::new(DISK)).cut_power_at(cut);
             on_host(&simulation, host, || async {
-                format(medium(), leases(), &small()).await.unwrap()
+                format(medium(), leases(), "a formatter", &small()).await.unwrap()
             });
             let found = on_host(&simulation, host, || async {
                 verify(&medium(), leases(), &VerifyOptions::default()).await

@@ -18,7 +18,7 @@ fn is_a_directory_tree_through_commits_and_openings() {
             let mut random = Random::from_seed(seed);
             let medium = medium();
             let options = small();
-            format(medium.clone(), leases(), &options).await.unwrap();
+            format(medium.clone(), leases(), "a formatter", &options).await.unwrap();
             let leases = Rc::new(LocalLeases::new());
             let mut model = Model::new(options.root);
             for round in 0..5 {
@@ -66,7 +66,7 @@ fn a_full_volume_says_how_much_is_missing_and_goes_on() {
     on_host(&simulation, host, || async {
         let medium = sized_medium(2 << 20);
         let options = small();
-        format(medium.clone(), leases(), &options).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &options).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options()).await.unwrap();
         let mut random = Random::from_seed(5);
@@ -108,7 +108,7 @@ fn a_large_file_is_read_in_parts() {
     let (simulation, host) = world(78);
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), leases(), &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await

@@ -21,7 +21,7 @@ fn snapshot_survives(seed: u64, bug: PlantedBug) -> Result<(), String> {
         let mut random = Random::from_seed(seed);
         let medium = medium();
         let options = small();
-        format(medium.clone(), leases(), &options).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &options).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await
@@ -91,7 +91,7 @@ fn a_lease_that_ended_gives_no_bytes() {
     let (simulation, host) = world(9);
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), leases(), &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await

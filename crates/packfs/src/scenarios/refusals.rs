@@ -18,7 +18,7 @@ fn foreign_volumes_are_told_apart_and_not_overwritten() {
     let text = |result: Result<(), OpenError>| result.unwrap_err().to_string();
     let try_format = |force| {
         let made = on_host(&simulation, host, move || async move {
-            format(medium(), leases(), &FormatOptions { force, ..small() }).await
+            format(medium(), leases(), "a formatter", &FormatOptions { force, ..small() }).await
         });
         made.unwrap()
     };
@@ -62,7 +62,7 @@ fn foreign_volumes_are_told_apart_and_not_overwritten() {
 fn a_second_writer_learns_who_writes_and_how_long() {
     let (simulation, host) = world(2);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap();
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let masters = Gate::new();
         let gated = Rc::new(GatedLeases::new(leases.clone(), masters.clone()));
@@ -97,7 +97,7 @@ fn a_second_writer_learns_who_writes_and_how_long() {
 fn bad_requests_change_nothing() {
     let (simulation, host) = world(3);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap();
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium(), leases.clone(), &writer_options()).await.unwrap();
         let root = InodeNumber::ROOT;
@@ -143,7 +143,7 @@ fn bad_requests_change_nothing() {
 fn a_flush_that_fails_commits_nothing() {
     let (simulation, host) = world(4);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap()
+        format(medium(), leases(), "a formatter", &small()).await.unwrap()
     })
     .unwrap();
     let disk = simulation.disk(host, Path::new(DISK));

@@ -39,7 +39,7 @@ fn measure(sorted: bool, limit: f64) {
     on_host(&simulation, host, move || async move {
         let device = MemoryDevice::new(4096, BlockCount(64 << 10)).unwrap();
         let medium = Medium::new(TokenKeeper::new().over(device.open_channel().unwrap()));
-        format(medium.clone(), leases(), &FormatOptions::default()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &FormatOptions::default()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &WriterOptions::default())
             .await

@@ -132,7 +132,7 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
             Rc::new(GatedChannel::new(keeper.over(slow), process.clone()))
         });
         let second = plain.on(|file| keeper.over(file));
-        format(second.clone(), Rc::new(shared.clone()), &options).await.unwrap();
+        format(second.clone(), Rc::new(shared.clone()), "a formatter", &options).await.unwrap();
         let model = Model::new(options.root);
         deeds.history.borrow_mut().push((1, model.clone()));
         deeds.durable.set(1);
@@ -203,7 +203,7 @@ fn a_lease_that_cannot_be_renewed_stops_its_writer_in_time() {
     on_host(&simulation, host, || async {
         let (plain, keeper) = (raw_medium(), TokenKeeper::new());
         let medium = plain.on(|file| keeper.over(file));
-        format(medium.clone(), leases(), &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
         let (masters, shared) = (Gate::new(), LocalLeases::new());
         let gated = Rc::new(GatedLeases::new(Rc::new(shared.clone()), masters.clone()));
         let mut writer = Writer::open(medium.clone(), gated, &writer_options()).await.unwrap();

@@ -62,7 +62,7 @@ fn list(entries: Vec<(&str, ImportContent)>) -> List {
 fn an_import_keeps_everything() {
     let (simulation, host) = world(1);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap();
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
             .await
@@ -120,7 +120,7 @@ fn an_import_keeps_everything() {
 fn a_listing_goes_on_after_any_cookie() {
     let (simulation, host) = world(2);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap();
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
             .await
@@ -160,7 +160,7 @@ fn a_listing_goes_on_after_any_cookie() {
 fn a_cold_batch_reads_each_page_once() {
     let (simulation, host) = world(3);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap();
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
             .await
@@ -236,7 +236,7 @@ impl ImportSource for Slow {
 fn an_import_may_last_longer_than_a_lease() {
     let (simulation, host) = world(1);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), &small()).await.unwrap();
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium(), leases, &writer_options()).await.unwrap();
         let done = import(&mut writer, InodeNumber::ROOT, &mut Slow(0), |_| {}).await;

@@ -35,8 +35,6 @@ pub struct FormatOptions {
     pub root: Attributes,
     /// Overwrite whatever is there.
     pub force: bool,
-    /// Who formats, shown to those who would write meanwhile.
-    pub holder: &'static str,
 }
 
 impl Default for FormatOptions {
@@ -51,7 +49,6 @@ impl Default for FormatOptions {
                 ..Attributes::default()
             },
             force: false,
-            holder: "a formatter",
         }
     }
 }
@@ -59,14 +56,15 @@ impl Default for FormatOptions {
 /// Pages besides one segment that a volume must have for the smallest of trees.
 const PAGES_MIN: u64 = 96;
 
-/// Makes the volume an empty PackFS, as its one writer. From then on the volume is leased: all of it refuses writes
-/// without a writer's token.
+/// Makes the volume an empty PackFS, as its one writer, shown as `holder` to whoever is refused meanwhile. From
+/// then on the volume is leased: all of it refuses writes without a writer's token.
 ///
 /// # Errors
 /// [`OpenError::NotEmpty`] if its first 128 KiB hold anything, unless forced.
 pub async fn format(
     medium: Medium,
     leases: Rc<dyn LeaseSource>,
+    holder: &str,
     options: &FormatOptions,
 ) -> Result<(), OpenError> {
     let parameters = options.parameters;
@@ -84,7 +82,7 @@ pub async fn format(
             needed: ByteCount(needed),
         });
     }
-    let hold = WriterHold::acquire(leases, options.holder).await?;
+    let hold = WriterHold::acquire(leases, holder).await?;
     let made = format_under(medium, &hold, volume_bytes, options).await;
     let made = match made {
         Ok(()) => Ok(()),

@@ -7,7 +7,7 @@ use clap::Args;
 use foundation::ByteCount;
 use packfs::{FormatOptions, format};
 
-use super::medium::{Role, Volume, open_volume};
+use super::medium::{Role, Volume, holder, open_volume};
 use crate::output::{Failure, Output};
 
 /// Make an empty PackFS on a volume
@@ -54,21 +54,17 @@ async fn make(volume: &Volume, size: Option<ByteCount>, force: bool) -> Result<F
     let opened = open_volume(volume, Role::Format { size })?;
     let medium = opened.medium();
     let size_bytes = medium.capacity_bytes();
-    let lease = opened.leases.acquire_writer("redhare fs format").await;
-    let lease = lease.map_err(|error| volume.failure(error))?;
     let uuid = random_uuid().map_err(Failure::new)?;
     let mut options = FormatOptions {
         uuid,
         force,
-        writer_token: lease.token,
         ..FormatOptions::default()
     };
     let now = super::local::now();
     (options.root.uid, options.root.gid) = super::local::own_ids();
     (options.root.mtime, options.root.atime, options.root.ctime) = (now, now, now);
-    let made = format(medium, &options).await;
-    // The lease ends by itself if this fails.
-    drop(opened.leases.release_writer(lease.token).await);
+    let holder = holder("redhare fs format");
+    let made = format(medium, opened.leases.clone(), &holder, &options).await;
     made.map_err(|error| volume.failure(error))?;
     Ok(FormatView {
         volume: volume.to_string(),

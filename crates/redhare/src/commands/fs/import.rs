@@ -14,7 +14,7 @@ use packfs::{
 
 use super::feed::{Body, Feed};
 use super::local::{self, LocalKind};
-use super::medium::{Location, Role, open_volume};
+use super::medium::{Location, Role, holder, open_volume};
 use super::progress::Progress;
 use crate::output::{Failure, Output};
 
@@ -101,7 +101,7 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
     let (total_files, total_bytes) = local::count(&arguments.directory)?;
     let opened = open_volume(&volume, Role::Write)?;
     let options = WriterOptions {
-        holder: format!("redhare fs import, process {}", std::process::id()),
+        holder: holder("redhare fs import"),
         ..WriterOptions::default()
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
+use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel};
 use client::{MasterLeases, Session};
@@ -17,9 +17,6 @@ use volume::client::VolumeChannel;
 use packfs::{CopySelector, Medium, Reader, ReaderOptions};
 
 use crate::output::Failure;
-
-/// A lease is renewed this often; the shortest term is 30 s.
-const RENEW_EVERY: Duration = Duration::from_secs(10);
 
 /// What a volume is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,20 +54,10 @@ impl Opened {
         }
     }
 
-    /// A reader of the newest generation, whose lease is renewed for as long as the reactor runs.
+    /// A reader of the newest generation.
     pub(super) async fn reader(&self, volume: &Volume, options: &ReaderOptions) -> Result<Reader, Failure> {
         let opened = Reader::open(self.medium(), self.leases.clone(), options).await;
-        let reader = opened.map_err(|error| volume.failure(error))?;
-        let renewed = reader.clone();
-        drop(reactor::spawn(async move {
-            loop {
-                reactor::time::sleep(RENEW_EVERY).await;
-                if let Err(error) = renewed.renew().await {
-                    tracing::warn!(%error, "the reader's lease could not be renewed");
-                }
-            }
-        }));
-        Ok(reader)
+        opened.map_err(|error| volume.failure(error))
     }
 }
 
@@ -167,7 +154,7 @@ fn open_named(volume: &Volume, name: &str) -> Result<Opened, Failure> {
     let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
     let device = session.device();
     let channel = Rc::new(device.open());
-    let holder = format!("process {} on {}", std::process::id(), host_name());
+    let holder = holder("redhare fs");
     let leases = MasterLeases::new(session, &holder).map_err(|error| volume.failure(error))?;
     let copies = Copies {
         channel: channel.clone(),
@@ -178,6 +165,11 @@ fn open_named(volume: &Volume, name: &str) -> Result<Opened, Failure> {
         copies: Some(Rc::new(copies)),
         _device: Some(Box::new(device)),
     })
+}
+
+/// This process as others see it who want a lease it holds.
+pub(super) fn holder(program: &str) -> String {
+    format!("{program}, process {} on {}", std::process::id(), host_name())
 }
 
 fn host_name() -> String {
@@ -261,7 +253,8 @@ fn open_file(volume: &Volume, path: &Path, role: Role) -> Result<Opened, Failure
     let device = FileDevice::open(path, options).map_err(Failure::new)?;
     let channel = device.open_channel().map_err(Failure::new)?;
     Ok(Opened {
-        channel,
+        // The file is locked: no other process has a writer on it.
+        channel: TokenKeeper::new().over(channel),
         leases: Rc::new(LocalLeases::new()),
         copies: None,
         _device: Some(Box::new(device)),

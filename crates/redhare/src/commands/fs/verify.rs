@@ -42,7 +42,7 @@ pub(super) async fn run(arguments: &VerifyArguments, output: &Output) -> Result<
         read_content: !arguments.index_only,
         ..VerifyOptions::default()
     };
-    let report = verify(&opened.medium(), &options).await;
+    let report = verify(&opened.medium(), opened.leases.clone(), &options).await;
     let report = report.map_err(|error| volume.failure(error))?;
     let view = VerifyView {
         clean: report.is_clean(),
