@@ -1,4 +1,5 @@
-//! The whole product as processes: `redhare up`, a volume, files in, a node killed, files compared, a restart.
+//! The whole product as processes: `redhare up`, a volume, files in, a node killed, files compared, a restart; a writer
+//! that is stopped, overtaken and woken again.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -158,6 +159,69 @@ fn files_survive_a_killed_node_and_a_restart_of_everything() {
     cluster.succeed(&["fs", "compare", "files", source]);
     cluster.wait(&["status"], |said| said.contains("lack a copy"));
     cluster.succeed(&["fs", "verify", "files"]);
+    drop(cluster);
+    std::fs::remove_dir_all(&data).unwrap();
+}
+
+/// What a writer is told to stop with and to go on with.
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(status.unwrap().success(), "{name}");
+}
+
+#[test]
+fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
+    let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("writers-{}", std::process::id()));
+    let (large, small) = (data.join("large"), data.join("small"));
+    std::fs::create_dir_all(&large).unwrap();
+    std::fs::create_dir_all(&small).unwrap();
+    for number in 0..3000_u32 {
+        let bytes: Vec<u8> = (0..64 << 10).map(|at: u32| (at * 31 + number) as u8).collect();
+        std::fs::write(large.join(format!("file-{number}")), bytes).unwrap();
+    }
+    std::fs::write(small.join("small"), "one file").unwrap();
+    let (large, small) = (large.to_str().unwrap(), small.to_str().unwrap());
+    let cluster = Cluster::start(&data.join("cluster"), free_ports());
+    cluster.wait_for_nodes();
+    cluster.succeed(&["volume", "create", "files", "--size", "512MiB"]);
+    cluster.succeed(&["fs", "format", "files"]);
+    let mut first = Command::new(REDHARE)
+        .args(["fs", "import", large, "files:first"])
+        .env("REDHARE_CLUSTER", format!("127.0.0.1:{}", cluster.port))
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+
+    // While it writes, nobody else may: not even to format.
+    let holder = format!("being written by redhare fs import, process {} on ", first.id());
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let refused = cluster.run(&["fs", "import", small, "files:second"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        if !refused.status.success() && said.contains(&holder) {
+            assert!(said.contains("whose lease has ") && said.contains(" s left; wait"), "{said}");
+            break;
+        }
+        assert!(Instant::now() < deadline && first.try_wait().unwrap().is_none(), "{said}");
+        assert!(!refused.status.success(), "the first writer had not begun yet; make its directory larger");
+    }
+    signal(&first, "-STOP");
+    let refused = cluster.run(&["fs", "format", "files", "--force"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(&holder), "{said}");
+
+    // Its lease ends, and the next writer takes over what was committed.
+    cluster.wait(&["fs", "import", small, "files:second"], |said| said.starts_with("imported"));
+    cluster.succeed(&["fs", "verify", "files"]);
+    signal(&first, "-CONT");
+    let ended = first.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success(), "{said}");
+    assert!(said.contains("the lease has ended or was taken over; open the file system again"), "{said}");
+    cluster.succeed(&["fs", "compare", "files:second", small]);
+    cluster.succeed(&["fs", "verify", "files"]);
+    cluster.succeed(&["fs", "import", small, "files:third"]);
     drop(cluster);
     std::fs::remove_dir_all(&data).unwrap();
 }

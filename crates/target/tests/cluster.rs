@@ -156,6 +156,8 @@ impl Cluster {
 /// A native client of one node.
 struct Client {
     queue: Rc<Queue>,
+    /// What it writes under.
+    token: WriterToken,
     _controller: Rc<Controller>,
 }
 
@@ -165,18 +167,65 @@ impl Client {
         node: usize,
         session: u64,
     ) -> Result<Self, fabrics::initiator::ConnectError> {
+        Self::connect_as(host, node, 77, session).await
+    }
+
+    async fn connect_as(
+        host: Host,
+        node: usize,
+        number: u64,
+        session: u64,
+    ) -> Result<Self, fabrics::initiator::ConnectError> {
         let name: Nqn = format!("{}one", names::CLIENT_PREFIX).parse().unwrap();
         let subsystem: Nqn = names::of_node(NodeId(1 + node as u128)).parse().unwrap();
         let mut id = [0; 16];
-        id[..8].copy_from_slice(&77u64.to_le_bytes());
+        id[..8].copy_from_slice(&number.to_le_bytes());
         id[8..].copy_from_slice(&session.to_le_bytes());
         let address = SocketAddr::new(host.address(), PORT);
         let controller = Controller::connect(ConnectOptions::new(address, subsystem, name, id)).await?;
         let queue = controller.open_queue().await?;
         Ok(Self {
             queue,
+            token: WriterToken(0),
             _controller: controller,
         })
+    }
+
+    /// A writer under a token.
+    async fn writer(host: Host, node: usize, token: u64) -> Self {
+        let connected = Self::connect_as(host, node, 500 + token, 1).await.unwrap();
+        Self {
+            token: WriterToken(token),
+            ..connected
+        }
+    }
+
+    async fn fence_until_done(&self, epoch: u64) {
+        let deadline = time::now() + Duration::from_secs(20);
+        loop {
+            let (status, _) = self.run(NativeOperation::Fence, epoch, 0, 0, Data::None).await;
+            if status == Status::Done {
+                return;
+            }
+            assert!(time::now() < deadline, "still {status:?}");
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Writes and fences until the chunk serves, and is refused for its token then.
+    async fn is_fenced(&self, epoch: u64, newer: u64) {
+        let deadline = time::now() + Duration::from_secs(20);
+        let fenced = Status::FencedWriter(WriterToken(newer));
+        loop {
+            let written = self.write(epoch, 900, 1).await;
+            let (status, _) = self.run(NativeOperation::Fence, epoch, 0, 0, Data::None).await;
+            assert!(written != Status::Done && status != Status::Done, "{written:?} {status:?}");
+            if (written, status) == (fenced, fenced) {
+                return;
+            }
+            assert!(time::now() < deadline, "still {written:?} and {status:?}");
+            time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn run(
@@ -192,7 +241,7 @@ impl Client {
             volume: VolumeNumber(VOLUME),
             fields: NativeFields {
                 epoch: Epoch(epoch),
-                writer_token: WriterToken(0),
+                writer_token: self.token,
                 first_lba: Lba(lba),
             },
             blocks,
@@ -384,6 +433,57 @@ fn after_a_common_power_cut_flushed_writes_are_there() {
         client.write_until_done(2, 0, 1000).await;
         assert!(client.read_until_done(2, 0).await == expected(1000));
     });
+}
+
+#[test]
+fn a_fence_holds_on_every_node_and_after_a_restart_of_all() {
+    for seed in 0..4 {
+        let cluster = Cluster::new(300 + seed);
+        cluster.simulation.run_for(Duration::from_secs(2));
+        cluster.create_volume();
+        let hosts = cluster.hosts.clone();
+        on_client(&cluster, Duration::from_secs(30), move || async move {
+            let nobody = Client::connect(hosts[0], 0, 1).await.unwrap();
+            // Until somebody has a lease anyone may write.
+            nobody.write_until_done(1, 0, 1).await;
+            let old = Client::writer(hosts[0], 0, 1).await;
+            old.fence_until_done(1).await;
+            nobody.is_fenced(1, 1).await;
+            old.write_until_done(1, 30, 2).await;
+            // A write under a newer token fences as well.
+            let newer = Client::writer(hosts[0], 0, 2).await;
+            newer.write_until_done(1, 60, 3).await;
+            old.is_fenced(1, 2).await;
+            let newest = Client::writer(hosts[0], 0, 3).await;
+            newest.fence_until_done(1).await;
+        });
+        for host in &cluster.hosts {
+            cluster.simulation.power_off(*host);
+        }
+        cluster.simulation.run_for(Duration::from_secs(1));
+        (0..3).for_each(|index| cluster.start(index));
+        cluster.simulation.run_for(Duration::from_secs(2));
+        cluster.configure(2, 2, &[0, 1, 2]);
+        let hosts = cluster.hosts.clone();
+        on_client(&cluster, Duration::from_secs(40), move || async move {
+            let newer = Client::writer(hosts[2], 2, 2).await;
+            newer.is_fenced(2, 3).await;
+            let newest = Client::writer(hosts[2], 2, 3).await;
+            newest.write_until_done(2, 90, 4).await;
+        });
+        cluster.simulation.power_off(cluster.hosts[2]);
+        cluster.configure(3, 1, &[0, 1]);
+        let hosts = cluster.hosts.clone();
+        on_client(&cluster, Duration::from_secs(40), move || async move {
+            let newer = Client::writer(hosts[1], 1, 2).await;
+            newer.is_fenced(3, 3).await;
+            let nobody = Client::connect(hosts[1], 1, 2).await.unwrap();
+            nobody.is_fenced(3, 3).await;
+            let newest = Client::writer(hosts[1], 1, 3).await;
+            newest.write_until_done(3, 0, 5).await;
+            assert!(newest.read_until_done(3, 90).await == expected(4));
+        });
+    }
 }
 
 #[test]
