@@ -313,7 +313,10 @@ fn an_older_writer_is_refused_from_its_fence_on_and_what_it_had_begun_is_waited_
         };
         let fence = |channel: std::rc::Rc<dyn Channel>, fence| async move {
             let all = BlockCount(BLOCKS);
-            channel.execute(Operation::Fence, Lba(0), all, Data::None, fence).await.status
+            channel
+                .execute(Operation::Fence, Lba(0), all, Data::None, fence)
+                .await
+                .status
         };
         // A device that nobody fenced takes writes without a token.
         assert_eq!(write(old.clone(), 1, None).await, Ok(()));
@@ -325,14 +328,21 @@ fn an_older_writer_is_refused_from_its_fence_on_and_what_it_had_begun_is_waited_
         reactor::time::sleep(Duration::from_millis(1)).await;
         let before = reactor::time::now();
         assert_eq!(fence(new.clone(), token(2)).await, Ok(()));
-        assert!(reactor::time::now().since(before) > Duration::from_millis(40), "the fence did not wait");
+        assert!(
+            reactor::time::now().since(before) > Duration::from_millis(40),
+            "the fence did not wait"
+        );
         assert!(read(&*new, 7, 1).await == bytes(4096, 3)[..]);
         assert_eq!(late.await, Some(Ok(())));
         assert_eq!(write(old.clone(), 4, token(1)).await, Err(IoError::Fenced));
         assert_eq!(fence(old.clone(), token(1)).await, Err(IoError::Fenced));
         assert_eq!(fence(new.clone(), token(2)).await, Ok(()));
         assert_eq!(write(new.clone(), 5, token(2)).await, Ok(()));
-        assert_eq!(write(new.clone(), 6, token(3)).await, Ok(()), "a later token may come with a write");
+        assert_eq!(
+            write(new.clone(), 6, token(3)).await,
+            Ok(()),
+            "a later token may come with a write"
+        );
         assert!(read(&*old, 7, 1).await == bytes(4096, 6)[..]);
         told.set(true);
     });

@@ -130,7 +130,14 @@ impl Writer {
         let cache = PageCache::new(options.cache_bytes);
         let tree = Tree::new(medium.clone(), cache, mounted.superblock.root);
         let in_flight = options.writes_in_flight;
-        Ok(Self::assemble(medium, hold.clone(), tree, space, mounted, in_flight))
+        Ok(Self::assemble(
+            medium,
+            hold.clone(),
+            tree,
+            space,
+            mounted,
+            in_flight,
+        ))
     }
 
     fn assemble(

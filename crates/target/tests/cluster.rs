@@ -219,7 +219,10 @@ impl Client {
         loop {
             let written = self.write(epoch, 900, 1).await;
             let (status, _) = self.run(NativeOperation::Fence, epoch, 0, 0, Data::None).await;
-            assert!(written != Status::Done && status != Status::Done, "{written:?} {status:?}");
+            assert!(
+                written != Status::Done && status != Status::Done,
+                "{written:?} {status:?}"
+            );
             if (written, status) == (fenced, fenced) {
                 return;
             }

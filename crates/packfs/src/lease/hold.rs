@@ -124,7 +124,10 @@ impl WriterHold {
 
 async fn keep_writer(weak: Weak<WriterHold>) {
     loop {
-        let Some(wait) = weak.upgrade().map(|hold| pause(hold.lease.get().until, hold.trouble.get())) else {
+        let Some(wait) = weak
+            .upgrade()
+            .map(|hold| pause(hold.lease.get().until, hold.trouble.get()))
+        else {
             return;
         };
         time::sleep(wait).await;
@@ -207,7 +210,10 @@ impl ReaderHold {
 
 async fn keep_reader(weak: Weak<ReaderHold>) {
     loop {
-        let Some(wait) = weak.upgrade().map(|hold| pause(hold.lease.get().until, hold.trouble.get())) else {
+        let Some(wait) = weak
+            .upgrade()
+            .map(|hold| pause(hold.lease.get().until, hold.trouble.get()))
+        else {
             return;
         };
         time::sleep(wait).await;

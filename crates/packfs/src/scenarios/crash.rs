@@ -9,7 +9,7 @@ use std::rc::Rc;
 use foundation::Random;
 
 use super::model::{Model, change, read_back};
-use super::support::{leases, DISK, medium, on_host, small, world, writer_options};
+use super::support::{DISK, leases, medium, on_host, small, world, writer_options};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::superblock::Superblock;
 use crate::lease::memory::LocalLeases;

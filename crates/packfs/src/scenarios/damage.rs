@@ -10,7 +10,7 @@ use bdev::{BlockDevice, Channel, ChannelExt};
 use foundation::{BlockCount, Lba, Random};
 
 use super::model::{Model, change, read_back};
-use super::support::{leases, DISK, VOLUME_BYTES, medium, on_host, small, world, writer_options};
+use super::support::{DISK, VOLUME_BYTES, leases, medium, on_host, small, world, writer_options};
 use crate::lease::memory::LocalLeases;
 use crate::{
     CopySelector, InodeNumber, Kind, Medium, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer,
@@ -20,7 +20,9 @@ use crate::{
 async fn fill(seed: u64) -> Model {
     let mut random = Random::from_seed(seed);
     let medium = medium();
-    format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
+    format(medium.clone(), leases(), "a formatter", &small())
+        .await
+        .unwrap();
     let mut writer = Writer::open(medium, Rc::new(LocalLeases::new()), &writer_options())
         .await
         .unwrap();
@@ -108,7 +110,9 @@ fn a_damaged_extent_costs_its_file_only() {
     let disk = simulation.disk(host, Path::new(DISK));
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
         let mut writer = Writer::open(medium, Rc::new(LocalLeases::new()), &writer_options())
             .await
             .unwrap();
@@ -169,7 +173,9 @@ fn another_copy_gives_the_right_bytes() {
         };
         let (first, second) = (device(), device());
         let volume = TokenKeeper::new().over(first.clone());
-        format(Medium::new(volume.clone()), leases(), "a formatter", &small()).await.unwrap();
+        format(Medium::new(volume.clone()), leases(), "a formatter", &small())
+            .await
+            .unwrap();
         let leases = Rc::new(LocalLeases::new());
         let opened = Writer::open(Medium::new(volume), leases.clone(), &writer_options()).await;
         let mut writer = opened.unwrap();

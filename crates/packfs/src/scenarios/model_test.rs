@@ -18,7 +18,9 @@ fn is_a_directory_tree_through_commits_and_openings() {
             let mut random = Random::from_seed(seed);
             let medium = medium();
             let options = small();
-            format(medium.clone(), leases(), "a formatter", &options).await.unwrap();
+            format(medium.clone(), leases(), "a formatter", &options)
+                .await
+                .unwrap();
             let leases = Rc::new(LocalLeases::new());
             let mut model = Model::new(options.root);
             for round in 0..5 {
@@ -36,7 +38,9 @@ fn is_a_directory_tree_through_commits_and_openings() {
                 }
                 writer.close().await.unwrap();
                 model = committed;
-                let report = verify(&medium, leases.clone(), &VerifyOptions::default()).await.unwrap();
+                let report = verify(&medium, leases.clone(), &VerifyOptions::default())
+                    .await
+                    .unwrap();
                 assert!(
                     report.is_clean(),
                     "seed {seed} round {round}: {:#?}",
@@ -108,7 +112,9 @@ fn a_large_file_is_read_in_parts() {
     let (simulation, host) = world(78);
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await
@@ -142,7 +148,9 @@ fn a_large_file_is_read_in_parts() {
         assert!(reader.read(&file, 0, u64::MAX).await.unwrap().to_vec() == bytes);
         writer.remove(root, b"large").await.unwrap();
         writer.commit().await.unwrap();
-        let report = verify(&medium, leases.clone(), &VerifyOptions::default()).await.unwrap();
+        let report = verify(&medium, leases.clone(), &VerifyOptions::default())
+            .await
+            .unwrap();
         assert!(report.is_clean(), "{:#?}", report.problems);
         assert_eq!(report.extents, 0);
     })

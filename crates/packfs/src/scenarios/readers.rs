@@ -7,7 +7,9 @@ use std::time::Duration;
 use foundation::Random;
 
 use super::model::{Model, change, read_back};
-use super::support::{Gate, GatedChannel, GatedLeases, leases, medium, on_host, small, world, writer_options};
+use super::support::{
+    Gate, GatedChannel, GatedLeases, leases, medium, on_host, small, world, writer_options,
+};
 use crate::lease::memory::{LocalLeases, READER_TERM};
 use crate::space::PlantedBug;
 use crate::{
@@ -21,7 +23,9 @@ fn snapshot_survives(seed: u64, bug: PlantedBug) -> Result<(), String> {
         let mut random = Random::from_seed(seed);
         let medium = medium();
         let options = small();
-        format(medium.clone(), leases(), "a formatter", &options).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &options)
+            .await
+            .unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await
@@ -91,7 +95,9 @@ fn a_lease_that_ended_gives_no_bytes() {
     let (simulation, host) = world(9);
     on_host(&simulation, host, || async {
         let medium = medium();
-        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
         let leases = Rc::new(LocalLeases::new());
         let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
             .await

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::support::{Gate, GatedLeases, leases, DISK, medium, on_host, small, world, writer_options};
+use super::support::{DISK, Gate, GatedLeases, leases, medium, on_host, small, world, writer_options};
 use crate::format::superblock::Superblock;
 use crate::lease::memory::{LocalLeases, WRITER_TERM};
 use crate::{
@@ -18,7 +18,13 @@ fn foreign_volumes_are_told_apart_and_not_overwritten() {
     let text = |result: Result<(), OpenError>| result.unwrap_err().to_string();
     let try_format = |force| {
         let made = on_host(&simulation, host, move || async move {
-            format(medium(), leases(), "a formatter", &FormatOptions { force, ..small() }).await
+            format(
+                medium(),
+                leases(),
+                "a formatter",
+                &FormatOptions { force, ..small() },
+            )
+            .await
         });
         made.unwrap()
     };
@@ -99,7 +105,9 @@ fn bad_requests_change_nothing() {
     on_host(&simulation, host, || async {
         format(medium(), leases(), "a formatter", &small()).await.unwrap();
         let leases = Rc::new(LocalLeases::new());
-        let mut writer = Writer::open(medium(), leases.clone(), &writer_options()).await.unwrap();
+        let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
+            .await
+            .unwrap();
         let root = InodeNumber::ROOT;
         let a = Attributes::default();
         let file = writer.create_file(root, b"file", &a, b"x").await.unwrap();
@@ -165,7 +173,9 @@ fn a_flush_that_fails_commits_nothing() {
     .unwrap();
     disk.fail_syncs(false);
     on_host(&simulation, host, || async {
-        let report = verify(&medium(), leases(), &VerifyOptions::default()).await.unwrap();
+        let report = verify(&medium(), leases(), &VerifyOptions::default())
+            .await
+            .unwrap();
         assert!(report.is_clean(), "{:?}", report.problems);
         assert_eq!((report.generation, report.totals.files), (1, 0));
     })

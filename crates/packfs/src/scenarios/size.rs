@@ -4,8 +4,8 @@
 
 use std::rc::Rc;
 
-use bdev::fence::TokenKeeper;
 use bdev::BlockDevice;
+use bdev::fence::TokenKeeper;
 use bdev::memory::MemoryDevice;
 use foundation::{BlockCount, Random};
 

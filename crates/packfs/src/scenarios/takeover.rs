@@ -12,7 +12,9 @@ use foundation::Random;
 use reactor::time;
 
 use super::model::{Model, change, read_back};
-use super::support::{Gate, GatedChannel, GatedLeases, leases, on_host, raw_medium, small, world, writer_options};
+use super::support::{
+    Gate, GatedChannel, GatedLeases, leases, on_host, raw_medium, small, world, writer_options,
+};
 use crate::lease::memory::{LocalLeases, WRITER_TERM};
 use crate::lease::{LeaseError, LeaseSource};
 use crate::space::PlantedBug;
@@ -132,7 +134,9 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
             Rc::new(GatedChannel::new(keeper.over(slow), process.clone()))
         });
         let second = plain.on(|file| keeper.over(file));
-        format(second.clone(), Rc::new(shared.clone()), "a formatter", &options).await.unwrap();
+        format(second.clone(), Rc::new(shared.clone()), "a formatter", &options)
+            .await
+            .unwrap();
         let model = Model::new(options.root);
         deeds.history.borrow_mut().push((1, model.clone()));
         deeds.durable.set(1);
@@ -174,7 +178,9 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
         second.check().await?;
         let (durable, found) = (deeds.durable.get(), second.found);
         if durable > found {
-            return Err(format!("generation {durable} was durable, and generation {found} was taken over"));
+            return Err(format!(
+                "generation {durable} was durable, and generation {found} was taken over"
+            ));
         }
         Ok(deeds.commits.get())
     };
@@ -203,10 +209,14 @@ fn a_lease_that_cannot_be_renewed_stops_its_writer_in_time() {
     on_host(&simulation, host, || async {
         let (plain, keeper) = (raw_medium(), TokenKeeper::new());
         let medium = plain.on(|file| keeper.over(file));
-        format(medium.clone(), leases(), "a formatter", &small()).await.unwrap();
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
         let (masters, shared) = (Gate::new(), LocalLeases::new());
         let gated = Rc::new(GatedLeases::new(Rc::new(shared.clone()), masters.clone()));
-        let mut writer = Writer::open(medium.clone(), gated, &writer_options()).await.unwrap();
+        let mut writer = Writer::open(medium.clone(), gated, &writer_options())
+            .await
+            .unwrap();
         let root = InodeNumber::ROOT;
         let attributes = Attributes::default();
         // Nobody else gets it, however long the writer does nothing.
@@ -228,14 +238,24 @@ fn a_lease_that_cannot_be_renewed_stops_its_writer_in_time() {
         time::sleep(WRITER_TERM).await;
         // The device would still take its writes: it stops by itself.
         let began = time::now();
-        writer.create_file(root, b"late", &attributes, &[1; 9000]).await.unwrap();
+        writer
+            .create_file(root, b"late", &attributes, &[1; 9000])
+            .await
+            .unwrap();
         let text = writer.commit().await.unwrap_err().to_string();
         assert!(
-            text.contains("could not be renewed: no answer came within 5 s; check that a master can be reached"),
+            text.contains(
+                "could not be renewed: no answer came within 5 s; check that a master can be reached"
+            ),
             "{text}"
         );
-        assert!(time::now().since(began) < Duration::from_secs(6), "it asks once more, and that is all");
-        let report = verify(&medium, leases(), &VerifyOptions::default()).await.unwrap();
+        assert!(
+            time::now().since(began) < Duration::from_secs(6),
+            "it asks once more, and that is all"
+        );
+        let report = verify(&medium, leases(), &VerifyOptions::default())
+            .await
+            .unwrap();
         assert!(report.is_clean() && report.totals.files == 0, "{report:?}");
         assert_eq!(report.totals.directories, 5);
     })

@@ -144,7 +144,11 @@ impl NativeHandler {
         let request = volume::Request {
             id,
             operation,
-            range: if of_chunk { BlockRange::default() } else { piece.range },
+            range: if of_chunk {
+                BlockRange::default()
+            } else {
+                piece.range
+            },
             epoch: native.fields.epoch,
             session: self.session,
             writer_token: native.fields.writer_token,

@@ -129,7 +129,10 @@ impl NativeCommand {
         } else {
             (1..=NATIVE_BLOCKS_MAX).contains(&self.blocks)
         };
-        assert!(valid, "a command names 1 to 65536 blocks, or a whole chunk: {self:?}");
+        assert!(
+            valid,
+            "a command names 1 to 65536 blocks, or a whole chunk: {self:?}"
+        );
         let (opcode, fua, deallocate) = match self.operation {
             NativeOperation::Read => (native_opcode::READ, false, false),
             NativeOperation::Write { fua } => (native_opcode::WRITE, fua, false),
