@@ -490,6 +490,24 @@ fn a_fence_holds_on_every_node_and_after_a_restart_of_all() {
 }
 
 #[test]
+fn writers_follow_each_other_without_end() {
+    let cluster = Cluster::new(9);
+    cluster.simulation.run_for(Duration::from_secs(2));
+    cluster.create_volume();
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(60), move || async move {
+        // Each is a host of its own, as every process is.
+        for token in 1..=volume::SESSIONS_MAX as u64 + 20 {
+            let writer = Client::writer(hosts[0], 0, token).await;
+            writer.write_until_done(1, 0, token).await;
+        }
+        let last = volume::SESSIONS_MAX as u64 + 20;
+        let client = Client::connect(hosts[1], 1, 1).await.unwrap();
+        assert!(client.read_until_done(1, 0).await == expected(last));
+    });
+}
+
+#[test]
 fn one_seed_one_trace() {
     let trace = |seed| {
         let cluster = Cluster::new(seed);

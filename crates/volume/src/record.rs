@@ -16,7 +16,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RHVCHNK\0");
 const VERSION: u16 = 1;
 const DELTA_MAGIC: u64 = u64::from_le_bytes(*b"RHVDELT\0");
 
-/// The most hosts whose sessions one copy remembers.
+/// The most hosts whose sessions one copy remembers at a time. A newer write lease forgets all of them.
 pub const SESSIONS_MAX: usize = 1024;
 
 /// The durable state of one copy of one chunk.
@@ -33,7 +33,7 @@ pub struct ChunkRecord {
     /// The configuration of that epoch, for `meta rebuild`; after a restart it says nothing
     /// about what is in sync.
     pub config: Option<ChunkConfig>,
-    /// The newest session of each host that has written.
+    /// The newest session of each host that has written under the newest write lease.
     pub sessions: BTreeMap<HostId, u64>,
     /// The newest write lease seen.
     pub writer_token: WriterToken,
@@ -64,7 +64,7 @@ pub enum RecordDelta {
     },
     /// A host's newer session.
     Session(Session),
-    /// A newer write lease.
+    /// A newer write lease; the sessions of those before are forgotten.
     Writer(WriterToken),
     /// A flush was completed in this epoch.
     Flushed(Epoch),
@@ -107,7 +107,12 @@ impl ChunkRecord {
                 let number = self.sessions.entry(session.host).or_default();
                 *number = session.number.max(*number);
             }
-            RecordDelta::Writer(token) => self.writer_token = self.writer_token.max(*token),
+            RecordDelta::Writer(token) if *token > self.writer_token => {
+                self.writer_token = *token;
+                // They wrote under older tokens, which is enough to refuse what is left of them.
+                self.sessions.clear();
+            }
+            RecordDelta::Writer(_) => {}
             RecordDelta::Flushed(epoch) => self.flushed_in = self.flushed_in.max(*epoch),
         }
     }

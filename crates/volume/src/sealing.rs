@@ -78,11 +78,18 @@ impl Answers {
         self.members |= 1 << member;
         self.highest = self.highest.max(answer.highest);
         self.marks.extend(&answer.marks);
+        // Sessions count under the newest lease only.
+        if answer.writer_token > self.writer_token {
+            self.writer_token = answer.writer_token;
+            self.sessions.clear();
+        }
+        if answer.writer_token < self.writer_token {
+            return;
+        }
         for session in &answer.sessions {
             let number = self.sessions.entry(session.host).or_default();
             *number = session.number.max(*number);
         }
-        self.writer_token = self.writer_token.max(answer.writer_token);
     }
 
     pub(crate) fn has(&self, member: usize) -> bool {

@@ -263,11 +263,12 @@ impl Member {
         };
         let sessions = std::mem::take(&mut lead.answers.sessions);
         let token = lead.answers.writer_token;
-        for (host, number) in sessions {
-            self.merge_session(host, number);
-        }
+        // The lease first, since it forgets the sessions before.
         if token > self.record.writer_token {
             self.fence_token = self.persist(RecordDelta::Writer(token));
+        }
+        for (host, number) in sessions {
+            self.merge_session(host, number);
         }
     }
 

@@ -99,17 +99,18 @@ impl Member {
 
     /// The change of the record that must be durable before this write reaches the device.
     fn prepare(&mut self, write: &ReplicaWrite) -> PersistToken {
-        if let Some(session) = write.session
-            && self.session_of(session.host) < session.number
-        {
-            self.fence_token = self.persist(RecordDelta::Session(session));
-        }
+        // The lease first, since it forgets the sessions before.
         if write.writer_token > self.record.writer_token {
             if self.planted.is(Bug::TokenNotPersisted) {
                 self.record.writer_token = write.writer_token;
             } else {
                 self.fence_token = self.persist(RecordDelta::Writer(write.writer_token));
             }
+        }
+        if let Some(session) = write.session
+            && self.session_of(session.host) < session.number
+        {
+            self.fence_token = self.persist(RecordDelta::Session(session));
         }
         let mut token = self.fence_token;
         for region in self.intent.touched(self.covers(write.range)) {
@@ -146,7 +147,9 @@ impl Member {
         if self.is_older(request.writer_token) {
             return Some(Status::FencedWriter(self.newest_token()));
         }
-        let full = self.record.sessions.len() >= crate::record::SESSIONS_MAX;
+        // A newer lease makes room.
+        let full = self.record.sessions.len() >= crate::record::SESSIONS_MAX
+            && request.writer_token <= self.record.writer_token;
         (newest == 0 && full).then_some(Status::Busy)
     }
 

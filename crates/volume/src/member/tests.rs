@@ -113,8 +113,8 @@ fn fence_and_mark_are_durable_before_the_write_begins() {
     assert_eq!(
         deltas,
         [
-            RecordDelta::Session(session),
             RecordDelta::Writer(WriterToken(5)),
+            RecordDelta::Session(session),
             RecordDelta::Mark { region, epoch }
         ]
     );

@@ -377,6 +377,52 @@ fn a_writer_without_the_lease_is_fenced() {
 }
 
 #[test]
+fn a_fence_visits_the_write_node_of_each_chunk_it_touches() {
+    simulate(|nodes, _device, channel| async move {
+        let token = |writer_token| {
+            let epoch = Epoch::default();
+            Some(Fence { epoch, writer_token })
+        };
+        let fence = async |lba, blocks, writer_token| {
+            nodes.seen.borrow_mut().clear();
+            let (lba, blocks) = (Lba(lba), BlockCount(blocks));
+            let fenced = channel.execute(Operation::Fence, lba, blocks, Data::None, token(writer_token));
+            let status = fenced.await.status;
+            let mut asked: Vec<_> = nodes
+                .seen
+                .borrow()
+                .iter()
+                .map(|(node, _, c)| (*node, c.fields))
+                .collect();
+            asked.sort_by_key(|(_, fields)| fields.first_lba);
+            (status, asked)
+        };
+        // Stripe units of 4 blocks in turn on three chunks of 32; the fourth chunk is a group of its own.
+        for (lba, blocks, chunks) in [
+            (0, 4, &[0][..]),
+            (3, 2, &[0, 1]),
+            (5, 20, &[0, 1, 2]),
+            (0, 128, &[0, 1, 2, 3]),
+        ] {
+            let (status, asked) = fence(lba, blocks, 5).await;
+            assert_eq!((status, asked.len()), (Ok(()), chunks.len()), "{lba} {blocks}");
+            for ((node, fields), &chunk) in asked.iter().zip(chunks) {
+                assert_eq!(*node, config(chunk, 1).write_node);
+                let place = [0, 4, 8, 96][chunk as usize];
+                assert_eq!((fields.first_lba, fields.writer_token.0), (Lba(place), 5));
+            }
+        }
+        // Nothing of it is to be flushed.
+        assert!(nodes.unflushed.borrow().is_empty());
+        nodes.writer_token.set(6);
+        assert_eq!(fence(0, 128, 5).await.0, Err(IoError::Fenced));
+        // One that was lost is made again.
+        nodes.plant(None, Fault::LostBefore);
+        assert_eq!(fence(0, 8, 6).await.0, Ok(()));
+    });
+}
+
+#[test]
 fn a_flush_visits_the_write_nodes_of_what_was_written() {
     simulate(|nodes, device, channel| async move {
         channel.flush().await.unwrap();

@@ -254,6 +254,9 @@ impl Nodes {
             return Status::StaleSession;
         }
         *newest = session;
+        if command.operation == NativeOperation::Fence {
+            return Status::Done;
+        }
         self.store(command, data);
         let durable = matches!(
             command.operation,
