@@ -35,7 +35,8 @@ fn replica_write() -> impl Strategy<Value = Message> {
     let kind = prop_oneof![
         Just(WriteKind::Data),
         Just(WriteKind::Zeroes),
-        Just(WriteKind::Deallocate)
+        Just(WriteKind::Deallocate),
+        Just(WriteKind::Fence)
     ];
     (chunk(), numbers, kind, proptest::option::of(any::<u64>())).prop_map(
         |(chunk, (n, d, open, force_unit_access), kind, session)| {
