@@ -5,10 +5,17 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const REDHARE: &str = env!("CARGO_BIN_EXE_redhare");
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The tests run one after the other: two clusters would find the same ports free.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A run of four free ports. Another process may take one before the cluster does; then the test fails loudly.
 fn free_ports() -> u16 {
@@ -71,6 +78,23 @@ impl Cluster {
         said
     }
 
+    /// Makes a volume as soon as every node that is alive has told of its disk, too.
+    fn create_volume(&self) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let output = self.run(&["volume", "create", "files", "--size", "512MiB"]);
+            if output.status.success() {
+                return;
+            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                said.contains("alive with a disk") && Instant::now() < deadline,
+                "{said}"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Repeats a command until what it says fits.
     fn wait(&self, arguments: &[&str], fits: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + LIMIT;
@@ -128,6 +152,7 @@ impl Drop for Cluster {
 
 #[test]
 fn files_survive_a_killed_node_and_a_restart_of_everything() {
+    let _alone = alone();
     // Beside the build output: disks want a real file system.
     let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cluster-{}", std::process::id()));
     let files = data.join("files");
@@ -142,7 +167,7 @@ fn files_survive_a_killed_node_and_a_restart_of_everything() {
     cluster.wait_for_nodes();
     let refused = cluster.run(&["volume", "create", "huge", "--size", "1TiB"]);
     assert!(!refused.status.success());
-    cluster.succeed(&["volume", "create", "files", "--size", "512MiB"]);
+    cluster.create_volume();
     cluster.succeed(&["fs", "format", "files"]);
     cluster.succeed(&["fs", "import", source, "files"]);
     cluster.succeed(&["fs", "compare", "files", source]);
@@ -173,6 +198,7 @@ fn signal(child: &Child, name: &str) {
 
 #[test]
 fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
+    let _alone = alone();
     let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("writers-{}", std::process::id()));
     let (large, small) = (data.join("large"), data.join("small"));
     std::fs::create_dir_all(&large).unwrap();
@@ -185,7 +211,7 @@ fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
     let (large, small) = (large.to_str().unwrap(), small.to_str().unwrap());
     let cluster = Cluster::start(&data.join("cluster"), free_ports());
     cluster.wait_for_nodes();
-    cluster.succeed(&["volume", "create", "files", "--size", "512MiB"]);
+    cluster.create_volume();
     cluster.succeed(&["fs", "format", "files"]);
     let begin = |number: u32| {
         Command::new(REDHARE)
