@@ -153,6 +153,7 @@ pub(crate) fn address(id: NodeId, node: &Node, is_alive: bool) -> v1::NodeAddres
         peer_address: node.peer_address.clone(),
         incarnation: node.incarnation.0,
         alive: is_alive,
+        ended_through: node.ended_through.0,
     }
 }
 

@@ -31,14 +31,13 @@ impl ClusterArguments {
 impl ClusterArguments {
     /// The masters' addresses as given, or those of the cluster that `redhare up` runs on this machine.
     pub(crate) fn addresses(&self) -> Result<String, Failure> {
-        match (&self.cluster, super::up::local_cluster()) {
-            (Some(addresses), _) => Ok(addresses.clone()),
-            (None, Some(addresses)) => Ok(addresses),
-            (None, None) => Err(Failure::new(
+        let named = self.cluster.as_ref().filter(|addresses| !addresses.is_empty());
+        named.cloned().or_else(super::up::local_cluster).ok_or_else(|| {
+            Failure::new(
                 "no cluster is named and none runs here; start one with \"redhare up\", give --cluster host:port, \
                  or set REDHARE_CLUSTER",
-            )),
-        }
+            )
+        })
     }
 }
 
