@@ -3,6 +3,8 @@
 mod commands;
 mod output;
 
+use std::io::IsTerminal;
+
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Shared NVMe storage for GPU clusters.
@@ -60,12 +62,9 @@ fn main() -> std::process::ExitCode {
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Arguments::command(),
-                "redhare",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "redhare", &mut script);
+            output::write(&script);
             Ok(())
         }
     };
@@ -82,6 +81,7 @@ fn start_logging() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }
 

@@ -93,7 +93,10 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
             }
-            self.hear(id, incarnation, &registration.disks, now);
+            // A life that has only been given its number does not live yet: its target has still to start.
+            if registration.incarnation.is_some() {
+                self.hear(id, incarnation, &registration.disks, now);
+            }
             let revision = self.revision()?;
             return Ok(Registered {
                 incarnation,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use foundation::ByteCount;
+use master::{Client, ClientError, v1};
 
 use self::processes::{News, Processes, Service};
 use crate::output::Failure;
@@ -84,11 +85,15 @@ fn run_all(arguments: &UpArguments, processes: &mut Processes, stop: &Receiver<(
         processes.start(node_service(arguments, number)?)?;
     }
     local::publish(master)?;
-    println!(
-        "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\nCtrl-C ends it; the next \"redhare up\" goes on with the same data",
+    if !wait_for_nodes(master, arguments, processes, stop)? {
+        return Ok(());
+    }
+    let said = format!(
+        "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\nCtrl-C ends it; the next \"redhare up\" goes on with the same data\n",
         arguments.nodes,
         data.display()
     );
+    crate::output::write(said.as_bytes());
     watch(processes, data, stop)
 }
 
@@ -286,6 +291,43 @@ fn wait_for(
     Ok(true)
 }
 
+/// Waits until every node serves a disk, so that the next command finds a whole cluster; false when asked to stop. A
+/// node that does not come up is said, and is no reason to end the others.
+fn wait_for_nodes(
+    master: SocketAddr,
+    arguments: &UpArguments,
+    processes: &mut Processes,
+    stop: &Receiver<()>,
+) -> Result<bool, Failure> {
+    let runtime = super::cluster::runtime()?;
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let serving = runtime.block_on(async {
+            let client = Client::connect(&master.to_string()).await?;
+            let status = client.status(v1::GetStatusRequest {}).await?;
+            let serves = |node: &&v1::NodeStatus| node.alive && !node.disks.is_empty();
+            Ok::<_, ClientError>(status.nodes.iter().filter(serves).count())
+        });
+        let serving = serving.unwrap_or(0);
+        if serving >= usize::from(arguments.nodes) {
+            return Ok(true);
+        }
+        say(processes, &arguments.data)?;
+        if Instant::now() >= deadline {
+            eprintln!(
+                "{serving} of {} nodes serve after {START_LIMIT:?}; \"redhare status\" shows which, and the logs in {} say why",
+                arguments.nodes,
+                arguments.data.display()
+            );
+            return Ok(true);
+        }
+        match stop.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return Ok(false),
+        }
+    }
+}
+
 /// Waits for Ctrl-C. What ends meanwhile is started again, and said; a node that ends again and again is left out.
 fn watch(processes: &mut Processes, data: &Path, stop: &Receiver<()>) -> Result<(), Failure> {
     loop {
@@ -296,25 +338,31 @@ fn watch(processes: &mut Processes, data: &Path, stop: &Receiver<()>) -> Result<
                 return Ok(());
             }
         }
-        for news in processes.look() {
-            match news {
-                News::Again { name, why, pause } => {
-                    eprintln!("{name} ended ({why}); it is started again in {pause:?}");
+        say(processes, data)?;
+    }
+}
+
+/// Looks after the processes and says what happened to them; fails when the master is lost for good.
+fn say(processes: &mut Processes, data: &Path) -> Result<(), Failure> {
+    for news in processes.look() {
+        match news {
+            News::Again { name, why, pause } => {
+                eprintln!("{name} ended ({why}); it is started again in {pause:?}");
+            }
+            News::GivenUp { name, why } => {
+                let log = data.join(format!("{name}.log"));
+                let said = format!("{name} ended again and again, the last time so: {why}");
+                if name == "master" {
+                    return Err(Failure::new(format!("{said}; its log is {}", log.display())));
                 }
-                News::GivenUp { name, why } => {
-                    let log = data.join(format!("{name}.log"));
-                    let said = format!("{name} ended again and again, the last time so: {why}");
-                    if name == "master" {
-                        return Err(Failure::new(format!("{said}; its log is {}", log.display())));
-                    }
-                    eprintln!(
-                        "{said}; the cluster goes on without it. Its log is {}. Mend what it says, then start \"redhare up\" again",
-                        log.display()
-                    );
-                }
+                eprintln!(
+                    "{said}; the cluster goes on without it. Its log is {}. Mend what it says, then start \"redhare up\" again",
+                    log.display()
+                );
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
