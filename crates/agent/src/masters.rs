@@ -50,21 +50,12 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T, ClientError>>>(
 ) -> Result<T, ClientError> {
     loop {
         match call().await {
-            Err(error) if is_passing(&error) => {
+            Err(error) if error.is_passing() => {
                 tracing::warn!(%error, "a call to the masters is repeated");
                 sleep(RETRY_PAUSE).await;
             }
             answer => return answer,
         }
-    }
-}
-
-fn is_passing(error: &ClientError) -> bool {
-    match error {
-        ClientError::Unreachable { .. } => true,
-        // The codes of gRPC by their numbers: cancelled 1, unknown 2, deadline 4, aborted 10, unavailable 14.
-        ClientError::Refused { code, .. } => matches!(i32::from(*code), 1 | 2 | 4 | 10 | 14),
-        ClientError::Address { .. } => false,
     }
 }
 
@@ -193,7 +184,7 @@ impl Life {
                 self.is_beating = false;
                 match answer {
                     Ok(answer) => self.take_duties(answer, link).await,
-                    Err(error) if is_passing(&error) => {
+                    Err(error) if error.is_passing() => {
                         tracing::warn!(%error, "no heartbeat reaches the masters");
                     }
                     Err(error) => tracing::error!(%error, "the masters refuse the heartbeat of this node"),

@@ -166,10 +166,12 @@ fn describe(view: &StatusView) -> String {
             .to_vec(),
     ];
     for volume in &view.volumes {
-        let health = match (volume.waiting_chunks, volume.degraded_chunks) {
-            (0, 0) => "all copies in sync".to_owned(),
-            (0, degraded) => format!("{degraded} chunks lack a copy"),
-            (waiting, _) => format!("writes wait for copies in {waiting} chunks"),
+        let health = match (volume.state, volume.waiting_chunks, volume.degraded_chunks) {
+            ("deleting", ..) => "its copies are being removed".to_owned(),
+            ("ready", 0, 0) => "all copies in sync".to_owned(),
+            ("ready", 0, degraded) => format!("{degraded} chunks lack a copy"),
+            ("ready", waiting, _) => format!("writes wait for copies in {waiting} chunks"),
+            _ => "its copies are being made".to_owned(),
         };
         rows.push(vec![
             volume.name.clone(),

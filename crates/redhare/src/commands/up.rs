@@ -16,7 +16,7 @@ use foundation::ByteCount;
 use master::{Client, ClientError, v1};
 
 use self::processes::{News, Processes, Service};
-use crate::output::Failure;
+use crate::output::{Failure, Output};
 
 pub(crate) use self::local::local_cluster;
 
@@ -53,7 +53,7 @@ const LEFTOVER_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(20);
 
-pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &UpArguments, output: &Output) -> Result<(), Failure> {
     check(arguments)?;
     reactor::probe().map_err(Failure::new)?;
     let data = &arguments.data;
@@ -66,14 +66,19 @@ pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
     }
     check_ports(arguments)?;
     let mut processes = Processes::new(data);
-    let outcome = run_all(arguments, &mut processes, &stop);
+    let outcome = run_all(arguments, output, &mut processes, &stop);
     local::retract(master_address(arguments));
     let ended = processes.end(Some(&stop));
     drop(lock);
     outcome.and(ended)
 }
 
-fn run_all(arguments: &UpArguments, processes: &mut Processes, stop: &Receiver<()>) -> Result<(), Failure> {
+fn run_all(
+    arguments: &UpArguments,
+    output: &Output,
+    processes: &mut Processes,
+    stop: &Receiver<()>,
+) -> Result<(), Failure> {
     let data = &arguments.data;
     let master = master_address(arguments);
     let service = master_service(arguments);
@@ -88,12 +93,15 @@ fn run_all(arguments: &UpArguments, processes: &mut Processes, stop: &Receiver<(
     if !wait_for_nodes(master, arguments, processes, stop)? {
         return Ok(());
     }
-    let said = format!(
-        "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\nCtrl-C ends it; the next \"redhare up\" goes on with the same data\n",
-        arguments.nodes,
-        data.display()
-    );
-    crate::output::write(said.as_bytes());
+    let view = serde_json::json!({ "master": master.to_string(), "nodes": arguments.nodes, "data": data });
+    output.print(&view, || {
+        format!(
+            "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\n\
+             Ctrl-C ends it; the next \"redhare up\" goes on with the same data",
+            arguments.nodes,
+            data.display()
+        )
+    });
     watch(processes, data, stop)
 }
 

@@ -29,19 +29,19 @@ enum Volume {
         /// Its name
         name: String,
         /// Its size, such as 64GiB; rounded up to whole chunks
-        #[arg(long)]
+        #[arg(long, allow_hyphen_values = true)]
         size: ByteCount,
-        /// Copies of each chunk, on different nodes
-        #[arg(long, default_value_t = 3)]
+        /// Copies of each chunk, on different nodes: 1 to 16
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
         copies: u32,
         /// Copies in sync below which writes wait [default: one less than the copies]
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
         minimum: Option<u32>,
-        /// Bytes in a block: 512 or 4096
-        #[arg(long, default_value_t = 4096)]
+        /// Bytes in a block; 512 is not served yet
+        #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
         block_bytes: u32,
         /// Size of a chunk [default: 256MiB]
-        #[arg(long)]
+        #[arg(long, allow_hyphen_values = true, value_parser = parse_chunk_size)]
         chunk_size: Option<ByteCount>,
     },
     /// List all volumes
@@ -62,6 +62,14 @@ enum Volume {
         /// Its name
         name: String,
     },
+}
+
+/// The masters take 0 for "the default", which is not what somebody means who writes it.
+fn parse_chunk_size(text: &str) -> Result<ByteCount, String> {
+    match text.parse::<ByteCount>() {
+        Ok(ByteCount(0)) => Err("a chunk of 0 B holds nothing; write a size such as 256MiB".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 #[derive(serde::Serialize)]

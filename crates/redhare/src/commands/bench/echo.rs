@@ -36,6 +36,7 @@ pub(crate) enum Echo {
         milliseconds: u64,
     },
     /// Compare with the same loop written in C on epoll (needs cc and two CPUs)
+    #[command(after_help = "Example:\n  redhare bench echo compare --rounds 20")]
     Compare {
         /// Rounds that must count for each case
         #[arg(long, default_value_t = 20)]
