@@ -16,6 +16,7 @@ use crate::output::{Failure, Output, table};
 #[derive(Subcommand)]
 pub(crate) enum Echo {
     /// Answer requests on loopback until killed
+    #[command(after_help = "Example:\n  redhare bench echo serve --port 7001")]
     Serve {
         #[command(flatten)]
         shape: Shape,

@@ -40,6 +40,7 @@ pub(crate) enum TargetBench {
     )]
     Load(LoadArguments),
     /// Compare our target and load with the bare loop, both ours, both in the same waiting mode (needs two CPUs)
+    #[command(after_help = "Example:\n  redhare bench target compare --rounds 20")]
     Compare(CompareArguments),
 }
 
