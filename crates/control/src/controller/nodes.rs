@@ -93,8 +93,8 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
             }
-            // A life that has only been given its number does not live yet: its target has still to start.
-            if registration.incarnation.is_some() {
+            // Who asks for a number and names no disk has no target yet: that is no sign of life.
+            if registration.incarnation.is_some() || !registration.disks.is_empty() {
                 self.hear(id, incarnation, &registration.disks, now);
             }
             let revision = self.revision()?;
