@@ -124,12 +124,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_target_is_known_by_its_first_frame_only() {
-        let (mut link, greeting) = greeted(vec![hello(), FromTarget::Disks(Vec::new())]).await.unwrap();
+        let (mut link, greeting) = greeted(vec![hello(), FromTarget::Disks(Vec::new())])
+            .await
+            .unwrap();
         assert_eq!((greeting.cluster, greeting.node, greeting.incarnation), (1, 2, 3));
         assert_eq!(link.receive.recv().await, Some(FromTarget::Disks(Vec::new())));
         // Its end is seen.
         assert_eq!(link.receive.recv().await, None);
-        assert!(greeted(vec![FromTarget::Disks(Vec::new()), hello()]).await.is_none());
+        assert!(
+            greeted(vec![FromTarget::Disks(Vec::new()), hello()])
+                .await
+                .is_none()
+        );
         assert!(greeted(Vec::new()).await.is_none());
     }
 

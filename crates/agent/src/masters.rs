@@ -447,7 +447,11 @@ fn ticks(period: Duration) -> Interval {
 pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link) {
     let mut beats = ticks(life.heartbeat);
     let (news_in, mut news) = mpsc::channel(64);
-    let watching = Watching(tokio::spawn(watch(life.client.clone(), life.node_bytes(), news_in)));
+    let watching = Watching(tokio::spawn(watch(
+        life.client.clone(),
+        life.node_bytes(),
+        news_in,
+    )));
     loop {
         tokio::select! {
             message = link.receive.recv() => match message {

@@ -92,7 +92,9 @@ pub enum AgentError {
     #[error("the masters refuse this node: {0}")]
     Masters(ClientError),
     /// The masters said no to a target that runs.
-    #[error("the masters refuse the target that runs here as {process}: {source}; end it and start the node again")]
+    #[error(
+        "the masters refuse the target that runs here as {process}: {source}; end it and start the node again"
+    )]
     Adopted {
         /// Which process.
         process: String,
@@ -163,7 +165,10 @@ impl Supervisor<'_> {
                     is_first = false;
                     let began = Instant::now();
                     masters::serve(life, link).await;
-                    tracing::warn!(incarnation = state.incarnation, "the target's connection has ended");
+                    tracing::warn!(
+                        incarnation = state.incarnation,
+                        "the target's connection has ended"
+                    );
                     pause = pauses.after(began.elapsed());
                 }
                 Err(error) if is_first => return Err(error),
@@ -228,7 +233,10 @@ impl Supervisor<'_> {
                     return Ok(None);
                 }
                 (Step::EndProcess, _) => {
-                    tracing::warn!(?process, "a target of this node lives but does not answer: it is ended");
+                    tracing::warn!(
+                        ?process,
+                        "a target of this node lives but does not answer: it is ended"
+                    );
                     self.end().await?;
                 }
                 (Step::RefuseDisk, Some(path)) => {
@@ -238,7 +246,11 @@ impl Supervisor<'_> {
                 (_, disk) => {
                     if mentioned.elapsed() >= MENTION {
                         mentioned = Instant::now();
-                        tracing::warn!(?process, ?disk, "waiting for the end of what still uses this node");
+                        tracing::warn!(
+                            ?process,
+                            ?disk,
+                            "waiting for the end of what still uses this node"
+                        );
                     }
                     sleep(POLL).await;
                 }
@@ -386,7 +398,10 @@ impl Supervisor<'_> {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {
                 let holder = lock::holder(&self.config.target_lock())?;
-                tracing::error!(?holder, "the target does not end, even killed: the kernel holds it");
+                tracing::error!(
+                    ?holder,
+                    "the target does not end, even killed: the kernel holds it"
+                );
                 return Ok(());
             }
             Ok(Err(error)) => return Err(error.into()),
@@ -417,7 +432,12 @@ impl Supervisor<'_> {
 }
 
 /// Makes a life known with the disks that its target found.
-async fn register(client: &Client, state: &State, cluster: u128, hello: &Hello) -> Result<Serving, ClientError> {
+async fn register(
+    client: &Client,
+    state: &State,
+    cluster: u128,
+    hello: &Hello,
+) -> Result<Serving, ClientError> {
     let node = state.node_id();
     let request = v1::RegisterRequest {
         cluster: cluster.to_be_bytes().to_vec(),

@@ -201,7 +201,10 @@ fn the_lock_outlives_the_device_as_long_as_a_channel_lives() {
             drop(device);
             for channel in channels {
                 let refused = FileDevice::open(&path, options).map(|_| ()).unwrap_err();
-                assert!(refused.to_string().contains("another process has it open"), "{refused}");
+                assert!(
+                    refused.to_string().contains("another process has it open"),
+                    "{refused}"
+                );
                 channel.write(Lba(3), bytes(4096, 1)).await.unwrap();
                 drop(channel);
             }

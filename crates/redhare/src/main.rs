@@ -119,7 +119,10 @@ mod tests {
             if !command.render_long_help().to_string().contains("Example") {
                 without.push(path.clone());
             }
-            for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+            for inner in command
+                .get_subcommands()
+                .filter(|inner| inner.get_name() != "help")
+            {
                 commands.push((format!("{path} {}", inner.get_name()), inner.clone()));
             }
         }

@@ -12,7 +12,15 @@ const VOLUME: &str = "load";
 /// A cluster with a volume of 16 chunks, so that every node orders the writes of some.
 fn cluster(place: &Place) -> Cluster {
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
-    let arguments = ["volume", "create", VOLUME, "--size", "256MiB", "--chunk-size", "16MiB"];
+    let arguments = [
+        "volume",
+        "create",
+        VOLUME,
+        "--size",
+        "256MiB",
+        "--chunk-size",
+        "16MiB",
+    ];
     cluster.succeed(&arguments);
     cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
     cluster
@@ -35,7 +43,11 @@ fn a_killed_target_is_started_anew_and_the_set_never_falls_below_the_minimum() {
     let (life, engine) = (cluster.incarnation(2), process(&cluster.engine_lock(2)));
     kill(&cluster.target_lock(2));
     cluster.wait_for_life_after(2, life);
-    assert_eq!(process(&cluster.engine_lock(2)), engine, "the node engine lives on");
+    assert_eq!(
+        process(&cluster.engine_lock(2)),
+        engine,
+        "the node engine lives on"
+    );
     // Said as it is: the node lives, its copies are out of sync.
     cluster.wait_for_chunks(VOLUME, &[1, 3], &[], &[2]);
     assert_eq!(health(&cluster), (16, 0));
@@ -48,7 +60,9 @@ fn a_killed_target_is_started_anew_and_the_set_never_falls_below_the_minimum() {
     ));
     for number in [1, 3] {
         let log = cluster.target_log(number);
-        let said = log.lines().any(|line| line.contains("its grants are void") && line.contains(&name));
+        let said = log
+            .lines()
+            .any(|line| line.contains("its grants are void") && line.contains(&name));
         assert!(said, "node {number} was not told:\n{log}");
     }
 
@@ -89,12 +103,24 @@ fn a_target_outlives_its_node_engine_and_is_adopted() {
     assert_eq!(process(&cluster.target_lock(2)), target);
     assert_eq!(cluster.incarnation(2), life);
     let disk = std::fs::canonicalize(cluster.directory(2).join("disk")).unwrap();
-    assert_eq!(users_of(&disk), Vec::from_iter(target), "one process has the disk open");
+    assert_eq!(
+        users_of(&disk),
+        Vec::from_iter(target),
+        "one process has the disk open"
+    );
     load.wait_for(200);
     load.finish();
     cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
     // The adopted target still hears what the masters want.
-    cluster.succeed(&["volume", "create", "after", "--size", "16MiB", "--chunk-size", "16MiB"]);
+    cluster.succeed(&[
+        "volume",
+        "create",
+        "after",
+        "--size",
+        "16MiB",
+        "--chunk-size",
+        "16MiB",
+    ]);
     cluster.wait_for_chunks("after", &[1, 2, 3], &[], &[]);
 
     // And its own end is still seen: by an engine that is not its parent.
@@ -142,7 +168,19 @@ fn input_and_output_need_no_master() {
     let (_, slowest) = load.finish();
     println!("longest operation while masters were killed: {slowest:?}");
     // The engines have found the new master, and nobody lost anything by it.
-    cluster.succeed(&["volume", "create", "after", "--size", "16MiB", "--chunk-size", "16MiB"]);
+    // Right after its start a master has not heard them yet.
+    let create = [
+        "volume",
+        "create",
+        "after",
+        "--size",
+        "16MiB",
+        "--chunk-size",
+        "16MiB",
+    ];
+    wait_until("a volume can be created", || {
+        cluster.run(&create).status.success()
+    });
     cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
     assert_eq!([1, 2, 3].map(|number| cluster.incarnation(number)), lives);
     cluster.end();

@@ -13,7 +13,15 @@ const VOLUME: &str = "load";
 
 fn loaded(place: &Place) -> (Cluster, Load) {
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
-    let arguments = ["volume", "create", VOLUME, "--size", "64MiB", "--chunk-size", "16MiB"];
+    let arguments = [
+        "volume",
+        "create",
+        VOLUME,
+        "--size",
+        "64MiB",
+        "--chunk-size",
+        "16MiB",
+    ];
     cluster.succeed(&arguments);
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(100);
@@ -73,7 +81,11 @@ fn processes_end_with_an_up_that_is_killed_and_the_next_one_goes_on() {
     assert!(!cluster.ended().success());
     drop(load);
     let mut cluster = Cluster::start(&data, port);
-    assert_eq!(process(&cluster.target_lock(2)), orphan, "the next engine adopts it");
+    assert_eq!(
+        process(&cluster.target_lock(2)),
+        orphan,
+        "the next engine adopts it"
+    );
     assert_eq!(cluster.incarnation(2), life);
     let second = refused(Cluster::command(&data, free_ports()));
     assert!(second.contains("another \"redhare up\" runs on"), "{second}");
@@ -117,6 +129,9 @@ fn a_disk_with_foreign_contents_stays_as_it_is_and_the_node_says_why() {
         said.contains("node2/disk holds something that is not Redhare's") && said.contains("--force"),
         "{said}"
     );
-    assert!(std::fs::read(&disk).unwrap() == contents, "not a byte was touched");
+    assert!(
+        std::fs::read(&disk).unwrap() == contents,
+        "not a byte was touched"
+    );
     assert_eq!(processes_of(&data), Vec::<String>::new());
 }

@@ -25,7 +25,10 @@ fn say(cluster: &str, arguments: &[&str]) -> (i32, String) {
     assert_eq!(plain.status.code(), json.status.code());
     let value: serde_json::Value = serde_json::from_slice(&json.stdout)
         .unwrap_or_else(|error| panic!("{arguments:?} --json is no JSON: {error}: {json:?}"));
-    assert!(value["error"].as_str().is_some_and(|text| !text.is_empty()), "{value}");
+    assert!(
+        value["error"].as_str().is_some_and(|text| !text.is_empty()),
+        "{value}"
+    );
     (plain.status.code().unwrap(), said)
 }
 
@@ -33,37 +36,102 @@ fn say(cluster: &str, arguments: &[&str]) -> (i32, String) {
 fn what_needs_no_cluster() {
     let nobody = "127.0.0.1:1";
     for (arguments, expected) in [
-        (&["volume", "create", "x", "--size", "-5"][..], "\"-5\" is not a size; write a whole number"),
-        (&["volume", "create", "x", "--size", "-5GiB"], "\"-5GiB\" is not a size"),
-        (&["volume", "create", "x", "--size", "1.5GiB"], "\"1.5GiB\" is not a size"),
-        (&["volume", "create", "x", "--size", "16384PiB"], "below 16384 PiB"),
-        (&["volume", "create", "x", "--size", "1GiB", "--copies", "0"], "0 is not in 1..=16"),
-        (&["volume", "create", "x", "--size", "1GiB", "--copies", "300"], "300 is not in 1..=16"),
-        (&["volume", "create", "x", "--size", "1GiB", "--minimum", "0"], "0 is not in 1..=16"),
-        (&["volume", "create", "x", "--size", "1GiB", "--chunk-size", "0"], "write a size such as 256MiB"),
-        (&["volume", "create", "x", "--size", "1GiB", "--block-bytes", "0"], "0 is not in 1.."),
+        (
+            &["volume", "create", "x", "--size", "-5"][..],
+            "\"-5\" is not a size; write a whole number",
+        ),
+        (
+            &["volume", "create", "x", "--size", "-5GiB"],
+            "\"-5GiB\" is not a size",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1.5GiB"],
+            "\"1.5GiB\" is not a size",
+        ),
+        (
+            &["volume", "create", "x", "--size", "16384PiB"],
+            "below 16384 PiB",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1GiB", "--copies", "0"],
+            "0 is not in 1..=16",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1GiB", "--copies", "300"],
+            "300 is not in 1..=16",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1GiB", "--minimum", "0"],
+            "0 is not in 1..=16",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1GiB", "--chunk-size", "0"],
+            "write a size such as 256MiB",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1GiB", "--block-bytes", "0"],
+            "0 is not in 1..",
+        ),
         (&["volume", "create", "x"], "--size <SIZE>"),
         (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
-        (&["status"], "no master answers at 127.0.0.1:1 (Connection refused"),
-        (&["status", "--cluster", "foo"], "\"foo\" is no address of a master; write host:port"),
+        (
+            &["status"],
+            "no master answers at 127.0.0.1:1 (Connection refused",
+        ),
+        (
+            &["status", "--cluster", "foo"],
+            "\"foo\" is no address of a master; write host:port",
+        ),
         (&["up", "--nodes", "0"], "--nodes is 0; write 1 to 64"),
         (&["up", "--port", "65535"], "write 1 to 65532"),
         (&["up", "--disk-size", "4KiB"], "--disk-size is 4 KiB, too small"),
         (&["up", "--data", "/proc/nope"], "cannot make /proc/nope"),
         (
-            &["node", "--master", "foo", "--listen", "127.0.0.1:7749", "--disk", "/x", "--data", "/proc/nope"],
+            &[
+                "node",
+                "--master",
+                "foo",
+                "--listen",
+                "127.0.0.1:7749",
+                "--disk",
+                "/x",
+                "--data",
+                "/proc/nope",
+            ],
             "cannot make the node's directory /proc/nope",
         ),
         (
-            &["node", "--master", "127.0.0.1:1", "--listen", "0.0.0.0:4420", "--disk", "/x"],
+            &[
+                "node",
+                "--master",
+                "127.0.0.1:1",
+                "--listen",
+                "0.0.0.0:4420",
+                "--disk",
+                "/x",
+            ],
             "--listen 0.0.0.0:4420 is not an address that other nodes and clients can connect to",
         ),
         (
-            &["node", "--master", "127.0.0.1:1", "--listen", "127.0.0.1:4420", "--disk", "/x:large"],
+            &[
+                "node",
+                "--master",
+                "127.0.0.1:1",
+                "--listen",
+                "127.0.0.1:4420",
+                "--disk",
+                "/x:large",
+            ],
             "\"large\" is not a size",
         ),
-        (&["master", "--listen", "127.0.0.1:7749", "--store", "/proc/nope"], "cannot be opened"),
-        (&["target", "--config", "/nonexistent"], "cannot read /nonexistent"),
+        (
+            &["master", "--listen", "127.0.0.1:7749", "--store", "/proc/nope"],
+            "cannot be opened",
+        ),
+        (
+            &["target", "--config", "/nonexistent"],
+            "cannot read /nonexistent",
+        ),
         (&["fs", "ls", "file:/nonexistent"], "there is no such file"),
     ] {
         let (_, said) = say(nobody, arguments);
@@ -78,32 +146,66 @@ fn what_a_cluster_refuses() {
     let long = "a".repeat(200);
     let node = format!("127.0.0.1:{}", cluster.port + 1);
     for (arguments, expected) in [
-        (&["volume", "create", "x", "--size", "0"][..], "size is 0; name a size such as 64GiB"),
-        (&["volume", "create", "x", "--size", "1TiB"], "there is room for 768 MiB on different nodes"),
-        (&["volume", "create", "x", "--size", "16383PiB"], "use larger chunks"),
+        (
+            &["volume", "create", "x", "--size", "0"][..],
+            "size is 0; name a size such as 64GiB",
+        ),
+        (
+            &["volume", "create", "x", "--size", "1TiB"],
+            "there is room for 768 MiB on different nodes",
+        ),
+        (
+            &["volume", "create", "x", "--size", "16383PiB"],
+            "use larger chunks",
+        ),
         (
             &["volume", "create", "x", "--size", "1GiB", "--copies", "5"],
             "5 copies need 5 nodes, but 3 of 3 known nodes are alive with a disk; start more nodes",
         ),
         (
-            &["volume", "create", "x", "--size", "1GiB", "--copies", "2", "--minimum", "3"],
+            &[
+                "volume",
+                "create",
+                "x",
+                "--size",
+                "1GiB",
+                "--copies",
+                "2",
+                "--minimum",
+                "3",
+            ],
             "2 copies with a minimum of 3 cannot work",
         ),
         (
             &["volume", "create", "x", "--size", "64MiB", "--block-bytes", "512"],
             "block_bytes is 512, which the nodes do not serve yet; use 4096",
         ),
-        (&["volume", "create", "", "--size", "1GiB"], "name is \"\"; use 1 to 128 letters"),
-        (&["volume", "create", "a\x1b[31mb", "--size", "1GiB"], "name is \"a\\u{1b}[31mb\""),
-        (&["volume", "create", &long, "--size", "1GiB"], "name has 200 bytes"),
-        (&["volume", "show", "no\x1bpe"], "there is no volume \"no\\u{1b}pe\"; \"redhare volume list\""),
+        (
+            &["volume", "create", "", "--size", "1GiB"],
+            "name is \"\"; use 1 to 128 letters",
+        ),
+        (
+            &["volume", "create", "a\x1b[31mb", "--size", "1GiB"],
+            "name is \"a\\u{1b}[31mb\"",
+        ),
+        (
+            &["volume", "create", &long, "--size", "1GiB"],
+            "name has 200 bytes",
+        ),
+        (
+            &["volume", "show", "no\x1bpe"],
+            "there is no volume \"no\\u{1b}pe\"; \"redhare volume list\"",
+        ),
         (&["volume", "delete", "nope"], "there is no volume \"nope\""),
         (&["fs", "ls", "nope"], "there is no volume \"nope\""),
         (&["status", "--cluster", &node], "a master's port, not a node's"),
     ] {
         let (code, said) = say(&cluster.address(), arguments);
         assert!(said.contains(expected), "{arguments:?} says {said}");
-        assert!(!said.contains('\x1b'), "{arguments:?} reaches the terminal: {said:?}");
+        assert!(
+            !said.contains('\x1b'),
+            "{arguments:?} reaches the terminal: {said:?}"
+        );
         assert_eq!(code, 1);
     }
     assert_eq!(cluster.json(&["volume", "list"]), serde_json::json!([]));
@@ -117,7 +219,10 @@ fn completion_works_for_every_shell() {
         ("zsh", "#compdef redhare"),
         ("fish", "complete -c redhare"),
     ] {
-        let output = Command::new(REDHARE).args(["completion", shell]).output().unwrap();
+        let output = Command::new(REDHARE)
+            .args(["completion", shell])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && said.contains(expected), "{said}");
     }

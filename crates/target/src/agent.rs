@@ -138,7 +138,11 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
             incarnation,
         } => {
             let name = crate::node::names::of_node(NodeId(ended));
-            tracing::info!(peer = name, incarnation, "a life has ended for certain: its grants are void");
+            tracing::info!(
+                peer = name,
+                incarnation,
+                "a life has ended for certain: its grants are void"
+            );
             node.ended(NodeId(ended), Incarnation(incarnation));
         }
     }

@@ -81,7 +81,10 @@ fn below_the_minimum_nothing_changes_so_that_reads_go_on() {
     // Whether the write node lives or not: another one could not serve before all have sealed.
     let nodes = nodes(&[(1, 0, false), (2, 1, true), (1, 0, true)]);
     for write_node in [1, 2, 3] {
-        assert_eq!(successor(&chunk(&[1, 1, 1], write_node), 2, None, &nodes, 0), None);
+        assert_eq!(
+            successor(&chunk(&[1, 1, 1], write_node), 2, None, &nodes, 0),
+            None
+        );
     }
 }
 

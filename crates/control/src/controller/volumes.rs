@@ -406,9 +406,7 @@ impl<S: MetadataStore> Controller<S> {
         let number = stored.and_then(|stored| u32::try_from(stored.record.0).ok());
         match number {
             Some(number) => self.volume(VolumeNumber(number)),
-            None => Err(ControlError::NoSuchVolumeName {
-                name: shown(name),
-            }),
+            None => Err(ControlError::NoSuchVolumeName { name: shown(name) }),
         }
     }
 

@@ -49,8 +49,11 @@ pub(crate) fn ended() -> Result<impl Future<Output = ()>, crate::output::Failure
 /// PR_SET_PDEATHSIG). `parent` is who started it; none leaves it on its own.
 pub(crate) fn end_with(parent: Option<u32>) -> Result<(), Failure> {
     let Some(parent) = parent else { return Ok(()) };
-    set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|error| Failure::new(format!("cannot be bound to the life of process {parent}: {error}")))?;
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(|error| {
+        Failure::new(format!(
+            "cannot be bound to the life of process {parent}: {error}"
+        ))
+    })?;
     // It may have ended before the kernel was asked.
     let actual = getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
     if actual == Some(parent) {

@@ -49,6 +49,8 @@ const NODES_MAX: u16 = 64;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long processes of a killed `redhare up` may take to end.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(20);
+/// How long the kernel may take to give back the ports of killed processes.
+const PORT_LIMIT: Duration = Duration::from_secs(5);
 /// How often the processes are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(20);
@@ -186,8 +188,16 @@ fn check_ports(arguments: &UpArguments) -> Result<(), Failure> {
     let nodes = (1..=arguments.nodes)
         .filter(|&number| !processes::has_target(&node_directory(arguments, number)))
         .map(|number| (format!("node {number}"), node_address(arguments, number)));
+    // A target that was just killed keeps its port until the kernel has taken its ring apart.
+    let was_used = arguments.data.join("master").exists();
+    let deadline = Instant::now() + if was_used { PORT_LIMIT } else { Duration::ZERO };
     for (who, address) in std::iter::once(("the master".to_owned(), master_address(arguments))).chain(nodes) {
-        if let Err(error) = TcpListener::bind(address) {
+        let mut bound = TcpListener::bind(address);
+        while bound.is_err() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+            bound = TcpListener::bind(address);
+        }
+        if let Err(error) = bound {
             return Err(Failure::new(format!(
                 "port {port}, which {who} is to take, cannot be used on {ip}: {error}; stop what uses it (\"ss -ltnp 'sport \
                  = :{port}'\" names it), or give --port another first port of {count} in a row",
@@ -413,6 +423,9 @@ mod tests {
                 || error.contains("which the master is to take"),
             "{error}"
         );
-        assert!(error.contains("give --port another first port of 2 in a row"), "{error}");
+        assert!(
+            error.contains("give --port another first port of 2 in a row"),
+            "{error}"
+        );
     }
 }

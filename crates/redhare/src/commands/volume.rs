@@ -144,7 +144,11 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let answer = cluster.call(|client: Client| async move { client.show_volume(request).await })?;
             let view = ShowView {
                 volume: view(&answer.volume.unwrap_or_default()),
-                chunks: answer.chunks.iter().map(|part| chunk(part, &answer.nodes)).collect(),
+                chunks: answer
+                    .chunks
+                    .iter()
+                    .map(|part| chunk(part, &answer.nodes))
+                    .collect(),
             };
             output.print(&view, || show(&view));
         }
@@ -291,7 +295,12 @@ mod tests {
             ..v1::Chunk::default()
         };
         let view = chunk(&described, &nodes);
-        let names = |numbers: &[u8]| numbers.iter().map(|number| uuid_text(&[*number; 16])).collect::<Vec<_>>();
+        let names = |numbers: &[u8]| {
+            numbers
+                .iter()
+                .map(|number| uuid_text(&[*number; 16]))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(view.in_sync, names(&[1]));
         assert_eq!(view.missing, names(&[2, 3, 4]));
         assert_eq!(view.out_of_sync, names(&[5]));

@@ -99,7 +99,12 @@ pub(crate) fn check(masters: &str, volume: &str, contents: &Contents) {
     outcome.unwrap().unwrap();
 }
 
-fn run(masters: &str, volume: &str, contents: Contents, progress: &Arc<Progress>) -> Result<Contents, String> {
+fn run(
+    masters: &str,
+    volume: &str,
+    contents: Contents,
+    progress: &Arc<Progress>,
+) -> Result<Contents, String> {
     let session = Session::connect(masters, volume).map_err(|error| error.to_string())?;
     let device = session.device();
     let done = reactor::run(&reactor::Config::default(), async {
@@ -172,5 +177,7 @@ async fn read(channel: &dyn Channel, lba: Lba, version: u64) -> Result<(), Strin
 
 async fn allocate() -> Result<reactor::BufferMut, String> {
     let pool = BufferPool::current();
-    pool.allocate(BLOCK_BYTES).await.map_err(|error| error.to_string())
+    pool.allocate(BLOCK_BYTES)
+        .await
+        .map_err(|error| error.to_string())
 }

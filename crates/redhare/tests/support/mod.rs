@@ -217,7 +217,10 @@ impl Cluster {
                 None if !chunks.is_empty() => return,
                 other => last = other.cloned().unwrap_or(last),
             }
-            assert!(Instant::now() < deadline, "wanted {wanted:?}, a chunk is still {last}");
+            assert!(
+                Instant::now() < deadline,
+                "wanted {wanted:?}, a chunk is still {last}"
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -285,5 +288,9 @@ pub(crate) fn process(lock: &Path) -> Option<u32> {
 
 /// Kills the process that holds a lock as a fault does.
 pub(crate) fn kill(lock: &Path) {
-    assert!(lock::signal(lock, Signal::KILL).unwrap(), "{} is held", lock.display());
+    assert!(
+        lock::signal(lock, Signal::KILL).unwrap(),
+        "{} is held",
+        lock.display()
+    );
 }

@@ -177,7 +177,11 @@ impl Processes {
             .into_iter()
             .map(|lock| {
                 std::thread::spawn(move || {
-                    let kind = if limit.is_zero() { Signal::KILL } else { Signal::TERM };
+                    let kind = if limit.is_zero() {
+                        Signal::KILL
+                    } else {
+                        Signal::TERM
+                    };
                     tell(&lock, kind);
                     let ended = lock::end(&lock, limit.max(Duration::from_secs(1)));
                     (lock, ended)
@@ -285,7 +289,10 @@ fn targets(data: &Path) -> Vec<(String, PathBuf)> {
 }
 
 fn describe(lock: &Path) -> String {
-    let process = lock::holder(lock).ok().flatten().and_then(|holder| holder.process);
+    let process = lock::holder(lock)
+        .ok()
+        .flatten()
+        .and_then(|holder| holder.process);
     let process = process.map_or("a process".to_owned(), |process| format!("process {process}"));
     format!("{process} ({})", lock.display())
 }
