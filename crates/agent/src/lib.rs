@@ -1,14 +1,23 @@
 //! The node engine: one per server, beside its target.
 //!
-//! It starts the target and outlives nothing of it: a restarted agent adopts the target that runs. It registers the
-//! node, heartbeats, creates and removes chunk copies as the masters ask, hands committed configurations to the target
-//! and the target's proposals to the masters. When a target has ended it proves that by taking the locks of its
-//! disks, says so to the masters, and starts the next life.
+//! It starts the target, which outlives it: a restarted agent adopts the target that runs. It registers the node,
+//! heartbeats, creates and removes chunk copies as the masters ask, hands committed configurations to the target and the
+//! target's proposals to the masters. When a target has ended it proves that by the locks that the process and its
+//! disks held, says so to the masters, who tell the other nodes (grants given to that life are void), and starts the
+//! next life.
+//!
+//! - `supervise`: the target's lives; what it does is decided in `policy`, purely.
+//! - `masters`: one life as the masters see it; `link`: the connection to the target.
+//! - [`lock`], `proof`: who lives, and that nobody does.
 
-mod disks;
+mod link;
+pub mod lock;
 mod masters;
+mod policy;
+mod proof;
 mod state;
 mod supervise;
+mod target_config;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,6 +51,8 @@ pub struct Config {
     pub program: PathBuf,
     /// End the target with the agent, rather than leave it running for the next agent.
     pub end_target: bool,
+    /// Overwrite what is on the disks if it is not Redhare's. Holds for the first start of a target only.
+    pub force: bool,
 }
 
 impl Config {
@@ -53,7 +64,22 @@ impl Config {
         self.directory.join("target.toml")
     }
 
+    /// Held by the node engine.
+    pub(crate) fn agent_lock(&self) -> PathBuf {
+        self.directory.join("agent.lock")
+    }
+
+    /// Held by the target.
+    pub(crate) fn target_lock(&self) -> PathBuf {
+        target_lock(&self.directory)
+    }
+
     pub(crate) fn target_log(&self) -> PathBuf {
         self.directory.join("target.log")
     }
+}
+
+/// The file that the target of the node in `directory` holds locked while it lives; see [`lock`].
+pub fn target_lock(directory: &std::path::Path) -> PathBuf {
+    directory.join("target.lock")
 }

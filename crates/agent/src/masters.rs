@@ -6,28 +6,34 @@ use std::time::Duration;
 use agentlink::{Chunk, Configuration, FromTarget, ToTarget};
 use proto::client::{Client, ClientError};
 use proto::v1;
+use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use volume::Geometry;
 
-use crate::Config;
-use crate::supervise::Link;
+use crate::link::{Hello, Link};
+use crate::supervise::AgentError;
 
 /// Pause between attempts to reach the masters.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Chunks asked for in one part of a map.
 const MAP_PART: u32 = 4096;
+/// Answers that wait to be looked at; each call under way has one.
+const ANSWERS: usize = 64;
+/// Proposals under way; the target makes the others again.
+const PROPOSALS_MAX: usize = 1024;
 
 /// 16 bytes as a number.
 pub(crate) fn number(bytes: &[u8]) -> Option<u128> {
     Some(u128::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Connects to a master, for as long as it takes.
-pub(crate) async fn connect(addresses: &str) -> Client {
+/// Connects to a master, for as long as it takes; addresses that are none are an answer.
+pub(crate) async fn connect(addresses: &str) -> Result<Client, AgentError> {
     let mut warned = false;
     loop {
         match Client::connect(addresses).await {
-            Ok(client) => return client,
+            Ok(client) => return Ok(client),
+            Err(error @ ClientError::Address { .. }) => return Err(AgentError::Masters(error)),
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
                     tracing::warn!(%error, "waiting for a master");
@@ -44,21 +50,12 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T, ClientError>>>(
 ) -> Result<T, ClientError> {
     loop {
         match call().await {
-            Err(error) if is_passing(&error) => {
+            Err(error) if error.is_passing() => {
                 tracing::warn!(%error, "a call to the masters is repeated");
                 sleep(RETRY_PAUSE).await;
             }
             answer => return answer,
         }
-    }
-}
-
-fn is_passing(error: &ClientError) -> bool {
-    match error {
-        ClientError::Unreachable { .. } => true,
-        // The codes of gRPC by their numbers: cancelled 1, unknown 2, deadline 4, unavailable 14.
-        ClientError::Refused { code, .. } => matches!(i32::from(*code), 1 | 2 | 4 | 14),
-        ClientError::Address { .. } => false,
     }
 }
 
@@ -81,6 +78,30 @@ pub(crate) struct Life {
     placed: BTreeMap<(Chunk, u128), Vec<u8>>,
     /// What the masters committed last. A configuration may come before the target has its copy.
     configurations: BTreeMap<Chunk, Configuration>,
+    /// The last life of each node that the target was told has ended.
+    ended: BTreeMap<u128, u64>,
+    /// Calls under way; their answers come back to [`serve`].
+    answers: mpsc::Sender<Answer>,
+    is_beating: bool,
+    mapping: BTreeSet<u32>,
+    proposing: BTreeSet<Chunk>,
+}
+
+/// A life and the answers to its calls.
+pub(crate) type Serving = (Life, mpsc::Receiver<Answer>);
+
+/// What the masters answer. The calls run beside [`serve`]: a master that is slow or gone holds up nothing else.
+pub(crate) enum Answer {
+    Heartbeat(Result<v1::HeartbeatResponse, ClientError>),
+    Placed(u32, Result<Vec<Placed>, ClientError>),
+    Proposed(Chunk),
+}
+
+/// A copy that belongs on this node.
+pub(crate) struct Placed {
+    chunk: Chunk,
+    geometry: Vec<u8>,
+    disk: u128,
 }
 
 impl Life {
@@ -88,30 +109,30 @@ impl Life {
         client: Client,
         cluster: u128,
         node: u128,
-        incarnation: u64,
         registered: &v1::RegisterResponse,
-        hello: &FromTarget,
-    ) -> Self {
-        let (disks, here) = match hello {
-            FromTarget::Hello { disks, copies, .. } => {
-                (disks.clone(), copies.iter().map(|(chunk, _)| *chunk).collect())
-            }
-            _ => Default::default(),
-        };
-        Self {
+        hello: &Hello,
+    ) -> Serving {
+        let (answers, incoming) = mpsc::channel(ANSWERS);
+        let life = Self {
             node,
             client,
             cluster,
-            incarnation,
+            incarnation: hello.incarnation,
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
-            disks,
-            here,
+            disks: hello.disks.clone(),
+            here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
             preparing: BTreeMap::new(),
             removed: BTreeSet::new(),
             placed: BTreeMap::new(),
             configurations: BTreeMap::new(),
-        }
+            ended: BTreeMap::new(),
+            answers,
+            is_beating: false,
+            mapping: BTreeSet::new(),
+            proposing: BTreeSet::new(),
+        };
+        (life, incoming)
     }
 
     fn node_bytes(&self) -> Vec<u8> {
@@ -132,80 +153,99 @@ impl Life {
         }
     }
 
-    /// Finds out which copies of a volume belong here, and asks the target to make those that are missing.
-    async fn prepare(&mut self, volume: u32, link: &Link) -> Result<(), ClientError> {
-        let mut wanted = BTreeSet::new();
-        let mut first_chunk = 0;
-        loop {
-            let request = v1::GetMapRequest {
-                volume,
-                first_chunk,
-                limit: MAP_PART,
-            };
-            let map = self.client.map(request).await?;
-            let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
-            let Some(geometry) = described.map(geometry) else {
-                return Ok(());
-            };
-            for chunk in &map.chunks {
-                let id = Chunk {
-                    volume,
-                    index: chunk.index,
-                };
-                let Some(copy) = chunk
-                    .copies
-                    .iter()
-                    .find(|copy| number(&copy.node) == Some(self.node))
-                else {
-                    continue;
-                };
-                wanted.insert(id);
-                if !self.here.contains(&id) && self.asked.insert(id) {
-                    let disk = number(&copy.disk).unwrap_or(0);
-                    let message = ToTarget::CreateCopy {
-                        chunk: id,
-                        geometry: geometry.encode(),
-                        disk,
-                    };
-                    // A target that is gone is noticed where its messages are read.
-                    let _ = link.send.send(message).await;
+    /// Makes a call beside everything else.
+    fn call(&self, call: impl Future<Output = Answer> + Send + 'static) {
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            // A life that has ended needs no answer.
+            drop(answers.send(call.await).await);
+        });
+    }
+
+    fn beat(&mut self) {
+        if std::mem::replace(&mut self.is_beating, true) {
+            return;
+        }
+        let (client, request) = (self.client.clone(), self.heartbeat());
+        self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
+    }
+
+    /// Finds out which copies of a volume belong here.
+    fn prepare(&mut self, volume: u32) {
+        if self.mapping.insert(volume) {
+            let (client, node) = (self.client.clone(), self.node);
+            self.call(async move { Answer::Placed(volume, read_places(&client, volume, node).await) });
+        }
+    }
+
+    async fn answered(&mut self, answer: Answer, link: &Link) {
+        match answer {
+            Answer::Heartbeat(answer) => {
+                self.is_beating = false;
+                match answer {
+                    Ok(answer) => self.take_duties(answer, link).await,
+                    Err(error) if error.is_passing() => {
+                        tracing::warn!(%error, "no heartbeat reaches the masters");
+                    }
+                    Err(error) => tracing::error!(%error, "the masters refuse the heartbeat of this node"),
                 }
             }
-            first_chunk += map.chunks.len() as u32;
-            if map.chunks.len() < MAP_PART as usize {
-                break;
+            Answer::Placed(volume, answer) => {
+                self.mapping.remove(&volume);
+                match answer {
+                    Ok(placed) => self.make_copies(volume, placed, link).await,
+                    Err(error) => {
+                        tracing::warn!(volume, %error, "the map of a new volume cannot be read yet");
+                    }
+                }
+            }
+            Answer::Proposed(chunk) => drop(self.proposing.remove(&chunk)),
+        }
+    }
+
+    async fn take_duties(&mut self, answer: v1::HeartbeatResponse, link: &Link) {
+        self.preparing
+            .retain(|volume, _| answer.prepare_volumes.contains(volume));
+        self.removed
+            .retain(|volume| answer.remove_volumes.contains(volume));
+        for volume in answer.prepare_volumes {
+            self.prepare(volume);
+        }
+        for volume in answer.remove_volumes {
+            self.remove(volume, link).await;
+        }
+    }
+
+    /// Asks the target to make those copies that are missing.
+    async fn make_copies(&mut self, volume: u32, placed: Vec<Placed>, link: &Link) {
+        let wanted = placed.iter().map(|placed| placed.chunk).collect();
+        for Placed {
+            chunk,
+            geometry,
+            disk,
+        } in placed
+        {
+            if !self.here.contains(&chunk) && self.asked.insert(chunk) {
+                let message = ToTarget::CreateCopy {
+                    chunk,
+                    geometry,
+                    disk,
+                };
+                // A target that is gone is noticed where its messages are read.
+                let _ = link.send.send(message).await;
             }
         }
         self.preparing.insert(volume, wanted);
-        Ok(())
     }
 
     async fn remove(&mut self, volume: u32, link: &Link) {
         if self.removed.insert(volume) {
             let _ = link.send.send(ToTarget::DeleteVolume { volume }).await;
             self.here.retain(|chunk| chunk.volume != volume);
+            self.asked.retain(|chunk| chunk.volume != volume);
+            self.placed.retain(|(chunk, _), _| chunk.volume != volume);
             self.preparing.remove(&volume);
             self.configurations.retain(|chunk, _| chunk.volume != volume);
-        }
-    }
-
-    async fn beat(&mut self, link: &Link) {
-        match self.client.heartbeat(self.heartbeat()).await {
-            Ok(answer) => {
-                self.preparing
-                    .retain(|volume, _| answer.prepare_volumes.contains(volume));
-                self.removed
-                    .retain(|volume| answer.remove_volumes.contains(volume));
-                for volume in answer.prepare_volumes {
-                    if let Err(error) = self.prepare(volume, link).await {
-                        tracing::warn!(volume, %error, "the map of a new volume cannot be read yet");
-                    }
-                }
-                for volume in answer.remove_volumes {
-                    self.remove(volume, link).await;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "no heartbeat reaches the masters"),
         }
     }
 
@@ -225,6 +265,18 @@ impl Life {
             .collect();
         if !peers.is_empty() {
             let _ = link.send.send(ToTarget::Peers(peers)).await;
+        }
+        for peer in &news.nodes {
+            let Some(node) = number(&peer.node) else { continue };
+            let told = self.ended.entry(node).or_default();
+            if peer.ended_through > *told {
+                *told = peer.ended_through;
+                let message = ToTarget::Ended {
+                    node,
+                    incarnation: peer.ended_through,
+                };
+                let _ = link.send.send(message).await;
+            }
         }
         for volume in &news.removed_volumes {
             let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
@@ -252,7 +304,7 @@ impl Life {
         }
     }
 
-    fn propose(&self, chunk: Chunk, expected: u64, wanted: &Configuration) {
+    fn propose(&mut self, chunk: Chunk, expected: u64, wanted: &Configuration) {
         let copy = |&(node, incarnation): &(u128, u64)| v1::Copy {
             node: node.to_be_bytes().to_vec(),
             disk: self.placed.get(&(chunk, node)).cloned().unwrap_or_default(),
@@ -267,13 +319,16 @@ impl Life {
             write_node: wanted.write_node.to_be_bytes().to_vec(),
             members: wanted.members.iter().map(copy).collect(),
         };
-        let client = self.client.clone();
         // The target proposes again what it still wants; the answer comes with the watch.
-        tokio::spawn(async move {
-            if let Err(error) = client.propose(request).await {
-                tracing::info!(?chunk, expected, %error, "a proposed configuration was not taken");
-            }
-        });
+        if self.proposing.len() < PROPOSALS_MAX && self.proposing.insert(chunk) {
+            let client = self.client.clone();
+            self.call(async move {
+                if let Err(error) = client.propose(request).await {
+                    tracing::info!(?chunk, expected, %error, "a proposed configuration was not taken");
+                }
+                Answer::Proposed(chunk)
+            });
+        }
     }
 
     /// A message of the target's.
@@ -320,7 +375,7 @@ fn configuration(chunk: &v1::Chunk) -> Option<Configuration> {
     })
 }
 
-fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
+pub(crate) fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
     v1::Disk {
         uuid: disk.uuid.to_be_bytes().to_vec(),
         capacity_bytes: disk.capacity_bytes,
@@ -328,11 +383,41 @@ fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
     }
 }
 
-/// The disks that a target's first frame names.
-pub(crate) fn disks_of(hello: &FromTarget) -> Vec<v1::Disk> {
-    match hello {
-        FromTarget::Hello { disks, .. } => disks.iter().map(to_wire).collect(),
-        _ => Vec::new(),
+/// The chunks of a volume of which `node` shall have a copy.
+async fn read_places(client: &Client, volume: u32, node: u128) -> Result<Vec<Placed>, ClientError> {
+    let mut placed = Vec::new();
+    let mut first_chunk = 0;
+    loop {
+        let request = v1::GetMapRequest {
+            volume,
+            first_chunk,
+            limit: MAP_PART,
+        };
+        let map = client.map(request).await?;
+        let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
+        let Some(geometry) = described.map(geometry) else {
+            return Ok(placed);
+        };
+        for chunk in &map.chunks {
+            let mut copies = chunk.copies.iter();
+            let Some(copy) = copies.find(|copy| number(&copy.node) == Some(node)) else {
+                continue;
+            };
+            placed.push(Placed {
+                chunk: Chunk {
+                    volume,
+                    index: chunk.index,
+                },
+                geometry: geometry.encode(),
+                disk: number(&copy.disk).unwrap_or(0),
+            });
+        }
+        match map.chunks.last() {
+            Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
+                first_chunk = last.index + 1;
+            }
+            _ => return Ok(placed),
+        }
     }
 }
 
@@ -359,10 +444,14 @@ fn ticks(period: Duration) -> Interval {
 }
 
 /// Serves one life of a target until its socket closes.
-pub(crate) async fn serve(_config: &Config, mut life: Life, mut link: Link) {
+pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link) {
     let mut beats = ticks(life.heartbeat);
-    let (news_in, mut news) = tokio::sync::mpsc::channel(64);
-    let watching = tokio::spawn(watch(life.client.clone(), life.node_bytes(), news_in));
+    let (news_in, mut news) = mpsc::channel(64);
+    let watching = Watching(tokio::spawn(watch(
+        life.client.clone(),
+        life.node_bytes(),
+        news_in,
+    )));
     loop {
         tokio::select! {
             message = link.receive.recv() => match message {
@@ -370,14 +459,24 @@ pub(crate) async fn serve(_config: &Config, mut life: Life, mut link: Link) {
                 None => break,
             },
             Some(response) = news.recv() => life.learn(response, &link).await,
-            _ = beats.tick() => life.beat(&link).await,
+            Some(answer) = answers.recv() => life.answered(answer, &link).await,
+            _ = beats.tick() => life.beat(),
         }
     }
-    watching.abort();
+    drop(watching);
+}
+
+/// Ends with the life it belongs to, also when that is cut off.
+struct Watching(tokio::task::JoinHandle<()>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Follows the masters' changes, and begins again when the stream ends.
-async fn watch(client: Client, node: Vec<u8>, news: tokio::sync::mpsc::Sender<v1::WatchResponse>) {
+async fn watch(client: Client, node: Vec<u8>, news: mpsc::Sender<v1::WatchResponse>) {
     let mut known = 0;
     loop {
         let scope = v1::watch_request::Scope::Node(node.clone());

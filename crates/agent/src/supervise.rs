@@ -1,29 +1,33 @@
 //! The target's life: start or adopt, watch, and start again.
 
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use agentlink::{Decoder, FromTarget, ToTarget, encode};
 use proto::client::{Client, ClientError};
 use proto::v1;
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::masters::{self, Life};
+use crate::link::{self, Hello, Link};
+use crate::lock::{self, LifeLock, LockError};
+use crate::masters::{self, Life, Serving};
+use crate::policy::{self, Pauses, Seen, Step};
 use crate::state::{State, StateError};
-use crate::{Config, disks, state};
+use crate::{Config, proof, target_config};
 
-/// How long a starting target may take until it listens: it reads all records of its disks.
-const START_LIMIT: Duration = Duration::from_secs(60);
-/// Pause before a target that ended is started again.
-const RESTART_PAUSE: Duration = Duration::from_millis(500);
+/// How often it is looked whether a target answers.
+const POLL: Duration = Duration::from_millis(20);
 /// A target that was asked to end is killed after this.
 const END_LIMIT: Duration = Duration::from_secs(5);
-const QUEUE_MESSAGES: usize = 65_536;
+/// A long wait is mentioned this often.
+const MENTION: Duration = Duration::from_secs(10);
+/// Bytes of a unix socket's path (`sockaddr_un`, unix(7)), without the zero at its end.
+const SOCKET_PATH_MAX: usize = 107;
+/// What a target's log says last is looked for in this much of it.
+const LOG_TAIL_BYTES: u64 = 4096;
 
 /// Why the node engine stops.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +43,43 @@ pub enum AgentError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A path that cannot be used.
+    #[error("the path {} {why}; give --data or --disk another one", .path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// One node engine for a node.
+    #[error("{0}: another node engine of this node runs; end it first, or give --data another directory")]
+    Running(LockError),
+    /// A lock of ours.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A disk of somebody else's.
+    #[error(
+        "the disk {} is still in use as a device by another process after {} s; stop that process (\"fuser -v {}\" \
+         names it), or name another disk",
+        .path.display(), policy::DISK_LIMIT.as_secs(), .path.display()
+    )]
+    DiskInUse {
+        /// The disk.
+        path: PathBuf,
+    },
+    /// What listens at this node's socket is another node's target.
+    #[error(
+        "the target at {} is of node {node:032x} in cluster {cluster:032x}, not of this node: end it, or give --data \
+         another directory", .socket.display()
+    )]
+    Stranger {
+        /// The socket.
+        socket: PathBuf,
+        /// The node it names.
+        node: u128,
+        /// The cluster it names.
+        cluster: u128,
+    },
     /// The target.
     #[error("the target did not start: {why}; its log is {log}")]
     Target {
@@ -50,268 +91,416 @@ pub enum AgentError {
     /// The masters said no.
     #[error("the masters refuse this node: {0}")]
     Masters(ClientError),
-}
-
-/// The other side of a target's socket.
-pub(crate) struct Link {
-    pub(crate) send: mpsc::Sender<ToTarget>,
-    pub(crate) receive: mpsc::Receiver<FromTarget>,
+    /// The masters said no to a target that runs.
+    #[error(
+        "the masters refuse the target that runs here as {process}: {source}; end it and start the node again"
+    )]
+    Adopted {
+        /// Which process.
+        process: String,
+        /// What they said.
+        source: ClientError,
+    },
 }
 
 /// Runs until `shutdown` ends.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    tokio::pin!(shutdown);
-    let client = tokio::select! {
-        client = masters::connect(&config.masters) => client,
-        () = &mut shutdown => return Ok(()),
+    check(&config)?;
+    let mut own = LifeLock::take(&config.agent_lock()).map_err(|error| match error {
+        LockError::Held { .. } => AgentError::Running(error),
+        LockError::File { .. } => AgentError::Lock(error),
+    })?;
+    own.record(std::process::id())?;
+    let mut supervisor = Supervisor {
+        config: &config,
+        child: None,
     };
-    let identity = client
-        .identity(v1::GetIdentityRequest {})
-        .await
-        .map_err(AgentError::Masters)?;
-    let cluster = masters::number(&identity.cluster).unwrap_or(0);
-    let mut state = State::load(&config.directory, cluster)?;
-    loop {
-        let started = tokio::select! {
-            started = begin(&config, &client, &mut state, cluster) => started,
-            () = &mut shutdown => return Ok(()),
-        };
-        let (mut child, link, life) = started?;
-        let ended = tokio::select! {
-            () = masters::serve(&config, life, link) => true,
-            () = &mut shutdown => false,
-        };
-        if !ended {
-            if config.end_target {
-                end(&config, &mut child).await;
-            }
-            return Ok(());
-        }
-        tracing::warn!(incarnation = state.incarnation, "the target has ended");
-        end(&config, &mut child).await;
-        sleep(RESTART_PAUSE).await;
-    }
-}
-
-/// Adopts the target that runs, or starts one.
-async fn begin(
-    config: &Config,
-    client: &Client,
-    state: &mut State,
-    cluster: u128,
-) -> Result<(Option<Child>, Link, Life), AgentError> {
-    let node = state.node_id();
-    if let Some((link, hello)) = adopt(config).await {
-        let incarnation = hello_incarnation(&hello);
-        tracing::info!(incarnation, "a target runs already: adopted");
-        let life = register(config, client, state, cluster, incarnation, &hello).await?;
-        return Ok((None, link, life));
-    }
-    while !disks::nobody_uses(&config.disks) {
-        tracing::warn!("a process still uses a disk of this node: waiting for its end");
-        sleep(RESTART_PAUSE).await;
-    }
-    let request = v1::RegisterRequest {
-        cluster: cluster.to_be_bytes().to_vec(),
-        node: node.to_be_bytes().to_vec(),
-        peer_address: config.listen.to_string(),
-        incarnation: 0,
-        ended_through: state.incarnation,
-        disks: Vec::new(),
+    let result = tokio::select! {
+        result = supervisor.work() => result,
+        () = shutdown => Ok(()),
     };
-    let registered = masters::patiently(|| client.register(request.clone()))
-        .await
-        .map_err(AgentError::Masters)?;
-    state.incarnation = registered.incarnation;
-    state.save(&config.directory)?;
-    write_target_config(config, state)?;
-    let mut child = spawn(config)?;
-    let (link, hello) = tokio::select! {
-        linked = linked(config) => linked?,
-        status = child.wait() => {
-            let why = status.map_or_else(|error| error.to_string(), |status| format!("it ended with {status}"));
-            let log = config.target_log();
-            let last = std::fs::read_to_string(&log).unwrap_or_default();
-            let last = last.lines().last().unwrap_or_default();
-            return Err(AgentError::Target { why: format!("{why}: {last}"), log: log.display().to_string() });
-        }
-    };
-    tracing::info!(incarnation = state.incarnation, "target started");
-    let life = register(config, client, state, cluster, registered.incarnation, &hello).await?;
-    Ok((Some(child), link, life))
-}
-
-/// Makes a life known with the disks that its target found.
-async fn register(
-    config: &Config,
-    client: &Client,
-    state: &mut State,
-    cluster: u128,
-    incarnation: u64,
-    hello: &FromTarget,
-) -> Result<Life, AgentError> {
-    let node = state.node_id();
-    let request = v1::RegisterRequest {
-        cluster: cluster.to_be_bytes().to_vec(),
-        node: node.to_be_bytes().to_vec(),
-        peer_address: config.listen.to_string(),
-        incarnation,
-        ended_through: incarnation.saturating_sub(1),
-        disks: masters::disks_of(hello),
-    };
-    let registered = masters::patiently(|| client.register(request.clone()))
-        .await
-        .map_err(AgentError::Masters)?;
-    state.incarnation = incarnation;
-    state.save(&config.directory)?;
-    Ok(Life::new(
-        client.clone(),
-        cluster,
-        node,
-        incarnation,
-        &registered,
-        hello,
-    ))
-}
-
-fn hello_incarnation(hello: &FromTarget) -> u64 {
-    match hello {
-        FromTarget::Hello { incarnation, .. } => *incarnation,
-        _ => 0,
+    // Who stops because a target of its own making does not do leaves nothing behind.
+    if config.end_target || (result.is_err() && supervisor.child.is_some()) {
+        supervisor.end().await?;
     }
+    result
 }
 
-async fn adopt(config: &Config) -> Option<(Link, FromTarget)> {
-    let stream = UnixStream::connect(config.socket()).await.ok()?;
-    greet(stream).await
-}
-
-async fn linked(config: &Config) -> Result<(Link, FromTarget), AgentError> {
-    let connect = async {
-        loop {
-            if let Some(linked) = adopt(config).await {
-                return linked;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(START_LIMIT, connect)
-        .await
-        .map_err(|_| AgentError::Target {
-            why: format!("it did not listen within {START_LIMIT:?}"),
-            log: config.target_log().display().to_string(),
-        })
-}
-
-/// Starts the two pumps of a connection and waits for the target's first frame.
-async fn greet(stream: UnixStream) -> Option<(Link, FromTarget)> {
-    let (mut reader, mut writer) = stream.into_split();
-    let (send, mut outgoing) = mpsc::channel::<ToTarget>(QUEUE_MESSAGES);
-    let (incoming, mut receive) = mpsc::channel::<FromTarget>(QUEUE_MESSAGES);
-    tokio::spawn(async move {
-        let mut frame = Vec::new();
-        while let Some(message) = outgoing.recv().await {
-            frame.clear();
-            encode(&message, &mut frame);
-            if writer.write_all(&frame).await.is_err() {
-                return;
-            }
-        }
-    });
-    tokio::spawn(async move {
-        let mut decoder = Decoder::default();
-        let mut bytes = vec![0; 64 << 10];
-        while let Ok(count @ 1..) = reader.read(&mut bytes).await {
-            decoder.push(&bytes[..count]);
-            loop {
-                match decoder.take::<FromTarget>() {
-                    Ok(None) => break,
-                    Ok(Some(message)) => {
-                        if incoming.send(message).await.is_err() {
-                            return;
-                        }
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the target's frames cannot be read");
-                        return;
-                    }
-                }
-            }
-        }
-    });
-    let hello = timeout(Duration::from_secs(5), receive.recv()).await.ok()??;
-    Some((Link { send, receive }, hello))
-}
-
-fn write_target_config(config: &Config, state: &State) -> Result<(), AgentError> {
-    let mut text = format!(
-        "# Written by \"redhare node\" for its target.\n[nvme_tcp]\nlisten = [\"{}\"]\n\n[node]\ncluster = \"{}\"\nnode = \"{}\"\nincarnation = {}\nagent_socket = {:?}\n",
-        config.listen,
-        state.cluster,
-        state.node,
-        state.incarnation,
-        config.socket().display().to_string(),
-    );
-    for disk in &config.disks {
-        let system = |source| AgentError::System {
-            what: "cannot draw a random number".to_owned(),
-            source,
-        };
-        let uuid = state::random_id().map_err(system)?;
-        text.push_str(&format!(
-            "\n[[node.disk]]\npath = {:?}\n",
-            disk.path.display().to_string()
-        ));
-        text.push_str(&format!("new_uuid = \"{uuid:032x}\"\n"));
-        if let Some(size) = disk.size {
-            text.push_str(&format!("size = \"{}\"\n", size.0));
-        }
+/// What would fail later and with less to say.
+fn check(config: &Config) -> Result<(), AgentError> {
+    let socket = config.socket();
+    let length = socket.as_os_str().as_bytes().len();
+    if length > SOCKET_PATH_MAX {
+        return Err(AgentError::Path {
+            path: socket,
+            why: format!("has {length} bytes, a unix socket's at most {SOCKET_PATH_MAX}"),
+        });
     }
-    let path = config.target_config();
-    std::fs::write(&path, text).map_err(|source| AgentError::System {
-        what: format!("cannot write {}", path.display()),
+    std::fs::create_dir_all(&config.directory).map_err(|source| AgentError::System {
+        what: format!("cannot make the node's directory {}", config.directory.display()),
         source,
     })
 }
 
-fn spawn(config: &Config) -> Result<Child, AgentError> {
-    let log = config.target_log();
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&log)
-        .map_err(|source| AgentError::System {
-            what: format!("cannot open {}", log.display()),
-            source,
-        })?;
-    // A group of its own: signals for the agent are not the target's.
-    Command::new(&config.program)
-        .arg("target")
-        .arg("--config")
-        .arg(config.target_config())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(file)
-        .process_group(0)
-        .spawn()
-        .map_err(|source| AgentError::System {
-            what: format!("cannot start {} target", config.program.display()),
-            source,
-        })
+struct Supervisor<'a> {
+    config: &'a Config,
+    /// The target, if this agent has started it.
+    child: Option<Child>,
 }
 
-/// Asks the target to end, and kills it if it does not.
-async fn end(config: &Config, child: &mut Option<Child>) {
-    let Some(child) = child else { return };
-    let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    if let Some(id) = id
-        && let Err(error) = kill_process(id, Signal::TERM)
-    {
-        tracing::debug!(%error, "the target has ended by itself");
+impl Supervisor<'_> {
+    /// Serves one life of the target after the other. Ends only with what a person has to mend.
+    async fn work(&mut self) -> Result<(), AgentError> {
+        let client = masters::connect(&self.config.masters).await?;
+        let identity = masters::patiently(|| client.identity(v1::GetIdentityRequest {}))
+            .await
+            .map_err(AgentError::Masters)?;
+        let cluster = masters::number(&identity.cluster).unwrap_or(0);
+        let mut state = State::load(&self.config.directory, cluster)?;
+        let mut pauses = Pauses::default();
+        let (mut pause, mut is_first) = (Duration::ZERO, true);
+        loop {
+            match self.begin(&client, &mut state, cluster, is_first, pause).await {
+                Ok((link, life)) => {
+                    is_first = false;
+                    let began = Instant::now();
+                    masters::serve(life, link).await;
+                    tracing::warn!(
+                        incarnation = state.incarnation,
+                        "the target's connection has ended"
+                    );
+                    pause = pauses.after(began.elapsed());
+                }
+                Err(error) if is_first => return Err(error),
+                Err(error) => {
+                    // What was started and does not do stands in the way of the next one.
+                    self.end_child().await?;
+                    pause = pauses.after(Duration::ZERO);
+                    tracing::error!(%error, "the target does not serve: tried again in {pause:?}");
+                }
+            }
+        }
     }
-    if timeout(END_LIMIT, child.wait()).await.is_err() {
-        tracing::warn!("the target does not end: killed");
-        let _ = child.kill().await;
+
+    /// Adopts the target that runs, or starts one after the last has provably ended. The masters hear of that end
+    /// before `pause`.
+    async fn begin(
+        &mut self,
+        client: &Client,
+        state: &mut State,
+        cluster: u128,
+        is_first: bool,
+        pause: Duration,
+    ) -> Result<(Link, Serving), AgentError> {
+        if let Some((link, hello)) = self.find(is_first).await? {
+            return self.adopt(client, state, cluster, link, hello).await;
+        }
+        let incarnation = self.report_end(client, state, cluster).await?;
+        state.incarnation = incarnation;
+        state.save(&self.config.directory)?;
+        sleep(pause).await;
+        // Only a person who looks on says that a disk may be overwritten: never again for a later life.
+        target_config::write(self.config, state, self.config.force && is_first)?;
+        self.spawn()?;
+        let (link, hello) = self.answer().await?;
+        tracing::info!(incarnation, "target started");
+        self.check_identity(&hello, state, cluster)?;
+        let life = register(client, state, cluster, &hello)
+            .await
+            .map_err(AgentError::Masters)?;
+        Ok((link, life))
     }
-    let _ = std::fs::remove_file(config.socket());
+
+    /// The target that runs already; none once every life has provably ended.
+    async fn find(&mut self, is_first: bool) -> Result<Option<(Link, Hello)>, AgentError> {
+        let began = Instant::now();
+        let mut mentioned = began;
+        loop {
+            if let Some(found) = link::connect(&self.config.socket()).await {
+                return Ok(Some(found));
+            }
+            let process = lock::holder(&self.config.target_lock())?;
+            let disk = proof::in_use(&self.config.disks);
+            let step = policy::next(Seen {
+                process: process.is_some(),
+                disk: disk.is_some(),
+                since: began.elapsed(),
+                is_first,
+            });
+            match (step, disk) {
+                (Step::Start, _) => {
+                    self.reap().await;
+                    return Ok(None);
+                }
+                (Step::EndProcess, _) => {
+                    tracing::warn!(
+                        ?process,
+                        "a target of this node lives but does not answer: it is ended"
+                    );
+                    self.end().await?;
+                }
+                (Step::RefuseDisk, Some(path)) => {
+                    let path = path.to_owned();
+                    return Err(AgentError::DiskInUse { path });
+                }
+                (_, disk) => {
+                    if mentioned.elapsed() >= MENTION {
+                        mentioned = Instant::now();
+                        tracing::warn!(
+                            ?process,
+                            ?disk,
+                            "waiting for the end of what still uses this node"
+                        );
+                    }
+                    sleep(POLL).await;
+                }
+            }
+        }
+    }
+
+    async fn adopt(
+        &mut self,
+        client: &Client,
+        state: &mut State,
+        cluster: u128,
+        link: Link,
+        hello: Hello,
+    ) -> Result<(Link, Serving), AgentError> {
+        self.check_identity(&hello, state, cluster)?;
+        let incarnation = hello.incarnation;
+        tracing::info!(incarnation, "a target runs already: adopted");
+        self.compare(&hello);
+        let life = register(client, state, cluster, &hello).await.map_err(|source| {
+            let holder = lock::holder(&self.config.target_lock()).ok().flatten();
+            let process = holder.and_then(|holder| holder.process);
+            AgentError::Adopted {
+                process: process.map_or("another process".to_owned(), |id| format!("process {id}")),
+                source,
+            }
+        })?;
+        state.incarnation = incarnation;
+        state.save(&self.config.directory)?;
+        Ok((link, life))
+    }
+
+    fn check_identity(&self, hello: &Hello, state: &State, cluster: u128) -> Result<(), AgentError> {
+        if (hello.cluster, hello.node) == (cluster, state.node_id()) && hello.incarnation > 0 {
+            return Ok(());
+        }
+        Err(AgentError::Stranger {
+            socket: self.config.socket(),
+            node: hello.node,
+            cluster: hello.cluster,
+        })
+    }
+
+    /// Says where a running target differs from what this agent was told. It goes on as it is: to end it would cost
+    /// its copies until they are resynced.
+    fn compare(&self, hello: &Hello) {
+        let end = "takes effect with the target's next start";
+        if hello
+            .address
+            .parse()
+            .is_ok_and(|address: SocketAddr| address != self.config.listen)
+        {
+            let (listens, told) = (&hello.address, self.config.listen);
+            tracing::warn!("the running target listens on {listens}, not on {told}: --listen {end}");
+        }
+        for disk in &self.config.disks {
+            let path = disk.path.display().to_string();
+            if !hello.disks.iter().any(|found| found.path == path) {
+                tracing::warn!("the running target does not have the disk {path}: --disk {end}");
+            }
+        }
+    }
+
+    /// Tells the masters that every life so far has ended, and gets the number of the next one.
+    async fn report_end(&self, client: &Client, state: &State, cluster: u128) -> Result<u64, AgentError> {
+        let request = v1::RegisterRequest {
+            cluster: cluster.to_be_bytes().to_vec(),
+            node: state.node_id().to_be_bytes().to_vec(),
+            peer_address: self.config.listen.to_string(),
+            incarnation: 0,
+            ended_through: state.incarnation,
+            disks: Vec::new(),
+        };
+        let registered = masters::patiently(|| client.register(request.clone()))
+            .await
+            .map_err(AgentError::Masters)?;
+        Ok(registered.incarnation)
+    }
+
+    fn spawn(&mut self) -> Result<(), AgentError> {
+        let config = self.config;
+        let log = config.target_log();
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .map_err(|source| AgentError::System {
+                what: format!("cannot open {}", log.display()),
+                source,
+            })?;
+        let mut held = LifeLock::take(&config.target_lock())?;
+        // A group of its own: signals for the agent are not the target's.
+        let child = Command::new(&config.program)
+            .arg("target")
+            .arg("--config")
+            .arg(config.target_config())
+            .stdin(held.to_child()?)
+            .stdout(Stdio::null())
+            .stderr(file)
+            .process_group(0)
+            .spawn()
+            .map_err(|source| AgentError::System {
+                what: format!("cannot start {} target", config.program.display()),
+                source,
+            })?;
+        let id = child.id();
+        self.child = Some(child);
+        id.map_or(Ok(()), |id| Ok(held.record(id)?))
+    }
+
+    /// Waits until the target that was just started says who it is.
+    async fn answer(&mut self) -> Result<(Link, Hello), AgentError> {
+        let socket = self.config.socket();
+        let deadline = Instant::now() + policy::ANSWER_LIMIT;
+        loop {
+            if let Some(found) = link::connect(&socket).await {
+                return Ok(found);
+            }
+            let status = self.child.as_mut().map(Child::try_wait);
+            let why = match status {
+                Some(Ok(Some(status))) => {
+                    self.child = None;
+                    let last = last_line(&self.config.target_log());
+                    format!("it ended with {status}: {last}")
+                }
+                Some(Err(error)) => error.to_string(),
+                _ if Instant::now() >= deadline => {
+                    format!("it did not answer within {:?}", policy::ANSWER_LIMIT)
+                }
+                _ => {
+                    sleep(POLL).await;
+                    continue;
+                }
+            };
+            let log = self.config.target_log().display().to_string();
+            return Err(AgentError::Target { why, log });
+        }
+    }
+
+    /// Ends the target, whoever started it.
+    async fn end(&mut self) -> Result<(), AgentError> {
+        let path = self.config.target_lock();
+        let ended = tokio::task::spawn_blocking(move || lock::end(&path, END_LIMIT)).await;
+        match ended {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => {
+                let holder = lock::holder(&self.config.target_lock())?;
+                tracing::error!(
+                    ?holder,
+                    "the target does not end, even killed: the kernel holds it"
+                );
+                return Ok(());
+            }
+            Ok(Err(error)) => return Err(error.into()),
+            Err(error) => tracing::error!(%error, "the target could not be ended"),
+        }
+        self.reap().await;
+        // Its listener is gone; another one replaces the file.
+        drop(std::fs::remove_file(self.config.socket()));
+        Ok(())
+    }
+
+    async fn end_child(&mut self) -> Result<(), AgentError> {
+        match self.child {
+            Some(_) => self.end().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Collects the child's status, which has ended.
+    async fn reap(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            match child.wait().await {
+                Ok(status) => tracing::info!(%status, "the target has ended"),
+                Err(error) => tracing::warn!(%error, "the target's status is lost"),
+            }
+        }
+    }
+}
+
+/// Makes a life known with the disks that its target found.
+async fn register(
+    client: &Client,
+    state: &State,
+    cluster: u128,
+    hello: &Hello,
+) -> Result<Serving, ClientError> {
+    let node = state.node_id();
+    let request = v1::RegisterRequest {
+        cluster: cluster.to_be_bytes().to_vec(),
+        node: node.to_be_bytes().to_vec(),
+        peer_address: hello.address.clone(),
+        incarnation: hello.incarnation,
+        ended_through: hello.incarnation.saturating_sub(1),
+        disks: hello.disks.iter().map(masters::to_wire).collect(),
+    };
+    let registered = masters::patiently(|| client.register(request.clone())).await?;
+    Ok(Life::new(client.clone(), cluster, node, &registered, hello))
+}
+
+/// The last thing a log says, without the colours of a terminal.
+fn last_line(path: &std::path::Path) -> String {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    line.unwrap_or("its log is empty").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_too_long_for_a_socket_is_refused_with_the_numbers() {
+        let config = |directory: String| Config {
+            masters: String::new(),
+            listen: "127.0.0.1:1".parse().unwrap(),
+            disks: Vec::new(),
+            directory: directory.into(),
+            program: PathBuf::new(),
+            end_target: false,
+            force: false,
+        };
+        let error = check(&config(format!("/{}", "d".repeat(100))))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("has 113 bytes, a unix socket's at most 107; give --data"),
+            "{error}"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let made = directory.path().join("a/b");
+        check(&config(made.display().to_string())).unwrap();
+        assert!(made.is_dir());
+    }
+
+    #[test]
+    fn the_last_line_of_a_log_is_found_in_a_long_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        assert_eq!(last_line(&path), "its log is empty");
+        std::fs::write(&path, format!("{}\nthe reason\n\n", "x".repeat(9000))).unwrap();
+        assert_eq!(last_line(&path), "the reason");
+    }
 }

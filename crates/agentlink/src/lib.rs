@@ -49,7 +49,7 @@ pub struct Disk {
 /// From the agent to its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToTarget {
-    /// Where the other nodes' targets listen; replaces what was known.
+    /// Where other nodes' targets listen; those not named stay as they were.
     Peers(Vec<(u128, String)>),
     /// Make a copy of a chunk, all zeros, unless it is here.
     CreateCopy {

@@ -1,8 +1,10 @@
 //! A file or a kernel block device, with direct I/O where the file system takes it.
 //!
-//! The file is locked for as long as the device lives, so two processes never share it. Each core has a
-//! descriptor of its own. Cost of a request: one task, one ring operation.
+//! The file is locked for as long as the device, a channel of it or a request in the kernel lives, so two processes never
+//! share it: all of them use one open file, whose lock (`flock(2)`) ends with its last user. A node agent takes the lock
+//! as the proof that a dead process has no more writes on their way. Cost of a request: one task, one ring operation.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -43,8 +45,8 @@ pub struct FileDevice {
     path: PathBuf,
     geometry: Geometry,
     direct: bool,
-    /// Holds the lock; absent in a simulation, where nobody else is.
-    _lock: Option<std::fs::File>,
+    /// The open file that holds the lock; absent in a simulation, where nobody else is.
+    shared: Option<OwnedFd>,
 }
 
 impl FileDevice {
@@ -67,7 +69,22 @@ impl FileDevice {
             direct: false,
         };
         let file = File::open(path, plain).map_err(os)?;
-        let lock = take_lock(&file, path)?;
+        let through = OpenOptions {
+            direct: true,
+            ..plain
+        };
+        let (file, direct) = match options.direct.then(|| File::open(path, through)) {
+            Some(Ok(file)) => (file, true),
+            _ => (file, false),
+        };
+        // The very file that the requests go through: a request that outlives its process keeps the lock.
+        file.try_lock().map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => unusable(
+                "another process has it open as a device".to_owned(),
+                "stop that process first (\"fuser -v\" on the file names it)",
+            ),
+            _ => os(error),
+        })?;
         let mut length = file.length_bytes().map_err(os)?;
         if let (0, Some(size)) = (length, options.create) {
             file.set_length_bytes(size.0).map_err(os)?;
@@ -81,15 +98,6 @@ impl FileDevice {
             );
             return Err(unusable(why, "name a size to create it with, such as PATH:64GiB"));
         }
-        let direct = options.direct
-            && File::open(
-                path,
-                OpenOptions {
-                    direct: true,
-                    ..plain
-                },
-            )
-            .is_ok();
         let geometry = Geometry {
             block_bytes: options.block_bytes,
             blocks: BlockCount(blocks),
@@ -101,7 +109,7 @@ impl FileDevice {
             path: path.to_owned(),
             geometry,
             direct,
-            _lock: lock,
+            shared: file.duplicate().map_err(os)?,
         })
     }
 
@@ -111,41 +119,26 @@ impl FileDevice {
     }
 }
 
-fn take_lock(file: &File, path: &Path) -> Result<Option<std::fs::File>, OpenError> {
-    if file.raw_descriptor().is_none() {
-        return Ok(None);
-    }
-    let os = |source| OpenError::Os {
-        path: path.display().to_string(),
-        source,
-    };
-    let lock = std::fs::File::open(path).map_err(os)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::Unusable {
-            path: path.display().to_string(),
-            why: "another process has it open as a device".to_owned(),
-            remedy: "stop that process first (\"fuser -v\" on the file names it)".to_owned(),
-        }),
-        Err(std::fs::TryLockError::Error(source)) => Err(os(source)),
-    }
-}
-
 impl BlockDevice for FileDevice {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
 
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
+        let os = |source| OpenError::Os {
+            path: self.path.display().to_string(),
+            source,
+        };
         let options = OpenOptions {
             write: true,
             create: false,
             direct: self.direct,
         };
-        let file = File::open(&self.path, options).map_err(|source| OpenError::Os {
-            path: self.path.display().to_string(),
-            source,
-        })?;
+        let file = match &self.shared {
+            Some(shared) => shared.try_clone().and_then(File::from_descriptor),
+            None => File::open(&self.path, options),
+        };
+        let file = file.map_err(os)?;
         Ok(Rc::new(FileChannel {
             geometry: self.geometry,
             file,

@@ -185,6 +185,39 @@ fn null_reads_zeros() {
     });
 }
 
+/// A node agent takes a free lock as the proof that a dead process has no more writes on their way: so whatever may
+/// still bring a write to the disk holds the lock.
+#[test]
+fn the_lock_outlives_the_device_as_long_as_a_channel_lives() {
+    for direct in [true, false] {
+        let path = scratch(if direct { "lock-direct" } else { "lock-plain" });
+        run(async {
+            let options = FileOptions {
+                direct,
+                ..options(4096)
+            };
+            let device = FileDevice::open(&path, options).unwrap();
+            let channels = [device.open_channel().unwrap(), device.open_channel().unwrap()];
+            drop(device);
+            for channel in channels {
+                let refused = FileDevice::open(&path, options).map(|_| ()).unwrap_err();
+                assert!(
+                    refused.to_string().contains("another process has it open"),
+                    "{refused}"
+                );
+                channel.write(Lba(3), bytes(4096, 1)).await.unwrap();
+                drop(channel);
+            }
+            let again = FileDevice::open(&path, options).unwrap();
+            assert_eq!(
+                read(&*again.open_channel().unwrap(), 3, 1).await,
+                bytes(4096, 1).to_vec()
+            );
+        });
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
 #[test]
 fn a_locked_an_empty_and_an_odd_file_are_refused_with_a_remedy() {
     let path = scratch("refused");

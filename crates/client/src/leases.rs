@@ -100,6 +100,15 @@ fn unreachable(error: &ClientError) -> LeaseError {
     }
 }
 
+/// Only a master's word ends a lease: one that cannot be reached, or cannot answer now, may renew it in a moment.
+fn lost(error: &ClientError) -> LeaseError {
+    if error.is_passing() {
+        unreachable(error)
+    } else {
+        LeaseError::Ended
+    }
+}
+
 fn ended_session() -> LeaseError {
     LeaseError::Unreachable {
         why: "the cluster session has ended".to_owned(),
@@ -149,11 +158,13 @@ impl LeaseSource for MasterLeases {
                     token,
                     until: asked + usable(lease.term_ms),
                 }),
-                Some(Err(error @ ClientError::Refused { .. })) => Err(match self.refusal(error).await {
-                    LeaseError::Held { holder, .. } => LeaseError::TakenOver { holder },
-                    _ => LeaseError::Ended,
+                Some(Err(error)) => Err(match lost(&error) {
+                    LeaseError::Ended => match self.refusal(error).await {
+                        LeaseError::Held { holder, .. } => LeaseError::TakenOver { holder },
+                        _ => LeaseError::Ended,
+                    },
+                    passing => passing,
                 }),
-                Some(Err(error)) => Err(unreachable(&error)),
                 None => Err(ended_session()),
             }
         })
@@ -173,8 +184,7 @@ impl LeaseSource for MasterLeases {
                 .await
             {
                 Some(Ok(_)) => Ok(()),
-                Some(Err(ClientError::Refused { .. })) => Err(LeaseError::Ended),
-                Some(Err(error)) => Err(unreachable(&error)),
+                Some(Err(error)) => Err(lost(&error)),
                 None => Err(ended_session()),
             }
         })

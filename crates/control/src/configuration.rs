@@ -1,7 +1,7 @@
 //! Which configuration of a chunk may follow which. Pure: what is known of the nodes comes in.
 //!
-//! Two ways lead from one epoch to the next. The masters leave out members that are gone, never
-//! below the minimum, hand the writes to a living member, and start again with new lives when
+//! Two ways lead from one epoch to the next. The masters leave out members that are gone and hand
+//! the writes to a living member, as long as the minimum lives, and start again with new lives when
 //! every member's life has provably ended. The write node proposes joins, replacements and
 //! members it has waited for in vain. A node that a master wrongly takes for gone costs a copy
 //! for a while, never a byte: the grants between the members see to that.
@@ -75,17 +75,15 @@ pub fn successor(
     if living.is_empty() {
         return recovery(chunk, minimum, pin, nodes, spread);
     }
-    // Below the minimum nobody is left out: writes wait, and a living write node replaces the
-    // others in place when they return.
-    let leaves_out = living.len() >= usize::from(minimum);
-    if !leaves_out && write_node_lives {
+    // Below the minimum nobody is left out: writes wait. Nor are they handed to another member: it
+    // could not serve before every member has sealed, and one of them is gone, while under the
+    // configuration as it stands the living go on answering reads.
+    if living.len() < usize::from(minimum) {
         return None;
     }
     let mut copies = chunk.copies.clone();
-    if leaves_out {
-        for copy in copies.iter_mut().filter(|copy| !living.contains(&copy.node)) {
-            copy.incarnation = None;
-        }
+    for copy in copies.iter_mut().filter(|copy| !living.contains(&copy.node)) {
+        copy.incarnation = None;
     }
     let write_node = if write_node_lives {
         chunk.write_node

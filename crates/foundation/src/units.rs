@@ -95,7 +95,7 @@ impl fmt::Display for ParseByteCountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "\"{}\" is not a size; write a number and B, KiB, MiB, GiB or TiB, such as 64GiB",
+            "\"{}\" is not a size; write a whole number and B, KiB, MiB, GiB, TiB or PiB, below 16384 PiB in all, such as 64GiB",
             self.text
         )
     }
@@ -122,6 +122,7 @@ impl std::str::FromStr for ByteCount {
             "m" | "mib" => ByteCount::MIB.0,
             "g" | "gib" => ByteCount::GIB.0,
             "t" | "tib" => ByteCount::TIB.0,
+            "p" | "pib" => ByteCount::TIB.0 << 10,
             _ => return Err(error()),
         };
         number.checked_mul(unit).map(ByteCount).ok_or_else(error)

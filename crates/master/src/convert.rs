@@ -30,6 +30,12 @@ pub enum ConvertError {
         /// The greatest possible.
         limit: u32,
     },
+    /// Blocks that no node serves yet.
+    #[error("block_bytes is {block_bytes}, which the nodes do not serve yet; use 4096")]
+    BlockBytes {
+        /// What came.
+        block_bytes: u32,
+    },
     /// A field that must be there.
     #[error("{field} is missing; send it")]
     Missing {
@@ -153,6 +159,7 @@ pub(crate) fn address(id: NodeId, node: &Node, is_alive: bool) -> v1::NodeAddres
         peer_address: node.peer_address.clone(),
         incarnation: node.incarnation.0,
         alive: is_alive,
+        ended_through: node.ended_through.0,
     }
 }
 
@@ -187,8 +194,9 @@ pub(crate) fn create_volume(request: &v1::CreateVolumeRequest) -> Result<CreateV
     if request.minimum != 0 {
         create.minimum = Some(small("minimum", request.minimum)?);
     }
-    if request.block_bytes != 0 {
-        create.block_bytes = request.block_bytes;
+    match request.block_bytes {
+        0 | 4096 => {}
+        block_bytes => return Err(ConvertError::BlockBytes { block_bytes }),
     }
     if request.stripe_unit_bytes != 0 {
         create.stripe_unit = ByteCount(request.stripe_unit_bytes);

@@ -27,7 +27,8 @@ pub enum ClientError {
     },
     /// None of the masters answers.
     #[error(
-        "no master answers at {addresses} ({why}); start one, or name others with --cluster or REDHARE_CLUSTER"
+        "no master answers at {addresses} ({why}); start one, or name others with --cluster or REDHARE_CLUSTER (a master's \
+         port, not a node's)"
     )]
     Unreachable {
         /// Where it was tried.
@@ -43,6 +44,26 @@ pub enum ClientError {
         /// What, why and what to do.
         message: String,
     },
+}
+
+impl ClientError {
+    /// Whether the same call may succeed a little later: no master was reached, or one that could not answer now. A
+    /// refusal that stands is an answer.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Address { .. } => false,
+            Self::Unreachable { .. } => true,
+            Self::Refused { code, .. } => matches!(
+                code,
+                Code::Cancelled
+                    | Code::Unknown
+                    | Code::DeadlineExceeded
+                    | Code::ResourceExhausted
+                    | Code::Aborted
+                    | Code::Unavailable
+            ),
+        }
+    }
 }
 
 impl From<Status> for ClientError {
@@ -140,7 +161,21 @@ impl Client {
             scope,
             known_revision,
         };
-        Ok(self.chunks().watch(request).await?.into_inner())
+        let answer = self.chunks().watch(request).await;
+        Ok(answer.map_err(|status| self.failure(status))?.into_inner())
+    }
+}
+
+impl Client {
+    /// A status of the connection's own making has a cause; one that a master sent has none.
+    fn failure(&self, status: Status) -> ClientError {
+        match std::error::Error::source(&status) {
+            Some(cause) => ClientError::Unreachable {
+                addresses: self.address.clone(),
+                why: deepest(cause),
+            },
+            None => status.into(),
+        }
     }
 }
 
@@ -161,7 +196,8 @@ macro_rules! calls {
                 pub async fn $name(&self, request: v1::$request) -> Result<v1::$response, ClientError> {
                     let mut request = tonic::Request::new(request);
                     request.set_timeout(CALL_LIMIT);
-                    Ok(self.$service().$call(request).await?.into_inner())
+                    let answer = self.$service().$call(request).await;
+                    Ok(answer.map_err(|status| self.failure(status))?.into_inner())
                 }
             )*
         }

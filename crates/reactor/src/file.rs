@@ -159,6 +159,27 @@ impl File {
         }
     }
 
+    /// Another descriptor of the same open file, so with the same lock and the same flags; `None` in a simulation.
+    pub fn duplicate(&self) -> io::Result<Option<OwnedFd>> {
+        match &self.kind {
+            Kind::Ring(_, fd) => fd.try_clone().map(Some),
+            Kind::Simulated(_) => Ok(None),
+        }
+    }
+
+    /// Takes over what [`File::duplicate`] gave, on any core with a ring.
+    ///
+    /// # Errors
+    /// `Unsupported` in a simulation, which has no descriptors.
+    pub fn from_descriptor(descriptor: OwnedFd) -> io::Result<Self> {
+        match context::with(|context| context.backend.clone()) {
+            Backend::Ring(ring) => Ok(Self {
+                kind: Kind::Ring(ring, Rc::new(descriptor)),
+            }),
+            Backend::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// The descriptor's number, for messages and `ioctl`s of the layer above; `None` in a simulation.
     pub fn raw_descriptor(&self) -> Option<i32> {
         match &self.kind {

@@ -3,6 +3,8 @@
 mod commands;
 mod output;
 
+use std::io::IsTerminal;
+
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Shared NVMe storage for GPU clusters.
@@ -12,7 +14,8 @@ use clap::{CommandFactory, Parser, Subcommand};
     version,
     about,
     propagate_version = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = "Example:\n  redhare up &\n  redhare volume create data --size 4GiB\n  redhare fs format data\n  redhare fs import ./images data"
 )]
 struct Arguments {
     /// Print JSON for machines instead of tables for people
@@ -25,11 +28,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Say what this machine lacks, what that costs, and how to mend it
+    #[command(after_help = "Example:\n  redhare doctor")]
     Doctor,
     /// Serve block devices over NVMe/TCP
     Target(commands::target::TargetArguments),
     /// Measure
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  redhare bench echo compare --help")]
     Bench(commands::bench::Bench),
     Up(commands::up::UpArguments),
     Master(commands::master::MasterArguments),
@@ -46,26 +50,26 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
     let output = output::Output::new(arguments.json);
     start_logging();
     let result = match arguments.command {
         Command::Doctor => commands::doctor::run(&output),
         Command::Target(arguments) => commands::target::run(&arguments),
         Command::Bench(bench) => commands::bench::run(bench, &output),
-        Command::Up(arguments) => commands::up::run(&arguments),
+        Command::Up(arguments) => commands::up::run(&arguments, &output),
         Command::Node(arguments) => commands::node::run(arguments),
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Arguments::command(),
-                "redhare",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "redhare", &mut script);
+            output::write(&script);
             Ok(())
         }
     };
@@ -75,6 +79,18 @@ fn main() -> std::process::ExitCode {
     }
 }
 
+/// What clap has to say: help and the version are results, a wrong word is a failure, for machines as for people.
+fn refuse(error: &clap::Error) -> std::process::ExitCode {
+    let wants_json = std::env::args_os().any(|argument| argument == "--json");
+    if error.use_stderr() && wants_json {
+        let failure = output::Failure::new(error.render().to_string().trim_end());
+        output::Output::new(true).fail(&failure);
+    } else if error.print().is_err() {
+        // A reader that has seen enough.
+    }
+    u8::try_from(error.exit_code()).map_or(std::process::ExitCode::FAILURE, Into::into)
+}
+
 /// Logs go to standard error; `RUST_LOG` chooses what.
 fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
@@ -82,6 +98,7 @@ fn start_logging() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }
 
@@ -92,5 +109,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example() {
+        let mut commands = vec![(String::new(), Arguments::command())];
+        let mut without = Vec::new();
+        while let Some((path, mut command)) = commands.pop() {
+            if !command.render_long_help().to_string().contains("Example") {
+                without.push(path.clone());
+            }
+            for inner in command
+                .get_subcommands()
+                .filter(|inner| inner.get_name() != "help")
+            {
+                commands.push((format!("{path} {}", inner.get_name()), inner.clone()));
+            }
+        }
+        assert_eq!(without, Vec::<String>::new());
     }
 }

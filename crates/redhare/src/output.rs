@@ -43,9 +43,9 @@ impl Output {
     pub(crate) fn print<T: serde::Serialize>(&self, value: &T, people: impl FnOnce() -> String) {
         if self.json {
             let text = serde_json::to_string_pretty(value).expect("results are plain data");
-            println!("{text}");
+            write(format!("{text}\n").as_bytes());
         } else {
-            println!("{}", people().trim_end());
+            write(format!("{}\n", people().trim_end()).as_bytes());
         }
     }
 
@@ -55,11 +55,23 @@ impl Output {
             return ExitCode::FAILURE;
         }
         if self.json {
-            println!("{}", serde_json::json!({ "error": failure.message }));
+            write(format!("{}\n", serde_json::json!({ "error": failure.message })).as_bytes());
         } else {
             eprintln!("redhare: {failure}");
         }
         ExitCode::FAILURE
+    }
+}
+
+/// Writes to standard output. A reader that has seen enough ("| head") is no failure.
+pub(crate) fn write(bytes: &[u8]) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("redhare: cannot write the result: {error}");
+        }
+        _ => {}
     }
 }
 

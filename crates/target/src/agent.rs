@@ -22,6 +22,9 @@ const QUEUE_MESSAGES: usize = 65_536;
 /// How often the agent hears how the disks stand.
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Before another connection is taken when one could not be.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
 /// Why the socket does not listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for the node agent on {path}: {source}; is another target of this node running?")]
@@ -133,19 +136,41 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
         ToTarget::Ended {
             node: ended,
             incarnation,
-        } => node.ended(NodeId(ended), Incarnation(incarnation)),
+        } => {
+            let name = crate::node::names::of_node(NodeId(ended));
+            tracing::info!(
+                peer = name,
+                incarnation,
+                "a life has ended for certain: its grants are void"
+            );
+            node.ended(NodeId(ended), Incarnation(incarnation));
+        }
     }
 }
 
-/// One agent at a time: a newer one takes the place of the one before.
+/// One agent at a time: a newer one takes the place of the one before, whose connection is closed.
 fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
+    let mut before: Option<UnixStream> = None;
     for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
-        let Ok(writer) = stream.try_clone() else { continue };
-        let (out, messages) = mpsc::sync_channel::<FromTarget>(QUEUE_MESSAGES);
-        if inbox.try_send(FromThread::Connected(out)).is_err() {
-            return;
+        let opened = stream.and_then(|stream| {
+            let (writer, closer) = (stream.try_clone()?, stream.try_clone()?);
+            Ok((stream, writer, closer))
+        });
+        let (stream, writer, closer) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Most likely no descriptor is free: they may be later.
+                tracing::warn!(%error, "the node agent's connection cannot be taken");
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        if let Some(before) = before.replace(closer) {
+            // One that is closed already needs no closing.
+            drop(before.shutdown(std::net::Shutdown::Both));
         }
+        let (out, messages) = mpsc::sync_channel::<FromTarget>(QUEUE_MESSAGES);
+        deliver(inbox, FromThread::Connected(out));
         let writing = std::thread::Builder::new().name("agent-link-out".to_owned());
         if writing.spawn(move || write_messages(writer, &messages)).is_err() {
             continue;
@@ -153,6 +178,14 @@ fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
         let inbox = inbox.clone();
         let reading = std::thread::Builder::new().name("agent-link-in".to_owned());
         drop(reading.spawn(move || read_messages(stream, &inbox)));
+    }
+}
+
+/// Waits while the inbox is full: so it pushes back on the agent through its socket.
+fn deliver(inbox: &MailboxSender<FromThread>, mut event: FromThread) {
+    while let Err(back) = inbox.try_send(event) {
+        event = back;
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -179,14 +212,7 @@ fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
         loop {
             match decoder.take::<ToTarget>() {
                 Ok(None) => break,
-                Ok(Some(message)) => {
-                    // A full inbox pushes back on the agent through its socket.
-                    let mut event = FromThread::Message(message);
-                    while let Err(back) = inbox.try_send(event) {
-                        event = back;
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                }
+                Ok(Some(message)) => deliver(inbox, FromThread::Message(message)),
                 Err(error) => {
                     tracing::error!(%error, "the node agent's frames cannot be read");
                     drop(stream.shutdown(std::net::Shutdown::Both));

@@ -93,7 +93,10 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
             }
-            self.hear(id, incarnation, &registration.disks, now);
+            // Who asks for a number and names no disk has no target yet: that is no sign of life.
+            if registration.incarnation.is_some() || !registration.disks.is_empty() {
+                self.hear(id, incarnation, &registration.disks, now);
+            }
             let revision = self.revision()?;
             return Ok(Registered {
                 incarnation,

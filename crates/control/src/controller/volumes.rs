@@ -406,9 +406,7 @@ impl<S: MetadataStore> Controller<S> {
         let number = stored.and_then(|stored| u32::try_from(stored.record.0).ok());
         match number {
             Some(number) => self.volume(VolumeNumber(number)),
-            None => Err(ControlError::NoSuchVolumeName {
-                name: name.chars().take(NAME_BYTES_MAX).collect(),
-            }),
+            None => Err(ControlError::NoSuchVolumeName { name: shown(name) }),
         }
     }
 
@@ -613,6 +611,12 @@ impl<S: MetadataStore> Controller<S> {
     }
 }
 
+/// A name that may be anything, for a message: its beginning, without what a terminal would obey.
+fn shown(name: &str) -> String {
+    let beginning = name.chars().take(64);
+    beginning.flat_map(char::escape_debug).collect()
+}
+
 fn check_name(name: &str) -> Result<(), ControlError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -621,7 +625,10 @@ fn check_name(name: &str) -> Result<(), ControlError> {
     }
     Err(ControlError::Argument {
         field: "name",
-        problem: format!("is \"{}\"", name.chars().take(64).collect::<String>()),
+        problem: match name.len() {
+            ..=NAME_BYTES_MAX => format!("is \"{}\"", shown(name)),
+            length => format!("has {length} bytes (\"{}...\")", shown(name)),
+        },
         remedy: "use 1 to 128 letters, digits, '-', '_' and '.', the first a letter or digit",
     })
 }

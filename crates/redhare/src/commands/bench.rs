@@ -12,10 +12,10 @@ use crate::output::{Failure, Output};
 #[derive(Subcommand)]
 pub(crate) enum Bench {
     /// The bare loopback request/answer loop that NVMe/TCP is held against
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  redhare bench echo compare --rounds 20")]
     Echo(echo::Echo),
     /// An NVMe/TCP target under load
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  redhare bench target compare --help")]
     Target(target::TargetBench),
 }
 

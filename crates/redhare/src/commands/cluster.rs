@@ -31,14 +31,13 @@ impl ClusterArguments {
 impl ClusterArguments {
     /// The masters' addresses as given, or those of the cluster that `redhare up` runs on this machine.
     pub(crate) fn addresses(&self) -> Result<String, Failure> {
-        match (&self.cluster, super::up::local_cluster()) {
-            (Some(addresses), _) => Ok(addresses.clone()),
-            (None, Some(addresses)) => Ok(addresses),
-            (None, None) => Err(Failure::new(
+        let named = self.cluster.as_ref().filter(|addresses| !addresses.is_empty());
+        named.cloned().or_else(super::up::local_cluster).ok_or_else(|| {
+            Failure::new(
                 "no cluster is named and none runs here; start one with \"redhare up\", give --cluster host:port, \
                  or set REDHARE_CLUSTER",
-            )),
-        }
+            )
+        })
     }
 }
 
@@ -167,10 +166,12 @@ fn describe(view: &StatusView) -> String {
             .to_vec(),
     ];
     for volume in &view.volumes {
-        let health = match (volume.waiting_chunks, volume.degraded_chunks) {
-            (0, 0) => "all copies in sync".to_owned(),
-            (0, degraded) => format!("{degraded} chunks lack a copy"),
-            (waiting, _) => format!("writes wait for copies in {waiting} chunks"),
+        let health = match (volume.state, volume.waiting_chunks, volume.degraded_chunks) {
+            ("deleting", ..) => "its copies are being removed".to_owned(),
+            ("ready", 0, 0) => "all copies in sync".to_owned(),
+            ("ready", 0, degraded) => format!("{degraded} chunks lack a copy"),
+            ("ready", waiting, _) => format!("writes wait for copies in {waiting} chunks"),
+            _ => "its copies are being made".to_owned(),
         };
         rows.push(vec![
             volume.name.clone(),

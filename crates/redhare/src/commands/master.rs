@@ -21,9 +21,13 @@ pub(crate) struct MasterArguments {
     /// TOML file with heartbeat_interval_ms and heartbeat_timeout_ms
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Of "redhare up": the process with which this one ends
+    #[arg(long, value_name = "PID", hide = true)]
+    end_with: Option<u32>,
 }
 
 pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
+    super::signals::end_with(arguments.end_with)?;
     let mut config = Config::new(arguments.listen, arguments.store);
     if let Some(file) = arguments.config {
         config = config.with_file(&file).map_err(Failure::new)?;

@@ -29,10 +29,23 @@ pub(crate) struct NodeArguments {
     /// End the target with this process, rather than leave it for the next agent
     #[arg(long)]
     end_target: bool,
+    /// Overwrite what is on the disks if it is not Redhare's; for the first start, never for a unit file
+    #[arg(long)]
+    force: bool,
+    /// Of "redhare up": the process with which this one ends
+    #[arg(long, value_name = "PID", hide = true)]
+    end_with: Option<u32>,
 }
 
-/// `PATH` or `PATH:SIZE`.
+/// `PATH` or `PATH:SIZE`. What is there under the whole text is meant: names below `/dev/disk/by-path` have colons.
 fn parse_disk(text: &str) -> Result<agent::Disk, String> {
+    let whole = agent::Disk {
+        path: PathBuf::from(text),
+        size: None,
+    };
+    if whole.path.exists() {
+        return Ok(whole);
+    }
     match text.rsplit_once(':') {
         Some((path, size)) if !path.is_empty() => {
             let size: ByteCount = size.parse().map_err(|error| format!("{error}"))?;
@@ -41,14 +54,32 @@ fn parse_disk(text: &str) -> Result<agent::Disk, String> {
                 size: Some(size),
             })
         }
-        _ => Ok(agent::Disk {
-            path: PathBuf::from(text),
-            size: None,
-        }),
+        _ => Ok(whole),
+    }
+}
+
+fn check(arguments: &NodeArguments) -> Result<(), Failure> {
+    let listen = arguments.listen;
+    if listen.ip().is_unspecified() || listen.port() == 0 {
+        return Err(Failure::new(format!(
+            "--listen {listen} is not an address that other nodes and clients can connect to; write the one by which they \
+             reach this machine, with a port, such as 192.0.2.5:4420"
+        )));
+    }
+    let name = |disk: &agent::Disk| std::fs::canonicalize(&disk.path).unwrap_or_else(|_| disk.path.clone());
+    let mut seen = std::collections::BTreeSet::new();
+    match arguments.disk.iter().find(|disk| !seen.insert(name(disk))) {
+        None => Ok(()),
+        Some(twice) => Err(Failure::new(format!(
+            "--disk names {} twice; name each disk once",
+            twice.path.display()
+        ))),
     }
 }
 
 pub(crate) fn run(arguments: NodeArguments) -> Result<(), Failure> {
+    super::signals::end_with(arguments.end_with)?;
+    check(&arguments)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))?;
     let config = agent::Config {
@@ -58,6 +89,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<(), Failure> {
         directory: arguments.data,
         program,
         end_target: arguments.end_target,
+        force: arguments.force,
     };
     super::cluster::runtime()?.block_on(async {
         let shutdown = super::signals::ended()?;
@@ -78,5 +110,39 @@ mod tests {
         );
         assert_eq!(parse_disk("/dev/nvme0n1").unwrap().size, None);
         assert!(parse_disk("/a:large").unwrap_err().contains("such as 64GiB"));
+    }
+
+    #[test]
+    fn a_disk_whose_name_has_colons_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pci-0000:01:00");
+        std::fs::write(&path, b"").unwrap();
+        let text = path.to_str().unwrap();
+        let disk = parse_disk(text).unwrap();
+        assert_eq!((disk.path.as_path(), disk.size), (path.as_path(), None));
+        let disk = parse_disk(&format!("{text}:1GiB")).unwrap();
+        assert_eq!((disk.path, disk.size), (path, Some(ByteCount(1 << 30))));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_before_anything_starts() {
+        let arguments = |listen: &str, disks: &[&str]| NodeArguments {
+            master: String::new(),
+            listen: listen.parse().unwrap(),
+            disk: disks.iter().map(|disk| parse_disk(disk).unwrap()).collect(),
+            data: PathBuf::new(),
+            end_target: false,
+            force: false,
+            end_with: None,
+        };
+        for listen in ["0.0.0.0:4420", "[::]:4420", "127.0.0.1:0"] {
+            let error = check(&arguments(listen, &["/x"])).unwrap_err().to_string();
+            assert!(error.contains("such as 192.0.2.5:4420"), "{error}");
+        }
+        let error = check(&arguments("127.0.0.1:4420", &["/x:1GiB", "/x"]))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error, "--disk names /x twice; name each disk once");
+        check(&arguments("127.0.0.1:4420", &["/x", "/y"])).unwrap();
     }
 }

@@ -1,20 +1,31 @@
 //! `redhare up`: a whole cluster on this machine, in the foreground.
+//!
+//! Every process ends with it: asked to when `up` ends in order, by the kernel's word to them when `up` is killed
+//! (`--end-with`). Each holds a lock file while it lives, so the next `up` knows what still runs.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+mod local;
+mod processes;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use foundation::ByteCount;
-use rustix::process::{Pid, Signal, kill_process};
+use master::{Client, ClientError, v1};
 
-use crate::output::Failure;
+use self::processes::{News, Processes, Service};
+use crate::output::{Failure, Output};
+
+pub(crate) use self::local::local_cluster;
 
 /// Run a master and some nodes on this machine, with file-backed disks, until Ctrl-C
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  redhare up --data ~/redhare &\n  redhare volume create photos --size 4GiB\n  redhare status"
+    after_help = "Example:\n  redhare up --data ~/redhare &\n  redhare volume create photos --size 4GiB\n  redhare status\n\n\
+    A master or node that dies is started again; five short lives in a row are the last. Ctrl-C ends everything in\n\
+    order, a second Ctrl-C kills. If \"redhare up\" itself is killed, its processes end by themselves."
 )]
 pub(crate) struct UpArguments {
     /// Where everything is kept; the cluster is the same after the next start
@@ -31,136 +42,191 @@ pub(crate) struct UpArguments {
     port: u16,
 }
 
+/// The smallest disk that has room for the store's own records and a chunk.
+const DISK_SIZE_MIN: ByteCount = ByteCount(64 << 20);
+const NODES_MAX: u16 = 64;
 /// How long the master may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// What is not gone by then is killed.
-const END_LIMIT: Duration = Duration::from_secs(10);
+/// How long processes of a killed `redhare up` may take to end.
+const LEFTOVER_LIMIT: Duration = Duration::from_secs(20);
+/// How long the kernel may take to give back the ports of killed processes.
+const PORT_LIMIT: Duration = Duration::from_secs(5);
+/// How often the processes are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(20);
 
-/// Where a running `redhare up` leaves its masters' addresses for other commands.
-fn local_file() -> PathBuf {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
-    let base = std::env::var_os("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(home);
-    base.unwrap_or_else(std::env::temp_dir)
-        .join("redhare/local-cluster")
-}
-
-/// The masters of the cluster that `redhare up` runs on this machine, if one does.
-pub(crate) fn local_cluster() -> Option<String> {
-    let text = std::fs::read_to_string(local_file()).ok()?;
-    let address: SocketAddr = text.trim().parse().ok()?;
-    TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
-    Some(address.to_string())
-}
-
-struct Process {
-    name: String,
-    child: Child,
-}
-
-/// All processes of the cluster; ended when dropped, nodes before the master.
-struct Processes(Vec<Process>);
-
-impl Drop for Processes {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + END_LIMIT;
-        while let Some(mut process) = self.0.pop() {
-            let id = Pid::from_raw(process.child.id().cast_signed());
-            if let Some(id) = id
-                && let Err(error) = kill_process(id, Signal::TERM)
-            {
-                tracing::debug!(process = process.name, %error, "has ended by itself");
-            }
-            while Instant::now() < deadline && matches!(process.child.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            if matches!(process.child.try_wait(), Ok(None)) {
-                tracing::warn!(process = process.name, "did not end: killed");
-                drop(process.child.kill());
-            }
-            drop(process.child.wait());
-        }
-        drop(std::fs::remove_file(local_file()));
-    }
-}
-
-pub(crate) fn run(arguments: &UpArguments) -> Result<(), Failure> {
-    if arguments.nodes == 0 || arguments.nodes > 64 {
-        return Err(Failure::new(format!(
-            "--nodes is {}; write 1 to 64",
-            arguments.nodes
-        )));
-    }
+pub(crate) fn run(arguments: &UpArguments, output: &Output) -> Result<(), Failure> {
+    check(arguments)?;
     reactor::probe().map_err(Failure::new)?;
     let data = &arguments.data;
     std::fs::create_dir_all(data)
         .map_err(|error| Failure::new(format!("cannot make {}: {error}", data.display())))?;
     let lock = lock(data)?;
     let stop = stopped()?;
-    let mut processes = Processes(Vec::new());
-    let master = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.port));
-    processes.0.push(start(
-        data,
-        "master",
-        &[
-            "master".to_owned(),
-            "--listen".to_owned(),
-            master.to_string(),
-            "--store".to_owned(),
-            data.join("master").display().to_string(),
-        ],
-    )?);
-    wait_for(master, &mut processes)?;
-    for number in 1..=arguments.nodes {
-        let directory = data.join(format!("node{number}"));
-        std::fs::create_dir_all(&directory)
-            .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
-        let port = arguments.port + number;
-        let disk = format!("{}:{}", directory.join("disk").display(), arguments.disk_size.0);
-        processes.0.push(start(
-            data,
-            &format!("node{number}"),
-            &[
-                "node".to_owned(),
-                "--master".to_owned(),
-                master.to_string(),
-                "--listen".to_owned(),
-                SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string(),
-                "--disk".to_owned(),
-                disk,
-                "--data".to_owned(),
-                directory.display().to_string(),
-                "--end-target".to_owned(),
-            ],
-        )?);
+    if !wait_for_leftovers(data, &stop)? {
+        return Ok(());
     }
-    publish(master)?;
-    println!(
-        "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\nCtrl-C ends it; the next \"redhare up\" goes on with the same data",
-        arguments.nodes,
-        data.display()
-    );
-    let outcome = watch(&mut processes, &stop);
-    drop(processes);
+    check_ports(arguments)?;
+    let mut processes = Processes::new(data);
+    let outcome = run_all(arguments, output, &mut processes, &stop);
+    local::retract(master_address(arguments));
+    let ended = processes.end(Some(&stop));
     drop(lock);
-    outcome
+    outcome.and(ended)
+}
+
+fn run_all(
+    arguments: &UpArguments,
+    output: &Output,
+    processes: &mut Processes,
+    stop: &Receiver<()>,
+) -> Result<(), Failure> {
+    let data = &arguments.data;
+    let master = master_address(arguments);
+    let service = master_service(arguments);
+    processes.start(service.clone())?;
+    if !wait_for(master, &service, processes, stop)? {
+        return Ok(());
+    }
+    for number in 1..=arguments.nodes {
+        processes.start(node_service(arguments, number)?)?;
+    }
+    local::publish(master)?;
+    if !wait_for_nodes(master, arguments, processes, stop)? {
+        return Ok(());
+    }
+    let view = serde_json::json!({ "master": master.to_string(), "nodes": arguments.nodes, "data": data });
+    output.print(&view, || {
+        format!(
+            "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\n\
+             Ctrl-C ends it; the next \"redhare up\" goes on with the same data",
+            arguments.nodes,
+            data.display()
+        )
+    });
+    watch(processes, data, stop)
+}
+
+fn check(arguments: &UpArguments) -> Result<(), Failure> {
+    let UpArguments {
+        nodes,
+        port,
+        disk_size,
+        ..
+    } = *arguments;
+    if nodes == 0 || nodes > NODES_MAX {
+        let said = format!("--nodes is {nodes}; write 1 to {NODES_MAX}");
+        return Err(Failure::new(said));
+    }
+    let last_first = u16::MAX - nodes;
+    if port == 0 || port > last_first {
+        return Err(Failure::new(format!(
+            "--port is {port}; the master takes that port and {nodes} nodes the ones that follow: write 1 to {last_first}"
+        )));
+    }
+    if disk_size < DISK_SIZE_MIN {
+        return Err(Failure::new(format!(
+            "--disk-size is {disk_size}, too small for a node's disk; write {DISK_SIZE_MIN} or more (it is a sparse file)"
+        )));
+    }
+    Ok(())
+}
+
+fn master_address(arguments: &UpArguments) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.port))
+}
+
+fn node_directory(arguments: &UpArguments, number: u16) -> PathBuf {
+    arguments.data.join(format!("node{number}"))
+}
+
+fn node_address(arguments: &UpArguments, number: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.port + number))
+}
+
+fn master_service(arguments: &UpArguments) -> Service {
+    let store = arguments.data.join("master");
+    Service {
+        name: "master".to_owned(),
+        arguments: vec![
+            "master".into(),
+            "--listen".into(),
+            master_address(arguments).to_string().into(),
+            "--store".into(),
+            store.into(),
+        ],
+        data: arguments.data.clone(),
+    }
+}
+
+fn node_service(arguments: &UpArguments, number: u16) -> Result<Service, Failure> {
+    let directory = node_directory(arguments, number);
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
+    let mut disk = directory.join("disk").into_os_string();
+    disk.push(format!(":{}", arguments.disk_size.0));
+    Ok(Service {
+        name: format!("node{number}"),
+        arguments: vec![
+            "node".into(),
+            "--master".into(),
+            master_address(arguments).to_string().into(),
+            "--listen".into(),
+            node_address(arguments, number).to_string().into(),
+            "--disk".into(),
+            disk,
+            "--data".into(),
+            directory.into(),
+            "--end-target".into(),
+        ],
+        data: arguments.data.clone(),
+    })
+}
+
+/// Every port is tried before anything starts. That of a target that is still there will be adopted with it.
+fn check_ports(arguments: &UpArguments) -> Result<(), Failure> {
+    let nodes = (1..=arguments.nodes)
+        .filter(|&number| !processes::has_target(&node_directory(arguments, number)))
+        .map(|number| (format!("node {number}"), node_address(arguments, number)));
+    // A target that was just killed keeps its port until the kernel has taken its ring apart.
+    let was_used = arguments.data.join("master").exists();
+    let deadline = Instant::now() + if was_used { PORT_LIMIT } else { Duration::ZERO };
+    for (who, address) in std::iter::once(("the master".to_owned(), master_address(arguments))).chain(nodes) {
+        let mut bound = TcpListener::bind(address);
+        while bound.is_err() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+            bound = TcpListener::bind(address);
+        }
+        if let Err(error) = bound {
+            return Err(Failure::new(format!(
+                "port {port}, which {who} is to take, cannot be used on {ip}: {error}; stop what uses it (\"ss -ltnp 'sport \
+                 = :{port}'\" names it), or give --port another first port of {count} in a row",
+                port = address.port(),
+                ip = address.ip(),
+                count = arguments.nodes + 1
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn lock(data: &Path) -> Result<std::fs::File, Failure> {
     let path = data.join("lock");
     let file = std::fs::File::create(&path)
         .map_err(|error| Failure::new(format!("cannot make {}: {error}", path.display())))?;
-    file.try_lock().map_err(|_| {
-        Failure::new(format!(
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(format!(
             "another \"redhare up\" runs on {}; end it first, or give --data another directory and --port another port",
             data.display()
-        ))
-    })?;
-    Ok(file)
+        ))),
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(Failure::new(format!("cannot lock {}: {error}", path.display())))
+        }
+    }
 }
 
-fn stopped() -> Result<std::sync::mpsc::Receiver<()>, Failure> {
+fn stopped() -> Result<Receiver<()>, Failure> {
     let (sender, receiver) = std::sync::mpsc::channel();
     let mut signals =
         signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])
@@ -175,82 +241,191 @@ fn stopped() -> Result<std::sync::mpsc::Receiver<()>, Failure> {
     Ok(receiver)
 }
 
-fn start(data: &Path, name: &str, arguments: &[String]) -> Result<Process, Failure> {
-    use std::os::unix::process::CommandExt;
-    let program = std::env::current_exe().map_err(Failure::new)?;
-    let log = data.join(format!("{name}.log"));
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&log)
-        .map_err(|error| Failure::new(format!("cannot open {}: {error}", log.display())))?;
-    let mut command = Command::new(program);
-    // A group of its own: Ctrl-C reaches only us, and we end the others in order.
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(file)
-        .process_group(0);
-    let child = command
-        .spawn()
-        .map_err(|error| Failure::new(format!("cannot start {name}: {error}")))?;
-    Ok(Process {
-        name: name.to_owned(),
-        child,
-    })
+/// Waits for what a killed `redhare up` has left and what is about to end; false when asked to stop. Targets without a
+/// node engine do no harm: the new engines adopt them.
+fn wait_for_leftovers(data: &Path, stop: &Receiver<()>) -> Result<bool, Failure> {
+    let deadline = Instant::now() + LEFTOVER_LIMIT;
+    let mut is_said = false;
+    loop {
+        let left = processes::leftovers(data)?;
+        if left.is_empty() {
+            return Ok(true);
+        }
+        let number = |left: &processes::Leftover| left.process.map(|process| process.to_string());
+        let names: Vec<String> = left
+            .iter()
+            .map(|left| match number(left) {
+                Some(process) => format!("{} (process {process})", left.name),
+                None => left.name.clone(),
+            })
+            .collect();
+        let names = names.join(", ");
+        if Instant::now() >= deadline {
+            let numbers: Vec<String> = left.iter().filter_map(number).collect();
+            return Err(Failure::new(format!(
+                "an earlier \"redhare up\" on {} was killed, and after {} s these of its processes still run: {names}; \
+                 end them with \"kill {numbers}\", if that does not help with \"kill -9 {numbers}\"",
+                data.display(),
+                LEFTOVER_LIMIT.as_secs(),
+                numbers = numbers.join(" ")
+            )));
+        }
+        if !std::mem::replace(&mut is_said, true) {
+            eprintln!("an earlier \"redhare up\" here was killed; waiting for its processes to end: {names}");
+        }
+        match stop.recv_timeout(POLL) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return Ok(false),
+        }
+    }
 }
 
-fn wait_for(master: SocketAddr, processes: &mut Processes) -> Result<(), Failure> {
+/// Waits until the master answers; false when asked to stop.
+fn wait_for(
+    master: SocketAddr,
+    service: &Service,
+    processes: &mut Processes,
+    stop: &Receiver<()>,
+) -> Result<bool, Failure> {
     let deadline = Instant::now() + START_LIMIT;
     while TcpStream::connect_timeout(&master, Duration::from_millis(200)).is_err() {
-        if let Some(name) = ended(processes) {
+        if let Some(News::Again { why, .. } | News::GivenUp { why, .. }) = processes.look().pop() {
             return Err(Failure::new(format!(
-                "{name} ended while it started; its log, {name}.log in the data directory, says why (a port in use \
-                 is the usual reason: give --port)"
+                "the master ended while it started: {why} (its log is {})",
+                service.log().display()
             )));
         }
         if Instant::now() > deadline {
             return Err(Failure::new(format!(
-                "the master does not answer at {master} within {START_LIMIT:?}"
+                "the master does not answer at {master} within {START_LIMIT:?}; its log is {}",
+                service.log().display()
             )));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        match stop.recv_timeout(POLL) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Waits until every node serves a disk, so that the next command finds a whole cluster; false when asked to stop. A
+/// node that does not come up is said, and is no reason to end the others.
+fn wait_for_nodes(
+    master: SocketAddr,
+    arguments: &UpArguments,
+    processes: &mut Processes,
+    stop: &Receiver<()>,
+) -> Result<bool, Failure> {
+    let runtime = super::cluster::runtime()?;
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let serving = runtime.block_on(async {
+            let client = Client::connect(&master.to_string()).await?;
+            let status = client.status(v1::GetStatusRequest {}).await?;
+            let serves = |node: &&v1::NodeStatus| node.alive && !node.disks.is_empty();
+            Ok::<_, ClientError>(status.nodes.iter().filter(serves).count())
+        });
+        let serving = serving.unwrap_or(0);
+        if serving >= usize::from(arguments.nodes) {
+            return Ok(true);
+        }
+        say(processes, &arguments.data)?;
+        if Instant::now() >= deadline {
+            eprintln!(
+                "{serving} of {} nodes serve after {START_LIMIT:?}; \"redhare status\" shows which, and the logs in {} say why",
+                arguments.nodes,
+                arguments.data.display()
+            );
+            return Ok(true);
+        }
+        match stop.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return Ok(false),
+        }
+    }
+}
+
+/// Waits for Ctrl-C. What ends meanwhile is started again, and said; a node that ends again and again is left out.
+fn watch(processes: &mut Processes, data: &Path, stop: &Receiver<()>) -> Result<(), Failure> {
+    loop {
+        match stop.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => {
+                eprintln!("ending; once more kills");
+                return Ok(());
+            }
+        }
+        say(processes, data)?;
+    }
+}
+
+/// Looks after the processes and says what happened to them; fails when the master is lost for good.
+fn say(processes: &mut Processes, data: &Path) -> Result<(), Failure> {
+    for news in processes.look() {
+        match news {
+            News::Again { name, why, pause } => {
+                eprintln!("{name} ended ({why}); it is started again in {pause:?}");
+            }
+            News::GivenUp { name, why } => {
+                let log = data.join(format!("{name}.log"));
+                let said = format!("{name} ended again and again, the last time so: {why}");
+                if name == "master" {
+                    return Err(Failure::new(format!("{said}; its log is {}", log.display())));
+                }
+                eprintln!(
+                    "{said}; the cluster goes on without it. Its log is {}. Mend what it says, then start \"redhare up\" again",
+                    log.display()
+                );
+            }
+        }
     }
     Ok(())
 }
 
-fn ended(processes: &mut Processes) -> Option<String> {
-    let gone = |process: &mut Process| !matches!(process.child.try_wait(), Ok(None));
-    processes
-        .0
-        .iter_mut()
-        .find_map(|process| gone(process).then(|| process.name.clone()))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn publish(master: SocketAddr) -> Result<(), Failure> {
-    let path = local_file();
-    let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    written
-        .and_then(|()| std::fs::write(&path, master.to_string()))
-        .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
-}
+    fn arguments(nodes: u16, port: u16, disk_size: &str) -> UpArguments {
+        UpArguments {
+            data: "x".into(),
+            nodes,
+            disk_size: disk_size.parse().unwrap(),
+            port,
+        }
+    }
 
-/// Waits for Ctrl-C. A node that ends is reported once and left out: that is what a cluster is for.
-fn watch(processes: &mut Processes, stop: &std::sync::mpsc::Receiver<()>) -> Result<(), Failure> {
-    loop {
-        if stop.recv_timeout(Duration::from_millis(500)).is_ok() {
-            eprintln!("ending");
-            return Ok(());
+    #[test]
+    fn numbers_that_cannot_work_are_refused_with_those_that_can() {
+        for (arguments, expected) in [
+            (arguments(0, 7400, "1GiB"), "--nodes is 0; write 1 to 64"),
+            (arguments(65, 7400, "1GiB"), "--nodes is 65; write 1 to 64"),
+            (arguments(3, 0, "1GiB"), "write 1 to 65532"),
+            (arguments(3, 65_533, "1GiB"), "write 1 to 65532"),
+            (arguments(3, 7400, "1MiB"), "--disk-size is 1 MiB, too small"),
+        ] {
+            let error = check(&arguments).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
-        if let Some(name) = ended(processes) {
-            if name == "master" {
-                return Err(Failure::new(
-                    "the master ended; its log, master.log in the data directory, says why",
-                ));
-            }
-            eprintln!("{name} ended; the cluster goes on without it (see {name}.log)");
-            processes.0.retain(|process| process.name != name);
-        }
+        check(&arguments(3, 65_532, "64MiB")).unwrap();
+    }
+
+    #[test]
+    fn a_port_in_use_is_named_with_its_taker() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = check_ports(&arguments(1, port - 1, "1GiB"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(&format!("port {port}, which node 1 is to take"))
+                || error.contains("which the master is to take"),
+            "{error}"
+        );
+        assert!(
+            error.contains("give --port another first port of 2 in a row"),
+            "{error}"
+        );
     }
 }

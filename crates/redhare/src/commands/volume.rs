@@ -9,6 +9,9 @@ use crate::output::{Failure, Output, table};
 
 /// Create, list, show and delete volumes
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data"
+)]
 pub(crate) struct VolumeArguments {
     #[command(flatten)]
     cluster: ClusterArguments,
@@ -26,25 +29,29 @@ enum Volume {
         /// Its name
         name: String,
         /// Its size, such as 64GiB; rounded up to whole chunks
-        #[arg(long)]
+        #[arg(long, allow_hyphen_values = true)]
         size: ByteCount,
-        /// Copies of each chunk, on different nodes
-        #[arg(long, default_value_t = 3)]
+        /// Copies of each chunk, on different nodes: 1 to 16
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
         copies: u32,
         /// Copies in sync below which writes wait [default: one less than the copies]
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
         minimum: Option<u32>,
-        /// Bytes in a block: 512 or 4096
-        #[arg(long, default_value_t = 4096)]
+        /// Bytes in a block; 512 is not served yet
+        #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
         block_bytes: u32,
         /// Size of a chunk [default: 256MiB]
-        #[arg(long)]
+        #[arg(long, allow_hyphen_values = true, value_parser = parse_chunk_size)]
         chunk_size: Option<ByteCount>,
     },
     /// List all volumes
+    #[command(after_help = "Example:\n  redhare volume list --json")]
     List,
     /// Show a volume and where its chunks are
-    #[command(after_help = "Example:\n  redhare volume show data")]
+    #[command(
+        after_help = "Example:\n  redhare volume show data\n\nIN SYNC: has every acknowledged write. MISSING: counted in sync, but its process has ended or is\n\
+        silent. NOT IN SYNC: left out until it is copied again."
+    )]
     Show {
         /// Its name
         name: String,
@@ -55,6 +62,14 @@ enum Volume {
         /// Its name
         name: String,
     },
+}
+
+/// The masters take 0 for "the default", which is not what somebody means who writes it.
+fn parse_chunk_size(text: &str) -> Result<ByteCount, String> {
+    match text.parse::<ByteCount>() {
+        Ok(ByteCount(0)) => Err("a chunk of 0 B holds nothing; write a size such as 256MiB".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 #[derive(serde::Serialize)]
@@ -82,7 +97,10 @@ struct ChunkView {
     index: u32,
     epoch: u64,
     write_node: String,
+    /// Members whose life is the node's present one and is heard.
     in_sync: Vec<String>,
+    /// Members whose life has ended or is silent, though the set cannot do without them.
+    missing: Vec<String>,
     out_of_sync: Vec<String>,
 }
 
@@ -126,7 +144,11 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let answer = cluster.call(|client: Client| async move { client.show_volume(request).await })?;
             let view = ShowView {
                 volume: view(&answer.volume.unwrap_or_default()),
-                chunks: answer.chunks.iter().map(chunk).collect(),
+                chunks: answer
+                    .chunks
+                    .iter()
+                    .map(|part| chunk(part, &answer.nodes))
+                    .collect(),
             };
             output.print(&view, || show(&view));
         }
@@ -165,20 +187,24 @@ fn view(volume: &v1::Volume) -> VolumeView {
     }
 }
 
-fn chunk(chunk: &v1::Chunk) -> ChunkView {
-    let nodes = |in_sync: bool| {
-        let copies = chunk
-            .copies
-            .iter()
-            .filter(move |copy| (copy.incarnation > 0) == in_sync);
+fn chunk(chunk: &v1::Chunk, nodes: &[v1::NodeAddress]) -> ChunkView {
+    let lives = |copy: &v1::Copy| {
+        let node = nodes.iter().find(|node| node.node == copy.node);
+        node.is_some_and(|node| {
+            node.alive && node.incarnation == copy.incarnation && node.ended_through < copy.incarnation
+        })
+    };
+    let named = |wanted: &dyn Fn(&v1::Copy) -> bool| {
+        let copies = chunk.copies.iter().filter(|copy| wanted(copy));
         copies.map(|copy| uuid_text(&copy.node)).collect()
     };
     ChunkView {
         index: chunk.index,
         epoch: chunk.epoch,
         write_node: uuid_text(&chunk.write_node),
-        in_sync: nodes(true),
-        out_of_sync: nodes(false),
+        in_sync: named(&|copy| copy.incarnation > 0 && lives(copy)),
+        missing: named(&|copy| copy.incarnation > 0 && !lives(copy)),
+        out_of_sync: named(&|copy| copy.incarnation == 0),
     }
 }
 
@@ -220,7 +246,7 @@ fn show(view: &ShowView) -> String {
         volume.state
     );
     let mut rows = vec![
-        ["CHUNK", "EPOCH", "WRITES AT", "IN SYNC", "NOT IN SYNC"]
+        ["CHUNK", "EPOCH", "WRITES AT", "IN SYNC", "MISSING", "NOT IN SYNC"]
             .map(String::from)
             .to_vec(),
     ];
@@ -231,9 +257,52 @@ fn show(view: &ShowView) -> String {
             chunk.epoch.to_string(),
             short(&chunk.write_node).to_owned(),
             nodes(&chunk.in_sync),
+            nodes(&chunk.missing),
             nodes(&chunk.out_of_sync),
         ]);
     }
     text.push_str(&table(&rows));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_in_sync_only_in_the_life_that_runs() {
+        let node = |number: u8, incarnation, alive, ended_through| v1::NodeAddress {
+            node: vec![number; 16],
+            peer_address: String::new(),
+            incarnation,
+            alive,
+            ended_through,
+        };
+        let copy = |number: u8, incarnation| v1::Copy {
+            node: vec![number; 16],
+            disk: Vec::new(),
+            incarnation,
+        };
+        let nodes = [
+            node(1, 5, true, 4),
+            node(2, 6, true, 5),
+            node(3, 5, false, 4),
+            node(4, 5, true, 5),
+            node(5, 9, true, 8),
+        ];
+        let described = v1::Chunk {
+            copies: vec![copy(1, 5), copy(2, 5), copy(3, 5), copy(4, 5), copy(5, 0)],
+            ..v1::Chunk::default()
+        };
+        let view = chunk(&described, &nodes);
+        let names = |numbers: &[u8]| {
+            numbers
+                .iter()
+                .map(|number| uuid_text(&[*number; 16]))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(view.in_sync, names(&[1]));
+        assert_eq!(view.missing, names(&[2, 3, 4]));
+        assert_eq!(view.out_of_sync, names(&[5]));
+    }
 }

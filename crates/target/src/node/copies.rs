@@ -55,6 +55,17 @@ pub enum DiskError {
         /// What is wrong.
         source: blobstore::OpenError,
     },
+    /// It holds something else.
+    #[error(
+        "{path} holds something that is not Redhare's (first bytes that are not zero in page {page}): check that it is the \
+         right disk; to overwrite it, start its node once with --force"
+    )]
+    Foreign {
+        /// The disk.
+        path: String,
+        /// The first page of 4 KiB that is not zero.
+        page: u64,
+    },
     /// It could not be made ready.
     #[error("{path}: {source}")]
     Format {
@@ -65,7 +76,8 @@ pub enum DiskError {
     },
     /// It belongs to others.
     #[error(
-        "{path} belongs to cluster {found:032x}, this node to {expected:032x}: name the right disk, or format it with --force"
+        "{path} belongs to cluster {found:032x}, this node to {expected:032x}: name the right disk; if nothing on it is needed, wipe it first (\
+         \"blkdiscard\", or remove the file)"
     )]
     ForeignCluster {
         /// The disk.
@@ -345,11 +357,21 @@ async fn open_disk(cluster: ClusterId, disk: &DiskConfig) -> Result<Disk, DiskEr
         direct: true,
     };
     let device = Arc::new(FileDevice::open(&disk.path, options)?);
+    if !device.is_direct() {
+        tracing::warn!(
+            "the file system of {} has no direct I/O: the disk goes through the page cache, which costs memory and copies; \
+             ext4 and xfs have it",
+            disk.path.display()
+        );
+    }
     let store = match Blobstore::open(device.open_channel()?).await {
         Ok(store) => store,
         Err(blobstore::OpenError::Blank) => format_disk(cluster, disk, &device).await?,
         Err(blobstore::OpenError::Foreign { .. }) if disk.force => {
             format_disk(cluster, disk, &device).await?
+        }
+        Err(blobstore::OpenError::Foreign { page }) => {
+            return Err(DiskError::Foreign { path: path(), page });
         }
         Err(source) => return Err(DiskError::Open { path: path(), source }),
     };
@@ -440,7 +462,7 @@ async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord
     let (generation, length) = (number(8), number(16));
     let body = usize::try_from(length)
         .ok()
-        .and_then(|length| bytes.get(SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + length));
+        .and_then(|length| bytes.get(SLOT_HEAD_BYTES..)?.get(..length));
     let body = body.ok_or_else(|| format!("place {slot} claims {length} bytes"))?;
     let mut sum = [0; 4];
     sum.copy_from_slice(&bytes[24..28]);

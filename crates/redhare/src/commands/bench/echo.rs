@@ -16,6 +16,7 @@ use crate::output::{Failure, Output, table};
 #[derive(Subcommand)]
 pub(crate) enum Echo {
     /// Answer requests on loopback until killed
+    #[command(after_help = "Example:\n  redhare bench echo serve --port 7001")]
     Serve {
         #[command(flatten)]
         shape: Shape,
@@ -36,6 +37,7 @@ pub(crate) enum Echo {
         milliseconds: u64,
     },
     /// Compare with the same loop written in C on epoll (needs cc and two CPUs)
+    #[command(after_help = "Example:\n  redhare bench echo compare --rounds 20")]
     Compare {
         /// Rounds that must count for each case
         #[arg(long, default_value_t = 20)]

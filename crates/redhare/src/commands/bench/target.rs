@@ -22,6 +22,7 @@ const HOST_NQN: &str = "nqn.2026-11.io.redhare:bench-host";
 #[derive(Subcommand)]
 pub(crate) enum TargetBench {
     /// Serve memory on loopback until killed
+    #[command(after_help = "Example:\n  redhare bench target serve --port 4420 --mib 1024")]
     Serve {
         /// TCP port on 127.0.0.1
         #[arg(long, default_value_t = 7400)]
@@ -39,6 +40,7 @@ pub(crate) enum TargetBench {
     )]
     Load(LoadArguments),
     /// Compare our target and load with the bare loop, both ours, both in the same waiting mode (needs two CPUs)
+    #[command(after_help = "Example:\n  redhare bench target compare --rounds 20")]
     Compare(CompareArguments),
 }
 

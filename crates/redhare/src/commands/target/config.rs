@@ -265,7 +265,7 @@ mod tests {
                 "nsid = 1\nmemory = \"1GiB\"\nnull = \"1GiB\"",
                 "exactly one of memory",
             ),
-            ("nsid = 1\nmemory = \"big\"", "write a number and B, KiB"),
+            ("nsid = 1\nmemory = \"big\"", "write a whole number and B, KiB"),
             ("nsid = 1\nmemory = \"100\"", "less than one block of 4096"),
             (
                 "nsid = 1\nmemory = \"1GiB\"\nblock_bytes = 520",

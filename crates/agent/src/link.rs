@@ -1,0 +1,151 @@
+//! The connection to a target.
+
+use std::path::Path;
+use std::time::Duration;
+
+use agentlink::{Chunk, Decoder, Disk, FromTarget, ToTarget, encode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// How long a target that listens may take until it says who it is.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+const QUEUE_MESSAGES: usize = 65_536;
+
+/// The other side of a target's socket.
+pub(crate) struct Link {
+    pub(crate) send: mpsc::Sender<ToTarget>,
+    pub(crate) receive: mpsc::Receiver<FromTarget>,
+}
+
+/// What a target says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) cluster: u128,
+    pub(crate) node: u128,
+    pub(crate) incarnation: u64,
+    pub(crate) address: String,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) copies: Vec<(Chunk, u64)>,
+}
+
+/// Connects to the target that listens at `socket`; none if no target of this release does.
+pub(crate) async fn connect(socket: &Path) -> Option<(Link, Hello)> {
+    let stream = UnixStream::connect(socket).await.ok()?;
+    greet(stream).await
+}
+
+/// Starts the two pumps of a connection and waits for the target's first frame.
+async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
+    let (mut reader, mut writer) = stream.into_split();
+    let (send, mut outgoing) = mpsc::channel::<ToTarget>(QUEUE_MESSAGES);
+    let (incoming, mut receive) = mpsc::channel::<FromTarget>(QUEUE_MESSAGES);
+    tokio::spawn(async move {
+        let mut frame = Vec::new();
+        while let Some(message) = outgoing.recv().await {
+            frame.clear();
+            encode(&message, &mut frame);
+            if writer.write_all(&frame).await.is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(async move {
+        let mut decoder = Decoder::default();
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = reader.read(&mut bytes).await {
+            decoder.push(&bytes[..count]);
+            loop {
+                match decoder.take::<FromTarget>() {
+                    Ok(None) => break,
+                    Ok(Some(message)) => {
+                        if incoming.send(message).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the target's frames cannot be read");
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    let first = timeout(HELLO_LIMIT, receive.recv()).await.ok()??;
+    let FromTarget::Hello {
+        cluster,
+        node,
+        incarnation,
+        address,
+        disks,
+        copies,
+    } = first
+    else {
+        tracing::error!("what listens at the target's socket does not say who it is");
+        return None;
+    };
+    let hello = Hello {
+        cluster,
+        node,
+        incarnation,
+        address,
+        disks,
+        copies,
+    };
+    Some((Link { send, receive }, hello))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> FromTarget {
+        FromTarget::Hello {
+            cluster: 1,
+            node: 2,
+            incarnation: 3,
+            address: "127.0.0.1:4420".to_owned(),
+            disks: Vec::new(),
+            copies: vec![(Chunk { volume: 1, index: 0 }, 4)],
+        }
+    }
+
+    async fn greeted(says: Vec<FromTarget>) -> Option<(Link, Hello)> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut frames = Vec::new();
+        for message in &says {
+            encode(message, &mut frames);
+        }
+        theirs.write_all(&frames).await.unwrap();
+        drop(theirs);
+        greet(ours).await
+    }
+
+    #[tokio::test]
+    async fn a_target_is_known_by_its_first_frame_only() {
+        let (mut link, greeting) = greeted(vec![hello(), FromTarget::Disks(Vec::new())])
+            .await
+            .unwrap();
+        assert_eq!((greeting.cluster, greeting.node, greeting.incarnation), (1, 2, 3));
+        assert_eq!(link.receive.recv().await, Some(FromTarget::Disks(Vec::new())));
+        // Its end is seen.
+        assert_eq!(link.receive.recv().await, None);
+        assert!(
+            greeted(vec![FromTarget::Disks(Vec::new()), hello()])
+                .await
+                .is_none()
+        );
+        assert!(greeted(Vec::new()).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_speaks_otherwise_is_no_target() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .await
+            .unwrap();
+        assert!(greet(ours).await.is_none());
+    }
+}

@@ -1,0 +1,127 @@
+//! What to do about a target, from what is seen of it. Pure: time comes in as durations.
+
+use std::time::Duration;
+
+/// How long a target that lives may take until it answers: it reads all records of its disks when it starts.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long a disk of a node that is just being started may be in use elsewhere.
+pub(crate) const DISK_LIMIT: Duration = Duration::from_secs(10);
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A life this long was a good one.
+const LONG_LIFE: Duration = Duration::from_secs(10);
+
+/// What is seen when no target answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// A target process of this node has not ended.
+    pub(crate) process: bool,
+    /// A disk of this node is in use: by a process, or by requests in the kernel that outlive theirs.
+    pub(crate) disk: bool,
+    /// For how long no target has answered.
+    pub(crate) since: Duration,
+    /// The agent has served no life yet: somebody waits for it to say what is wrong.
+    pub(crate) is_first: bool,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Look again soon.
+    Wait,
+    /// The process does not answer and will not: end it.
+    EndProcess,
+    /// The disk is somebody else's: say so and stop.
+    RefuseDisk,
+    /// Every life so far has ended, with all its I/O.
+    Start,
+}
+
+/// The next step while no target answers.
+pub(crate) fn next(seen: Seen) -> Step {
+    if seen.process {
+        if seen.since < ANSWER_LIMIT {
+            Step::Wait
+        } else {
+            Step::EndProcess
+        }
+    } else if seen.disk {
+        if seen.is_first && seen.since >= DISK_LIMIT {
+            Step::RefuseDisk
+        } else {
+            Step::Wait
+        }
+    } else {
+        Step::Start
+    }
+}
+
+/// Pauses before a target is started again: none after a good life, longer and longer after short ones.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses {
+    last: Duration,
+}
+
+impl Pauses {
+    /// The pause after a life of this length; zero for one that did not begin.
+    pub(crate) fn after(&mut self, lived: Duration) -> Duration {
+        self.last = if lived >= LONG_LIFE {
+            Duration::ZERO
+        } else {
+            (self.last * 2).clamp(PAUSE_FIRST, PAUSE_MAX)
+        };
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(process: bool, disk: bool, seconds: u64, is_first: bool) -> Seen {
+        let since = Duration::from_secs(seconds);
+        Seen {
+            process,
+            disk,
+            since,
+            is_first,
+        }
+    }
+
+    #[test]
+    fn nothing_starts_before_every_life_and_its_requests_have_ended() {
+        for seconds in [0, 5, 30, 59, 60, 3600, 1 << 40] {
+            for is_first in [false, true] {
+                for (process, disk) in [(true, true), (true, false), (false, true)] {
+                    assert_ne!(next(seen(process, disk, seconds, is_first)), Step::Start);
+                }
+                assert_eq!(next(seen(false, false, seconds, is_first)), Step::Start);
+            }
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_is_ended_and_a_strange_disk_is_refused_only_at_the_start() {
+        assert_eq!(next(seen(true, true, 59, false)), Step::Wait);
+        assert_eq!(next(seen(true, true, 60, false)), Step::EndProcess);
+        assert_eq!(next(seen(false, true, 9, true)), Step::Wait);
+        assert_eq!(next(seen(false, true, 10, true)), Step::RefuseDisk);
+        // Requests in the kernel may take their time: a serving node's next life waits for them.
+        assert_eq!(next(seen(false, true, 3600, false)), Step::Wait);
+    }
+
+    #[test]
+    fn pauses_grow_with_short_lives_up_to_a_bound() {
+        let mut pauses = Pauses::default();
+        assert_eq!(pauses.after(Duration::from_secs(100)), Duration::ZERO);
+        let short: Vec<u64> = (0..9)
+            .map(|_| pauses.after(Duration::ZERO).as_millis() as u64)
+            .collect();
+        assert_eq!(
+            short,
+            [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000]
+        );
+        assert_eq!(pauses.after(LONG_LIFE), Duration::ZERO);
+        assert_eq!(pauses.after(Duration::ZERO), PAUSE_FIRST);
+    }
+}
