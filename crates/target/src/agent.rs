@@ -120,7 +120,13 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
                 Err(why) => FromTarget::CopyFailed { chunk, why },
             });
         }
-        ToTarget::DeleteVolume { volume } => node.delete_volume(volume::VolumeNumber(volume)).await,
+        // It waits for what is with the disks: should one of them hang, the next messages must not.
+        ToTarget::DeleteVolume { volume } => {
+            let node = node.clone();
+            drop(spawn(async move {
+                node.delete_volume(volume::VolumeNumber(volume)).await;
+            }));
+        }
         ToTarget::Configure { chunk, configuration } => {
             let config = to_config(&configuration);
             match config.validate() {
@@ -143,7 +149,7 @@ fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
         let Ok(stream) = stream else { continue };
         let Ok(writer) = stream.try_clone() else { continue };
         let (out, messages) = mpsc::sync_channel::<FromTarget>(QUEUE_MESSAGES);
-        if inbox.try_send(FromThread::Connected(out)).is_err() {
+        if !deliver(inbox, FromThread::Connected(out)) {
             return;
         }
         let writing = std::thread::Builder::new().name("agent-link-out".to_owned());
@@ -154,6 +160,19 @@ fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
         let reading = std::thread::Builder::new().name("agent-link-in".to_owned());
         drop(reading.spawn(move || read_messages(stream, &inbox)));
     }
+}
+
+/// Hands something to the reactor; a full inbox pushes back on the agent through its socket. False if the reactor
+/// has ended.
+fn deliver(inbox: &MailboxSender<FromThread>, mut event: FromThread) -> bool {
+    while let Err(back) = inbox.try_send(event) {
+        if inbox.is_closed() {
+            return false;
+        }
+        event = back;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 fn write_messages(mut stream: UnixStream, messages: &mpsc::Receiver<FromTarget>) {
@@ -180,11 +199,8 @@ fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
             match decoder.take::<ToTarget>() {
                 Ok(None) => break,
                 Ok(Some(message)) => {
-                    // A full inbox pushes back on the agent through its socket.
-                    let mut event = FromThread::Message(message);
-                    while let Err(back) = inbox.try_send(event) {
-                        event = back;
-                        std::thread::sleep(Duration::from_millis(1));
+                    if !deliver(inbox, FromThread::Message(message)) {
+                        return;
                     }
                 }
                 Err(error) => {

@@ -20,7 +20,7 @@ use volume::message::codec::{
     encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
-use volume::{ChunkId, Incarnation, Message, NodeId, Sequence};
+use volume::{ChunkId, Incarnation, Message, NodeId, Sequence, VolumeNumber};
 
 use super::{Event, Identity, Node, names};
 
@@ -157,6 +157,13 @@ impl Peers {
                     link.queue.close();
                 }
             }
+        }
+    }
+
+    /// What was kept to be fetched about a volume's chunks is of no use any more.
+    pub(super) fn forget_volume(&self, volume: VolumeNumber) {
+        for peer in self.peers.borrow().values() {
+            peer.sealed.borrow_mut().retain(|chunk, _| chunk.volume != volume);
         }
     }
 
@@ -499,7 +506,7 @@ fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
         volume: volume::VolumeNumber(fields.nsid),
         index: volume::ChunkIndex(fields.cdw2),
     };
-    let sealed = peer.sealed.borrow();
+    let mut sealed = peer.sealed.borrow_mut();
     match sealed.get(&chunk) {
         Some((epoch, bytes)) if epoch.0 == fields.mptr && bytes.len() <= call.room_bytes => {
             match copied(bytes) {
@@ -508,6 +515,8 @@ fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
                     .reply
                     .complete(Status::COMMAND_INTERRUPTED, 0, Buffer::empty()),
             }
+            // Should it be lost on its way, the Seal is sent and answered again.
+            sealed.remove(&chunk);
         }
         _ => call
             .reply

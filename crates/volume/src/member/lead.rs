@@ -17,6 +17,10 @@ use crate::reconcile::Reconciliation;
 use crate::sealing::Answers;
 use crate::settings::Settings;
 
+/// Writes that may have a sequence above settled-through. The other copies keep each of them in their windows, so
+/// one that does not end anywhere must not let the later ones pile up.
+const UNSETTLED_MAX: u64 = 4096;
+
 /// How far a write node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
@@ -58,6 +62,8 @@ struct Told {
     flushed: Sequence,
     open: bool,
     heard: Instant,
+    /// It said that it has no copy to write to.
+    lost: bool,
 }
 
 /// The state of a write node.
@@ -85,7 +91,7 @@ pub(super) struct Lead {
     settle_at: Option<Instant>,
     pub(super) resend_at: Instant,
     last_activity: Instant,
-    proposed_at: Instant,
+    proposed_at: Option<Instant>,
     settings: Settings,
 }
 
@@ -96,6 +102,7 @@ impl Lead {
             flushed: Sequence(0),
             open: false,
             heard: now,
+            lost: false,
         };
         Self {
             told: vec![told; config.members.len()],
@@ -116,7 +123,7 @@ impl Lead {
             settle_at: None,
             resend_at: now,
             last_activity: now,
-            proposed_at: now,
+            proposed_at: None,
             settings,
         }
     }
@@ -152,6 +159,14 @@ impl Lead {
     pub(super) fn member(&self, node: NodeId, incarnation: Incarnation) -> Option<usize> {
         let index = self.config.index_of(node)?;
         (self.config.members[index].incarnation == incarnation).then_some(index)
+    }
+
+    /// When a member last answered.
+    pub(super) fn heard_from(&self, node: NodeId) -> Option<Instant> {
+        let index = self.config.index_of(node)?;
+        Some(self.told[index])
+            .filter(|told| !told.lost)
+            .map(|told| told.heard)
     }
 
     pub(super) fn heard(&mut self, now: Instant, index: usize) {
@@ -228,6 +243,13 @@ impl Lead {
 
     /// The member that has been silent for too long while something waits for it.
     fn suspect(&self, now: Instant) -> Option<usize> {
+        if let Some(lost) = self.others().find(|&index| self.told[index].lost) {
+            return Some(lost);
+        }
+        if self.phase == Phase::Sealing {
+            // A member may have to wait for its grants to end; whether it lives is the masters' to say.
+            return None;
+        }
         let too_long = |since: Instant| now.since(since) > self.settings.suspect_after;
         let waits_for = |index: usize| {
             let lacks = |members: u32| members >> index & 1 == 0;
@@ -388,6 +410,7 @@ impl Member {
         let mut at = 0;
         while let Some(lead) = &self.lead
             && lead.phase == Phase::Serving
+            && lead.last_sequence.0 - lead.settled().0 < UNSETTLED_MAX
             && let Some(&request) = lead.waiting.get(at)
         {
             if lead.blocked(self.covers(request.range), at, page_blocks) {
@@ -632,6 +655,7 @@ impl Member {
         }
         if lead.phase == Phase::Sealing {
             self.send_seals(now);
+            self.propose_without_silent(now);
             return;
         }
         lead.resend_at = now + self.settings.resend_interval;
@@ -692,18 +716,30 @@ impl Member {
         }
     }
 
+    /// A member says that it has no disk any more: it is left out without waiting for its silence.
+    pub(super) fn member_is_lost(&mut self, now: Instant, from: NodeId, epoch: Epoch) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
+            return;
+        };
+        if let Some(index) = lead.config.index_of(from) {
+            lead.told[index].lost = true;
+            self.propose_without_silent(now);
+        }
+    }
+
     fn propose_without_silent(&mut self, now: Instant) {
         let minimum = usize::from(self.record.geometry.minimum);
         let Some(lead) = &mut self.lead else {
             return;
         };
-        if lead.config.members.len() <= minimum || now.since(lead.proposed_at) < self.settings.suspect_after {
+        let too_soon = |at: Instant| now.since(at) < self.settings.suspect_after;
+        if lead.config.members.len() <= minimum || lead.proposed_at.is_some_and(too_soon) {
             return;
         }
         let Some(silent) = lead.suspect(now) else {
             return;
         };
-        lead.proposed_at = now;
+        lead.proposed_at = Some(now);
         let expected = lead.config.epoch;
         let mut config = lead.config.clone();
         config.epoch = expected.next();
