@@ -7,7 +7,7 @@ use agentlink::{Chunk, Configuration, FromTarget, ToTarget};
 use proto::client::{Client, ClientError};
 use proto::v1;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-use volume::Geometry;
+use volume::{Geometry, GeometryError, GeometrySizes};
 
 use crate::Config;
 use crate::supervise::Link;
@@ -144,8 +144,13 @@ impl Life {
             };
             let map = self.client.map(request).await?;
             let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
-            let Some(geometry) = described.map(geometry) else {
-                return Ok(());
+            let geometry = match described.map(geometry) {
+                Some(Ok(geometry)) => geometry,
+                Some(Err(error)) => {
+                    tracing::error!(volume, %error, "the masters' geometry of a volume cannot be used");
+                    return Ok(());
+                }
+                None => return Ok(()),
             };
             for chunk in &map.chunks {
                 let id = Chunk {
@@ -337,19 +342,17 @@ pub(crate) fn disks_of(hello: &FromTarget) -> Vec<v1::Disk> {
 }
 
 /// The masters' geometry in the volume crate's terms.
-fn geometry(described: &v1::Geometry) -> Geometry {
-    let block = u64::from(described.block_bytes.max(1));
-    let blocks = |bytes: u64| u32::try_from(bytes / block).unwrap_or(u32::MAX);
-    Geometry {
+fn geometry(described: &v1::Geometry) -> Result<Geometry, GeometryError> {
+    Geometry::try_from(GeometrySizes {
         block_bytes: described.block_bytes,
         metadata_bytes: described.metadata_bytes,
-        stripe_unit_blocks: blocks(described.stripe_unit_bytes),
-        chunk_blocks: blocks(described.chunk_bytes),
-        region_blocks: blocks(described.region_bytes),
-        copies: u8::try_from(described.copies).unwrap_or(u8::MAX),
-        minimum: u8::try_from(described.minimum).unwrap_or(u8::MAX),
+        stripe_unit_bytes: described.stripe_unit_bytes,
+        chunk_bytes: described.chunk_bytes,
+        region_bytes: described.region_bytes,
+        copies: described.copies,
+        minimum: described.minimum,
         group_chunks: described.group_chunks.clone(),
-    }
+    })
 }
 
 fn ticks(period: Duration) -> Interval {

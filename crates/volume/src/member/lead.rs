@@ -1,6 +1,7 @@
 //! The write node of a chunk: seals, reconciles, then orders writes and flushes.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use foundation::{Epoch, Instant};
 
@@ -20,6 +21,8 @@ use crate::settings::Settings;
 /// Writes that may have a sequence above settled-through. The other copies keep each of them in their windows, so
 /// one that does not end anywhere must not let the later ones pile up.
 const UNSETTLED_MAX: u64 = 4096;
+/// A member that answers but lacks one write for so many times the usual limit is left out, too.
+const HANGS_AFTER: u32 = 4;
 
 /// How far a write node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -250,17 +253,18 @@ impl Lead {
             // A member may have to wait for its grants to end; whether it lives is the masters' to say.
             return None;
         }
-        let too_long = |since: Instant| now.since(since) > self.settings.suspect_after;
-        let waits_for = |index: usize| {
+        let limit = self.settings.suspect_after;
+        let waits_for = |index: usize, limit: Duration| {
             let lacks = |members: u32| members >> index & 1 == 0;
+            let lags = |members: u32, since: Instant| lacks(members) && now.since(since) > limit;
             let flush = self.flush.as_ref();
-            self.in_flight
-                .iter()
-                .any(|f| lacks(f.members) && too_long(f.first_sent))
-                || flush.is_some_and(|f| lacks(f.members) && too_long(f.began))
+            self.in_flight.iter().any(|f| lags(f.members, f.first_sent))
+                || flush.is_some_and(|f| lags(f.members, f.began))
         };
-        self.others()
-            .find(|&index| too_long(self.told[index].heard) && waits_for(index))
+        let is_silent = |index: usize| now.since(self.told[index].heard) > limit && waits_for(index, limit);
+        // One that answers everything else is waited for longer, but not for ever.
+        let hangs = |index: usize| waits_for(index, limit * HANGS_AFTER);
+        self.others().find(|&index| is_silent(index) || hangs(index))
     }
 }
 

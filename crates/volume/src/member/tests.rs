@@ -480,3 +480,34 @@ fn the_sessions_of_the_hosts_that_wrote_last_are_remembered() {
         );
     }
 }
+
+#[test]
+fn a_member_that_lacks_one_write_only_is_left_out_in_the_end() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 63, 0));
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    let first = ios(&outputs(&mut core))[0];
+    core.handle_local(NOW, chunk(), first, true, None);
+    replica_answer(&mut core, 2, 1);
+    outputs(&mut core);
+    let mut proposed = Vec::new();
+    for tenths in 1..=100u32 {
+        let now = NOW + std::time::Duration::from_millis(100) * tenths;
+        // It answers other things all the time.
+        let answer = Message::SettleAnswer {
+            chunk: chunk(),
+            epoch: Epoch(1),
+            settled: Sequence(0),
+            flushed: Sequence(0),
+            open: true,
+            incarnation: Incarnation(1),
+        };
+        core.handle_message(now, NodeId(3), answer, None);
+        core.handle_timeout(now);
+        let wanted = proposals(&outputs(&mut core));
+        proposed.extend(wanted.into_iter().map(|config| (tenths, config)));
+    }
+    let (tenths, config) = proposed.first().expect("it is left out");
+    assert_eq!(*config, three(2, 1, &[1, 2]));
+    assert!((60..65).contains(tenths), "after {tenths} tenths of a second");
+}
