@@ -218,7 +218,7 @@ impl Node {
     }
 
     /// Where proposals and news go; replaces the agent before.
-    pub(crate) fn set_agent(&self, sender: Sender<FromTarget>) {
+    pub fn set_agent(&self, sender: Sender<FromTarget>) {
         *self.agent.borrow_mut() = Some(sender);
     }
 

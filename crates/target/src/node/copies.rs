@@ -177,7 +177,7 @@ pub(super) struct Copies {
 
 /// What a blob of a disk is found to be.
 enum Found {
-    Copy(ChunkId, Copy),
+    Copy(ChunkId, Rc<Copy>),
     /// Its record cannot be read. The node starts without it: its other copies are as good as ever.
     Damaged(ChunkId, DiskError),
     /// Its making was cut off before it had a name.
@@ -193,7 +193,7 @@ impl Copies {
             let opened = open_disk(cluster, disk).await?;
             for blob in opened.store.blobs() {
                 match open_copy(&opened, index, blob).await? {
-                    Found::Copy(chunk, copy) => drop(copies.insert(chunk, Rc::new(copy))),
+                    Found::Copy(chunk, copy) => drop(copies.insert(chunk, copy)),
                     Found::Damaged(chunk, error) => {
                         tracing::error!(?chunk, %error, "a chunk copy is left out");
                         damaged.insert(chunk, (index, blob));
@@ -516,7 +516,10 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
         }
     }
     Ok(match best {
-        Some((generation, record)) => Found::Copy(chunk, copy_of(&blob, index, record, generation)),
+        Some((generation, record)) => {
+            let copy = copy_of(&blob, index, record, generation);
+            Found::Copy(chunk, Rc::new(copy))
+        }
         None => Found::Damaged(chunk, unreadable(why)),
     })
 }
