@@ -85,9 +85,7 @@ impl World {
 
 fn history(seed: u64, fault: Fault) -> Result<u64, String> {
     let mut random = Random::from_seed(seed);
-    let cluster = Cluster::new(seed);
-    cluster.simulation.run_for(Duration::from_secs(2));
-    cluster.create_volume();
+    let cluster = Cluster::with_volume(seed);
     let world = Rc::new(World {
         map: RefCell::new(Map {
             epoch: 1,

@@ -38,9 +38,7 @@ fn on_client<F: Future<Output = ()> + 'static>(cluster: &Cluster, limit: Duratio
 
 #[test]
 fn what_one_node_acknowledges_every_node_reads() {
-    let cluster = Cluster::new(1);
-    cluster.simulation.run_for(Duration::from_secs(2));
-    cluster.create_volume();
+    let cluster = Cluster::with_volume(1);
     let hosts = cluster.hosts.clone();
     on_client(&cluster, Duration::from_secs(30), move || async move {
         let clients = [
@@ -67,9 +65,7 @@ fn what_one_node_acknowledges_every_node_reads() {
 #[test]
 fn a_killed_write_node_is_replaced_and_nothing_acknowledged_is_lost() {
     for seed in 0..5 {
-        let cluster = Cluster::new(100 + seed);
-        cluster.simulation.run_for(Duration::from_secs(2));
-        cluster.create_volume();
+        let cluster = Cluster::with_volume(100 + seed);
         let hosts = cluster.hosts.clone();
         on_client(&cluster, Duration::from_secs(30), move || async move {
             let client = Client::connect(hosts[0], 0, 1).await.unwrap();
@@ -102,9 +98,7 @@ fn a_killed_write_node_is_replaced_and_nothing_acknowledged_is_lost() {
 
 #[test]
 fn after_a_common_power_cut_flushed_writes_are_there() {
-    let cluster = Cluster::new(7);
-    cluster.simulation.run_for(Duration::from_secs(2));
-    cluster.create_volume();
+    let cluster = Cluster::with_volume(7);
     let hosts = cluster.hosts.clone();
     on_client(&cluster, Duration::from_secs(30), move || async move {
         let client = Client::connect(hosts[0], 0, 1).await.unwrap();
@@ -141,9 +135,7 @@ fn after_a_common_power_cut_flushed_writes_are_there() {
 #[test]
 fn one_seed_one_trace() {
     let trace = |seed| {
-        let cluster = Cluster::new(seed);
-        cluster.simulation.run_for(Duration::from_secs(2));
-        cluster.create_volume();
+        let cluster = Cluster::with_volume(seed);
         cluster.simulation.run_for(Duration::from_secs(2));
         cluster.simulation.trace()
     };
@@ -196,9 +188,7 @@ fn a_foreign_disk_is_refused() {
 /// A volume's chunk copies go from their disks and from the node's memory while clients use them.
 #[test]
 fn a_volume_that_is_deleted_in_use_refuses_what_was_asked() {
-    let cluster = Cluster::new(11);
-    cluster.simulation.run_for(Duration::from_secs(2));
-    cluster.create_volume();
+    let cluster = Cluster::with_volume(11);
     let free = cluster.node(0).disks()[0].free_bytes;
     let (hosts, node) = (cluster.hosts.clone(), cluster.node(0));
     on_client(&cluster, Duration::from_secs(30), move || async move {
@@ -232,9 +222,7 @@ fn a_volume_that_is_deleted_in_use_refuses_what_was_asked() {
 
 #[test]
 fn a_copy_whose_record_is_damaged_does_not_keep_its_node_from_starting() {
-    let cluster = Cluster::new(12);
-    cluster.simulation.run_for(Duration::from_secs(2));
-    cluster.create_volume();
+    let cluster = Cluster::with_volume(12);
     cluster.simulation.run_for(Duration::from_secs(1));
     cluster.simulation.stop(cluster.hosts[1]);
     let disk = cluster.simulation.disk(cluster.hosts[1], Path::new("/disk"));
@@ -295,9 +283,7 @@ fn a_chunk_with_too_many_regions_for_its_record_is_refused() {
 /// the beacons, too.
 #[test]
 fn a_disk_that_hangs_does_not_keep_its_node_from_granting() {
-    let cluster = Cluster::new(14);
-    cluster.simulation.run_for(Duration::from_secs(2));
-    cluster.create_volume();
+    let cluster = Cluster::with_volume(14);
     let hosts = cluster.hosts.clone();
     on_client(&cluster, Duration::from_secs(10), move || async move {
         let client = Client::connect(hosts[0], 0, 1).await.unwrap();

@@ -63,6 +63,14 @@ impl Cluster {
         cluster
     }
 
+    /// A cluster that has had time to start, and its volume.
+    pub(super) fn with_volume(seed: u64) -> Self {
+        let cluster = Self::new(seed);
+        cluster.simulation.run_for(Duration::from_secs(2));
+        cluster.create_volume();
+        cluster
+    }
+
     pub(super) fn start(&self, index: usize) {
         self.lives.borrow_mut()[index] += 1;
         let identity = Identity {
@@ -112,7 +120,7 @@ impl Cluster {
     }
 
     /// What the masters would do: a copy of the only chunk on each node, and the first configuration.
-    pub(super) fn create_volume(&self) {
+    fn create_volume(&self) {
         for index in 0..3 {
             let node = self.node(index);
             self.simulation.start(self.hosts[index], move || async move {
