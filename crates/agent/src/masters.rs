@@ -8,7 +8,7 @@ use proto::client::{Client, ClientError};
 use proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-use volume::Geometry;
+use volume::{Geometry, GeometryError, GeometrySizes};
 
 use crate::link::{Hello, Link};
 use crate::supervise::AgentError;
@@ -395,8 +395,13 @@ async fn read_places(client: &Client, volume: u32, node: u128) -> Result<Vec<Pla
         };
         let map = client.map(request).await?;
         let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
-        let Some(geometry) = described.map(geometry) else {
-            return Ok(placed);
+        let geometry = match described.map(geometry) {
+            Some(Ok(geometry)) => geometry,
+            Some(Err(error)) => {
+                tracing::error!(volume, %error, "the masters' geometry of a volume cannot be used");
+                return Ok(placed);
+            }
+            None => return Ok(placed),
         };
         for chunk in &map.chunks {
             let mut copies = chunk.copies.iter();
@@ -422,19 +427,17 @@ async fn read_places(client: &Client, volume: u32, node: u128) -> Result<Vec<Pla
 }
 
 /// The masters' geometry in the volume crate's terms.
-fn geometry(described: &v1::Geometry) -> Geometry {
-    let block = u64::from(described.block_bytes.max(1));
-    let blocks = |bytes: u64| u32::try_from(bytes / block).unwrap_or(u32::MAX);
-    Geometry {
+fn geometry(described: &v1::Geometry) -> Result<Geometry, GeometryError> {
+    Geometry::try_from(GeometrySizes {
         block_bytes: described.block_bytes,
         metadata_bytes: described.metadata_bytes,
-        stripe_unit_blocks: blocks(described.stripe_unit_bytes),
-        chunk_blocks: blocks(described.chunk_bytes),
-        region_blocks: blocks(described.region_bytes),
-        copies: u8::try_from(described.copies).unwrap_or(u8::MAX),
-        minimum: u8::try_from(described.minimum).unwrap_or(u8::MAX),
+        stripe_unit_bytes: described.stripe_unit_bytes,
+        chunk_bytes: described.chunk_bytes,
+        region_bytes: described.region_bytes,
+        copies: described.copies,
+        minimum: described.minimum,
         group_chunks: described.group_chunks.clone(),
-    }
+    })
 }
 
 fn ticks(period: Duration) -> Interval {

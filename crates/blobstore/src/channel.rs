@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use bdev::{Channel, Data, Geometry, IoError, Operation, Request};
+use bdev::{Channel, Data, Geometry, IoError, Operation, Request, Token};
 use foundation::{BlockCount, Lba};
 
 use crate::format::PAGE_BYTES;
@@ -72,6 +72,10 @@ impl BlobChannel {
             (Some(page), _) => {
                 (request.lba, request.blocks) = self.store.io.range(page, piece.pages);
                 request.token = self.blob.gate.pass(request.token);
+                if let Operation::Write { fua: true } = request.operation {
+                    let tag = self.store.forced.keep(request.token);
+                    request.token = Token::new(self.store.clone(), tag);
+                }
                 self.store.io.channel.submit(request);
                 None
             }

@@ -17,9 +17,38 @@ pub(crate) struct Gate {
     exclusive: Cell<bool>,
     exclusive_waiting: Cell<u32>,
     changed: Notify,
-    /// Callers' tokens of requests that went straight to the device, by tag.
-    tokens: RefCell<Vec<Option<Token>>>,
+    tokens: Tokens,
+}
+
+/// Callers' tokens of requests that went straight to the device, by tag.
+#[derive(Default)]
+pub(crate) struct Tokens {
+    kept: RefCell<Vec<Option<Token>>>,
     free_tags: RefCell<Vec<u32>>,
+}
+
+impl Tokens {
+    #[inline]
+    pub(crate) fn keep(&self, token: Token) -> u64 {
+        let mut kept = self.kept.borrow_mut();
+        match self.free_tags.borrow_mut().pop() {
+            Some(tag) => {
+                kept[tag as usize] = Some(token);
+                tag.into()
+            }
+            None => {
+                kept.push(Some(token));
+                kept.len() as u64 - 1
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn take(&self, tag: u64) -> Token {
+        let token = self.kept.borrow_mut()[tag as usize].take();
+        self.free_tags.borrow_mut().push(tag as u32);
+        token.expect("a token is completed once")
+    }
 }
 
 /// One request in flight.
@@ -66,18 +95,8 @@ impl Gate {
     #[inline]
     pub(crate) fn pass(self: &Rc<Self>, token: Token) -> Token {
         self.shared.set(self.shared.get() + 1);
-        let tag = match self.free_tags.borrow_mut().pop() {
-            Some(tag) => {
-                self.tokens.borrow_mut()[tag as usize] = Some(token);
-                tag
-            }
-            None => {
-                let mut tokens = self.tokens.borrow_mut();
-                tokens.push(Some(token));
-                tokens.len() as u32 - 1
-            }
-        };
-        Token::new(self.clone(), u64::from(tag))
+        let tag = self.tokens.keep(token);
+        Token::new(self.clone(), tag)
     }
 
     fn leave(&self) {
@@ -91,10 +110,7 @@ impl Gate {
 impl Sink for Gate {
     #[inline]
     fn complete(&self, tag: u64, completion: Completion) {
-        let token = self.tokens.borrow_mut()[tag as usize]
-            .take()
-            .expect("a token is completed once");
-        self.free_tags.borrow_mut().push(tag as u32);
+        let token = self.tokens.take(tag);
         self.leave();
         token.complete(completion.status, completion.data);
     }

@@ -18,6 +18,7 @@ use crate::format::superblock::{Pointer, Shape, Superblock};
 use crate::format::table::{self, ENTRIES_PER_PAGE, Entry};
 use crate::format::{Identity, Kind, Page, PageError, verify};
 use crate::free_set::FreeSet;
+use crate::gate::Tokens;
 use crate::inspect::page_at;
 use crate::page_io::PageIo;
 use crate::store::{BlobState, State, Store};
@@ -94,6 +95,7 @@ pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: 
         committing: Cell::new(false),
         commit_ended: Notify::new(),
         stopped: Cell::new(None),
+        forced: Tokens::default(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use bdev::{Geometry, IoError};
+use bdev::{Completion, Geometry, IoError, Sink};
 use foundation::BlockCount;
 use reactor::sync::Notify;
 
@@ -17,7 +17,7 @@ use crate::format::blob_page::{ATTRIBUTE_PAGES, continued, field as root_field};
 use crate::format::superblock::{Pointer, Shape};
 use crate::format::table::{ENTRIES_PER_PAGE, Entry};
 use crate::free_set::FreeSet;
-use crate::gate::Gate;
+use crate::gate::{Gate, Tokens};
 use crate::page_io::PageIo;
 
 /// One blob in memory: its metadata is all here.
@@ -87,6 +87,19 @@ pub(crate) struct Store {
     pub(crate) committing: Cell<bool>,
     pub(crate) commit_ended: Notify,
     pub(crate) stopped: Cell<Option<IoError>>,
+    /// Writes with FUA that went straight to the device.
+    pub(crate) forced: Tokens,
+}
+
+impl Sink for Store {
+    /// The device has answered a write with FUA. A system tells of what it could not make durable once, to whoever asks
+    /// first: after such a failure the next sync would succeed and cover nothing, whatever blob it is for.
+    fn complete(&self, tag: u64, completion: Completion) {
+        if let Err(error) = completion.status {
+            self.stop(error);
+        }
+        self.forced.take(tag).complete(completion.status, completion.data);
+    }
 }
 
 impl Store {

@@ -315,3 +315,33 @@ fn a_failed_sync_stops_changes_but_not_reads() {
         assert_eq!(tag_at(&blob, 0).await, Ok(5));
     });
 }
+
+#[test]
+fn after_a_failed_forced_write_nothing_is_called_durable() {
+    let world = World::new(8);
+    let disk_handle = world.disk();
+    world.process(|| async move {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(8).unwrap();
+        blob.write(0, tagged(&[5])).await.unwrap();
+        store.sync().await.unwrap();
+        let other = store.create(8).unwrap();
+        other.write(0, tagged(&[6])).await.unwrap();
+        store.sync().await.unwrap();
+        other.write(0, tagged(&[7])).await.unwrap();
+        disk_handle.fail_syncs(true);
+        let (request, pending) = bdev::request(
+            bdev::Operation::Write { fua: true },
+            foundation::Lba(0),
+            foundation::BlockCount(1),
+            bdev::Data::From(tagged(&[5])),
+        );
+        bdev::Channel::submit(&*blob.channel(), request);
+        assert_eq!(pending.await.status, Err(IoError::Media));
+        disk_handle.fail_syncs(false);
+        // The other blob's write may be what could not be made durable.
+        assert_eq!(other.flush().await, Err(Error::Stopped(IoError::Media)));
+        assert_eq!(store.create(1).err(), Some(Error::Stopped(IoError::Media)));
+        assert_eq!(tag_at(&blob, 0).await, Ok(5));
+    });
+}

@@ -260,7 +260,9 @@ impl Link {
             state.connection = Some(connection.clone());
             state.pause = self.settings.options.pause_min;
             state.slow = false;
-            let waiting = std::mem::take(&mut state.waiting);
+            let mut waiting = std::mem::take(&mut state.waiting);
+            // Given up meanwhile: sent now they would belong to a session that is newer than they are.
+            waiting.retain(|command| command.reply.is_wanted());
             let (ready, rest): (VecDeque<_>, VecDeque<_>) = waiting
                 .into_iter()
                 .partition(|command| command.session <= connection.session());

@@ -19,7 +19,8 @@ use protocols::nvme::Nqn;
 use reactor::mailbox::mailbox;
 use volume::client::{ClientOptions, MapSource, Sessions, VolumeDevice, VolumeMap};
 use volume::{
-    ChunkConfig, ChunkIndex, ChunkMap, Geometry, HostId, Incarnation, Membership, NodeId, VolumeNumber,
+    ChunkConfig, ChunkIndex, ChunkMap, Geometry, GeometrySizes, HostId, Incarnation, Membership, NodeId,
+    VolumeNumber,
 };
 
 use crate::links::{LinkOptions, NodeDirectory, NodeLinks};
@@ -248,21 +249,17 @@ fn node_id(bytes: &[u8]) -> Option<NodeId> {
 fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
     let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
     let described = described.ok_or("it has no geometry")?;
-    let block = u64::from(described.block_bytes.max(1));
-    let blocks =
-        |bytes: u64| u32::try_from(bytes / block).map_err(|_| "a size in it is too large".to_owned());
-    let small = |count: u32| u8::try_from(count).map_err(|_| "a count in it is too large".to_owned());
-    let geometry = Geometry {
+    let geometry = GeometrySizes {
         block_bytes: described.block_bytes,
         metadata_bytes: described.metadata_bytes,
-        stripe_unit_blocks: blocks(described.stripe_unit_bytes)?,
-        chunk_blocks: blocks(described.chunk_bytes)?,
-        region_blocks: blocks(described.region_bytes)?,
-        copies: small(described.copies)?,
-        minimum: small(described.minimum)?,
+        stripe_unit_bytes: described.stripe_unit_bytes,
+        chunk_bytes: described.chunk_bytes,
+        region_bytes: described.region_bytes,
+        copies: described.copies,
+        minimum: described.minimum,
         group_chunks: described.group_chunks.clone(),
     };
-    geometry.validate().map_err(|error| error.to_string())?;
+    let geometry = Geometry::try_from(geometry).map_err(|error| error.to_string())?;
     let mut chunks = ChunkMap::new(usize::try_from(geometry.chunks()).unwrap_or(usize::MAX));
     for chunk in map.chunks.iter().filter(|chunk| chunk.epoch > 0) {
         let mut members: Vec<Membership> = chunk

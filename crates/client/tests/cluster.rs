@@ -190,6 +190,15 @@ impl Cluster {
         options: LinkOptions,
         program: impl FnOnce(Rc<VolumeChannel>) -> F + 'static,
     ) -> Rc<Cell<bool>> {
+        self.begin_within(ClientOptions::default().time_limit, options, program)
+    }
+
+    fn begin_within<F: Future<Output = ()> + 'static>(
+        &self,
+        time_limit: Duration,
+        options: LinkOptions,
+        program: impl FnOnce(Rc<VolumeChannel>) -> F + 'static,
+    ) -> Rc<Cell<bool>> {
         let done = Rc::new(Cell::new(false));
         let (sessions, masters, told) = (self.sessions.clone(), self.masters.clone(), done.clone());
         self.simulation.start(self.user, move || async move {
@@ -199,7 +208,10 @@ impl Cluster {
                 Arc::new(Source(masters)),
                 sessions,
                 Arc::new(|| unreachable!("the test opens with links")),
-                ClientOptions::default(),
+                ClientOptions {
+                    time_limit,
+                    ..ClientOptions::default()
+                },
             );
             program(Rc::new(device.open_with(links))).await;
             told.set(true);
@@ -383,6 +395,30 @@ fn a_node_that_is_silent_is_lost_within_seconds() {
         connected.get(),
         "reads that hung on the silent node went elsewhere"
     );
+}
+
+#[test]
+fn a_write_that_was_given_up_before_it_was_sent_is_never_sent() {
+    let cluster = Cluster::new(6);
+    // The write node of the first chunk.
+    let (node, user) = (cluster.nodes[0], cluster.user);
+    cluster.simulation.partition(node, user);
+    cluster.simulation.partition(user, node);
+    let options = LinkOptions::new("nqn.2026-11.io.redhare:host".parse().unwrap(), HostId(9));
+    let done = cluster.begin_within(Duration::from_millis(500), options, |channel| async move {
+        let given_up = channel.write(Lba(0), filled(1, 1)).await;
+        assert_eq!(given_up, Err(IoError::Unavailable));
+        time::sleep(Duration::from_secs(3)).await;
+        check(&channel, 0, &[0]).await;
+        channel.write(Lba(0), filled(1, 2)).await.unwrap();
+        check(&channel, 0, &[2]).await;
+    });
+    cluster.simulation.run_for(Duration::from_secs(1));
+    // The connection that the write waited for is made after all.
+    cluster.simulation.heal(node, user);
+    cluster.simulation.heal(user, node);
+    cluster.simulation.run_for(Duration::from_secs(10));
+    assert!(done.get());
 }
 
 #[test]

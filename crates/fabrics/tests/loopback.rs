@@ -202,6 +202,13 @@ fn discovery_lists_what_a_host_may_see() {
 fn assert_status(error: Option<ConnectError>, expected: Status, remedy: &str) {
     let error = error.expect("the target refuses");
     assert!(error.to_string().contains(remedy), "{error}");
+    let name = match error {
+        ConnectError::Command {
+            command: "Connect", ..
+        } => expected.fabrics_name(),
+        _ => expected.name(),
+    };
+    assert!(error.to_string().contains(name.unwrap()), "{error}");
     assert!(
         matches!(error, ConnectError::Command { status, .. } if status == expected),
         "{error}"

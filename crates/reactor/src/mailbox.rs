@@ -66,6 +66,13 @@ impl<T> MailboxSender<T> {
     }
 }
 
+impl<T> MailboxSender<T> {
+    /// Whether the receiving side is gone, so that nothing can be sent any more.
+    pub fn is_closed(&self) -> bool {
+        !self.0.state().open
+    }
+}
+
 impl<T> Drop for MailboxSender<T> {
     fn drop(&mut self) {
         let waker = {

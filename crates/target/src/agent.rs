@@ -123,7 +123,13 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
                 Err(why) => FromTarget::CopyFailed { chunk, why },
             });
         }
-        ToTarget::DeleteVolume { volume } => node.delete_volume(volume::VolumeNumber(volume)).await,
+        // It waits for what is with the disks: should one of them hang, the next messages must not.
+        ToTarget::DeleteVolume { volume } => {
+            let node = node.clone();
+            drop(spawn(async move {
+                node.delete_volume(volume::VolumeNumber(volume)).await;
+            }));
+        }
         ToTarget::Configure { chunk, configuration } => {
             let config = to_config(&configuration);
             match config.validate() {
@@ -170,7 +176,9 @@ fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
             drop(before.shutdown(std::net::Shutdown::Both));
         }
         let (out, messages) = mpsc::sync_channel::<FromTarget>(QUEUE_MESSAGES);
-        deliver(inbox, FromThread::Connected(out));
+        if !deliver(inbox, FromThread::Connected(out)) {
+            return;
+        }
         let writing = std::thread::Builder::new().name("agent-link-out".to_owned());
         if writing.spawn(move || write_messages(writer, &messages)).is_err() {
             continue;
@@ -181,12 +189,17 @@ fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
     }
 }
 
-/// Waits while the inbox is full: so it pushes back on the agent through its socket.
-fn deliver(inbox: &MailboxSender<FromThread>, mut event: FromThread) {
+/// Hands something to the reactor; a full inbox pushes back on the agent through its socket. False if the reactor
+/// has ended.
+fn deliver(inbox: &MailboxSender<FromThread>, mut event: FromThread) -> bool {
     while let Err(back) = inbox.try_send(event) {
+        if inbox.is_closed() {
+            return false;
+        }
         event = back;
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 fn write_messages(mut stream: UnixStream, messages: &mpsc::Receiver<FromTarget>) {
@@ -212,7 +225,11 @@ fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
         loop {
             match decoder.take::<ToTarget>() {
                 Ok(None) => break,
-                Ok(Some(message)) => deliver(inbox, FromThread::Message(message)),
+                Ok(Some(message)) => {
+                    if !deliver(inbox, FromThread::Message(message)) {
+                        return;
+                    }
+                }
                 Err(error) => {
                     tracing::error!(%error, "the node agent's frames cannot be read");
                     drop(stream.shutdown(std::net::Shutdown::Both));

@@ -100,6 +100,9 @@ enum Event {
         chunk: ChunkId,
         token: PersistToken,
     },
+    PersistFailed {
+        chunk: ChunkId,
+    },
     Cancel {
         chunk: ChunkId,
         request: RequestId,
@@ -167,7 +170,9 @@ impl Node {
             agent: RefCell::default(),
         });
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
-        drop(spawn(persist::run(Rc::downgrade(&node))));
+        for disk in 0..node.copies.disk_count() {
+            drop(spawn(persist::run(Rc::downgrade(&node), disk)));
+        }
         Ok(node)
     }
 
@@ -213,7 +218,7 @@ impl Node {
     }
 
     /// Where proposals and news go; replaces the agent before.
-    pub(crate) fn set_agent(&self, sender: Sender<FromTarget>) {
+    pub fn set_agent(&self, sender: Sender<FromTarget>) {
         *self.agent.borrow_mut() = Some(sender);
     }
 
@@ -265,9 +270,11 @@ impl Node {
         Ok(())
     }
 
-    /// Deletes every copy of a volume's chunks. Their members stay in the core until the next life, and answer
-    /// that their disk failed; nobody has a configuration that names them any more.
-    pub(crate) async fn delete_volume(&self, volume: VolumeNumber) {
+    /// Deletes every copy of a volume's chunks. What clients have asked of them and has not ended is refused.
+    pub async fn delete_volume(&self, volume: VolumeNumber) {
+        self.core.borrow_mut().remove_volume(time::now(), volume);
+        self.pump();
+        self.peers.forget_volume(volume);
         self.copies.delete_volume(volume).await;
     }
 
@@ -344,6 +351,9 @@ impl Node {
             }
             Event::Persisted { chunk, token } => {
                 self.core.borrow_mut().handle_persisted(now, chunk, token);
+            }
+            Event::PersistFailed { chunk } => {
+                self.core.borrow_mut().handle_persist_failed(now, chunk);
             }
             Event::Cancel { chunk, request } => {
                 self.core.borrow_mut().handle_cancel(now, chunk, request);
@@ -479,6 +489,10 @@ impl Node {
             trace,
             token,
         });
+    }
+
+    pub(crate) fn persist_failed(&self, chunk: ChunkId) {
+        self.push(Event::PersistFailed { chunk });
     }
 
     pub(crate) fn persisted(&self, chunk: ChunkId, token: PersistToken) {

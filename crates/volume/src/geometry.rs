@@ -43,6 +43,54 @@ pub struct Geometry {
     pub group_chunks: Vec<u32>,
 }
 
+/// A geometry in bytes, as the masters describe it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GeometrySizes {
+    /// Bytes in a block.
+    pub block_bytes: u32,
+    /// Bytes of metadata beside each block.
+    pub metadata_bytes: u32,
+    /// Bytes that lie together in one chunk.
+    pub stripe_unit_bytes: u64,
+    /// Bytes in a chunk.
+    pub chunk_bytes: u64,
+    /// Bytes that share one intent mark.
+    pub region_bytes: u64,
+    /// Copies a chunk should have.
+    pub copies: u32,
+    /// In-sync copies below which a chunk takes no writes.
+    pub minimum: u32,
+    /// Chunks in each stripe group.
+    pub group_chunks: Vec<u32>,
+}
+
+impl TryFrom<GeometrySizes> for Geometry {
+    type Error = GeometryError;
+
+    /// The same in blocks, if it can be used. What does not fit its field is refused as the field's check does.
+    fn try_from(sizes: GeometrySizes) -> Result<Self, GeometryError> {
+        let block = u64::from(sizes.block_bytes.max(1));
+        // A size that is no whole number of blocks, or of too many, becomes one that is refused.
+        let blocks = |bytes: u64| match bytes % block {
+            0 => u32::try_from(bytes / block).unwrap_or(0),
+            _ => 0,
+        };
+        let small = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
+        let geometry = Self {
+            block_bytes: sizes.block_bytes,
+            metadata_bytes: sizes.metadata_bytes,
+            stripe_unit_blocks: blocks(sizes.stripe_unit_bytes),
+            chunk_blocks: blocks(sizes.chunk_bytes),
+            region_blocks: blocks(sizes.region_bytes),
+            copies: small(sizes.copies),
+            minimum: small(sizes.minimum),
+            group_chunks: sizes.group_chunks,
+        };
+        geometry.validate()?;
+        Ok(geometry)
+    }
+}
+
 /// Why a geometry cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GeometryError {
@@ -425,6 +473,42 @@ impl Iterator for Pieces<'_> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn sizes_in_bytes_become_blocks_or_are_refused() {
+        let sizes = GeometrySizes {
+            block_bytes: 4096,
+            metadata_bytes: 0,
+            stripe_unit_bytes: 64 << 10,
+            chunk_bytes: 1 << 30,
+            region_bytes: 1 << 20,
+            copies: 3,
+            minimum: 2,
+            group_chunks: vec![4],
+        };
+        let geometry = Geometry::try_from(sizes.clone()).unwrap();
+        assert_eq!(
+            (
+                geometry.stripe_unit_blocks,
+                geometry.chunk_blocks,
+                geometry.region_blocks
+            ),
+            (16, 1 << 18, 256)
+        );
+        let bad: [fn(&mut GeometrySizes); 6] = [
+            |sizes| sizes.block_bytes = 0,
+            |sizes| sizes.chunk_bytes = u64::MAX,
+            |sizes| sizes.chunk_bytes += 1,
+            |sizes| sizes.region_bytes = 100,
+            |sizes| sizes.copies = 1000,
+            |sizes| sizes.minimum = 259,
+        ];
+        for spoil in bad {
+            let mut sizes = sizes.clone();
+            spoil(&mut sizes);
+            assert!(Geometry::try_from(sizes.clone()).is_err(), "{sizes:?}");
+        }
+    }
+
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;

@@ -5,9 +5,11 @@
 //! list); each beacon then names only the list, and the answer names the chunks of the list that
 //! are *not* granted. So an answer means the same however late it arrives. The asker counts from
 //! the moment it asked and stops at 0.99 of the term; the grantor counts from the moment it
-//! granted. Cost: two messages of some 100 bytes for each direction of a pair each interval.
+//! granted. Cost: two messages of some 100 bytes for each direction of a pair each interval; neither
+//! side looks at a list from end to end but when it has changed. The grantor notes what it refuses
+//! when a chunk's standing changes, the asker what was refused by the last answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use foundation::{Epoch, Instant};
@@ -30,7 +32,28 @@ struct Held {
     epoch: Epoch,
     /// The first list that has this chunk; answers to earlier ones say nothing about it.
     since: u32,
+    /// What answers before the last one granted.
     until: Instant,
+}
+
+/// The newest answer: a grant of every chunk of its list but those refused.
+#[derive(Debug, Default)]
+struct Answered {
+    round: u64,
+    list: u32,
+    until: Instant,
+    refused: BTreeSet<ChunkId>,
+}
+
+impl Answered {
+    /// Until when `chunk` is granted by this answer or an earlier one.
+    fn until(&self, chunk: ChunkId, held: &Held) -> Instant {
+        if held.since <= self.list && !self.refused.contains(&chunk) {
+            held.until.max(self.until)
+        } else {
+            held.until
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +66,9 @@ struct Round {
 struct AskedList {
     incarnation: Incarnation,
     list: u32,
-    entries: Vec<(ChunkId, Epoch)>,
+    entries: BTreeMap<ChunkId, Epoch>,
+    /// Those of them that may not be granted as things stand.
+    refused: BTreeSet<ChunkId>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +80,9 @@ struct Peer {
     rounds: VecDeque<Round>,
     next_round: u64,
     next_ask: Instant,
+    last_asked: Option<Instant>,
     hurry: u32,
+    answered: Answered,
     // What the peer asks of this node.
     asked: Option<AskedList>,
     granted: Vec<(Incarnation, Instant)>,
@@ -68,7 +95,12 @@ pub struct Grants {
     settings: Settings,
     peers: BTreeMap<NodeId, Peer>,
     outputs: VecDeque<(NodeId, Message)>,
+    /// No peer is to be asked before this; none if none is to be asked at all.
+    next_ask: Option<Instant>,
     planted: Planted,
+    /// Chunks looked at so far, for the test that counts.
+    #[cfg(test)]
+    pub(crate) looked_at: u64,
 }
 
 impl Grants {
@@ -79,7 +111,10 @@ impl Grants {
             settings,
             peers: BTreeMap::new(),
             outputs: VecDeque::new(),
+            next_ask: None,
             planted: Planted::default(),
+            #[cfg(test)]
+            looked_at: 0,
         }
     }
 
@@ -111,12 +146,13 @@ impl Grants {
             }
             peer.list += 1;
             peer.enrolled = false;
-            peer.next_ask = now;
+            // Many chunks that change at once travel in one list.
+            peer.next_ask = peer.last_asked.map_or(now, |at| now.max(at + HURRIED_INTERVAL));
             peer.hurry = HURRIED_BEACONS;
             if wanted {
                 let until = held
                     .filter(|_| !forget)
-                    .map_or(Instant::default(), |held| held.until);
+                    .map_or(Instant::default(), |held| peer.answered.until(chunk, &held));
                 let held = Held {
                     epoch: config.epoch,
                     since: peer.list,
@@ -125,6 +161,12 @@ impl Grants {
                 peer.entries.insert(chunk, held);
             }
         }
+        self.look_for_next_ask();
+    }
+
+    fn look_for_next_ask(&mut self) {
+        let asking = self.peers.values().filter(|p| !p.entries.is_empty());
+        self.next_ask = asking.map(|p| p.next_ask).min();
     }
 
     /// Asks no one for grants on `chunk` any more, and counts none.
@@ -135,13 +177,15 @@ impl Grants {
                 peer.enrolled = false;
             }
         }
+        self.look_for_next_ask();
     }
 
     /// How many members of `config` have granted `chunk` to this node and are still bound.
     pub fn held(&self, now: Instant, chunk: ChunkId, config: &ChunkConfig) -> usize {
         let holds = |node: &NodeId| {
-            let held = self.peers.get(node).and_then(|p| p.entries.get(&chunk));
-            held.is_some_and(|held| now < held.until)
+            let peer = self.peers.get(node);
+            let held = peer.and_then(|p| Some((p, p.entries.get(&chunk)?)));
+            held.is_some_and(|(peer, held)| now < peer.answered.until(chunk, held))
         };
         config.members.iter().filter(|m| holds(&m.node)).count()
     }
@@ -164,34 +208,62 @@ impl Grants {
         }
     }
 
+    /// The chunks `from` asks for from now on; `grantable` says whether one may be granted.
     pub(crate) fn handle_enroll(
         &mut self,
         from: NodeId,
-        incarnation: Incarnation,
-        list: u32,
+        (incarnation, list): (Incarnation, u32),
         entries: Vec<(ChunkId, Epoch)>,
+        grantable: impl Fn(ChunkId, Epoch) -> bool,
     ) {
         let peer = self.peers.entry(from).or_default();
         let newer = peer
             .asked
             .as_ref()
             .is_none_or(|asked| (asked.incarnation, asked.list) < (incarnation, list));
-        if newer {
-            peer.asked = Some(AskedList {
-                incarnation,
-                list,
-                entries,
-            });
+        if !newer {
+            return;
+        }
+        let entries: BTreeMap<ChunkId, Epoch> = entries.into_iter().collect();
+        #[cfg(test)]
+        {
+            self.looked_at += entries.len() as u64;
+        }
+        let not_granted = entries.iter().filter(|(c, e)| !grantable(**c, **e));
+        let refused = not_granted.map(|(chunk, _)| *chunk).collect();
+        peer.asked = Some(AskedList {
+            incarnation,
+            list,
+            entries,
+            refused,
+        });
+    }
+
+    /// The standing of the copy here has changed: what peers ask of it is judged anew.
+    pub(crate) fn judge(&mut self, chunk: ChunkId, grantable: impl Fn(NodeId, Incarnation, Epoch) -> bool) {
+        for (&node, peer) in &mut self.peers {
+            let Some(asked) = &mut peer.asked else { continue };
+            let Some(&epoch) = asked.entries.get(&chunk) else {
+                continue;
+            };
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
+            }
+            if grantable(node, asked.incarnation, epoch) {
+                asked.refused.remove(&chunk);
+            } else {
+                asked.refused.insert(chunk);
+            }
         }
     }
 
-    /// Answers a beacon; `grantable` says whether a chunk may be granted to the asker.
+    /// Answers a beacon.
     pub(crate) fn handle_beacon(
         &mut self,
         now: Instant,
         from: NodeId,
         (incarnation, round, list): (Incarnation, u64, u32),
-        grantable: impl Fn(ChunkId, Epoch) -> bool,
     ) {
         let peer = self.peers.entry(from).or_default();
         let asked = peer.asked.as_ref();
@@ -199,10 +271,12 @@ impl Grants {
         let mut refused = Vec::new();
         let known = asked.is_some();
         if let Some(asked) = asked {
-            let all = asked.entries.len();
-            let not_granted = asked.entries.iter().filter(|(c, e)| !grantable(*c, *e));
-            refused.extend(not_granted.map(|(chunk, _)| *chunk));
-            if refused.len() < all {
+            refused.extend(&asked.refused);
+            #[cfg(test)]
+            {
+                self.looked_at += refused.len() as u64;
+            }
+            if refused.len() < asked.entries.len() {
                 let until = now + self.settings.grant_term;
                 peer.granted
                     .retain(|(life, end)| *life != incarnation && now < *end);
@@ -240,7 +314,12 @@ impl Grants {
             if list == peer.list {
                 peer.enrolled = false;
                 peer.next_ask = peer.next_ask.min(now + HURRIED_INTERVAL);
+                self.look_for_next_ask();
             }
+            return;
+        }
+        // An answer to an earlier beacon than one already answered ends sooner: it says nothing new.
+        if round <= peer.answered.round {
             return;
         }
         let mut counted_from = peer.rounds[at].asked;
@@ -248,24 +327,43 @@ impl Grants {
             counted_from = now;
         }
         let until = counted_from + self.settings.usable_term();
-        for (chunk, held) in &mut peer.entries {
-            if held.since <= list && !refused.contains(chunk) {
-                held.until = held.until.max(until);
+        for chunk in refused {
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
+            }
+            // Not granted again; what an earlier answer granted is so still.
+            if let Some(held) = peer.entries.get_mut(chunk) {
+                held.until = peer.answered.until(*chunk, held);
             }
         }
+        peer.answered = Answered {
+            round,
+            list,
+            until,
+            refused: refused.iter().copied().collect(),
+        };
         if list == peer.list && !refused.is_empty() && peer.hurry > 0 {
             peer.hurry -= 1;
             peer.next_ask = peer.next_ask.min(now + HURRIED_INTERVAL);
+            self.look_for_next_ask();
         }
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.next_ask.is_none_or(|at| now < at) {
+            return;
+        }
         for (&node, peer) in &mut self.peers {
             if peer.entries.is_empty() || now < peer.next_ask {
                 continue;
             }
             if !peer.enrolled {
                 let entries = peer.entries.iter().map(|(&c, held)| (c, held.epoch));
+                #[cfg(test)]
+                {
+                    self.looked_at += peer.entries.len() as u64;
+                }
                 let enroll = Message::Enroll {
                     incarnation: self.incarnation,
                     list: peer.list,
@@ -290,12 +388,13 @@ impl Grants {
             };
             self.outputs.push_back((node, beacon));
             peer.next_ask = now + self.settings.beacon_interval;
+            peer.last_asked = Some(now);
         }
+        self.look_for_next_ask();
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let asking = self.peers.values().filter(|p| !p.entries.is_empty());
-        asking.map(|p| p.next_ask).min()
+        self.next_ask
     }
 
     pub(crate) fn poll_output(&mut self) -> Option<(NodeId, Message)> {

@@ -29,7 +29,9 @@ mod simulation;
 
 pub use configuration::{COPIES_MAX, ChunkConfig, ConfigurationError, Membership};
 pub use format::FormatError;
-pub use geometry::{GROUPS_MAX, Geometry, GeometryError, PAGE_BYTES, Piece, Pieces, REGIONS_MAX};
+pub use geometry::{
+    GROUPS_MAX, Geometry, GeometryError, GeometrySizes, PAGE_BYTES, Piece, Pieces, REGIONS_MAX,
+};
 pub use grants::Grants;
 pub use identity::{
     BlockRange, ChunkId, ChunkIndex, ClusterId, DataToken, HostId, Incarnation, IoToken, JoinNumber, NodeId,

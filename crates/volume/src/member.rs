@@ -11,14 +11,14 @@ mod copy;
 mod lead;
 mod read;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use foundation::{Epoch, Instant};
 
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{
-    BlockRange, ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
+    BlockRange, ChunkId, DataToken, HostId, Incarnation, IoToken, NodeId, PersistToken, RequestId,
 };
 use crate::intent::IntentMap;
 use crate::message::{Message, Refusal};
@@ -42,6 +42,30 @@ struct MemberFlush {
     number: u64,
 }
 
+/// What decides which lives of other nodes may be granted a chunk: configuration in force, epoch sealed,
+/// configuration being sealed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    adopted: Epoch,
+    sealed: Epoch,
+    pending: Epoch,
+}
+
+/// What a write node whose disk failed asks of the masters until they have given its chunk another one.
+#[derive(Debug)]
+struct Resignation {
+    expected: Epoch,
+    config: ChunkConfig,
+    again_at: Instant,
+}
+
+/// In which order hosts have last written, in this life.
+#[derive(Debug, Default)]
+struct Hosts {
+    writes: u64,
+    wrote: BTreeMap<HostId, u64>,
+}
+
 /// One copy of one chunk.
 #[derive(Debug)]
 pub struct Member {
@@ -60,6 +84,7 @@ pub struct Member {
     /// This life has been told that a reconciliation which covers it is complete.
     open: bool,
     failed: bool,
+    resignation: Option<Resignation>,
     window: Window,
     intent: IntentMap,
     lead: Option<Lead>,
@@ -69,6 +94,7 @@ pub struct Member {
     persist_put_out: PersistToken,
     persisted: PersistToken,
     fence_token: PersistToken,
+    hosts: Hosts,
     next_io: u64,
     outputs: VecDeque<Output>,
     planted: Planted,
@@ -94,6 +120,7 @@ impl Member {
             quiet_until: started + settings.grant_term,
             open: false,
             failed: false,
+            resignation: None,
             window: Window::default(),
             intent: IntentMap::new(&record),
             lead: None,
@@ -103,6 +130,7 @@ impl Member {
             persist_put_out: PersistToken(0),
             persisted: PersistToken(0),
             fence_token: PersistToken(0),
+            hosts: Hosts::default(),
             next_io: 0,
             outputs: VecDeque::new(),
             planted: Planted::default(),
@@ -171,6 +199,20 @@ impl Member {
             && config.has(node, incarnation)
             && config.has(self.me, self.incarnation)
             && !self.pending_seal.as_ref().is_some_and(leaving)
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        let pending = self.pending_seal.as_ref();
+        Standing {
+            adopted: self.config.as_ref().map_or(Epoch(0), |config| config.epoch),
+            sealed: self.record.sealed,
+            pending: pending.map_or(Epoch(0), |pending| pending.config.epoch),
+        }
+    }
+
+    /// Whether a grant that comes, or one given that ends before its time, may let something go on.
+    pub(crate) fn waits_for_grants(&self) -> bool {
+        self.pending_seal.is_some() || !self.reads.is_empty()
     }
 
     /// A client asks something of this copy. Ends with one [`Output::Complete`].
@@ -256,6 +298,11 @@ impl Member {
                 incarnation,
                 ..
             } => self.handle_replica_answer(now, from, incarnation, epoch, sequence),
+            Message::Refused {
+                epoch,
+                refusal: Refusal::DeviceFailed | Refusal::NoSuchChunk,
+                ..
+            } => self.member_is_lost(now, from, epoch),
             Message::Settle {
                 epoch,
                 settled,
@@ -290,7 +337,7 @@ impl Member {
                 };
                 self.send(from, answer, None);
             }
-            // A refusal tells nothing that the next configuration will not tell better.
+            // Another refusal tells nothing that the next configuration will not tell better.
             _ => {}
         }
     }
@@ -305,7 +352,7 @@ impl Member {
         data: Option<DataToken>,
     ) {
         if !succeeded {
-            self.fail();
+            self.fail(now);
         }
         let own_flush = self.lead.as_mut().is_some_and(|lead| lead.local_flushed(io));
         if own_flush {
@@ -336,21 +383,29 @@ impl Member {
         self.pump(now, grants);
     }
 
+    /// A change of the record will never be durable. What waits for it ends as if the disk had failed.
+    pub fn handle_persist_failed(&mut self, now: Instant) {
+        self.fail(now);
+    }
+
     /// Time has come to [`Self::next_timeout`], or something about grants has changed.
     pub fn handle_timeout(&mut self, now: Instant, grants: &mut Grants) {
         self.lead_timeout(now);
+        self.resign(now);
         self.reads.expire(now, self.settings.read_hold);
         self.pump(now, grants);
     }
 
     /// When [`Self::handle_timeout`] is to be called, if nothing happens before.
     pub fn next_timeout(&self, grants: &Grants) -> Option<Instant> {
-        let seal = self.pending_seal.as_ref().filter(|p| p.persist.is_none());
+        // From the moment its gates have opened, a seal waits for the device and not for time.
+        let seal = self.pending_seal.as_ref().filter(|p| !p.draining);
         let seal = seal.map(|p| p.gate(grants).max(self.quiet_for(&p.config)));
         let lead = self.lead.as_ref().and_then(Lead::next_timeout);
         let idle = self.idle_flush_due();
         let read = self.reads.next_timeout(self.settings.read_hold);
-        [seal, lead, idle, read].into_iter().flatten().min()
+        let resign = self.resignation.as_ref().map(|resignation| resignation.again_at);
+        [seal, lead, idle, read, resign].into_iter().flatten().min()
     }
 
     /// The next thing to do.
@@ -370,17 +425,43 @@ impl Member {
         self.pump_reads(now, grants);
     }
 
-    fn fail(&mut self) {
+    fn fail(&mut self, now: Instant) {
         if std::mem::replace(&mut self.failed, true) {
             return;
         }
-        self.open = false;
-        self.step_down(Status::DeviceFailed);
-        self.pending_seal = None;
-        for request in self.reads.fail() {
-            self.complete(request, Status::DeviceFailed);
-        }
+        self.prepare_resignation(now);
+        self.end_everything(Status::DeviceFailed);
         self.outputs.push_back(Output::Failed);
+        self.resign(now);
+    }
+
+    /// Ends all that can be ended now: the rest is with the device.
+    fn end_everything(&mut self, status: Status) {
+        self.open = false;
+        self.step_down(status);
+        self.pending_seal = None;
+        for data in self.window.forget_waiting() {
+            self.release(Some(data));
+        }
+        for request in self.reads.fail() {
+            self.complete(request, status);
+        }
+    }
+
+    /// The volume is deleted: nothing here is of use to anyone.
+    pub(crate) fn retire(&mut self, grants: &mut Grants) {
+        let status = Status::StaleEpoch(self.record.sealed);
+        self.failed = true;
+        self.resignation = None;
+        self.end_everything(status);
+        for data in self.window.forget_all() {
+            self.release(Some(data));
+        }
+        for request in self.reads.forget_all() {
+            self.complete(request, status);
+        }
+        self.config = None;
+        grants.withdraw(self.chunk());
     }
 
     fn covers(&self, range: BlockRange) -> BlockRange {

@@ -1,21 +1,34 @@
 //! All chunk copies of one node and the grants they share: the core that the node face drives.
 //! It routes events to the copy they are for and collects what all of them want done.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foundation::{Epoch, Instant};
 
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
-use crate::identity::{ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId};
-use crate::member::Member;
+use crate::identity::{
+    ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId, VolumeNumber,
+};
+use crate::member::{Member, Standing};
 use crate::message::{Message, Refusal};
 use crate::output::{ChunkOutput, Output, Request, Status};
 use crate::planted::Planted;
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
 
+/// A copy and what the node has noted of it, so that neither time nor a grant is a reason to look at all copies.
+#[derive(Debug)]
+struct Place {
+    member: Member,
+    /// Its place in [`NodeCore::due`]: never later than the copy's next timeout.
+    due: Option<Instant>,
+    standing: Standing,
+}
+
 /// The replication core of one life of one node's target.
+///
+/// Time costs what is due, not what is here: a copy at rest is not looked at.
 #[derive(Debug)]
 pub struct NodeCore {
     me: NodeId,
@@ -23,9 +36,15 @@ pub struct NodeCore {
     started: Instant,
     settings: Settings,
     grants: Grants,
-    members: BTreeMap<ChunkId, Member>,
+    members: BTreeMap<ChunkId, Place>,
+    due: BTreeSet<(Instant, ChunkId)>,
+    /// Copies that may go on when a grant comes, or when one given is given back.
+    waiting_for_grants: BTreeSet<ChunkId>,
     outputs: VecDeque<ChunkOutput>,
     planted: Planted,
+    /// Copies looked at so far, for the test that counts.
+    #[cfg(test)]
+    looked_at: u64,
 }
 
 impl NodeCore {
@@ -38,9 +57,19 @@ impl NodeCore {
             settings,
             grants: Grants::new(incarnation, settings),
             members: BTreeMap::new(),
+            due: BTreeSet::new(),
+            waiting_for_grants: BTreeSet::new(),
             outputs: VecDeque::new(),
             planted: Planted::default(),
+            #[cfg(test)]
+            looked_at: 0,
         }
+    }
+
+    /// Chunk copies looked at so far, by this core and by its grants.
+    #[cfg(test)]
+    pub(crate) fn looked_at(&self) -> u64 {
+        self.looked_at + self.grants.looked_at
     }
 
     #[cfg(test)]
@@ -57,13 +86,32 @@ impl NodeCore {
         self.members.entry(chunk).or_insert_with(|| {
             let mut member = Member::new(me, incarnation, started, record, settings);
             member.plant(now, grants, planted);
-            member
+            Place {
+                standing: Standing::default(),
+                due: None,
+                member,
+            }
         });
+        self.note(chunk);
+    }
+
+    /// Forgets every copy of a volume that is deleted: what is held of requests and bytes ends here, and what
+    /// its disk still answers is ignored.
+    pub fn remove_volume(&mut self, now: Instant, volume: VolumeNumber) {
+        let chunks = self.members.keys().filter(|chunk| chunk.volume == volume);
+        for chunk in chunks.copied().collect::<Vec<_>>() {
+            self.with(now, chunk, |member, grants| member.retire(grants));
+            if let Some(due) = self.members.remove(&chunk).and_then(|place| place.due) {
+                self.due.remove(&(due, chunk));
+            }
+            self.waiting_for_grants.remove(&chunk);
+            self.grants.judge(chunk, |_, _, _| false);
+        }
     }
 
     /// A copy here, to look at.
     pub fn member(&self, chunk: ChunkId) -> Option<&Member> {
-        self.members.get(&chunk)
+        self.members.get(&chunk).map(|place| &place.member)
     }
 
     /// The grants held and given, to look at.
@@ -73,21 +121,54 @@ impl NodeCore {
 
     /// Whether the copy here may answer reads of settled ranges now.
     pub fn may_read(&self, now: Instant, chunk: ChunkId) -> bool {
-        let member = self.members.get(&chunk);
+        let member = self.member(chunk);
         member.is_some_and(|member| member.may_read(now, &self.grants))
     }
 
     fn with(&mut self, now: Instant, chunk: ChunkId, event: impl FnOnce(&mut Member, &mut Grants)) -> bool {
-        let Some(member) = self.members.get_mut(&chunk) else {
+        let Some(place) = self.members.get_mut(&chunk) else {
             return false;
         };
-        event(member, &mut self.grants);
-        while let Some(output) = member.poll_output() {
+        event(&mut place.member, &mut self.grants);
+        while let Some(output) = place.member.poll_output() {
             let chunk = Some(chunk);
             self.outputs.push_back(ChunkOutput { chunk, output });
         }
+        self.note(chunk);
         self.beacons(now);
         true
+    }
+
+    /// Notes what an event may have changed of a copy: when it is due, whether it waits for grants, what may be
+    /// granted of it. A timeout that was put off is left where it was: looking once too often costs less than
+    /// moving it with every write.
+    fn note(&mut self, chunk: ChunkId) {
+        let Some(place) = self.members.get_mut(&chunk) else {
+            return;
+        };
+        #[cfg(test)]
+        {
+            self.looked_at += 1;
+        }
+        let member = &place.member;
+        if let Some(next) = member.next_timeout(&self.grants)
+            && place.due.is_none_or(|due| next < due)
+        {
+            if let Some(due) = place.due.replace(next) {
+                self.due.remove(&(due, chunk));
+            }
+            self.due.insert((next, chunk));
+        }
+        if member.waits_for_grants() {
+            self.waiting_for_grants.insert(chunk);
+        } else if !self.waiting_for_grants.is_empty() {
+            self.waiting_for_grants.remove(&chunk);
+        }
+        let standing = member.standing();
+        if std::mem::replace(&mut place.standing, standing) != standing {
+            self.grants
+                .judge(chunk, |node, life, epoch| member.grants_to(node, life, epoch));
+        }
     }
 
     fn beacons(&mut self, now: Instant) {
@@ -143,19 +224,21 @@ impl NodeCore {
                 incarnation,
                 list,
                 entries,
-            } => self.grants.handle_enroll(from, incarnation, list, entries),
+            } => {
+                let members = &self.members;
+                let grantable = |chunk, epoch| {
+                    let place: Option<&Place> = members.get(&chunk);
+                    place.is_some_and(|p| p.member.grants_to(from, incarnation, epoch))
+                };
+                self.grants
+                    .handle_enroll(from, (incarnation, list), entries, grantable);
+            }
             Message::Beacon {
                 incarnation,
                 round,
                 list,
             } => {
-                let members = &self.members;
-                let grantable = |chunk, epoch| {
-                    let member: Option<&Member> = members.get(&chunk);
-                    member.is_some_and(|m| m.grants_to(from, incarnation, epoch))
-                };
-                let asked = (incarnation, round, list);
-                self.grants.handle_beacon(now, from, asked, grantable);
+                self.grants.handle_beacon(now, from, (incarnation, round, list));
                 self.beacons(now);
             }
             Message::Grant {
@@ -167,7 +250,7 @@ impl NodeCore {
             } => {
                 let answer = (incarnation, round, list);
                 self.grants.handle_grant(now, from, answer, known, &refused);
-                self.handle_timeout(now);
+                self.grants_changed(now);
             }
             message => self.handle_chunk_message(now, from, message, data),
         }
@@ -221,9 +304,12 @@ impl NodeCore {
         succeeded: bool,
         data: Option<DataToken>,
     ) {
-        self.with(now, chunk, |member, grants| {
+        let known = self.with(now, chunk, |member, grants| {
             member.handle_local(now, grants, io, succeeded, data);
         });
+        if let Some(data) = data.filter(|_| !known) {
+            self.put_out(chunk, Output::Release { data });
+        }
     }
 
     /// Changes of the record of `chunk`'s copy are durable up to `token`.
@@ -233,30 +319,48 @@ impl NodeCore {
         });
     }
 
+    /// A change of the record of `chunk`'s copy could not be made durable, and none after it will be: as if its
+    /// disk had failed.
+    pub fn handle_persist_failed(&mut self, now: Instant, chunk: ChunkId) {
+        self.with(now, chunk, |member, _| member.handle_persist_failed(now));
+    }
+
     /// The node agent of `node` has proved that this life of its target and all the I/O it gave
     /// to its kernel have ended.
     pub fn handle_incarnation_ended(&mut self, now: Instant, node: NodeId, incarnation: Incarnation) {
         self.grants.give_back(node, incarnation);
-        self.handle_timeout(now);
+        self.grants_changed(now);
     }
 
-    /// Time has come to [`Self::next_timeout`].
-    pub fn handle_timeout(&mut self, now: Instant) {
-        for (&chunk, member) in &mut self.members {
-            member.handle_timeout(now, &mut self.grants);
-            while let Some(output) = member.poll_output() {
-                let chunk = Some(chunk);
-                self.outputs.push_back(ChunkOutput { chunk, output });
-            }
+    fn grants_changed(&mut self, now: Instant) {
+        let waiting: Vec<ChunkId> = self.waiting_for_grants.iter().copied().collect();
+        for chunk in waiting {
+            self.with(now, chunk, |member, grants| member.handle_timeout(now, grants));
         }
         self.beacons(now);
     }
 
-    /// When [`Self::handle_timeout`] is to be called, if nothing happens before.
+    /// Time has come to [`Self::next_timeout`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let mut ripe = Vec::new();
+        while let Some(&(at, chunk)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, chunk));
+            if let Some(place) = self.members.get_mut(&chunk) {
+                place.due = None;
+            }
+            ripe.push(chunk);
+        }
+        for chunk in ripe {
+            self.with(now, chunk, |member, grants| member.handle_timeout(now, grants));
+        }
+        self.beacons(now);
+    }
+
+    /// When [`Self::handle_timeout`] is to be called, if nothing happens before. Perhaps sooner than anything
+    /// is due.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let members = self.members.values();
-        let members = members.filter_map(|member| member.next_timeout(&self.grants));
-        members.chain(self.grants.next_timeout()).min()
+        let first = self.due.first().map(|(at, _)| *at);
+        first.into_iter().chain(self.grants.next_timeout()).min()
     }
 
     /// The next thing to do.
@@ -264,3 +368,6 @@ impl NodeCore {
         self.outputs.pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests;

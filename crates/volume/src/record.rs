@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foundation::Epoch;
 
 use crate::configuration::ChunkConfig;
-use crate::format::{FormatError, Reader, Writer, open_block, seal_block};
+use crate::format::{BLOCK_HEAD_BYTES, FormatError, Reader, Writer, open_block, seal_block};
 use crate::geometry::Geometry;
 use crate::identity::{ChunkId, ChunkIndex, ClusterId, HostId, Session, VolumeNumber, WriterToken};
 
@@ -16,7 +16,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"RHVCHNK\0");
 const VERSION: u16 = 1;
 const DELTA_MAGIC: u64 = u64::from_le_bytes(*b"RHVDELT\0");
 
-/// The most hosts whose sessions one copy remembers at a time. A newer write lease forgets all of them.
+/// The most hosts whose sessions one copy remembers at a time; of more, those that wrote last
+/// (`docs/decisions/0047-sessions-are-forgotten.md`). A newer write lease forgets all of them.
 pub const SESSIONS_MAX: usize = 1024;
 
 /// The durable state of one copy of one chunk.
@@ -68,6 +69,8 @@ pub enum RecordDelta {
     Writer(WriterToken),
     /// A flush was completed in this epoch.
     Flushed(Epoch),
+    /// The session of a host that has not written for longer than all the others: it makes room for another's.
+    Forget(HostId),
 }
 
 impl ChunkRecord {
@@ -114,7 +117,20 @@ impl ChunkRecord {
             }
             RecordDelta::Writer(_) => {}
             RecordDelta::Flushed(epoch) => self.flushed_in = self.flushed_in.max(*epoch),
+            RecordDelta::Forget(host) => drop(self.sessions.remove(host)),
         }
+    }
+
+    /// Bytes that [`ChunkRecord::encode`] never makes more of for a copy of this geometry.
+    pub fn encoded_bytes_max(geometry: &Geometry) -> usize {
+        let mut fields = Writer::default();
+        geometry.encode_fields(&mut fields);
+        let config = 8 + 16 + 4 + 24 * crate::configuration::COPIES_MAX;
+        let sessions = 4 + 16 * SESSIONS_MAX;
+        let regions = geometry.regions() as usize;
+        let (intent, written_in) = (4 + 4 * regions, 4 + 12 * regions);
+        let head = BLOCK_HEAD_BYTES + 16 + 4 + 4 + 3 * 8;
+        head + fields.bytes.len() + 1 + config + sessions + intent + written_in
     }
 
     /// The bytes of the whole record.
@@ -232,6 +248,10 @@ impl RecordDelta {
                 out.u8(6);
                 out.u64(epoch.0);
             }
+            Self::Forget(host) => {
+                out.u8(7);
+                out.u64(host.0);
+            }
         }
         seal_block(DELTA_MAGIC, VERSION, &out.bytes)
     }
@@ -260,6 +280,7 @@ impl RecordDelta {
             }),
             5 => Self::Writer(WriterToken(reader.u64()?)),
             6 => Self::Flushed(Epoch(reader.u64()?)),
+            7 => Self::Forget(HostId(reader.u64()?)),
             kind => {
                 return Err(FormatError::Invalid {
                     what: "chunk record change",
@@ -319,6 +340,7 @@ mod tests {
             })),
             any::<u64>().prop_map(|token| RecordDelta::Writer(WriterToken(token))),
             any::<u64>().prop_map(|epoch| RecordDelta::Flushed(Epoch(epoch))),
+            (0u64..9).prop_map(|host| RecordDelta::Forget(HostId(host))),
         ]
     }
 
@@ -348,6 +370,33 @@ mod tests {
             let _ = ChunkRecord::decode(&seal_block(MAGIC, VERSION, &bytes));
             let _ = RecordDelta::decode(&seal_block(DELTA_MAGIC, VERSION, &bytes));
         }
+    }
+
+    #[test]
+    fn the_longest_record_is_as_long_as_foretold() {
+        let chunk = ChunkId {
+            volume: VolumeNumber(1),
+            index: ChunkIndex(1),
+        };
+        let mut record = ChunkRecord::new(ClusterId(1), chunk, geometry());
+        let members = (0..crate::configuration::COPIES_MAX as u128).map(|node| Membership {
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+        });
+        record.apply(&RecordDelta::Sealed(ChunkConfig {
+            epoch: Epoch(1),
+            write_node: NodeId(0),
+            members: members.collect(),
+        }));
+        for host in 0..SESSIONS_MAX as u64 {
+            let (host, number) = (HostId(host), 1);
+            record.apply(&RecordDelta::Session(Session { host, number }));
+        }
+        for region in 0..geometry().regions() {
+            let epoch = Epoch(1);
+            record.apply(&RecordDelta::Mark { region, epoch });
+        }
+        assert_eq!(record.encode().len(), ChunkRecord::encoded_bytes_max(&geometry()));
     }
 
     #[test]

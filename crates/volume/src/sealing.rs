@@ -74,10 +74,12 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    pub(crate) fn add(&mut self, member: usize, answer: &SealAnswer) {
+    /// Notes what a member said. Marks of regions that the chunk does not have say nothing.
+    pub(crate) fn add(&mut self, member: usize, answer: &SealAnswer, regions: u32) {
         self.members |= 1 << member;
         self.highest = self.highest.max(answer.highest);
-        self.marks.extend(&answer.marks);
+        self.marks
+            .extend(answer.marks.iter().filter(|region| **region < regions));
         // Sessions count under the newest lease only.
         if answer.writer_token > self.writer_token {
             self.writer_token = answer.writer_token;

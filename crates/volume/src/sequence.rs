@@ -97,6 +97,24 @@ impl Window {
         self.entries.iter_mut().find(|e| e.data == Some(data))
     }
 
+    /// Forgets the writes that have not gone to the device, and names the bytes that were theirs to give back.
+    pub(crate) fn forget_waiting(&mut self) -> Vec<DataToken> {
+        self.forget(|entry| matches!(entry.progress, Progress::Persisting(_)))
+    }
+
+    /// As [`Window::forget_waiting`], of every write.
+    pub(crate) fn forget_all(&mut self) -> Vec<DataToken> {
+        self.forget(|_| true)
+    }
+
+    fn forget(&mut self, which: impl Fn(&Entry) -> bool) -> Vec<DataToken> {
+        let forgotten = self.entries.iter().filter(|entry| which(entry));
+        let owned = forgotten.filter(|entry| entry.owns_data);
+        let data = owned.filter_map(|entry| entry.data).collect();
+        self.entries.retain(|entry| !which(entry));
+        data
+    }
+
     /// The first write that may go to the device now.
     pub(crate) fn next_persisted(&mut self, through: PersistToken) -> Option<&mut Entry> {
         self.entries

@@ -83,8 +83,9 @@ impl CreateVolume {
                 "use larger chunks, so that they are fewer than 2^32",
             );
         };
-        // At most 65,536 intent regions a chunk, and none below 1 MiB.
-        let region = (self.chunk.0 / 65_536).next_power_of_two().max(1 << 20);
+        // At most 1,024 intent regions a chunk, and none below 1 MiB: a copy's record has 16 bytes for each
+        // (`docs/formats/chunk-record.md`), and must fit in its place.
+        let region = self.chunk.0.div_ceil(1024).next_power_of_two().max(1 << 20);
         let geometry = Geometry {
             block_bytes: self.block_bytes,
             metadata_bytes: 0,

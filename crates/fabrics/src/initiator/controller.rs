@@ -61,7 +61,7 @@ pub enum ConnectError {
         limit: Duration,
     },
     /// A command failed.
-    #[error("{command} to {subsystem} at {address} failed: {status}; {remedy}")]
+    #[error("{command} to {subsystem} at {address} failed: {}; {remedy}", named(command, *status))]
     Command {
         /// What was asked.
         command: &'static str,
@@ -75,6 +75,22 @@ pub enum ConnectError {
         remedy: &'static str,
     },
 }
+
+/// The status in words. Command-specific codes mean other things when a fabrics command is answered.
+fn named(command: &str, status: Status) -> String {
+    let is_fabrics = command == CONNECT || command.starts_with("Property");
+    match status.fabrics_name().filter(|_| is_fabrics) {
+        Some(name) => format!(
+            "{name} (SCT {:x}h, SC {:02x}h)",
+            status.type_code(),
+            status.code()
+        ),
+        None => status.to_string(),
+    }
+}
+
+/// The command that makes a connection a queue.
+const CONNECT: &str = "Connect";
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -152,7 +168,7 @@ impl ConnectOptions {
             hostnqn: NqnField::from(&self.host),
         };
         let data = Data::From(buffer_of(&data.encode()));
-        let completion = self.run(&queue, "Connect", connect.to_command(), data).await?.0;
+        let completion = self.run(&queue, CONNECT, connect.to_command(), data).await?.0;
         Ok((queue, ConnectAnswer::from_completion(&completion)))
     }
 
@@ -298,7 +314,7 @@ impl Controller {
     pub async fn open_queue(&self) -> Result<Rc<Queue>, ConnectError> {
         let qid = self.next_qid.get();
         if qid > self.queues {
-            return Err(self.options.refused("Connect", Status::INVALID_QUEUE_IDENTIFIER));
+            return Err(self.options.refused(CONNECT, Status::INVALID_QUEUE_IDENTIFIER));
         }
         self.next_qid.set(qid + 1);
         let (queue, _) = self

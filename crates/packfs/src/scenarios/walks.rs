@@ -58,15 +58,24 @@ fn list(entries: Vec<(&str, ImportContent)>) -> List {
     }
 }
 
+/// A new file system and its writer.
+async fn empty() -> (Rc<LocalLeases>, Writer) {
+    format(medium(), leases(), "a formatter", &small()).await.unwrap();
+    let leases = Rc::new(LocalLeases::new());
+    let writer = Writer::open(medium(), leases.clone(), &writer_options()).await;
+    (leases, writer.unwrap())
+}
+
+async fn reader(leases: Rc<LocalLeases>) -> Reader {
+    let reader = Reader::open(medium(), leases, &ReaderOptions::default()).await;
+    reader.unwrap()
+}
+
 #[test]
 fn an_import_keeps_everything() {
     let (simulation, host) = world(1);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), "a formatter", &small()).await.unwrap();
-        let leases = Rc::new(LocalLeases::new());
-        let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
-            .await
-            .unwrap();
+        let (leases, mut writer) = empty().await;
         let mut source = list(vec![
             ("", ImportContent::Directory),
             ("a", ImportContent::Directory),
@@ -90,9 +99,7 @@ fn an_import_keeps_everything() {
                 .unwrap()
                 .is_clean()
         );
-        let reader = Reader::open(medium(), leases, &ReaderOptions::default())
-            .await
-            .unwrap();
+        let reader = reader(leases).await;
         let model = read_back(&reader).await.unwrap();
         let node = |path: &str| &model.nodes[&model.names[path.as_bytes()]];
         assert_eq!(node("").attributes, attributes(0));
@@ -120,11 +127,7 @@ fn an_import_keeps_everything() {
 fn a_listing_goes_on_after_any_cookie() {
     let (simulation, host) = world(2);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), "a formatter", &small()).await.unwrap();
-        let leases = Rc::new(LocalLeases::new());
-        let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
-            .await
-            .unwrap();
+        let (leases, mut writer) = empty().await;
         let a = Attributes::default();
         let directory = writer.mkdir(InodeNumber::ROOT, b"d", &a).await.unwrap();
         writer.mkdir(InodeNumber::ROOT, b"e", &a).await.unwrap();
@@ -140,9 +143,7 @@ fn a_listing_goes_on_after_any_cookie() {
             }
         }
         writer.commit().await.unwrap();
-        let reader = Reader::open(medium(), leases, &ReaderOptions::default())
-            .await
-            .unwrap();
+        let reader = reader(leases).await;
         let all = reader.read_directory(directory, None, usize::MAX).await.unwrap();
         assert_eq!(all.len(), 400);
         assert!(all.is_sorted_by(|a, b| a.name < b.name));
@@ -160,11 +161,7 @@ fn a_listing_goes_on_after_any_cookie() {
 fn a_cold_batch_reads_each_page_once() {
     let (simulation, host) = world(3);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), "a formatter", &small()).await.unwrap();
-        let leases = Rc::new(LocalLeases::new());
-        let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
-            .await
-            .unwrap();
+        let (leases, mut writer) = empty().await;
         let a = Attributes::default();
         let paths: Vec<String> = (0..4000).map(|index| format!("{index:08}")).collect();
         for path in &paths {
@@ -174,9 +171,7 @@ fn a_cold_batch_reads_each_page_once() {
                 .unwrap();
         }
         writer.commit().await.unwrap();
-        let reader = Reader::open(medium(), leases, &ReaderOptions::default())
-            .await
-            .unwrap();
+        let reader = reader(leases).await;
         let targets: Vec<_> = paths.iter().map(|path| Target::Path(path.as_bytes())).collect();
         let began = reactor::time::now();
         for content in reader.read_many(&targets).await {
@@ -236,9 +231,7 @@ impl ImportSource for Slow {
 fn an_import_may_last_longer_than_a_lease() {
     let (simulation, host) = world(1);
     on_host(&simulation, host, || async {
-        format(medium(), leases(), "a formatter", &small()).await.unwrap();
-        let leases = Rc::new(LocalLeases::new());
-        let mut writer = Writer::open(medium(), leases, &writer_options()).await.unwrap();
+        let (_leases, mut writer) = empty().await;
         let done = import(&mut writer, InodeNumber::ROOT, &mut Slow(0), |_| {}).await;
         assert_eq!(done.unwrap().entries, 5);
     })

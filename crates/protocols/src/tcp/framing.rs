@@ -6,9 +6,10 @@
 use foundation::checksum::{Crc32c, crc32c};
 
 use super::pdu::{
-    COMMON_HEADER_BYTES, CommonHeader, DIGEST_BYTES, HEADER_BYTES_MAX, Layout, PduType, TypeSet, flags,
+    COMMON_HEADER_BYTES, CommonHeader, DIGEST_BYTES, HEADER_BYTES_MAX, Layout, PduType, TerminationRequest,
+    TypeSet, flags,
 };
-use super::termination::Fault;
+use super::termination::{Fault, PeerTermination, Termination};
 
 /// What the stream may hold next.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +104,23 @@ impl Framer {
     /// No further byte has a meaning.
     pub(crate) fn close(&mut self) {
         self.phase = Phase::Closed;
+    }
+
+    /// What one step of a connection's reading comes to: the end of the call, or nothing yet. After a fault every
+    /// further byte is swallowed.
+    pub(crate) fn outcome<E>(&mut self, step: Result<Option<E>, Fault>) -> Option<Result<E, Termination>> {
+        step.map_err(|fault| {
+            self.close();
+            Termination::from(fault)
+        })
+        .transpose()
+    }
+
+    /// The other side ends the connection with the PDU whose header came last.
+    pub(crate) fn peer_termination(&mut self, header: Header) -> PeerTermination {
+        let request = TerminationRequest::from_header(self.fixed());
+        self.close();
+        PeerTermination::from_request(request, header.pdu_bytes)
     }
 
     pub(crate) fn is_closed(&self) -> bool {

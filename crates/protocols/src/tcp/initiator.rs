@@ -189,13 +189,8 @@ impl Initiator {
                 Ok(Some(Piece::DataEnd { digest_ok })) => Ok(self.on_data_end(digest_ok)),
                 Err(fault) => Err(fault),
             };
-            match event {
-                Ok(None) => {}
-                Ok(Some(event)) => return Ok(Some(event)),
-                Err(fault) => {
-                    self.framer.close();
-                    return Err(fault.into());
-                }
+            if let Some(outcome) = self.framer.outcome(event) {
+                return outcome.map(Some);
             }
         }
     }
@@ -207,9 +202,7 @@ impl Initiator {
             PduType::ControllerData => self.on_controller_data(header).map(|()| None),
             PduType::ReadyToTransfer => self.on_ready_to_transfer().map(Some),
             PduType::ControllerTermination => {
-                let request = TerminationRequest::from_header(self.framer.fixed());
-                self.framer.close();
-                let termination = PeerTermination::from_request(request, header.pdu_bytes);
+                let termination = self.framer.peer_termination(header);
                 Ok(Some(Event::TargetTermination(termination)))
             }
             _ => Err(Fault::UnexpectedType(header.pdu_type as u8)),

@@ -153,13 +153,8 @@ impl Target {
                 Ok(Some(Piece::DataEnd { digest_ok })) => Ok(self.on_data_end(digest_ok)),
                 Err(fault) => Err(fault),
             };
-            match event {
-                Ok(None) => {}
-                Ok(Some(event)) => return Ok(Some(event)),
-                Err(fault) => {
-                    self.framer.close();
-                    return Err(fault.into());
-                }
+            if let Some(outcome) = self.framer.outcome(event) {
+                return outcome.map(Some);
             }
         }
     }
@@ -170,9 +165,7 @@ impl Target {
             PduType::Command => self.on_command(header).map(Some),
             PduType::HostData => self.on_host_data(header).map(|()| None),
             PduType::HostTermination => {
-                let request = TerminationRequest::from_header(self.framer.fixed());
-                self.framer.close();
-                let termination = PeerTermination::from_request(request, header.pdu_bytes);
+                let termination = self.framer.peer_termination(header);
                 Ok(Some(Event::HostTermination(termination)))
             }
             _ => Err(Fault::UnexpectedType(header.pdu_type as u8)),

@@ -81,6 +81,7 @@ pub(crate) struct Disk {
     operations: Cell<u64>,
     power_cut_at: Cell<Option<u64>>,
     fail_syncs: Cell<bool>,
+    fail_writes: Cell<bool>,
     limit_bytes: Cell<u64>,
     latency: Cell<(Duration, Duration)>,
 }
@@ -96,6 +97,7 @@ impl Disk {
             operations: Cell::new(0),
             power_cut_at: Cell::new(None),
             fail_syncs: Cell::new(false),
+            fail_writes: Cell::new(false),
             limit_bytes: Cell::new(u64::MAX),
             latency: Cell::new((Duration::from_micros(10), Duration::from_micros(200))),
         }
@@ -223,6 +225,10 @@ impl SimulatedFile {
         if offset + bytes.len() as u64 > disk.limit_bytes.get() {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        if disk.fail_writes.get() {
+            self.work(true).await;
+            return Err(io::Error::other("the simulated disk failed to write"));
+        }
         let id = disk.next_id();
         // A write whose issuer is killed before it completes may still reach the disk: in flight from now on.
         if self.world.is_powered(disk.host) {
@@ -291,6 +297,11 @@ impl DiskHandle {
     /// Every sync fails from now on (or no longer).
     pub fn fail_syncs(&self, fail: bool) {
         self.disk.fail_syncs.set(fail);
+    }
+
+    /// Every write begun from now on fails and does nothing (or no longer).
+    pub fn fail_writes(&self, fail: bool) {
+        self.disk.fail_writes.set(fail);
     }
 
     /// Writes and growth beyond this length fail with "no space".

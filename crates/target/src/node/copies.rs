@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -118,6 +117,26 @@ pub enum CopyError {
         /// The volume's block size.
         block_bytes: u32,
     },
+    /// A copy is here that cannot be used: a new one in its place would pass for it.
+    #[error(
+        "a copy of {chunk:?} is here whose record cannot be read: it has to be copied again from another node, not made anew"
+    )]
+    Damaged {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// What a copy notes about itself could outgrow its place.
+    #[error(
+        "the record of a copy of {chunk:?} may grow to {need_bytes} bytes, there is room for {have_bytes}: create the volume with smaller chunks or larger regions"
+    )]
+    RecordTooLong {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What it may grow to.
+        need_bytes: usize,
+        /// What there is room for.
+        have_bytes: usize,
+    },
     /// The store refused.
     #[error("the disk could not take a copy of {chunk:?}: {source}")]
     Store {
@@ -140,6 +159,9 @@ struct Disk {
     uuid: u128,
     path: PathBuf,
     store: Blobstore,
+    /// Copies whose records have changed, each once.
+    noted: RefCell<Vec<ChunkId>>,
+    changed: Notify,
     /// Holds the lock on the file.
     _device: Arc<FileDevice>,
 }
@@ -152,24 +174,47 @@ struct Copy {
     generation: Cell<u64>,
     /// The newest change that is in the record and not yet durable.
     pending: Cell<Option<PersistToken>>,
+    /// A change could not be made durable: which of the two places holds a good record is not known, and neither is
+    /// written again.
+    stopped: Cell<bool>,
 }
 
 /// All copies of one node.
 pub(super) struct Copies {
     disks: Vec<Disk>,
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
-    pub(super) changed: Notify,
+    /// Copies whose records cannot be read, by disk and blob.
+    damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
+}
+
+/// What a blob of a disk is found to be.
+enum Found {
+    Copy(ChunkId, Rc<Copy>),
+    /// Its record cannot be read. The node starts without it: its other copies are as good as ever.
+    Damaged(ChunkId, DiskError),
+    /// Its making was cut off before it had a name.
+    Unnamed,
 }
 
 impl Copies {
     pub(super) async fn open(cluster: ClusterId, configured: &[DiskConfig]) -> Result<Self, DiskError> {
         let mut disks = Vec::new();
         let mut copies = BTreeMap::new();
+        let mut damaged = BTreeMap::new();
         for (index, disk) in configured.iter().enumerate() {
             let opened = open_disk(cluster, disk).await?;
             for blob in opened.store.blobs() {
-                if let Some((chunk, copy)) = open_copy(&opened, index, blob).await? {
-                    copies.insert(chunk, Rc::new(copy));
+                match open_copy(&opened, index, blob).await? {
+                    Found::Copy(chunk, copy) => drop(copies.insert(chunk, copy)),
+                    Found::Damaged(chunk, error) => {
+                        tracing::error!(?chunk, %error, "a chunk copy is left out");
+                        damaged.insert(chunk, (index, blob));
+                    }
+                    Found::Unnamed => {
+                        if let Err(error) = opened.store.delete(blob).await {
+                            tracing::warn!(path = %Path::display(&opened.path), blob = blob.0, %error, "an unfinished copy stays");
+                        }
+                    }
                 }
             }
             disks.push(opened);
@@ -177,8 +222,12 @@ impl Copies {
         Ok(Self {
             disks,
             copies: RefCell::new(copies),
-            changed: Notify::new(),
+            damaged: RefCell::new(damaged),
         })
+    }
+
+    pub(super) fn disk_count(&self) -> usize {
+        self.disks.len()
     }
 
     pub(super) fn records(&self) -> Vec<ChunkRecord> {
@@ -193,15 +242,20 @@ impl Copies {
         self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
     }
 
-    /// The geometry of a volume of which a copy is here.
-    pub(super) fn geometry(&self, volume: volume::VolumeNumber) -> Option<Geometry> {
-        let first = ChunkId {
+    /// Calls `look` with the geometry of a volume of which a copy is here. Of a volume that has grown, the last chunk
+    /// knows all that any copy here does.
+    pub(super) fn with_geometry<T>(
+        &self,
+        volume: volume::VolumeNumber,
+        look: impl FnOnce(&Geometry) -> T,
+    ) -> Option<T> {
+        let last = ChunkId {
             volume,
-            index: volume::ChunkIndex(0),
+            index: volume::ChunkIndex(u32::MAX),
         };
         let copies = self.copies.borrow();
-        let (chunk, copy) = copies.range(first..).next()?;
-        (chunk.volume == volume).then(|| copy.record.borrow().geometry.clone())
+        let (chunk, copy) = copies.range(..=last).next_back()?;
+        (chunk.volume == volume).then(|| look(&copy.record.borrow().geometry))
     }
 
     pub(super) fn disks(&self) -> Vec<agentlink::Disk> {
@@ -233,6 +287,18 @@ impl Copies {
         if self.copies.borrow().contains_key(&chunk) {
             return Ok(None);
         }
+        if self.damaged.borrow().contains_key(&chunk) {
+            return Err(CopyError::Damaged { chunk });
+        }
+        let have_bytes = SLOT_BLOCKS as usize * BLOCK_BYTES - SLOT_HEAD_BYTES;
+        let need_bytes = ChunkRecord::encoded_bytes_max(&geometry);
+        if need_bytes > have_bytes {
+            return Err(CopyError::RecordTooLong {
+                chunk,
+                need_bytes,
+                have_bytes,
+            });
+        }
         let position = self.disks.iter().position(|disk| disk.uuid == uuid);
         let index = position.ok_or(CopyError::NoSuchDisk { disk: uuid })?;
         let store = &self.disks[index].store;
@@ -241,34 +307,51 @@ impl Copies {
         let blob = store.create(pages).map_err(failed)?;
         let record = ChunkRecord::new(cluster, chunk, geometry);
         let copy = copy_of(&blob, index, record.clone(), 0);
-        write_record(&copy)
-            .await
-            .map_err(|source| CopyError::Record { chunk, source })?;
-        // The blob is named only once its record is there: a copy without one is never found.
-        blob.set_attribute(ATTRIBUTE_CHUNK, &chunk_bytes(chunk))
-            .map_err(failed)?;
-        store.sync().await.map_err(failed)?;
+        if let Err(error) = self.name_copy(store, &blob, chunk, &copy).await {
+            // It will be asked for again: what there is of it must not stay.
+            if let Err(error) = store.delete(blob.id()).await {
+                tracing::warn!(?chunk, %error, "an unfinished copy stays until the next start");
+            }
+            return Err(error);
+        }
         self.copies.borrow_mut().insert(chunk, Rc::new(copy));
         Ok(Some(record))
     }
 
+    /// Makes a new copy durable. Its blob is named only once its record is there: one without is never found.
+    async fn name_copy(
+        &self,
+        store: &Blobstore,
+        blob: &Blob,
+        chunk: ChunkId,
+        copy: &Copy,
+    ) -> Result<(), CopyError> {
+        let failed = |source| CopyError::Store { chunk, source };
+        write_record(copy)
+            .await
+            .map_err(|source| CopyError::Record { chunk, source })?;
+        blob.set_attribute(ATTRIBUTE_CHUNK, &chunk_bytes(chunk))
+            .map_err(failed)?;
+        store.sync().await.map_err(failed)
+    }
+
     /// Deletes a volume's copies.
     pub(super) async fn delete_volume(&self, volume: volume::VolumeNumber) {
-        let taken: Vec<(ChunkId, Rc<Copy>)> = {
-            let mut copies = self.copies.borrow_mut();
-            let chunks: Vec<ChunkId> = copies
-                .keys()
-                .filter(|chunk| chunk.volume == volume)
-                .copied()
-                .collect();
-            chunks
-                .into_iter()
-                .filter_map(|chunk| Some((chunk, copies.remove(&chunk)?)))
-                .collect()
-        };
-        for (chunk, copy) in taken {
-            let store = &self.disks[copy.disk].store;
-            let deleted = match store.delete(copy.blob).await {
+        let of_volume = |chunk: &ChunkId| chunk.volume == volume;
+        let mut blobs: Vec<(ChunkId, usize, BlobId)> = Vec::new();
+        self.copies.borrow_mut().retain(|chunk, copy| {
+            let taken = of_volume(chunk);
+            blobs.extend(taken.then_some((*chunk, copy.disk, copy.blob)));
+            !taken
+        });
+        self.damaged.borrow_mut().retain(|chunk, (disk, blob)| {
+            let taken = of_volume(chunk);
+            blobs.extend(taken.then_some((*chunk, *disk, *blob)));
+            !taken
+        });
+        for (chunk, disk, blob) in blobs {
+            let store = &self.disks[disk].store;
+            let deleted = match store.delete(blob).await {
                 Ok(()) => store.sync().await,
                 Err(error) => Err(error),
             };
@@ -283,27 +366,32 @@ impl Copies {
         let copies = self.copies.borrow();
         // A volume that has just been deleted: nobody waits for its records.
         let Some(copy) = copies.get(&chunk) else { return };
+        if copy.stopped.get() {
+            return;
+        }
         copy.record.borrow_mut().apply(delta);
-        copy.pending.set(Some(token));
-        drop(copies);
-        self.changed.notify();
+        let disk = &self.disks[copy.disk];
+        if copy.pending.replace(Some(token)).is_none() {
+            disk.noted.borrow_mut().push(chunk);
+        }
+        disk.changed.notify();
     }
 
-    /// Whether records wait to be made durable.
-    pub(super) fn has_pending(&self) -> bool {
-        self.copies
-            .borrow()
-            .values()
-            .any(|copy| copy.pending.get().is_some())
+    /// Waits until records of a disk are to be made durable.
+    pub(super) async fn noted(&self, disk: usize) {
+        let disk = &self.disks[disk];
+        disk.changed.until(|| !disk.noted.borrow().is_empty()).await;
     }
 
-    /// Makes all pending records durable: one write each, one flush a disk.
-    pub(super) async fn persist(&self) -> Vec<(ChunkId, PersistToken, Result<(), IoError>)> {
+    /// Makes all changed records of a disk durable: one write each, one flush.
+    pub(super) async fn persist(&self, disk: usize) -> Vec<(ChunkId, PersistToken, Result<(), IoError>)> {
+        let noted = std::mem::take(&mut *self.disks[disk].noted.borrow_mut());
         let pending: Vec<(ChunkId, Rc<Copy>, PersistToken)> = {
             let copies = self.copies.borrow();
-            let taken = copies
-                .iter()
-                .filter_map(|(chunk, copy)| Some((*chunk, copy.clone(), copy.pending.take()?)));
+            let taken = noted.into_iter().filter_map(|chunk| {
+                let copy = copies.get(&chunk)?;
+                Some((chunk, copy.clone(), copy.pending.take()?))
+            });
             taken.collect()
         };
         let writes: Vec<_> = pending
@@ -317,15 +405,15 @@ impl Copies {
         for write in writes {
             results.push(write.await.unwrap_or(Err(IoError::Aborted)));
         }
-        let mut flushed: BTreeMap<usize, Result<(), IoError>> = BTreeMap::new();
-        for (_, copy, _) in &pending {
-            if let Entry::Vacant(first) = flushed.entry(copy.disk) {
-                first.insert(copy.channel.flush().await);
-            }
-        }
+        let flushed = match self.disks[disk].store.sync().await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.status()),
+        };
         let outcome =
             |((chunk, copy, token), written): ((ChunkId, Rc<Copy>, PersistToken), Result<(), IoError>)| {
-                (chunk, token, written.and(flushed[&copy.disk]))
+                let result = written.and(flushed);
+                copy.stopped.set(result.is_err());
+                (chunk, token, result)
             };
         pending.into_iter().zip(results).map(outcome).collect()
     }
@@ -338,6 +426,14 @@ fn chunk_bytes(chunk: ChunkId) -> [u8; 8] {
     bytes
 }
 
+fn chunk_of(name: &[u8]) -> Option<ChunkId> {
+    let (volume, index) = name.split_first_chunk::<4>()?;
+    Some(ChunkId {
+        volume: volume::VolumeNumber(u32::from_le_bytes(*volume)),
+        index: volume::ChunkIndex(u32::from_le_bytes(index.try_into().ok()?)),
+    })
+}
+
 fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64) -> Copy {
     Copy {
         disk,
@@ -346,6 +442,7 @@ fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64) -> Co
         record: RefCell::new(record),
         generation: Cell::new(generation),
         pending: Cell::new(None),
+        stopped: Cell::new(false),
     }
 }
 
@@ -389,6 +486,8 @@ async fn open_disk(cluster: ClusterId, disk: &DiskConfig) -> Result<Disk, DiskEr
         uuid,
         path: disk.path.clone(),
         store,
+        noted: RefCell::default(),
+        changed: Notify::new(),
         _device: device,
     })
 }
@@ -410,7 +509,7 @@ async fn format_disk(
         .map_err(|source| DiskError::Format { path, source })
 }
 
-async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Option<(ChunkId, Copy)>, DiskError> {
+async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskError> {
     let unreadable = |why: String| DiskError::Record {
         path: disk.path.display().to_string(),
         blob: id.0,
@@ -420,18 +519,16 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Option<(Chun
         .store
         .blob(id)
         .map_err(|error| unreadable(error.to_string()))?;
-    if blob.attribute(ATTRIBUTE_CHUNK).is_none() {
-        // Its making was cut off before it had a name.
-        if let Err(error) = disk.store.delete(id).await {
-            tracing::warn!(path = %Path::display(&disk.path), blob = id.0, %error, "an unfinished copy stays");
-        }
-        return Ok(None);
-    }
+    let Some(name) = blob.attribute(ATTRIBUTE_CHUNK) else {
+        return Ok(Found::Unnamed);
+    };
+    let chunk = chunk_of(&name).ok_or_else(|| unreadable(format!("it is named {name:?}")))?;
     let channel = blob.channel();
     let mut best: Option<(u64, ChunkRecord)> = None;
     let mut why = "neither place holds one".to_owned();
     for slot in 0..2 {
         match read_slot(&*channel, slot).await {
+            Ok((_, record)) if record.chunk != chunk => why = format!("it is that of {:?}", record.chunk),
             Ok((generation, record)) => {
                 if best.as_ref().is_none_or(|(newest, _)| generation > *newest) {
                     best = Some((generation, record));
@@ -440,8 +537,13 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Option<(Chun
             Err(error) => why = error,
         }
     }
-    let (generation, record) = best.ok_or_else(|| unreadable(why))?;
-    Ok(Some((record.chunk, copy_of(&blob, index, record, generation))))
+    Ok(match best {
+        Some((generation, record)) => {
+            let copy = copy_of(&blob, index, record, generation);
+            Found::Copy(chunk, Rc::new(copy))
+        }
+        None => Found::Damaged(chunk, unreadable(why)),
+    })
 }
 
 async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord), String> {
@@ -462,7 +564,7 @@ async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord
     let (generation, length) = (number(8), number(16));
     let body = usize::try_from(length)
         .ok()
-        .and_then(|length| bytes.get(SLOT_HEAD_BYTES..)?.get(..length));
+        .and_then(|length| bytes.get(SLOT_HEAD_BYTES..SLOT_HEAD_BYTES.checked_add(length)?));
     let body = body.ok_or_else(|| format!("place {slot} claims {length} bytes"))?;
     let mut sum = [0; 4];
     sum.copy_from_slice(&bytes[24..28]);

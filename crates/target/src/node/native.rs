@@ -94,9 +94,6 @@ struct NativeHandler {
 impl NativeHandler {
     fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
         let volume = VolumeNumber(native.volume.0);
-        let Some(geometry) = node.copies.geometry(volume) else {
-            return Err((call, NvmeStatus::INVALID_NAMESPACE_OR_FORMAT));
-        };
         let write = |kind, force_unit_access| Operation::Write {
             kind,
             data: None,
@@ -112,13 +109,18 @@ impl NativeHandler {
         };
         let of_chunk = native.operation.is_of_chunk();
         let blocks = if of_chunk { 1 } else { native.blocks };
-        let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
-        let Ok(mut pieces) = pieces else {
-            return Err((call, NvmeStatus::LBA_OUT_OF_RANGE));
-        };
-        let (Some(piece), None) = (pieces.next(), pieces.next()) else {
-            // It would lie in two chunks: the client's geometry is not ours.
-            return Err((call, NvmeStatus::INVALID_FIELD_IN_COMMAND));
+        let piece = node.copies.with_geometry(volume, |geometry| {
+            let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
+            let mut pieces = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?;
+            match (pieces.next(), pieces.next()) {
+                (Some(piece), None) => Ok(piece),
+                // It would lie in two chunks: the client's geometry is not ours.
+                _ => Err(NvmeStatus::INVALID_FIELD_IN_COMMAND),
+            }
+        });
+        let piece = match piece.unwrap_or(Err(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT)) {
+            Ok(piece) => piece,
+            Err(status) => return Err((call, status)),
         };
         let length = blocks as usize * copies::BLOCK_BYTES;
         let given = if native.operation == NativeOperation::Read {

@@ -4,7 +4,7 @@
 //! again what is not answered; so a message for a node that cannot be reached is dropped.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use volume::message::codec::{
     encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
-use volume::{ChunkId, Incarnation, Message, NodeId, Sequence};
+use volume::{ChunkId, Incarnation, Message, NodeId, Sequence, VolumeNumber};
 
 use super::{Event, Identity, Node, names};
 
@@ -93,6 +93,12 @@ impl Key {
         })
     }
 
+    /// Whether a peer that has such a command answers it in the end, so that it need not hear it again by the same
+    /// connection. (A Seal may come while another is being written down, and is then passed over.)
+    fn is_sent_once(&self) -> bool {
+        matches!(self, Key::Replica(..) | Key::Settle(..) | Key::Flush(..))
+    }
+
     /// Chunk and epoch, by which a refusal names its command.
     fn place(&self) -> Option<(ChunkId, Epoch)> {
         match *self {
@@ -128,6 +134,9 @@ struct Peer {
 struct Link {
     queue: Rc<Queue>,
     incarnation: Incarnation,
+    /// Commands with the peer. The core asks for them again and again while a disk over there takes its time; each
+    /// repetition would take a place in the queue until it is full, and then nothing else would pass.
+    unanswered: Rc<RefCell<BTreeSet<Key>>>,
     _controller: Rc<Controller>,
 }
 
@@ -160,6 +169,13 @@ impl Peers {
         }
     }
 
+    /// What was kept to be fetched about a volume's chunks is of no use any more.
+    pub(super) fn forget_volume(&self, volume: VolumeNumber) {
+        for peer in self.peers.borrow().values() {
+            peer.sealed.borrow_mut().retain(|chunk, _| chunk.volume != volume);
+        }
+    }
+
     /// Sends a command to a peer, or completes the peer's command that an answer belongs to.
     pub(super) fn send(&self, node: &Node, to: NodeId, message: Message, data: Option<Buffer>) {
         let peer = self.peer(to);
@@ -169,7 +185,10 @@ impl Peers {
         let link = peer.link.borrow().clone();
         match link.filter(|link| !link.queue.is_ended()) {
             Some(link) if link.queue.outstanding() < usize::from(QUEUE_ENTRIES) => {
-                drop(spawn(exchange(node.own.clone(), to, link, message, data)));
+                let key = Key::of_command(&message).filter(Key::is_sent_once);
+                if key.is_none_or(|key| link.unanswered.borrow_mut().insert(key)) {
+                    drop(spawn(exchange(node.own.clone(), to, link, message, data)));
+                }
             }
             Some(_) => {}
             None => {
@@ -239,9 +258,11 @@ fn copied(bytes: &[u8]) -> Option<Buffer> {
 
 /// Sends one message and gives the core the answer.
 async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, data: Option<Buffer>) {
-    let Some(answer) = ask(&link, &message, data).await else {
-        return;
-    };
+    let answer = ask(&link, &message, data).await;
+    if let Some(key) = Key::of_command(&message) {
+        link.unanswered.borrow_mut().remove(&key);
+    }
+    let Some(answer) = answer else { return };
     if matches!(message, Message::Enroll { .. }) {
         return;
     }
@@ -407,6 +428,7 @@ async fn open(
     Ok(Link {
         queue,
         incarnation: Incarnation(incarnation),
+        unanswered: Rc::default(),
         _controller: controller,
     })
 }
@@ -499,7 +521,7 @@ fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
         volume: volume::VolumeNumber(fields.nsid),
         index: volume::ChunkIndex(fields.cdw2),
     };
-    let sealed = peer.sealed.borrow();
+    let mut sealed = peer.sealed.borrow_mut();
     match sealed.get(&chunk) {
         Some((epoch, bytes)) if epoch.0 == fields.mptr && bytes.len() <= call.room_bytes => {
             match copied(bytes) {
@@ -508,6 +530,8 @@ fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
                     .reply
                     .complete(Status::COMMAND_INTERRUPTED, 0, Buffer::empty()),
             }
+            // Should it be lost on its way, the Seal is sent and answered again.
+            sealed.remove(&chunk);
         }
         _ => call
             .reply

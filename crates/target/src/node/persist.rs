@@ -1,25 +1,22 @@
-//! Makes changed records durable, all that have changed in one go: while one flush runs, the next changes gather.
+//! Makes changed records durable, all that have changed on a disk in one go: while one flush runs, the next changes
+//! gather. Each disk has a task of its own, so that one that hangs holds up nobody else's records.
 
 use std::rc::Weak;
 
 use super::Node;
 
-pub(super) async fn run(weak: Weak<Node>) {
+pub(super) async fn run(weak: Weak<Node>, disk: usize) {
     loop {
         let Some(node) = weak.upgrade() else { return };
-        let changed = node.copies.changed.changed();
-        if !node.copies.has_pending() {
-            changed.await;
-            continue;
-        }
-        let outcomes = node.copies.persist().await;
+        node.copies.noted(disk).await;
+        let outcomes = node.copies.persist(disk).await;
         for (chunk, token, result) in outcomes {
             match result {
                 Ok(()) => node.persisted(chunk, token),
-                // Nothing may be sent or completed that depends on it: the copy stops answering, and the write
-                // node leaves it out.
+                // Nothing may be sent or completed that depends on it: the copy takes no further part.
                 Err(error) => {
-                    tracing::error!(?chunk, %error, "the record of a chunk copy cannot be written: the copy stops");
+                    tracing::error!(?chunk, %error, "the record of a chunk copy cannot be written");
+                    node.persist_failed(chunk);
                 }
             }
         }

@@ -174,6 +174,11 @@ fn check(request: &Request, operation: NativeOperation, shape: bdev::Geometry) -
     if fits { Ok(()) } else { Err(IoError::Unaligned) }
 }
 
+/// An attempt's generation and place.
+fn parts_of(tag: u64) -> (u32, usize) {
+    ((tag >> 32) as u32, (tag & 0xffff_ffff) as usize)
+}
+
 impl Core {
     fn view(&self) -> Ref<'_, View> {
         self.view.borrow()
@@ -326,7 +331,7 @@ impl Core {
     }
 
     fn take(&self, tag: u64) -> Option<Attempt> {
-        let (generation, index) = ((tag >> 32) as u32, (tag & 0xffff_ffff) as usize);
+        let (generation, index) = parts_of(tag);
         let mut attempts = self.attempts.borrow_mut();
         match attempts.get(index) {
             Some(attempt) if attempt.generation == generation => Some(attempts.remove(index)),
@@ -417,6 +422,14 @@ impl Core {
 }
 
 impl AnswerSink for Core {
+    fn waits(&self, tag: u64) -> bool {
+        let (generation, index) = parts_of(tag);
+        let attempts = self.attempts.borrow();
+        attempts
+            .get(index)
+            .is_some_and(|attempt| attempt.generation == generation)
+    }
+
     fn answer(&self, tag: u64, answer: Answer) {
         let Some(attempt) = self.take(tag) else { return };
         self.note_end(&attempt, answer.status);

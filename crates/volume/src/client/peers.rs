@@ -34,6 +34,9 @@ pub struct Answer {
 pub trait AnswerSink {
     /// Takes an answer, on the core that submitted the command, perhaps from inside [`Peers::submit`].
     fn answer(&self, tag: u64, answer: Answer);
+
+    /// Whether an answer under this tag is still waited for.
+    fn waits(&self, tag: u64) -> bool;
 }
 
 /// The duty to answer a command. Dropping it counts as a lost connection, and the data is lost with it.
@@ -49,6 +52,12 @@ impl Reply {
             sink: Some(sink),
             tag,
         }
+    }
+
+    /// Whether anybody still waits for the answer. A command that has been given up and not sent must not be sent
+    /// any more: whoever gave it up may have written something else since, in a newer session.
+    pub fn is_wanted(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.waits(self.tag))
     }
 
     /// Ends the command.
@@ -75,6 +84,7 @@ pub trait Peers {
     /// bounded time: a node that is silent counts as lost.
     ///
     /// `session` is the least session number of the association that may carry the command: an older
-    /// association has to be replaced first. 0 for commands that any may carry (reads and flushes).
+    /// association has to be replaced first. 0 for commands that any may carry (reads and flushes). A command
+    /// that waits here, for a connection say, is sent only if [`Reply::is_wanted`] still.
     fn submit(&self, node: NodeId, session: u64, command: NativeCommand, data: Data, reply: Reply);
 }

@@ -2,13 +2,13 @@
 
 use foundation::{Epoch, Instant};
 
-use super::Member;
 use super::lead::{Lead, Phase};
+use super::{Member, Resignation};
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
-use crate::identity::{DataToken, HostId, Incarnation, NodeId, Session};
+use crate::identity::{DataToken, Incarnation, NodeId, Session};
 use crate::message::{Message, Refusal, SealAnswer};
-use crate::output::Status;
+use crate::output::{Output, Status};
 use crate::planted::Bug;
 use crate::record::RecordDelta;
 use crate::sealing::PendingSeal;
@@ -17,11 +17,19 @@ impl Member {
     /// The masters have committed this configuration. Older ones than already known are ignored.
     pub fn handle_configuration(&mut self, now: Instant, grants: &mut Grants, config: &ChunkConfig) {
         let known = config.epoch <= self.newest || config.epoch < self.record.sealed;
-        if known || config.validate().is_err() || self.failed {
+        if known || config.validate().is_err() {
             return;
         }
         self.newest = config.epoch;
         let (me, incarnation) = self.life();
+        if self.failed {
+            // Named write node all the same: by masters who could not know.
+            self.resignation = None;
+            if config.write_node == me && config.has(me, incarnation) {
+                self.resignation = self.successor(now, config);
+            }
+            return self.resign(now);
+        }
         if !config.has(me, incarnation) {
             self.leave(grants);
         } else if config.write_node == me {
@@ -30,6 +38,43 @@ impl Member {
             self.step_down(Status::NotWriteNode(config.epoch));
         }
         self.pump(now, grants);
+    }
+
+    /// What to ask for when this node cannot order the chunk's writes any more.
+    pub(super) fn prepare_resignation(&mut self, now: Instant) {
+        let config = self.lead.as_ref().map(|lead| lead.config.clone());
+        self.resignation = config.and_then(|config| self.successor(now, &config));
+    }
+
+    /// The configuration without this copy; none if too few would be left.
+    fn successor(&self, now: Instant, config: &ChunkConfig) -> Option<Resignation> {
+        let mut next = config.clone();
+        next.members.retain(|member| member.node != self.me);
+        if next.members.len() < usize::from(self.record.geometry.minimum) {
+            return None;
+        }
+        let heard = |index: &usize| {
+            let node = next.members[*index].node;
+            self.lead.as_ref().and_then(|lead| lead.heard_from(node))
+        };
+        let index = (0..next.members.len()).max_by_key(heard)?;
+        next.write_node = next.members[index].node;
+        next.epoch = config.epoch.next();
+        Some(Resignation {
+            expected: config.epoch,
+            config: next,
+            again_at: now,
+        })
+    }
+
+    /// Asks for it, and again until a newer configuration is known.
+    pub(super) fn resign(&mut self, now: Instant) {
+        let Some(resignation) = self.resignation.as_mut().filter(|r| r.again_at <= now) else {
+            return;
+        };
+        resignation.again_at = now + self.settings.suspect_after;
+        let (expected, config) = (resignation.expected, resignation.config.clone());
+        self.outputs.push_back(Output::Propose { expected, config });
     }
 
     /// Left out: this copy serves nothing and asks for nothing more. What it has granted binds it
@@ -119,7 +164,11 @@ impl Member {
     pub(super) fn handle_seal(&mut self, grants: &Grants, from: NodeId, config: ChunkConfig) {
         let (me, incarnation) = self.life();
         let epoch = config.epoch;
-        if epoch < self.record.sealed || self.failed {
+        if self.failed {
+            self.refuse_command(from, epoch, Refusal::DeviceFailed);
+            return;
+        }
+        if epoch < self.record.sealed {
             self.refuse_command(from, epoch, Refusal::StaleEpoch);
             return;
         }
@@ -252,7 +301,7 @@ impl Member {
             && let Some(index) = lead.member(from, answer.incarnation)
         {
             lead.heard(now, index);
-            lead.answers.add(index, answer);
+            lead.answers.add(index, answer, self.record.geometry.regions());
         }
     }
 
@@ -264,18 +313,9 @@ impl Member {
         let sessions = std::mem::take(&mut lead.answers.sessions);
         let token = lead.answers.writer_token;
         // The lease first, since it forgets the sessions before.
-        if token > self.record.writer_token {
-            self.fence_token = self.persist(RecordDelta::Writer(token));
-        }
+        self.note_token(token);
         for (host, number) in sessions {
-            self.merge_session(host, number);
-        }
-    }
-
-    fn merge_session(&mut self, host: HostId, number: u64) {
-        if self.record.sessions.get(&host).is_none_or(|n| *n < number) {
-            let session = Session { host, number };
-            self.fence_token = self.persist(RecordDelta::Session(session));
+            self.note_session(Session { host, number });
         }
     }
 

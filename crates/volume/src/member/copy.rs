@@ -4,11 +4,13 @@
 use foundation::{Epoch, Instant};
 
 use super::{Member, MemberFlush};
-use crate::identity::{DataToken, Incarnation, IoToken, NodeId, PersistToken, Sequence, WriterToken};
+use crate::identity::{
+    DataToken, HostId, Incarnation, IoToken, NodeId, PersistToken, Sequence, Session, WriterToken,
+};
 use crate::message::{Message, Refusal, ReplicaWrite, WriteKind};
 use crate::output::{Output, Request, Status};
 use crate::planted::Bug;
-use crate::record::RecordDelta;
+use crate::record::{RecordDelta, SESSIONS_MAX};
 use crate::sequence::{Arrival, Entry, Progress};
 
 impl Member {
@@ -100,17 +102,12 @@ impl Member {
     /// The change of the record that must be durable before this write reaches the device.
     fn prepare(&mut self, write: &ReplicaWrite) -> PersistToken {
         // The lease first, since it forgets the sessions before.
-        if write.writer_token > self.record.writer_token {
-            if self.planted.is(Bug::TokenNotPersisted) {
-                self.record.writer_token = write.writer_token;
-            } else {
-                self.fence_token = self.persist(RecordDelta::Writer(write.writer_token));
-            }
+        if self.planted.is(Bug::TokenNotPersisted) {
+            self.record.writer_token = self.record.writer_token.max(write.writer_token);
         }
-        if let Some(session) = write.session
-            && self.session_of(session.host) < session.number
-        {
-            self.fence_token = self.persist(RecordDelta::Session(session));
+        self.note_token(write.writer_token);
+        if let Some(session) = write.session {
+            self.note_session(session);
         }
         let mut token = self.fence_token;
         for region in self.intent.touched(self.covers(write.range)) {
@@ -124,7 +121,32 @@ impl Member {
         token
     }
 
-    fn session_of(&self, host: crate::identity::HostId) -> u64 {
+    /// Makes a write lease that is newer than the last one durable. It forgets the sessions before.
+    pub(super) fn note_token(&mut self, token: WriterToken) {
+        if token > self.record.writer_token {
+            self.hosts.wrote.clear();
+            self.fence_token = self.persist(RecordDelta::Writer(token));
+        }
+    }
+
+    /// Makes a session that is newer than the host's last one durable, in the place of another host's if need be.
+    pub(super) fn note_session(&mut self, session: Session) {
+        let known = self.record.sessions.get(&session.host).copied();
+        if known.is_none() && self.record.sessions.len() >= SESSIONS_MAX {
+            let wrote = |host: &HostId| self.hosts.wrote.get(host).copied().unwrap_or(0);
+            if let Some(host) = self.record.sessions.keys().copied().min_by_key(wrote) {
+                self.hosts.wrote.remove(&host);
+                self.persist(RecordDelta::Forget(host));
+            }
+        }
+        if known.is_none_or(|number| number < session.number) {
+            self.fence_token = self.persist(RecordDelta::Session(session));
+        }
+        self.hosts.writes += 1;
+        self.hosts.wrote.insert(session.host, self.hosts.writes);
+    }
+
+    fn session_of(&self, host: HostId) -> u64 {
         self.record.sessions.get(&host).copied().unwrap_or(0)
     }
 
@@ -138,7 +160,7 @@ impl Member {
         token < self.newest_token() && !self.planted.is(Bug::OldTokenAccepted)
     }
 
-    /// Whether an older session, an older lease or too many hosts stand against a write.
+    /// Whether an older session or an older lease stands against a write.
     pub(super) fn fenced(&self, request: &Request) -> Option<Status> {
         let newest = self.session_of(request.session.host);
         if request.session.number < newest && !self.planted.is(Bug::OldSessionAccepted) {
@@ -147,10 +169,7 @@ impl Member {
         if self.is_older(request.writer_token) {
             return Some(Status::FencedWriter(self.newest_token()));
         }
-        // A newer lease makes room.
-        let full = self.record.sessions.len() >= crate::record::SESSIONS_MAX
-            && request.writer_token <= self.record.writer_token;
-        (newest == 0 && full).then_some(Status::Busy)
+        None
     }
 
     pub(super) fn start_persisted_writes(&mut self, now: Instant) {

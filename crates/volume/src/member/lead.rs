@@ -1,6 +1,7 @@
 //! The write node of a chunk: seals, reconciles, then orders writes and flushes.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use foundation::{Epoch, Instant};
 
@@ -16,6 +17,12 @@ use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
 use crate::sealing::Answers;
 use crate::settings::Settings;
+
+/// Writes that may have a sequence above settled-through. The other copies keep each of them in their windows, so
+/// one that does not end anywhere must not let the later ones pile up.
+const UNSETTLED_MAX: u64 = 4096;
+/// A member that answers but lacks one write for so many times the usual limit is left out, too.
+const HANGS_AFTER: u32 = 4;
 
 /// How far a write node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +65,8 @@ struct Told {
     flushed: Sequence,
     open: bool,
     heard: Instant,
+    /// It said that it has no copy to write to.
+    lost: bool,
 }
 
 /// The state of a write node.
@@ -87,7 +96,7 @@ pub(super) struct Lead {
     settle_at: Option<Instant>,
     pub(super) resend_at: Instant,
     last_activity: Instant,
-    proposed_at: Instant,
+    proposed_at: Option<Instant>,
     settings: Settings,
 }
 
@@ -98,6 +107,7 @@ impl Lead {
             flushed: Sequence(0),
             open: false,
             heard: now,
+            lost: false,
         };
         Self {
             told: vec![told; config.members.len()],
@@ -119,7 +129,7 @@ impl Lead {
             settle_at: None,
             resend_at: now,
             last_activity: now,
-            proposed_at: now,
+            proposed_at: None,
             settings,
         }
     }
@@ -155,6 +165,14 @@ impl Lead {
     pub(super) fn member(&self, node: NodeId, incarnation: Incarnation) -> Option<usize> {
         let index = self.config.index_of(node)?;
         (self.config.members[index].incarnation == incarnation).then_some(index)
+    }
+
+    /// When a member last answered.
+    pub(super) fn heard_from(&self, node: NodeId) -> Option<Instant> {
+        let index = self.config.index_of(node)?;
+        Some(self.told[index])
+            .filter(|told| !told.lost)
+            .map(|told| told.heard)
     }
 
     pub(super) fn heard(&mut self, now: Instant, index: usize) {
@@ -231,17 +249,25 @@ impl Lead {
 
     /// The member that has been silent for too long while something waits for it.
     fn suspect(&self, now: Instant) -> Option<usize> {
-        let too_long = |since: Instant| now.since(since) > self.settings.suspect_after;
-        let waits_for = |index: usize| {
+        if let Some(lost) = self.others().find(|&index| self.told[index].lost) {
+            return Some(lost);
+        }
+        if self.phase == Phase::Sealing {
+            // A member may have to wait for its grants to end; whether it lives is the masters' to say.
+            return None;
+        }
+        let limit = self.settings.suspect_after;
+        let waits_for = |index: usize, limit: Duration| {
             let lacks = |members: u32| members >> index & 1 == 0;
+            let lags = |members: u32, since: Instant| lacks(members) && now.since(since) > limit;
             let flush = self.flush.as_ref();
-            self.in_flight
-                .iter()
-                .any(|f| lacks(f.members) && too_long(f.first_sent))
-                || flush.is_some_and(|f| lacks(f.members) && too_long(f.began))
+            self.in_flight.iter().any(|f| lags(f.members, f.first_sent))
+                || flush.is_some_and(|f| lags(f.members, f.began))
         };
-        self.others()
-            .find(|&index| too_long(self.told[index].heard) && waits_for(index))
+        let is_silent = |index: usize| now.since(self.told[index].heard) > limit && waits_for(index, limit);
+        // One that answers everything else is waited for longer, but not for ever.
+        let hangs = |index: usize| waits_for(index, limit * HANGS_AFTER);
+        self.others().find(|&index| is_silent(index) || hangs(index))
     }
 }
 
@@ -394,6 +420,7 @@ impl Member {
         let mut at = 0;
         while let Some(lead) = &self.lead
             && lead.phase == Phase::Serving
+            && lead.last_sequence.0 - lead.settled().0 < UNSETTLED_MAX
             && let Some(&request) = lead.waiting.get(at)
         {
             // The first write under a newer lease waits for those of older ones, so that every write in flight has
@@ -641,6 +668,7 @@ impl Member {
         }
         if lead.phase == Phase::Sealing {
             self.send_seals(now);
+            self.propose_without_silent(now);
             return;
         }
         lead.resend_at = now + self.settings.resend_interval;
@@ -701,18 +729,30 @@ impl Member {
         }
     }
 
+    /// A member says that it has no disk any more: it is left out without waiting for its silence.
+    pub(super) fn member_is_lost(&mut self, now: Instant, from: NodeId, epoch: Epoch) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
+            return;
+        };
+        if let Some(index) = lead.config.index_of(from) {
+            lead.told[index].lost = true;
+            self.propose_without_silent(now);
+        }
+    }
+
     fn propose_without_silent(&mut self, now: Instant) {
         let minimum = usize::from(self.record.geometry.minimum);
         let Some(lead) = &mut self.lead else {
             return;
         };
-        if lead.config.members.len() <= minimum || now.since(lead.proposed_at) < self.settings.suspect_after {
+        let too_soon = |at: Instant| now.since(at) < self.settings.suspect_after;
+        if lead.config.members.len() <= minimum || lead.proposed_at.is_some_and(too_soon) {
             return;
         }
         let Some(silent) = lead.suspect(now) else {
             return;
         };
-        lead.proposed_at = now;
+        lead.proposed_at = Some(now);
         let expected = lead.config.epoch;
         let mut config = lead.config.clone();
         config.epoch = expected.next();

@@ -91,6 +91,11 @@ impl Reads {
         failed
     }
 
+    /// Forgets the others, too.
+    pub(super) fn forget_all(&mut self) -> Vec<RequestId> {
+        self.reads.drain(..).map(|read| read.request).collect()
+    }
+
     pub(super) fn next_timeout(&self, hold: Duration) -> Option<Instant> {
         let held = self.reads.iter().filter(|r| r.state == State::Held);
         held.map(|r| r.arrived + hold).min()

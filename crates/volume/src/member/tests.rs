@@ -6,10 +6,10 @@ use foundation::{Epoch, Instant};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::*;
-use crate::message::WriteKind;
+use crate::message::{Message, Refusal, SealAnswer, WriteKind};
 use crate::node::NodeCore;
 use crate::output::{Operation, Output, Request, Status};
-use crate::record::{ChunkRecord, RecordDelta};
+use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -180,4 +180,334 @@ fn a_failed_disk_ends_every_request_and_gives_every_byte_back() {
     core.handle_request(NOW, chunk(), write(5, 0, 0));
     let refused = [release(5), complete(5, Status::DeviceFailed)];
     assert_eq!(outputs(&mut core), refused);
+}
+
+fn three(epoch: u64, write_node: u128, nodes: &[u128]) -> ChunkConfig {
+    let members = nodes.iter().map(|&node| Membership {
+        node: NodeId(node),
+        incarnation: Incarnation(1),
+    });
+    ChunkConfig {
+        epoch: Epoch(epoch),
+        write_node: NodeId(write_node),
+        members: members.collect(),
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry {
+        block_bytes: 4096,
+        metadata_bytes: 0,
+        stripe_unit_blocks: 64,
+        chunk_blocks: 64,
+        region_blocks: 16,
+        copies: 3,
+        minimum: 2,
+        group_chunks: vec![1],
+    }
+}
+
+/// The write node of a chunk with three copies, that has sealed and waits for the others.
+fn sealing() -> NodeCore {
+    let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()));
+    core.handle_configuration(NOW, chunk(), &three(1, 1, &[1, 2, 3]));
+    core.handle_persisted(NOW, chunk(), PersistToken(1));
+    outputs(&mut core);
+    core
+}
+
+fn seal_answer(core: &mut NodeCore, from: u128, marks: Vec<u32>) {
+    let answer = SealAnswer {
+        chunk: chunk(),
+        epoch: Epoch(1),
+        incarnation: Incarnation(1),
+        highest: Sequence(0),
+        marks,
+        sessions: Vec::new(),
+        writer_token: WriterToken(0),
+    };
+    core.handle_message(NOW, NodeId(from), Message::SealAnswer(answer), None);
+}
+
+/// The same, serving.
+fn leading() -> NodeCore {
+    let mut core = sealing();
+    for from in [2, 3] {
+        seal_answer(&mut core, from, Vec::new());
+    }
+    outputs(&mut core);
+    assert_eq!(core.member(chunk()).unwrap().phase(), Some(crate::Phase::Serving));
+    core
+}
+
+fn replica_answer(core: &mut NodeCore, from: u128, sequence: u64) {
+    let answer = Message::ReplicaAnswer {
+        chunk: chunk(),
+        epoch: Epoch(1),
+        sequence: Sequence(sequence),
+        incarnation: Incarnation(1),
+        join: JoinNumber(0),
+    };
+    core.handle_message(NOW, NodeId(from), answer, None);
+}
+
+fn proposals(outputs: &[Output]) -> Vec<ChunkConfig> {
+    let proposed = |output: &Output| match output {
+        Output::Propose { expected, config } => {
+            assert_eq!(config.epoch, expected.next());
+            Some(config.clone())
+        }
+        _ => None,
+    };
+    outputs.iter().filter_map(proposed).collect()
+}
+
+#[test]
+fn a_write_node_whose_disk_fails_asks_for_another_until_there_is_one() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    let io = ios(&outputs(&mut core))[0];
+    core.handle_local(NOW, chunk(), io, false, None);
+    let wanted = proposals(&outputs(&mut core));
+    assert_eq!(wanted.len(), 1);
+    assert_eq!(wanted[0].index_of(ME), None, "{wanted:?}");
+    assert!([NodeId(2), NodeId(3)].contains(&wanted[0].write_node));
+    // The masters did not hear it.
+    let again = NOW + Settings::default().suspect_after;
+    assert!(core.next_timeout().is_some_and(|at| at <= again));
+    core.handle_timeout(again);
+    assert_eq!(proposals(&outputs(&mut core)), wanted);
+    // Meanwhile they left out another one, and too few are left to leave this one out, too.
+    core.handle_configuration(again, chunk(), &three(2, 1, &[1, 3]));
+    assert_eq!(proposals(&outputs(&mut core)), []);
+    core.handle_configuration(again, chunk(), &three(3, 2, &[2, 3]));
+    core.handle_timeout(again + Settings::default().suspect_after * 10);
+    assert_eq!(proposals(&outputs(&mut core)), []);
+}
+
+#[test]
+fn a_record_that_cannot_be_written_ends_what_waits_for_it() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    outputs(&mut core);
+    core.handle_persist_failed(NOW, chunk());
+    let after = outputs(&mut core);
+    assert!(after.contains(&release(1)), "{after:?}");
+    // It was sent to the others: perhaps they have it.
+    assert!(after.contains(&complete(1, Status::Unknown)), "{after:?}");
+    assert!(after.contains(&Output::Failed), "{after:?}");
+    assert_eq!(proposals(&after).len(), 1);
+    // A later change of the record that succeeded after all begins nothing.
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    assert_eq!(outputs(&mut core), []);
+}
+
+#[test]
+fn a_member_without_a_disk_is_left_out_at_once() {
+    for refusal in [Refusal::DeviceFailed, Refusal::NoSuchChunk] {
+        let mut core = leading();
+        core.handle_request(NOW, chunk(), write(1, 0, 0));
+        let refused = Message::Refused {
+            chunk: chunk(),
+            epoch: Epoch(1),
+            sealed: Epoch(1),
+            refusal,
+        };
+        core.handle_message(NOW, NodeId(3), refused, None);
+        assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1, 2])]);
+    }
+}
+
+#[test]
+fn a_mark_of_a_region_that_is_not_there_is_passed_over() {
+    let mut core = sealing();
+    seal_answer(&mut core, 2, vec![4, u32::MAX]);
+    seal_answer(&mut core, 3, vec![0]);
+    let read: Vec<BlockRange> = outputs(&mut core)
+        .into_iter()
+        .filter_map(|output| match output {
+            Output::LocalRead { range, .. } => Some(range),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(read, [BlockRange { start: 0, count: 16 }]);
+}
+
+#[test]
+fn writes_wait_for_one_that_does_not_end_before_they_fill_the_windows() {
+    let mut core = leading();
+    let mut sent = 0;
+    for id in 1..=5000 {
+        // The first one has a page of its own, and node 3 never answers it.
+        let start = if id == 1 { 63 } else { id as u32 % 32 };
+        core.handle_request(NOW, chunk(), write(id, start, 0));
+        let token = PersistToken(id + 10);
+        let mut done = outputs(&mut core);
+        core.handle_persisted(NOW, chunk(), token);
+        done.extend(outputs(&mut core));
+        let is_sent = |o: &&Output| {
+            matches!(
+                o,
+                Output::Send {
+                    message: Message::ReplicaWrite(_),
+                    ..
+                }
+            )
+        };
+        if done.iter().filter(is_sent).count() == 0 {
+            break;
+        }
+        sent += 1;
+        for io in ios(&done) {
+            core.handle_local(NOW, chunk(), io, true, None);
+        }
+        replica_answer(&mut core, 2, sent);
+        if id != 1 {
+            replica_answer(&mut core, 3, sent);
+        }
+        outputs(&mut core);
+    }
+    assert_eq!(sent, 4096, "as many as the other copies have to remember");
+    replica_answer(&mut core, 3, 1);
+    let after = outputs(&mut core);
+    assert!(after.contains(&complete(1, Status::Done)), "{after:?}");
+    assert!(
+        after.iter().any(
+            |o| matches!(o, Output::Send { message: Message::ReplicaWrite(w), .. } if w.sequence.0 == 4097)
+        ),
+        "{after:?}"
+    );
+}
+
+#[test]
+fn a_seal_that_waits_for_the_device_wakes_nobody() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    outputs(&mut core);
+    let later = NOW + Settings::default().grant_term * 2;
+    core.handle_configuration(later, chunk(), &three(2, 2, &[1, 2, 3]));
+    let config = three(2, 2, &[1, 2, 3]);
+    let seal = Message::Seal {
+        chunk: chunk(),
+        config,
+    };
+    core.handle_message(later, NodeId(2), seal, None);
+    core.handle_timeout(later);
+    let next = core.next_timeout();
+    assert!(
+        next.is_none_or(|at| at > later),
+        "a busy loop until the device answers"
+    );
+}
+
+#[test]
+fn a_deleted_volume_leaves_nothing_behind() {
+    let mut core = leading();
+    for id in 1..=3 {
+        core.handle_request(NOW, chunk(), write(id, 0, 0));
+    }
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    let read = Request {
+        operation: Operation::Read,
+        ..write(4, 40, 0)
+    };
+    core.handle_request(NOW, chunk(), read);
+    let before = outputs(&mut core);
+    core.remove_volume(NOW, VolumeNumber(9));
+    assert!(core.member(chunk()).is_some());
+    core.remove_volume(NOW, chunk().volume);
+    assert!(core.member(chunk()).is_none());
+    let mut after = outputs(&mut core);
+    for io in ios(&before) {
+        core.handle_local(NOW, chunk(), io, true, Some(DataToken(99)));
+    }
+    core.handle_persisted(NOW, chunk(), PersistToken(99));
+    after.extend(outputs(&mut core));
+    for id in 1..=3 {
+        assert_eq!(
+            after.iter().filter(|o| **o == release(id)).count(),
+            1,
+            "{after:?}"
+        );
+    }
+    assert!(
+        after.contains(&release(99)),
+        "what the disk read is given back: {after:?}"
+    );
+    let ended = |o: &&Output| matches!(o, Output::Complete { .. });
+    assert_eq!(after.iter().filter(ended).count(), 4, "{after:?}");
+    assert_eq!(core.next_timeout(), None, "nothing is left to be done");
+}
+
+#[test]
+fn the_sessions_of_the_hosts_that_wrote_last_are_remembered() {
+    let mut core = serving();
+    let hosts = 3 * SESSIONS_MAX as u64;
+    let request = |id, host, number| {
+        let session = Session {
+            host: HostId(host),
+            number,
+        };
+        Request {
+            session,
+            ..write(id, 0, 0)
+        }
+    };
+    for host in 1..=hosts {
+        // Host 1 writes again and again, so it is never forgotten.
+        for (id, host) in [(2 * host, host), (2 * host + 1, 1)] {
+            core.handle_request(NOW, chunk(), request(id, host, 2));
+            core.handle_persisted(NOW, chunk(), PersistToken(id * 10));
+            for io in ios(&outputs(&mut core)) {
+                core.handle_local(NOW, chunk(), io, true, None);
+            }
+            assert!(
+                outputs(&mut core).contains(&complete(id, Status::Done)),
+                "host {host}"
+            );
+        }
+        assert!(core.member(chunk()).unwrap().record().sessions.len() <= SESSIONS_MAX);
+    }
+    for host in [1, hosts, hosts - SESSIONS_MAX as u64 + 2] {
+        core.handle_request(NOW, chunk(), request(9, host, 1));
+        assert_eq!(
+            outputs(&mut core),
+            [release(9), complete(9, Status::StaleSession)],
+            "host {host}"
+        );
+    }
+}
+
+#[test]
+fn a_member_that_lacks_one_write_only_is_left_out_in_the_end() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 63, 0));
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    let first = ios(&outputs(&mut core))[0];
+    core.handle_local(NOW, chunk(), first, true, None);
+    replica_answer(&mut core, 2, 1);
+    outputs(&mut core);
+    let mut proposed = Vec::new();
+    for tenths in 1..=100u32 {
+        let now = NOW + std::time::Duration::from_millis(100) * tenths;
+        // It answers other things all the time.
+        let answer = Message::SettleAnswer {
+            chunk: chunk(),
+            epoch: Epoch(1),
+            settled: Sequence(0),
+            flushed: Sequence(0),
+            open: true,
+            incarnation: Incarnation(1),
+        };
+        core.handle_message(now, NodeId(3), answer, None);
+        core.handle_timeout(now);
+        let wanted = proposals(&outputs(&mut core));
+        proposed.extend(wanted.into_iter().map(|config| (tenths, config)));
+    }
+    let (tenths, config) = proposed.first().expect("it is left out");
+    assert_eq!(*config, three(2, 1, &[1, 2]));
+    assert!((60..65).contains(tenths), "after {tenths} tenths of a second");
 }

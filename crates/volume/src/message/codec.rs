@@ -27,6 +27,8 @@ pub use native::{
 pub const VERSION: u8 = 1;
 /// Bytes after the blocks of a Replica Write.
 pub const REPLICA_TAIL_BYTES: usize = 48;
+/// No chunk sees so many writes. What is above comes from a faulty program, and the next sequence must exist.
+const SEQUENCE_MAX: Sequence = Sequence(u64::MAX / 2);
 /// No peer command carries more data than this beside blocks.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 
@@ -511,6 +513,13 @@ fn decode_seal_answer(
     reader: &mut Reader<'_>,
 ) -> Result<SealAnswer, FormatError> {
     let highest = Sequence(reader.u64()?);
+    if highest > SEQUENCE_MAX {
+        return Err(FormatError::Invalid {
+            what: "peer answer",
+            field: "highest sequence",
+            value: highest.0,
+        });
+    }
     let writer_token = WriterToken(reader.u64()?);
     let count = reader.count(4)?;
     let mut marks = Vec::with_capacity(count);

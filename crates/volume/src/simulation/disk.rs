@@ -39,6 +39,8 @@ pub(super) enum Work {
 pub(super) struct Disk {
     blocks: Vec<Block>,
     pub(super) record: ChunkRecord,
+    /// Since when: writes, flushes and changes of the record fail, and do nothing.
+    pub(super) broken: bool,
     persists: VecDeque<(PersistToken, RecordDelta)>,
     pub(super) persist_busy_until: u64,
     work: BTreeMap<IoToken, Work>,
@@ -53,6 +55,7 @@ impl Disk {
         Self {
             blocks: (0..record.geometry.chunk_blocks).map(|_| block()).collect(),
             record,
+            broken: false,
             persists: VecDeque::new(),
             persist_busy_until: 0,
             work: BTreeMap::new(),
@@ -130,6 +133,16 @@ impl Disk {
         self.work.insert(io, Work::Flush { through });
     }
 
+    /// Whether the operation fails, as it does on a broken disk unless it is a read. A write may have been done.
+    pub(super) fn fails(&mut self, io: IoToken) -> bool {
+        let is_read = matches!(self.work.get(&io), Some(Work::Read { .. }));
+        let fails = self.broken && !is_read;
+        if fails {
+            self.work.remove(&io);
+        }
+        fails
+    }
+
     /// What was read and for which request, when the operation was a read.
     pub(super) fn end(&mut self, io: IoToken) -> Option<(Option<u64>, Vec<u32>)> {
         match self.work.remove(&io)? {
@@ -192,11 +205,16 @@ impl Disk {
                 block.settle(last);
             }
         }
-        let done = random.below(self.persists.len() as u64 + 1) as usize;
+        let done = match self.broken {
+            true => 0,
+            false => random.below(self.persists.len() as u64 + 1) as usize,
+        };
         for (_, delta) in std::mem::take(&mut self.persists).into_iter().take(done) {
             self.record.apply(&delta);
         }
         self.persist_busy_until = 0;
+        // A disk that failed is repaired, or answers again, when its process is started anew.
+        self.broken = false;
         let bytes = self.record.encode();
         self.record = ChunkRecord::decode(&bytes).expect("what was encoded is decoded");
     }

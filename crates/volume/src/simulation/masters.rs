@@ -140,6 +140,27 @@ impl World {
                 }
                 SECOND
             }
+            // A disk fails; the process goes on without it.
+            (5, 0..=4) => {
+                let chunk = self.random.below(self.shape.chunks as u64) as usize;
+                let victim = match self.random.below(2) {
+                    0 => node_index(self.store[chunk].write_node),
+                    _ => node,
+                };
+                self.disk(victim, chunk).broken = true;
+                // Its operator sees to it some time later.
+                let (power, quick) = (false, true);
+                let repaired = self.random.between(2 * SECOND, 8 * SECOND);
+                self.at(
+                    repaired,
+                    Event::Crash {
+                        node: victim,
+                        power,
+                        quick,
+                    },
+                );
+                3 * SECOND
+            }
             (2, 0..=6) | (_, 0) => {
                 if node != other {
                     self.slow[node][other] = until;
@@ -227,7 +248,11 @@ impl World {
     fn heal_check(&mut self) {
         for chunk in 0..self.shape.chunks {
             let config = self.store[chunk].clone();
-            let lives = |m: &&Membership| self.alive(node_index(m.node), m.incarnation.0);
+            let broken = |node: usize| self.nodes[node].disks[&chunk].broken;
+            let lives = |m: &&Membership| {
+                let node = node_index(m.node);
+                self.alive(node, m.incarnation.0) && !broken(node)
+            };
             let living: Vec<usize> = config
                 .members
                 .iter()
@@ -235,7 +260,8 @@ impl World {
                 .map(|m| node_index(m.node))
                 .collect();
             if living.len() < config.members.len() && living.len() < self.shape.minimum.into() {
-                for node in living {
+                let broken: Vec<usize> = (0..self.shape.nodes).filter(|&n| broken(n)).collect();
+                for node in living.into_iter().chain(broken) {
                     self.crash(node, false, true);
                     self.at(100 * MS, Event::Restart { node });
                 }

@@ -6,11 +6,12 @@
 //!
 //! In every other seed the clients write under tokens and overtake each other (`clients::takes_over`). Scenarios, drawn by the seed: 0 a node is cut from the masters and the others die and return at
 //! once; 1 power cuts everywhere and slow flushes; 2 slow links; 3 and 4 partitions (also one-way),
-//! pauses and crashes in any order.
+//! pauses and crashes in any order; 5 disks that fail under a process that goes on.
 //!
 //! What a disk may do here, and the volume survives: lose any write that was not flushed when the
-//! power fails, block by block; do half of what was under way when a process dies; take long.
-//! Torn blocks, corruption and failing devices are not injected.
+//! power fails, block by block; do half of what was under way when a process dies; take long; fail
+//! every write, flush and change of the record from some moment on, reads going on.
+//! Torn blocks and corruption are not injected.
 //!
 //! `REDHARE_SEEDS=N` runs N seeds, `REDHARE_SEED=S` replays one and prints its trace.
 

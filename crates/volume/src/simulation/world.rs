@@ -254,8 +254,8 @@ impl World {
             chunks: 1 + random.below(2) as usize,
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
-            scenario: scenario.unwrap_or(seed % 5),
-            leased: seed % 2 == 1,
+            scenario: scenario.unwrap_or(seed % 6),
+            leased: seed / 6 % 2 == 1,
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -480,9 +480,13 @@ impl World {
                 chunk,
                 token,
             } if self.alive(node, life) => {
-                self.disk(node, chunk).persisted(token);
-                self.core(node, None, |core, now| {
-                    core.handle_persisted(now, chunk_id(chunk), token)
+                let broken = self.disk(node, chunk).broken;
+                if !broken {
+                    self.disk(node, chunk).persisted(token);
+                }
+                self.core(node, None, |core, now| match broken {
+                    true => core.handle_persist_failed(now, chunk_id(chunk)),
+                    false => core.handle_persisted(now, chunk_id(chunk), token),
                 });
             }
             Event::Tick { node, life } if self.alive(node, life) => {
@@ -508,7 +512,7 @@ impl World {
         self.nodes[node].life == life && self.nodes[node].core.is_some()
     }
 
-    fn disk(&mut self, node: usize, chunk: usize) -> &mut Disk {
+    pub(super) fn disk(&mut self, node: usize, chunk: usize) -> &mut Disk {
         self.nodes[node]
             .disks
             .get_mut(&chunk)
@@ -525,6 +529,7 @@ impl World {
     }
 
     fn local_done(&mut self, node: usize, chunk: usize, io: IoToken) {
+        let succeeded = !self.disk(node, chunk).fails(io);
         let read = self.disk(node, chunk).end(io);
         let data = match read {
             Some((Some(request), values)) => {
@@ -535,7 +540,7 @@ impl World {
             None => None,
         };
         self.core(node, data, |core, now| {
-            core.handle_local(now, chunk_id(chunk), io, true, data)
+            core.handle_local(now, chunk_id(chunk), io, succeeded, data)
         });
     }
 
@@ -661,6 +666,7 @@ impl World {
                     self.at(delay, Event::Commit { chunk, config });
                 }
             }
+            Output::Failed if self.disk(node, chunk).broken => {}
             Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
         }
     }

@@ -1,0 +1,454 @@
+//! Clients that write and read the same few blocks while a node is paused for longer than a term, cut off in one
+//! direction, loses its disk or its power: every block is linearizable, and the copies are equal in the end. Some
+//! clients never learn of a newer configuration and read from whichever node the first one named.
+//!
+//! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST`, which fault by fault are those of the default run first.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use agentlink::{Configuration, FromTarget};
+use bdev::Data;
+use foundation::Random;
+use reactor::sim::Host;
+use reactor::sync::channel;
+use reactor::{BufferPool, time};
+use volume::Status;
+use volume::message::codec::NativeOperation;
+
+use crate::support::{Client, Cluster};
+
+/// The checker of the volume crate's own simulation.
+#[path = "../../../volume/src/simulation/linear.rs"]
+#[allow(dead_code, reason = "only a part of it is of use here")]
+mod linear;
+
+use linear::{Monitor, Op, SLOTS};
+
+/// Blocks that clients meet on, in two regions.
+const BLOCKS: [u64; 4] = [0, 1, 300, 301];
+const SLICE: Duration = Duration::from_millis(100);
+/// A node that the masters have not heard of for so long is left out.
+const SILENCE: Duration = Duration::from_millis(1200);
+const MINIMUM: usize = 2;
+/// An attempt without an answer is given up after this time, and its connection closed.
+const ATTEMPT: Duration = Duration::from_millis(1500);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Pause,
+    /// Nothing comes from the node, or nothing reaches it; the masters may hear it all the same.
+    OneWay,
+    WritesFail,
+    SyncsFail,
+    PowerOff,
+}
+
+const FAULTS: [Fault; 5] = [
+    Fault::Pause,
+    Fault::OneWay,
+    Fault::WritesFail,
+    Fault::SyncsFail,
+    Fault::PowerOff,
+];
+
+/// The configuration as the masters have committed it.
+struct Map {
+    epoch: u64,
+    write_node: usize,
+    members: Vec<usize>,
+}
+
+struct World {
+    map: RefCell<Map>,
+    monitors: RefCell<Vec<Monitor>>,
+    proposals: RefCell<VecDeque<(u64, Configuration)>>,
+    stop: Cell<bool>,
+    ended: Cell<usize>,
+    operations: Cell<u64>,
+    next_value: Cell<u32>,
+    failure: RefCell<Option<String>>,
+}
+
+impl World {
+    fn fail(&self, why: String) {
+        self.failure.borrow_mut().get_or_insert(why);
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.get() || self.failure.borrow().is_some()
+    }
+}
+
+fn history(seed: u64, fault: Fault) -> Result<u64, String> {
+    let mut random = Random::from_seed(seed);
+    let cluster = Cluster::with_volume(seed);
+    let world = Rc::new(World {
+        map: RefCell::new(Map {
+            epoch: 1,
+            write_node: 0,
+            members: vec![0, 1, 2],
+        }),
+        monitors: RefCell::new(vec![Monitor::new(); BLOCKS.len()]),
+        proposals: RefCell::default(),
+        stop: Cell::new(false),
+        ended: Cell::new(0),
+        operations: Cell::new(0),
+        next_value: Cell::new(0),
+        failure: RefCell::default(),
+    });
+    for index in 0..3 {
+        let (node, world) = (cluster.node(index), world.clone());
+        cluster
+            .simulation
+            .start(cluster.hosts[index], move || hear(node, world));
+    }
+    for slot in 0..SLOTS {
+        let host = cluster.simulation.add_host(&format!("client{slot}"));
+        let (hosts, world) = (cluster.hosts.clone(), world.clone());
+        cluster
+            .simulation
+            .start(host, move || client(slot, seed, hosts, world));
+    }
+    let mut masters = Masters::new(&cluster, &world);
+    masters.pass(Duration::from_millis(random.between(500, 2000)));
+    let victim = random.below(4) as usize % 3;
+    let long = Duration::from_millis(random.between(3500, 9000));
+    masters.strike(fault, victim, &mut random);
+    masters.pass(long);
+    masters.lift(fault, victim);
+    masters.pass(Duration::from_millis(random.between(0, 3000)));
+    // Whoever is left may be paused, too, though too few are left to leave it out.
+    let other = (victim + 1 + random.below(2) as usize) % 3;
+    masters.strike(Fault::Pause, other, &mut random);
+    masters.pass(Duration::from_millis(random.between(100, 6000)));
+    masters.lift(Fault::Pause, other);
+    masters.pass(Duration::from_secs(2));
+    world.stop.set(true);
+    masters.pass(Duration::from_secs(20));
+    if let Some(why) = world.failure.take() {
+        return Err(why);
+    }
+    if world.ended.get() < SLOTS {
+        return Err(format!("{} of {SLOTS} clients have ended", world.ended.get()));
+    }
+    let members = world.map.borrow().members.clone();
+    let reader = cluster.simulation.add_host("reader");
+    let (hosts, checked) = (cluster.hosts.clone(), world.clone());
+    cluster
+        .simulation
+        .start(reader, move || compare(hosts, members, checked));
+    masters.pass(Duration::from_secs(10));
+    if world.ended.get() == SLOTS {
+        world.fail("the copies could not be read in the end".to_owned());
+    }
+    match world.failure.take() {
+        Some(why) => Err(why),
+        None => Ok(world.operations.get()),
+    }
+}
+
+/// Takes what a node says to its agent.
+async fn hear(node: Rc<target::node::Node>, world: Rc<World>) {
+    let (sender, mut receiver) = channel(64);
+    node.set_agent(sender);
+    drop(node);
+    while let Some(message) = receiver.recv().await {
+        if let FromTarget::Propose {
+            expected,
+            configuration,
+            ..
+        } = message
+        {
+            world.proposals.borrow_mut().push_back((expected, configuration));
+        }
+    }
+}
+
+struct Masters<'a> {
+    cluster: &'a Cluster,
+    world: &'a World,
+    /// For how long each node has not been heard.
+    silent: [Duration; 3],
+    unheard: [bool; 3],
+}
+
+impl<'a> Masters<'a> {
+    fn new(cluster: &'a Cluster, world: &'a World) -> Self {
+        Self {
+            cluster,
+            world,
+            silent: [Duration::ZERO; 3],
+            unheard: [false; 3],
+        }
+    }
+
+    fn strike(&mut self, fault: Fault, victim: usize, random: &mut Random) {
+        let simulation = &self.cluster.simulation;
+        let host = self.cluster.hosts[victim];
+        let disk = || simulation.disk(host, Path::new("/disk"));
+        match fault {
+            Fault::Pause => {
+                simulation.pause(host);
+                self.unheard[victim] = true;
+            }
+            Fault::OneWay => {
+                let outward = random.chance(1, 2);
+                for other in (0..3).filter(|&n| n != victim).map(|n| self.cluster.hosts[n]) {
+                    match outward {
+                        true => simulation.partition(host, other),
+                        false => simulation.partition(other, host),
+                    }
+                }
+                self.unheard[victim] = random.chance(1, 2);
+            }
+            Fault::WritesFail => disk().fail_writes(true),
+            Fault::SyncsFail => disk().fail_syncs(true),
+            Fault::PowerOff => {
+                simulation.power_off(host);
+                self.unheard[victim] = true;
+            }
+        }
+    }
+
+    /// Disks and power stay away.
+    fn lift(&mut self, fault: Fault, victim: usize) {
+        let simulation = &self.cluster.simulation;
+        let host = self.cluster.hosts[victim];
+        match fault {
+            Fault::Pause => simulation.resume(host),
+            Fault::OneWay => {
+                for other in (0..3).filter(|&n| n != victim).map(|n| self.cluster.hosts[n]) {
+                    simulation.heal(host, other);
+                    simulation.heal(other, host);
+                }
+            }
+            Fault::WritesFail | Fault::SyncsFail | Fault::PowerOff => return,
+        }
+        self.unheard[victim] = false;
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let slices = duration.as_millis() / SLICE.as_millis();
+        for slice in 0..slices {
+            self.cluster.simulation.run_for(SLICE);
+            for node in 0..3 {
+                self.silent[node] = match self.unheard[node] {
+                    true => self.silent[node] + SLICE,
+                    false => Duration::ZERO,
+                };
+            }
+            let changed = self.decide();
+            if changed || slice % 5 == 0 {
+                let map = self.world.map.borrow();
+                self.cluster.configure(map.epoch, map.write_node, &map.members);
+            }
+        }
+    }
+
+    /// Leaves out who is silent, and does what a write node proposes.
+    fn decide(&mut self) -> bool {
+        let mut map = self.world.map.borrow_mut();
+        let before = map.epoch;
+        for (expected, proposed) in self.world.proposals.borrow_mut().drain(..) {
+            let members: Vec<usize> = proposed
+                .members
+                .iter()
+                .map(|(node, _)| *node as usize - 1)
+                .collect();
+            if expected == map.epoch && members.len() >= MINIMUM {
+                map.epoch += 1;
+                map.members = members;
+                map.write_node = proposed.write_node as usize - 1;
+            }
+        }
+        let heard = |node: &usize| self.silent[*node] < SILENCE;
+        let living: Vec<usize> = map.members.iter().copied().filter(heard).collect();
+        if living.len() < map.members.len() && living.len() >= MINIMUM {
+            map.epoch += 1;
+            if !living.contains(&map.write_node) {
+                map.write_node = living[0];
+            }
+            map.members = living;
+        }
+        map.epoch > before
+    }
+}
+
+/// What a client does, and how it goes on after a refusal.
+struct Session {
+    slot: usize,
+    number: u64,
+    hosts: Vec<Host>,
+    clients: BTreeMap<usize, Client>,
+    random: Random,
+}
+
+/// Two of the clients only read, and know the first configuration only.
+fn is_stubborn(slot: usize) -> bool {
+    slot >= SLOTS - 2
+}
+
+async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
+    let mut session = Session {
+        slot,
+        number: 1,
+        hosts,
+        clients: BTreeMap::new(),
+        random: Random::from_seed(seed * 1000 + slot as u64),
+    };
+    while !world.is_over() {
+        let at = session.random.below(BLOCKS.len() as u64) as usize;
+        let count = match at % 2 {
+            0 => session.random.between(1, 2) as usize,
+            _ => 1,
+        };
+        let op = match is_stubborn(slot) || session.random.chance(1, 2) {
+            true => Op::Read,
+            false => {
+                world.next_value.set(world.next_value.get() + 1);
+                let value = world.next_value.get();
+                // Now and then one that must reach the disk: without it a disk that does not sync is found out
+                // only when a second node is gone, too.
+                match session.random.chance(1, 8) {
+                    true => Op::Force(value),
+                    false => Op::Write(value),
+                }
+            }
+        };
+        for monitor in &mut world.monitors.borrow_mut()[at..at + count] {
+            monitor.invoke(slot, op);
+        }
+        let saw = loop {
+            if world.failure.borrow().is_some() {
+                return;
+            }
+            match session.attempt(&world, op, BLOCKS[at], count).await {
+                Some(saw) => break saw,
+                None => time::sleep(Duration::from_millis(session.random.between(1, 40))).await,
+            }
+        };
+        for block in 0..count {
+            let monitor = &mut world.monitors.borrow_mut()[at + block];
+            let before = monitor.describe();
+            if !monitor.respond(slot, saw.as_ref().map(|values| values[block])) {
+                let lba = BLOCKS[at + block];
+                world.fail(format!(
+                    "client {slot}: {op:?} of block {lba} ended with {saw:?}, which nothing explains; {before}"
+                ));
+            }
+        }
+        world.operations.set(world.operations.get() + 1);
+        time::sleep(Duration::from_millis(session.random.below(20))).await;
+    }
+    world.ended.set(world.ended.get() + 1);
+}
+
+impl Session {
+    /// One attempt; none if the operation is to be tried again. Of a read, what each block held.
+    async fn attempt(&mut self, world: &World, op: Op, lba: u64, blocks: usize) -> Option<Option<Vec<u32>>> {
+        let (node, epoch) = self.route(world, op);
+        if !self.clients.contains_key(&node) {
+            let number = 1 + self.slot as u64;
+            let connecting = Client::connect_as(number, self.hosts[node], node, self.number);
+            let client = time::timeout(Duration::from_secs(1), connecting)
+                .await
+                .ok()?
+                .ok()?;
+            self.clients.insert(node, client);
+        }
+        let client = &self.clients[&node];
+        let mut buffer = BufferPool::current().try_allocate(blocks * 4096).unwrap();
+        let (operation, data) = match op {
+            Op::Read => (NativeOperation::Read, Data::Into(buffer)),
+            Op::Write(value) | Op::Force(value) => {
+                for word in buffer.chunks_exact_mut(4) {
+                    word.copy_from_slice(&value.to_le_bytes());
+                }
+                let fua = matches!(op, Op::Force(_));
+                (NativeOperation::Write { fua }, Data::From(buffer.freeze()))
+            }
+            Op::Flush => unreachable!("not among what clients do here"),
+        };
+        let running = client.run(operation, epoch, lba, blocks as u32, data);
+        match time::timeout(ATTEMPT, running).await {
+            Ok((Status::Done, data)) if op == Op::Read => Some(Some(values(world, &data.into_read()))),
+            Ok((Status::Done, _)) => Some(None),
+            Ok((Status::Unknown | Status::StaleSession, _)) | Err(_) => {
+                // It may still be done: only a newer session keeps it from being done later.
+                self.number += 1;
+                self.clients.clear();
+                None
+            }
+            Ok(_) => None,
+        }
+    }
+
+    fn route(&mut self, world: &World, op: Op) -> (usize, u64) {
+        let map = world.map.borrow();
+        if is_stubborn(self.slot) && !world.stop.get() {
+            return (self.random.below(3) as usize, 1000);
+        }
+        match op {
+            Op::Read => {
+                let at = self.random.below(map.members.len() as u64) as usize;
+                (map.members[at], map.epoch)
+            }
+            _ => (map.write_node, map.epoch),
+        }
+    }
+}
+
+fn values(world: &World, bytes: &[u8]) -> Vec<u32> {
+    let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    let block = |bytes: &[u8]| {
+        let first = word(&bytes[..4]);
+        if bytes.chunks_exact(4).any(|other| word(other) != first) {
+            world.fail(format!("a block was read half old, half new: {first} and others"));
+        }
+        first
+    };
+    bytes.chunks_exact(4096).map(block).collect()
+}
+
+/// Every member holds the same.
+async fn compare(hosts: Vec<Host>, members: Vec<usize>, world: Rc<World>) {
+    let epoch = world.map.borrow().epoch;
+    for lba in [BLOCKS[0], BLOCKS[2]] {
+        let mut copies = Vec::new();
+        for &node in &members {
+            let client = Client::connect(hosts[node], node, 1).await.unwrap();
+            copies.push(client.read_until_done(epoch, lba).await);
+        }
+        if copies.iter().any(|copy| *copy != copies[0]) {
+            world.fail(format!(
+                "the copies of blocks {lba} and {} differ in the end",
+                lba + 1
+            ));
+        }
+    }
+    world.ended.set(SLOTS + 1);
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn blocks_are_linearizable_whatever_befalls_a_node() {
+    let first = number("REDHARE_FIRST").unwrap_or(0);
+    let seeds = number("REDHARE_SEEDS").unwrap_or(20);
+    let mut failed = Vec::new();
+    for seed in first..first + seeds {
+        let fault = FAULTS[(seed % FAULTS.len() as u64) as usize];
+        match history(seed, fault) {
+            Ok(operations) if operations > 300 => println!("seed {seed}: {fault:?}, {operations} operations"),
+            Ok(operations) => failed.push(format!("seed {seed}: {fault:?}: only {operations} operations")),
+            Err(why) => failed.push(format!("seed {seed}: {fault:?}: {why}")),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
