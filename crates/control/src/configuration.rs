@@ -23,6 +23,8 @@ pub struct Standing {
     pub ended_through: Incarnation,
     /// It has been heard recently enough.
     pub is_alive: bool,
+    /// It has been heard at all, rather than taken for alive because the master has just started.
+    pub is_heard: bool,
 }
 
 /// What a write node proposes.
@@ -78,7 +80,12 @@ pub fn successor(
     // Below the minimum nobody is left out: writes wait. Nor are they handed to another member: it
     // could not serve before every member has sealed, and one of them is gone, while under the
     // configuration as it stands the living go on answering reads.
-    if living.len() < usize::from(minimum) {
+    //
+    // Those who stay must have been heard. Where everything starts again at once, the first node to
+    // tell that its life has ended would be left out otherwise, on the presumption that the others
+    // live, when all may recover together.
+    let is_heard = |node: &&NodeId| nodes.get(node).is_some_and(|standing| standing.is_heard);
+    if living.iter().filter(is_heard).count() < usize::from(minimum) {
         return None;
     }
     let mut copies = chunk.copies.clone();

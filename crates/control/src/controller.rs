@@ -74,6 +74,8 @@ pub struct NodeView {
     pub record: Node,
     /// Heard recently enough, or not yet missing since this master started.
     pub is_alive: bool,
+    /// This master itself has heard the life that the store names, recently enough.
+    pub is_heard: bool,
 }
 
 /// A record and the store's revision at which it was put.
@@ -184,11 +186,12 @@ impl<S: MetadataStore> Controller<S> {
             .filter(|heard| heard.incarnation == record.incarnation);
         // A node that this master has not heard yet is not taken for gone before it had the time
         // to be heard.
-        let since = heard.map_or(self.started, |heard| heard.at);
+        let is_recent = |since| now.since(since) < timeout;
         NodeView {
             id,
+            is_alive: is_recent(heard.map_or(self.started, |heard| heard.at)),
+            is_heard: heard.is_some_and(|heard| is_recent(heard.at)),
             record,
-            is_alive: now.since(since) < timeout,
         }
     }
 
@@ -215,6 +218,7 @@ impl NodeView {
             incarnation: self.record.incarnation,
             ended_through: self.record.ended_through,
             is_alive: self.is_alive,
+            is_heard: self.is_heard,
         }
     }
 }

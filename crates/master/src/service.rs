@@ -96,12 +96,7 @@ impl Nodes for Face {
             disks: convert::disks(&request.disks)?,
         };
         let call = move |control: &mut crate::engine::Control, now| {
-            let registered = control.register(&registration, now)?;
-            // Who tells of ended lives does not wait for the next tick to see them left out.
-            if let Err(error) = control.tick(now) {
-                tracing::warn!(%error, "could not look after the cluster");
-            }
-            Ok((control.cluster(), registered))
+            Ok((control.cluster(), control.register(&registration, now)?))
         };
         let (cluster, registered) = self.engine.call(call).await?;
         Ok(Response::new(v1::RegisterResponse {

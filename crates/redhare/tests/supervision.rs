@@ -193,12 +193,14 @@ fn what_was_flushed_survives_the_death_of_everything_at_once() {
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(500);
     let (contents, _) = load.finish();
-    cluster.signal(Signal::KILL);
+    // Stopped first, so that it starts nothing again and nothing ends because of its end.
+    cluster.signal(Signal::STOP);
     for number in 1..=3 {
-        kill(&cluster.target_lock(number));
         kill(&cluster.engine_lock(number));
+        kill(&cluster.target_lock(number));
     }
     kill(&cluster.master_lock());
+    cluster.signal(Signal::KILL);
     assert!(!cluster.ended().success());
     let (data, port) = (cluster.data.clone(), cluster.port);
     let cluster = Cluster::start(&data, port);

@@ -35,6 +35,7 @@ fn nodes(standings: &[(u64, u64, bool)]) -> BTreeMap<NodeId, Standing> {
         incarnation: Incarnation(incarnation),
         ended_through: Incarnation(ended_through),
         is_alive,
+        is_heard: is_alive,
     };
     (1u128..).map(node).zip(standings.iter().map(standing)).collect()
 }
@@ -86,6 +87,31 @@ fn below_the_minimum_nothing_changes_so_that_reads_go_on() {
             None
         );
     }
+}
+
+#[test]
+fn nobody_is_left_out_on_the_presumption_that_others_live() {
+    // A master that has just started: node 1 tells that its life has ended, the others were not heard yet.
+    let mut nodes = nodes(&[(2, 1, true), (1, 0, true), (1, 0, true)]);
+    for presumed in [2, 3] {
+        nodes.get_mut(&node(presumed)).unwrap().is_heard = false;
+    }
+    let chunk = chunk(&[1, 1, 1], 1);
+    assert_eq!(successor(&chunk, 2, None, &nodes, 0), None);
+    nodes.get_mut(&node(2)).unwrap().is_heard = true;
+    assert_eq!(successor(&chunk, 2, None, &nodes, 0), None);
+    // They live: it is left out. They tell the same: all recover together.
+    let mut living = nodes.clone();
+    living.get_mut(&node(3)).unwrap().is_heard = true;
+    let next = successor(&chunk, 2, None, &living, 0).unwrap();
+    assert_eq!(members(&next), [(2, 1), (3, 1)]);
+    for returned in [2, 3] {
+        let standing = nodes.get_mut(&node(returned)).unwrap();
+        (standing.incarnation, standing.ended_through) = (Incarnation(2), Incarnation(1));
+    }
+    let next = successor(&chunk, 2, None, &nodes, 0).unwrap();
+    assert_eq!(members(&next), [(1, 2), (2, 2), (3, 2)]);
+    assert!(next.recovery);
 }
 
 #[test]

@@ -93,10 +93,9 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
             }
-            // Who asks for a number and names no disk has no target yet: that is no sign of life.
-            if registration.incarnation.is_some() || !registration.disks.is_empty() {
-                self.hear(id, incarnation, &registration.disks, now);
-            }
+            // Also who asks for a number is alive, though its target has still to start: a recovery would leave it out
+            // otherwise, since the last proof that a life has ended comes with such a registration.
+            self.hear(id, incarnation, &registration.disks, now);
             let revision = self.revision()?;
             return Ok(Registered {
                 incarnation,

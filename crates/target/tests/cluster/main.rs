@@ -244,7 +244,7 @@ fn a_foreign_disk_is_refused() {
     });
     simulation.run_for(Duration::from_secs(5));
     assert!(
-        said.borrow().contains("neither zeros nor a Redhare blobstore"),
+        said.borrow().contains("holds something that is not Redhare's"),
         "{}",
         said.borrow()
     );
