@@ -83,8 +83,13 @@ impl Cluster {
         }
     }
 
+    /// Waits until all nodes are alive and have said which disks they have.
     fn wait_for_nodes(&self) {
-        self.wait(&["status"], |said| said.matches(" alive ").count() == 3);
+        let is_ready = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(2..4) == Some(&["alive", "1"][..])
+        };
+        self.wait(&["status"], |said| said.lines().filter(is_ready).count() == 3);
     }
 
     /// Kills a node as a dying server does: engine and target at once.
@@ -145,6 +150,19 @@ fn files_survive_a_killed_node_and_a_restart_of_everything() {
     cluster.succeed(&["fs", "format", "files"]);
     cluster.succeed(&["fs", "import", source, "files"]);
     cluster.succeed(&["fs", "compare", "files", source]);
+    let against = [
+        "fs",
+        "bench",
+        "files",
+        "--against",
+        source,
+        "--evict",
+        "files",
+        "--seconds",
+        "0.2",
+    ];
+    let said = cluster.succeed(&against);
+    assert!(said.contains("of the cluster's 7 processes"), "{said}");
 
     // Everything ends and starts again: every life is new, and nothing is lost.
     cluster.end();
