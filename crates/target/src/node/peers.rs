@@ -30,6 +30,9 @@ const SEAL_ANSWER_ROOM_BYTES: usize = 256 << 10;
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Commands in flight to one peer; beyond that messages are dropped and sent again later.
 const QUEUE_ENTRIES: u16 = 512;
+/// A replica write that was not answered is sent again over the same link after so long: less than a write node waits
+/// before it leaves a member out (1.5 s), in case the peer's core passed the first one over.
+const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// A peer's command that the core has not answered for so long is given up: the peer sends it again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(8);
 
@@ -118,6 +121,8 @@ struct Peer {
     address: Cell<Option<SocketAddr>>,
     link: RefCell<Option<Link>>,
     connecting: Cell<bool>,
+    /// Replica writes that the peer has not answered, and when they were sent last.
+    writing: Rc<RefCell<BTreeMap<Key, Instant>>>,
     /// Their commands that the core has not answered.
     pending: RefCell<Vec<PendingReply>>,
     /// Answers to their Seals, until they are fetched.
@@ -169,7 +174,17 @@ impl Peers {
         let link = peer.link.borrow().clone();
         match link.filter(|link| !link.queue.is_ended()) {
             Some(link) if link.queue.outstanding() < usize::from(QUEUE_ENTRIES) => {
-                drop(spawn(exchange(node.own.clone(), to, link, message, data)));
+                let Some(writing) = Writing::begin(&peer, &message) else {
+                    return;
+                };
+                drop(spawn(exchange(
+                    node.own.clone(),
+                    to,
+                    link,
+                    message,
+                    data,
+                    writing,
+                )));
             }
             Some(_) => {}
             None => {
@@ -237,9 +252,55 @@ fn copied(bytes: &[u8]) -> Option<Buffer> {
     Some(buffer.freeze())
 }
 
+/// A replica write under way; ends with its value. Other messages are small and pass.
+struct Writing {
+    writing: Rc<RefCell<BTreeMap<Key, Instant>>>,
+    key: Option<(Key, Instant)>,
+}
+
+impl Writing {
+    /// None if the same write went out a short while ago and is not answered. The core sends again what takes long;
+    /// but a link loses nothing, and each repetition takes a copy of the blocks, so a slow disk would fill the memory.
+    fn begin(peer: &Peer, message: &Message) -> Option<Self> {
+        let writing = peer.writing.clone();
+        if !matches!(message, Message::ReplicaWrite(_)) {
+            return Some(Self { writing, key: None });
+        }
+        let (key, now) = (Key::of_command(message)?, time::now());
+        let last = writing.borrow().get(&key).copied();
+        if last.is_some_and(|last| now < last + WRITE_AGAIN_AFTER) {
+            return None;
+        }
+        writing.borrow_mut().insert(key, now);
+        let key = Some((key, now));
+        Some(Self { writing, key })
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if let Some((key, sent)) = self.key {
+            let mut writing = self.writing.borrow_mut();
+            // A repetition that is still under way stays.
+            if writing.get(&key) == Some(&sent) {
+                writing.remove(&key);
+            }
+        }
+    }
+}
+
 /// Sends one message and gives the core the answer.
-async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, data: Option<Buffer>) {
-    let Some(answer) = ask(&link, &message, data).await else {
+async fn exchange(
+    node: Weak<Node>,
+    to: NodeId,
+    link: Link,
+    message: Message,
+    data: Option<Buffer>,
+    writing: Writing,
+) {
+    let answer = ask(&link, &message, data).await;
+    drop(writing);
+    let Some(answer) = answer else {
         return;
     };
     if matches!(message, Message::Enroll { .. }) {
