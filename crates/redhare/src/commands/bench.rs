@@ -99,5 +99,5 @@ fn all(arguments: &AllArguments, output: &Output) -> Result<(), Failure> {
     if !failures.is_empty() {
         return Err(Failure::new(failures.join("; ")));
     }
-    report::check(&view.rows)
+    report::check(&view.rows, output)
 }

@@ -76,7 +76,7 @@ impl FsArguments {
 pub(crate) fn run(arguments: &FsArguments, output: &Output) -> Result<(), Failure> {
     let rows = rows(arguments)?;
     output.print(&rows, || super::report::describe(&rows));
-    super::report::check(&rows)
+    super::report::check(&rows, output)
 }
 
 /// A running `redhare up`, ended in order when dropped.

@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &IndexArguments, output: &Output) -> Result<(), Fai
     }
     let row = row(arguments)?;
     output.print(&row, || super::report::describe(std::slice::from_ref(&row)));
-    super::report::check(std::slice::from_ref(&row))
+    super::report::check(std::slice::from_ref(&row), output)
 }
 
 /// Makes a file system and lets another process measure it.

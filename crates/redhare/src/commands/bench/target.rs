@@ -118,7 +118,7 @@ pub(crate) fn run(bench: TargetBench, output: &Output) -> Result<(), Failure> {
             output.print(&cases, || describe(&cases, arguments.busy));
             if arguments.check {
                 let rows: Vec<Row> = cases.iter().map(Case::row).collect();
-                return super::report::check(&rows);
+                return super::report::check(&rows, output);
             }
             Ok(())
         }
