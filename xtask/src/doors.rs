@@ -54,42 +54,22 @@ const FUZZERS: &[Row] = &[];
 /// Builds first, with the network; then the comparison runs in a private network namespace (see `netns`).
 const IN_NETNS: &str = "target.'cfg(all())'.runner=['cargo', 'xtask', 'netns', '--']";
 
-/// Arguments given to the door follow those of each row, so the rows take the same ones.
-const BENCHES: &[Row] = &[
-    Row {
-        needs: "crates/bench/src/echo.rs",
-        cargo: &[
-            "run",
-            "--release",
-            "-p",
-            "redhare",
-            "--config",
-            IN_NETNS,
-            "--",
-            "bench",
-            "echo",
-            "compare",
-        ],
-        is_test: false,
-    },
-    Row {
-        needs: "crates/bench/src/target.rs",
-        cargo: &[
-            "run",
-            "--release",
-            "-p",
-            "redhare",
-            "--config",
-            IN_NETNS,
-            "--",
-            "bench",
-            "target",
-            "compare",
-            "--check",
-        ],
-        is_test: false,
-    },
-];
+/// One command measures everything and gives one report (`crates/redhare/src/commands/bench.rs` lists what it runs).
+const BENCHES: &[Row] = &[Row {
+    needs: "crates/redhare/src/commands/bench.rs",
+    cargo: &[
+        "run",
+        "--release",
+        "-p",
+        "redhare",
+        "--config",
+        IN_NETNS,
+        "--",
+        "bench",
+        "all",
+    ],
+    is_test: false,
+}];
 
 /// Read `REDHARE_HOURS` when it is set.
 const SOAKS: &[Row] = &[];

@@ -87,13 +87,20 @@ pub fn compare<E>(
 }
 
 /// The middle value; NaN of nothing.
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(values: Vec<f64>) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// The value that `share` (0 to 1) of the values do not exceed, interpolated; NaN of nothing.
+pub fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
+    let Some(last) = values.len().checked_sub(1) else {
+        return f64::NAN;
+    };
+    let at = last as f64 * share.clamp(0.0, 1.0);
+    let below = values[at.floor() as usize];
+    let above = values[at.ceil() as usize];
+    below + (above - below) * at.fract()
 }
 
 #[cfg(test)]
@@ -150,5 +157,7 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(vec![]).is_nan());
+        assert_eq!(quantile(vec![5.0, 1.0, 2.0, 3.0, 4.0], 0.25), 2.0);
+        assert_eq!(quantile(vec![1.0, 2.0], 1.0), 2.0);
     }
 }

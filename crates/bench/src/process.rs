@@ -1,7 +1,10 @@
 //! Contenders as processes: started on one CPU, their processor time read from the kernel.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -69,17 +72,121 @@ pub fn cpu_time(id: u32) -> io::Result<Duration> {
 
 /// Resident memory of a process in bytes.
 pub fn resident_bytes(id: u32) -> io::Result<u64> {
+    status_bytes(id, "VmRSS:")
+}
+
+/// The part of a process' resident memory that is no file's, in bytes: heap, stacks, buffers.
+pub fn anonymous_bytes(id: u32) -> io::Result<u64> {
+    status_bytes(id, "RssAnon:")
+}
+
+fn status_bytes(id: u32, name: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap_or_default();
-    let kib: u64 = line
-        .split_whitespace()
-        .nth(1)
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(0);
-    Ok(kib * 1024)
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let missing = || io::Error::other(format!("/proc/{id}/status has no number after {name}"));
+    Ok(kib.ok_or_else(missing)? * 1024)
+}
+
+/// The process that listens on a TCP address on this machine; `None` if none does, or if it is another user's.
+pub fn listening_on(address: SocketAddr) -> io::Result<Option<u32>> {
+    let mut sockets = BTreeSet::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        // A machine without IPv6 has no second table.
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        sockets.extend(
+            text.lines()
+                .filter_map(|line| listening_socket(line, address.port())),
+        );
+    }
+    for process in processes()? {
+        let links = links(process);
+        if links.iter().any(|(_, link)| sockets.contains(link)) {
+            return Ok(Some(process));
+        }
+    }
+    Ok(None)
+}
+
+/// The socket of a line of `/proc/net/tcp` (`Documentation/networking/proc_net_tcp.rst`) that listens on a port. An
+/// address of this machine and a port mean one listener.
+fn listening_socket(line: &str, port: u16) -> Option<PathBuf> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+    let (_, digits) = local.rsplit_once(':')?;
+    let listens = *state == "0A" && u16::from_str_radix(digits, 16) == Ok(port);
+    listens.then(|| PathBuf::from(format!("socket:[{inode}]")))
+}
+
+/// The numbers of all processes.
+pub fn processes() -> io::Result<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc")?;
+    let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    Ok(entries.filter_map(number).collect())
+}
+
+/// A process and all that it, or any below it, has started and not yet outlived.
+pub fn with_descendants(first: u32) -> io::Result<Vec<u32>> {
+    let parents: Vec<(u32, u32)> = processes()?
+        .into_iter()
+        .filter_map(|process| Some((process, parent(process)?)))
+        .collect();
+    let mut family = vec![first];
+    let mut at = 0;
+    while let Some(&member) = family.get(at) {
+        at += 1;
+        let children = parents.iter().filter(|(_, parent)| *parent == member);
+        family.extend(children.map(|(child, _)| *child));
+    }
+    Ok(family)
+}
+
+fn parent(process: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The second field is the program's name in brackets and may hold blanks.
+    let after_name = text.rsplit(')').next()?;
+    after_name.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Descriptors of a process and what they lead to; none of a process that has ended or is another user's.
+fn links(process: u32) -> Vec<(String, PathBuf)> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{process}/fd")) else {
+        return Vec::new();
+    };
+    let link = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let number = entry.file_name().into_string().ok()?;
+        Some((number, std::fs::read_link(entry.path()).ok()?))
+    };
+    entries.filter_map(link).collect()
+}
+
+/// The parent of a process, if that runs the same program.
+pub fn parent_of_same_program(process: u32) -> Option<u32> {
+    let parent = parent(process)?;
+    let program = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).ok();
+    (program(parent)? == program(process)?).then_some(parent)
+}
+
+/// Files and block devices that a process has open to read and write through the page cache, so without `O_DIRECT`.
+pub fn buffered_disks(process: u32) -> Vec<PathBuf> {
+    let is_buffered = |number: &str, link: &Path| {
+        let is_disk = std::fs::metadata(format!("/proc/{process}/fd/{number}"))
+            .is_ok_and(|found| found.is_file() && found.size() > 0 || found.file_type().is_block_device());
+        let text = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).unwrap_or_default();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+        let flags = rustix::fs::OFlags::from_bits_retain(flags.unwrap_or(0));
+        is_disk
+            && link.is_absolute()
+            && flags.contains(rustix::fs::OFlags::RDWR)
+            && !flags.contains(rustix::fs::OFlags::DIRECT)
+    };
+    let links = links(process).into_iter();
+    links
+        .filter(|(number, link)| is_buffered(number, link))
+        .map(|(_, link)| link)
+        .collect()
 }
 
 /// Builds a C yardstick beside the build's other output; the compiler's message on failure.
@@ -126,4 +233,44 @@ fn children_cpu_time() -> io::Result<Duration> {
             .unwrap_or(0)
     };
     Ok(Duration::from_millis((ticks(13) + ticks(14)) * 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_found_by_its_address() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(listening_on(address).unwrap(), Some(std::process::id()));
+        drop(listener);
+        assert_eq!(listening_on(address).unwrap(), None);
+    }
+
+    #[test]
+    fn a_process_has_its_children() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let family = with_descendants(std::process::id()).unwrap();
+        assert!(family.contains(&std::process::id()) && family.contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn files_that_pass_through_the_page_cache_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        std::fs::write(&path, [1; 4096]).unwrap();
+        let own = || buffered_disks(std::process::id()).contains(&path);
+        assert!(!own());
+        let _only_read = std::fs::File::open(&path).unwrap();
+        assert!(!own());
+        let _both = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        assert!(own());
+    }
 }

@@ -132,7 +132,7 @@ impl BufferPool {
         inner
             .reserved_bytes
             .set(inner.reserved_bytes.get() + REGION_BYTES);
-        let region = Rc::new(Region::new(REGION_BYTES, BUFFER_ALIGNMENT));
+        let region = Rc::new(Region::new(REGION_BYTES));
         let mut free = inner.free[class].borrow_mut();
         // Descending, so that the first pops come from the region's start.
         free.extend((0..REGION_BYTES / CLASS_BYTES[class]).rev().map(|index| {

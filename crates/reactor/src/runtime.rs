@@ -19,8 +19,8 @@ const TASKS_PER_TURN: usize = 256;
 /// How a reactor runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long an idle reactor polls before it sleeps in the kernel. Zero never polls;
-    /// [`Duration::MAX`] never sleeps.
+    /// How long an idle reactor polls, at most, before it sleeps in the kernel; less while that is of no use. Zero
+    /// never polls; [`Duration::MAX`] never sleeps.
     pub spin: Duration,
     /// The buffer pool's limit, in bytes. Memory is taken as it is needed.
     pub buffer_bytes: usize,
@@ -112,6 +112,7 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
             Poll::Pending
         })),
     );
+    let mut polling = Polling::new(spin);
     let mut idle_since = None;
     loop {
         context.executor.accept_remote();
@@ -136,15 +137,45 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
         }
         let now = now.unwrap_or_else(|| ring.now());
         let since = *idle_since.get_or_insert(now);
-        if now - since < spin {
+        if now - since < polling.length {
             std::hint::spin_loop();
             continue;
         }
         if context.executor.shared.prepare_sleep() {
             ring.wait(context.timers.next().map(|at| at - now));
             context.executor.shared.awake();
+            polling.slept(ring.now() - since);
         }
         idle_since = None;
+    }
+}
+
+/// How long to poll before sleeping, learnt from how long there was nothing to do.
+///
+/// Polling pays when work comes within the limit: then no wake-up is paid for. When it does not come, polling only
+/// takes the processor from whoever would have made the work, which is dear where threads outnumber processors. So
+/// each sleep that would have been spared by polling on doubles the length, and each longer one ends polling until the
+/// next short one, as a hypervisor does for its halted guests (Linux, `Documentation/virt/kvm/halt-polling.rst`).
+struct Polling {
+    limit: Duration,
+    length: Duration,
+}
+
+impl Polling {
+    /// The shortest polling is the limit divided by this.
+    const FIRST: u32 = 4;
+
+    fn new(limit: Duration) -> Self {
+        Self { limit, length: limit }
+    }
+
+    /// There was nothing to do for so long, the sleep included.
+    fn slept(&mut self, idle: Duration) {
+        self.length = if idle > self.limit {
+            Duration::ZERO
+        } else {
+            (self.length * 2).clamp(self.limit / Self::FIRST, self.limit)
+        };
     }
 }
 
@@ -164,4 +195,25 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_lasts_as_long_as_it_pays() {
+        let us = Duration::from_micros;
+        let mut polling = Polling::new(us(40));
+        assert_eq!(polling.length, us(40));
+        polling.slept(us(41));
+        assert_eq!(polling.length, us(0), "a long sleep ends it");
+        for expected in [10, 20, 40, 40] {
+            polling.slept(us(30));
+            assert_eq!(polling.length, us(expected), "a short one begins it again");
+        }
+        let mut never = Polling::new(Duration::ZERO);
+        never.slept(us(0));
+        assert_eq!(never.length, Duration::ZERO);
+    }
 }

@@ -182,6 +182,29 @@ fn what_goes_in_comes_out() {
     assert!(bench["files"].as_u64().unwrap() > 0, "{bench}");
     let batch = json(words!["bench", &place.whole(), "--seconds", "0.1", "--batch"]);
     assert!(batch["content_bytes"].as_u64().unwrap() > 0, "{batch}");
+    // Dropping only these files' pages leaves the rest of the machine in peace.
+    let against = json(words![
+        "bench",
+        &place.whole(),
+        "--against",
+        &source,
+        "--evict",
+        "files",
+        "--seconds",
+        "0.2",
+        "--rounds",
+        "4"
+    ]);
+    let (ours, local) = (&against["volume"], &against["local"]);
+    assert!(ours["files"].as_u64().unwrap() >= 4 * 16, "{against}");
+    for name in ["files", "content_bytes"] {
+        assert_eq!(ours[name], local[name], "both read the same: {against}");
+    }
+    assert_eq!(against["left_out"], 0, "{against}");
+    assert_eq!(against["index"], "warm", "inodes were not dropped: {against}");
+    assert!(against["ratio"].as_f64().unwrap() > 0.0, "{against}");
+    let text = refused(words!["bench", &place.whole(), "--against", &place.path("part")]);
+    assert!(text.contains("has none of the"), "{text}");
 }
 
 #[test]

@@ -1,10 +1,15 @@
-//! `redhare bench`: the measuring client, and the bare loop.
+//! `redhare bench`: the measuring client, the bare loop, and all measurements that have a bar.
 
+mod cluster;
 mod contender;
 mod echo;
+mod index;
+mod report;
+mod scratch;
 mod target;
 
-use clap::Subcommand;
+use bench::report::Row;
+use clap::{Args, Subcommand};
 
 use crate::output::{Failure, Output};
 
@@ -17,11 +22,82 @@ pub(crate) enum Bench {
     /// An NVMe/TCP target under load
     #[command(subcommand, after_help = "Example:\n  redhare bench target compare --help")]
     Target(target::TargetBench),
+    /// Small files from a volume of three copies against the local file system; a cluster's memory and its idle processors
+    Fs(cluster::FsArguments),
+    /// Memory that a fully cached index takes for each file
+    Index(index::IndexArguments),
+    /// Everything that has a bar, in one report; fails if a bar is missed
+    All(AllArguments),
+}
+
+/// How long to measure.
+#[derive(Args)]
+#[command(
+    after_help = "Takes about five minutes. Measures in the present directory's file system, under .redhare."
+)]
+pub(crate) struct AllArguments {
+    /// Paired rounds of each comparison
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// Only the measurements whose name contains this: index, fs, target, echo
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 pub(crate) fn run(bench: Bench, output: &Output) -> Result<(), Failure> {
     match bench {
         Bench::Echo(echo) => echo::run(echo, output),
         Bench::Target(target) => target::run(target, output),
+        Bench::Fs(arguments) => cluster::run(&arguments, output),
+        Bench::Index(arguments) => index::run(&arguments, output),
+        Bench::All(arguments) => all(&arguments, output),
     }
+}
+
+/// What [`all`] runs: a name, what it is, and its rows.
+type Measurement = (&'static str, &'static str, fn(usize) -> Result<Vec<Row>, Failure>);
+
+/// Length of a slice of a comparison on loopback.
+const SLICE_MILLISECONDS: u64 = 300;
+
+const MEASUREMENTS: [Measurement; 4] = [
+    ("index", "the index in memory", |_| {
+        index::row(&index::IndexArguments::default()).map(|row| vec![row])
+    }),
+    ("fs", "a cluster of this machine", |rounds| {
+        cluster::rows(&cluster::FsArguments::with(rounds))
+    }),
+    ("target", "the target against the bare loop", |rounds| {
+        target::rows(rounds, SLICE_MILLISECONDS)
+    }),
+    ("echo", "the bare loop against the same in C", |rounds| {
+        echo::rows(rounds, SLICE_MILLISECONDS)
+    }),
+];
+
+#[derive(serde::Serialize)]
+struct ReportView {
+    rows: Vec<Row>,
+    missed: usize,
+}
+
+/// Every measurement, also after one has failed, then one report.
+fn all(arguments: &AllArguments, output: &Output) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    let mut failures = Vec::new();
+    let chosen = |name: &str| name.contains(&arguments.only);
+    for (name, about, measure) in MEASUREMENTS.into_iter().filter(|(name, ..)| chosen(name)) {
+        eprintln!("measuring {name}: {about}");
+        match measure(arguments.rounds) {
+            Ok(measured) => rows.extend(measured),
+            Err(failure) => failures.push(format!("{name} could not be measured: {failure}")),
+        }
+    }
+    let missed = rows.iter().filter(|row| row.is_missed()).count();
+    let view = ReportView { rows, missed };
+    output.print(&view, || report::describe(&view.rows));
+    if !failures.is_empty() {
+        return Err(Failure::new(failures.join("; ")));
+    }
+    report::check(&view.rows, output)
 }

@@ -29,6 +29,10 @@ impl ClusterArguments {
 }
 
 impl ClusterArguments {
+    fn status(&self) -> Result<v1::GetStatusResponse, Failure> {
+        self.call(|client: Client| async move { client.status(v1::GetStatusRequest {}).await })
+    }
+
     /// The masters' addresses as given, or those of the cluster that `redhare up` runs on this machine.
     pub(crate) fn addresses(&self) -> Result<String, Failure> {
         let named = self.cluster.as_ref().filter(|addresses| !addresses.is_empty());
@@ -47,6 +51,12 @@ pub(crate) fn named_or_local() -> Result<String, Failure> {
         .ok()
         .filter(|addresses| !addresses.is_empty());
     ClusterArguments { cluster }.addresses()
+}
+
+/// What these masters say of their cluster.
+pub(crate) fn status_of(masters: &str) -> Result<v1::GetStatusResponse, Failure> {
+    let cluster = Some(masters.to_owned());
+    ClusterArguments { cluster }.status()
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -100,8 +110,7 @@ struct VolumeRow {
 }
 
 pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(), Failure> {
-    let call = |client: Client| async move { client.status(v1::GetStatusRequest {}).await };
-    let answer = arguments.cluster.call(call)?;
+    let answer = arguments.cluster.status()?;
     let view = StatusView {
         cluster: uuid_text(&answer.cluster),
         revision: answer.revision,

@@ -1,5 +1,6 @@
 //! `redhare fs`: PackFS, the file system for many small files, from the command line.
 
+mod against;
 mod bench;
 mod compare;
 mod export;
@@ -9,7 +10,9 @@ mod import;
 mod list;
 mod local;
 mod medium;
+mod processes;
 mod progress;
+mod sample;
 mod verify;
 mod view;
 

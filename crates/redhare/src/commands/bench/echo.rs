@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bench::echo::{Load, REQUEST_BYTES, measure, serve};
 use bench::paired::{Comparison, compare};
+use bench::report::Row;
 use bench::yardstick::Yardsticks;
 use clap::{Args, Subcommand};
 use reactor::Config;
@@ -107,7 +108,11 @@ pub(crate) fn run(echo: Echo, output: &Output) -> Result<(), Failure> {
             });
             Ok(())
         }
-        Echo::Compare { rounds, milliseconds } => compare_all(rounds, milliseconds, output),
+        Echo::Compare { rounds, milliseconds } => {
+            let cases = compare_all(rounds, milliseconds)?;
+            output.print(&cases, || describe(&cases));
+            Ok(())
+        }
     }
 }
 
@@ -126,7 +131,16 @@ struct Case {
     comparison: Comparison,
 }
 
-fn compare_all(rounds: usize, milliseconds: u64, output: &Output) -> Result<(), Failure> {
+/// The cases as rows of a report; none has a bar.
+pub(super) fn rows(rounds: usize, milliseconds: u64) -> Result<Vec<Row>, Failure> {
+    let row = |case: &Case| {
+        let name = format!("bare loop, ours against C: {}", case.name);
+        Row::new(name, case.comparison.rate_ratio, "of its rate", None)
+    };
+    Ok(compare_all(rounds, milliseconds)?.iter().map(row).collect())
+}
+
+fn compare_all(rounds: usize, milliseconds: u64) -> Result<Vec<Case>, Failure> {
     let yardsticks = Yardsticks::build().map_err(Failure::new)?;
     let own = std::env::current_exe()
         .map_err(Failure::new)?
@@ -194,8 +208,7 @@ fn compare_all(rounds: usize, milliseconds: u64, output: &Output) -> Result<(), 
         )?;
         cases.push(Case { name, comparison });
     }
-    output.print(&cases, || describe(&cases));
-    Ok(())
+    Ok(cases)
 }
 
 fn describe(cases: &[Case]) -> String {

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bench::paired::{Comparison, compare};
+use bench::report::{Bar, Row};
 use bench::target::{Measured, Workload, load, serve_memory};
 use bench::yardstick::Yardsticks;
 use clap::{Args, Subcommand};
@@ -114,8 +115,28 @@ pub(crate) fn run(bench: TargetBench, output: &Output) -> Result<(), Failure> {
             served.map_err(Failure::new)?
         }
         TargetBench::Load(arguments) => run_load(&arguments, output),
-        TargetBench::Compare(arguments) => compare_all(&arguments, output),
+        TargetBench::Compare(arguments) => {
+            let cases = compare_all(&arguments)?;
+            output.print(&cases, || describe(&cases, arguments.busy));
+            if arguments.check {
+                let rows: Vec<Row> = cases.iter().map(Case::row).collect();
+                return super::report::check(&rows, output);
+            }
+            Ok(())
+        }
     }
+}
+
+/// The cases as rows of a report.
+pub(super) fn rows(rounds: usize, milliseconds: u64) -> Result<Vec<Row>, Failure> {
+    let arguments = CompareArguments {
+        rounds,
+        milliseconds,
+        busy: false,
+        case: String::new(),
+        check: false,
+    };
+    Ok(compare_all(&arguments)?.iter().map(Case::row).collect())
 }
 
 fn run_load(arguments: &LoadArguments, output: &Output) -> Result<(), Failure> {
@@ -167,9 +188,26 @@ impl Case {
     fn passes(&self) -> bool {
         self.bar.is_none_or(|bar| self.comparison.rate_ratio >= bar)
     }
+
+    fn row(&self) -> Row {
+        let Comparison {
+            rounds,
+            dropped,
+            rate_ratio,
+            ours,
+            theirs,
+            ..
+        } = &self.comparison;
+        let name = format!("target on memory: {}", self.name);
+        let bar = self.bar.map(Bar::AtLeast);
+        Row::new(name, *rate_ratio, "of the bare loop", bar).with_note(format!(
+            "target {:.0} /s at {:.2} us of CPU, loop {:.0} /s at {:.2} us; {rounds} rounds, {dropped} dropped",
+            ours.rate, ours.cpu_us, theirs.rate, theirs.cpu_us
+        ))
+    }
 }
 
-fn compare_all(arguments: &CompareArguments, output: &Output) -> Result<(), Failure> {
+fn compare_all(arguments: &CompareArguments) -> Result<Vec<Case>, Failure> {
     let yardsticks = Yardsticks::build().map_err(Failure::new)?;
     let mut cases = Vec::new();
     for (index, case) in CASES.into_iter().enumerate() {
@@ -199,16 +237,7 @@ fn compare_all(arguments: &CompareArguments, output: &Output) -> Result<(), Fail
             comparison,
         });
     }
-    output.print(&cases, || describe(&cases, arguments.busy));
-    let missed: Vec<&str> = cases
-        .iter()
-        .filter(|case| !case.passes())
-        .map(|case| case.name.as_str())
-        .collect();
-    if arguments.check && !missed.is_empty() {
-        return Err(Failure::new(format!("below the bar: {}", missed.join("; "))));
-    }
-    Ok(())
+    Ok(cases)
 }
 
 /// Our target under our load, and the bare loop with answers of the same length.

@@ -2,25 +2,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bench::latency::Latencies;
 use clap::Args;
 use foundation::{ByteCount, Random};
-use packfs::{Kind, ReadError, Reader, ReaderOptions, Target};
+use packfs::{ReadError, Reader, ReaderOptions, Target};
 
-use super::medium::{Location, Role, open_volume};
+use super::against::{self, Against};
+use super::medium::{Location, Role, Volume, open_volume};
+use super::sample::{READ_AT_ONCE, VolumeFile, files, read_whole};
 use crate::output::{Failure, Output};
-
-/// Bytes of a large file that are read at once.
-const READ_AT_ONCE: u64 = 4 << 20;
 
 /// Read whole files in random order, and say how fast
 #[derive(Args)]
 #[command(
-    after_help = "Latency is that of a whole file, or of a whole batch with --batch.\n\nExamples:\n  \
-redhare fs bench file:images.packfs --seconds 10\n  redhare fs bench images --files-in-flight 64 --batch --json"
+    after_help = "Latency is that of a whole file, or of a whole batch with --batch. Data is always cold on the volume's \
+side: the client keeps none, and nodes pass the page cache by.\n\nWith --against the same files of a local directory \
+are read by as many threads as files are in flight, in alternating slices, after what the kernel keeps of them in memory \
+was dropped.\n\nExamples:\n  \
+redhare fs bench file:images.packfs --seconds 10\n  redhare fs bench images --files-in-flight 64 --batch --json\n  \
+redhare fs bench images --against ./images"
 )]
 pub(super) struct BenchArguments {
     /// The volume, and a directory in it
@@ -29,12 +33,24 @@ pub(super) struct BenchArguments {
     /// Files that are read at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     files_in_flight: u16,
-    /// How long
+    /// How long, both sides together
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
     /// Read the files in flight with one call, as a loader of batches does
-    #[arg(long)]
+    #[arg(long, conflicts_with = "against")]
     batch: bool,
+    /// Whether names and inodes are in memory when the reading begins
+    #[arg(long, value_enum, default_value_t = Index::Cold)]
+    index: Index,
+    /// Compare with the same files in this local directory, from which the volume was filled
+    #[arg(long, value_name = "DIR")]
+    against: Option<PathBuf>,
+    /// What to drop from memory before local files are read, with --against
+    #[arg(long, value_enum, default_value_t = Evict::All)]
+    evict: Evict,
+    /// Alternating pairs of slices, with --against
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    rounds: u16,
     /// Chooses the random order
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -43,8 +59,28 @@ pub(super) struct BenchArguments {
     cache: ByteCount,
 }
 
+/// What is dropped from memory before local files are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Evict {
+    /// All that the kernel keeps of files on this machine, names and inodes too; only for root, else as files
+    All,
+    /// The data of the files that are compared
+    Files,
+}
+
+/// What is known of names and inodes before the first read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Index {
+    /// Nothing: it is read as it is needed.
+    Cold,
+    /// All of it, as far as the metadata cache takes it.
+    Warm,
+}
+
 #[derive(serde::Serialize)]
 struct BenchView {
+    index: Index,
     files: u64,
     content_bytes: u64,
     seconds: f64,
@@ -60,7 +96,7 @@ struct BenchView {
 /// What the tasks share.
 struct Load {
     reader: Reader,
-    files: Vec<(Vec<u8>, u64)>,
+    files: Vec<VolumeFile>,
     random: RefCell<Random>,
     /// Where the pass through `order` is.
     next: Cell<usize>,
@@ -73,7 +109,7 @@ struct Load {
 
 impl Load {
     /// Each file once in random order, then again in another.
-    fn choose(&self) -> &(Vec<u8>, u64) {
+    fn choose(&self) -> &VolumeFile {
         let mut order = self.order.borrow_mut();
         if self.next.get() == order.len() {
             self.random.borrow_mut().shuffle(&mut order);
@@ -93,25 +129,12 @@ impl Load {
     /// Reads one file after another until the time is up.
     async fn singly(&self) -> Result<(), ReadError> {
         while Instant::now() < self.until {
-            let (path, size) = self.choose();
+            let file = self.choose();
             let begun = Instant::now();
-            let bytes = self.whole(path, *size).await?;
+            let bytes = read_whole(&self.reader, file).await?;
             self.note(1, bytes, begun);
         }
         Ok(())
-    }
-
-    async fn whole(&self, path: &[u8], size: u64) -> Result<u64, ReadError> {
-        if size <= READ_AT_ONCE {
-            let read = self.reader.read_many(&[Target::Path(path)]).await.pop();
-            return Ok(read.expect("one target gives one result")?.len() as u64);
-        }
-        let file = self.reader.open_file(path).await?;
-        let mut offset = 0;
-        while offset < size {
-            offset += self.reader.read(&file, offset, READ_AT_ONCE).await?.len() as u64;
-        }
-        Ok(size)
     }
 
     /// Reads batches of `count` files. Large files go on their own.
@@ -121,12 +144,12 @@ impl Load {
             let mut paths = Vec::with_capacity(count);
             let (mut total, mut large) = (0, Vec::new());
             for _ in 0..count {
-                let (path, size) = self.choose();
-                if *size > READ_AT_ONCE || total + size > most {
-                    large.push((path, *size));
+                let file = self.choose();
+                if file.size_bytes > READ_AT_ONCE || total + file.size_bytes > most {
+                    large.push(file);
                 } else {
-                    total += size;
-                    paths.push(Target::Path(path));
+                    total += file.size_bytes;
+                    paths.push(Target::Path(&file.path));
                 }
             }
             let begun = Instant::now();
@@ -134,8 +157,8 @@ impl Load {
             for content in self.reader.read_many(&paths).await {
                 bytes += content?.len() as u64;
             }
-            for (path, size) in large {
-                bytes += self.whole(path, size).await?;
+            for file in large {
+                bytes += read_whole(&self.reader, file).await?;
             }
             self.note(count as u64, bytes, begun);
         }
@@ -152,13 +175,46 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
     };
     let duration = Duration::try_from_secs_f64(arguments.seconds)
         .map_err(|_| Failure::new(format!("--seconds {} is no length of time", arguments.seconds)))?;
-    let reader = opened.reader(&volume, &options).await?;
-    let files = files(&reader, &path)
-        .await
-        .map_err(|error| volume.failure(error))?;
+    // Listing the files reads the index into this reader's cache.
+    let warm = opened.reader(&volume, &options).await?;
+    let files = files(&warm, &path).await.map_err(|error| volume.failure(error))?;
     if files.is_empty() {
         return Err(volume.failure("there are no files to read; fill it with \"redhare fs import\""));
     }
+    if let Some(directory) = &arguments.against {
+        let against = Against {
+            opened: &opened,
+            volume: &volume,
+            from: &path,
+            options: &options,
+            directory,
+            in_flight: arguments.files_in_flight.into(),
+            duration,
+            rounds: arguments.rounds.into(),
+            index: arguments.index,
+            evict: arguments.evict,
+            seed: arguments.seed,
+        };
+        let view = against::measure(&against, warm, files).await?;
+        output.print(&view, || against::describe(&view));
+        return Ok(());
+    }
+    let reader = match arguments.index {
+        Index::Warm => warm,
+        Index::Cold => opened.reader(&volume, &options).await?,
+    };
+    alone(arguments, output, &volume, reader, files, duration).await
+}
+
+/// Reads the volume's files, with nothing to compare them with.
+async fn alone(
+    arguments: &BenchArguments,
+    output: &Output,
+    volume: &Volume,
+    reader: Reader,
+    files: Vec<VolumeFile>,
+    duration: Duration,
+) -> Result<(), Failure> {
     let count = files.len();
     let before = reader.statistics();
     let begun = Instant::now();
@@ -188,6 +244,7 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
     let done = load.done.get();
     let latencies = load.latencies.borrow();
     let view = BenchView {
+        index: arguments.index,
         files: done,
         content_bytes: load.bytes.get(),
         seconds,
@@ -206,7 +263,7 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
 fn describe(view: &BenchView, count: usize) -> String {
     format!(
         "{} files read, of {count} there are, {} in {:.1} s: {:.0} files/s, {:.1} MiB/s\np50 {} us, p99 {} us, \
-         {:.4} CPU s per 1000 files, {} reads of the volume",
+         {:.4} CPU s of this process per 1000 files, {} reads of the volume; {}",
         view.files,
         ByteCount(view.content_bytes),
         view.seconds,
@@ -215,7 +272,11 @@ fn describe(view: &BenchView, count: usize) -> String {
         view.p50_us,
         view.p99_us,
         view.cpu_seconds_per_1000_files,
-        view.device_reads
+        view.device_reads,
+        match view.index {
+            Index::Cold => "index cold at first",
+            Index::Warm => "index in memory from the start",
+        }
     )
 }
 
@@ -230,24 +291,4 @@ async fn all(load: &Rc<Load>, in_flight: usize) -> Result<(), ReadError> {
         task.await.unwrap_or(Err(ReadError::LeaseEnded))?;
     }
     Ok(())
-}
-
-/// Regular files below a path, with their sizes.
-async fn files(reader: &Reader, path: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, ReadError> {
-    let root = reader.lookup(path).await?;
-    let mut walk = reader.walk(root.number);
-    let mut files = Vec::new();
-    loop {
-        let batch = walk.next_batch().await?;
-        if batch.is_empty() {
-            return Ok(files);
-        }
-        for found in batch {
-            if found.entry.kind() == Kind::File {
-                let path = [path, &found.path].join(&b'/');
-                let inode = reader.inode_of(found.entry).await?;
-                files.push((path, inode.size));
-            }
-        }
-    }
 }

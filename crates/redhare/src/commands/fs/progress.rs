@@ -20,6 +20,24 @@ impl Progress {
         Self { bar, total_files }
     }
 
+    /// A bar over steps that take about as long.
+    pub(super) fn of_steps(what: &'static str, steps: u64) -> Self {
+        let bar = ProgressBar::new(steps);
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {eta} left")
+            .expect("the template names known keys");
+        bar.set_style(style);
+        bar.set_prefix(what);
+        Self {
+            bar,
+            total_files: steps,
+        }
+    }
+
+    /// One more step is done.
+    pub(super) fn step(&self) {
+        self.bar.inc(1);
+    }
+
     /// So much is done now.
     pub(super) fn set(&self, files: u64, bytes: u64) {
         // Formatting for a bar that is not drawn would cost more than some files do.

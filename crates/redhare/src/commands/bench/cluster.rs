@@ -1,0 +1,288 @@
+//! `redhare bench fs`: a cluster of this machine, started for this: small files from a volume of three copies against
+//! the local file system, processor time when idle, memory.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bench::process;
+use bench::report::{Bar, Row};
+use clap::Args;
+use foundation::{ByteCount, Random};
+use master::v1;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::scratch::Scratch;
+use crate::commands::cluster::status_of;
+use crate::output::{Failure, Output};
+
+/// The promise: at least the local file system's files per second.
+const FILES_BAR: f64 = 1.0;
+/// The promise: all processes together take less than this share of one core, in percent, when idle.
+const IDLE_BAR_PERCENT: f64 = 1.0;
+/// The promise: a target's resident memory stays below this.
+const MEMORY_BAR_MIB: f64 = 200.0;
+/// Length of each file in bytes.
+const FILE_BYTES: usize = 16 << 10;
+const FILES_PER_DIRECTORY: usize = 250;
+const NODES: usize = 3;
+const VOLUME: &str = "bench";
+/// How long the cluster may take until all nodes are alive.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// What the last reads left is done by then: the idle flush comes 5 s after the last write.
+const SETTLE: Duration = Duration::from_secs(8);
+
+/// How much, and how long.
+#[derive(Args)]
+#[command(
+    after_help = "Rows: 16 KiB files in random order, 16 in flight, data cold, with the index cold and in memory; idle \
+processors; memory of the targets. \"redhare fs bench VOLUME --against DIR\" does the first on your own files."
+)]
+pub(crate) struct FsArguments {
+    /// Alternating pairs of slices
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// Files, of 16 KiB each
+    #[arg(long, default_value_t = 20_000)]
+    files: usize,
+    /// Length of all slices of one comparison together
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// How long the idle cluster is watched, in seconds
+    #[arg(long, default_value_t = 20.0)]
+    idle_seconds: f64,
+    /// The master's port; the nodes take the ones that follow
+    #[arg(long, default_value_t = 7490)]
+    port: u16,
+    /// A directory that is made for this and removed; the disk under it is measured
+    #[arg(long, value_name = "DIR", default_value = ".redhare/bench")]
+    data: PathBuf,
+}
+
+impl FsArguments {
+    pub(super) fn with(rounds: usize) -> Self {
+        Self {
+            rounds,
+            files: 20_000,
+            seconds: 10.0,
+            idle_seconds: 20.0,
+            port: 7490,
+            data: PathBuf::from(".redhare/bench"),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &FsArguments, output: &Output) -> Result<(), Failure> {
+    let rows = rows(arguments)?;
+    output.print(&rows, || super::report::describe(&rows));
+    super::report::check(&rows, output)
+}
+
+/// A running `redhare up`, ended in order when dropped.
+struct Up {
+    child: Child,
+    master: String,
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let id = Pid::from_raw(self.child.id().cast_signed());
+        if let Some(Err(error)) = id.map(|id| kill_process(id, Signal::TERM)) {
+            tracing::debug!(%error, "the cluster has ended by itself");
+        }
+        drop(self.child.wait());
+    }
+}
+
+impl Up {
+    fn start(data: &Path, port: u16, disk_bytes: u64) -> Result<Self, Failure> {
+        let own = std::env::current_exe().map_err(Failure::new)?;
+        let child = Command::new(own)
+            .args([
+                "up",
+                "--port",
+                &port.to_string(),
+                "--disk-size",
+                &disk_bytes.to_string(),
+                "--data",
+            ])
+            .arg(data)
+            // The addresses that it leaves for other commands are not those of the user's own cluster.
+            .env("XDG_STATE_HOME", data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(Failure::new)?;
+        let master = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
+        let mut up = Self { child, master };
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            let status = status_of(&up.master);
+            // A node that has just come may not have said which disks it has.
+            let is_ready = |node: &&v1::NodeStatus| node.alive && !node.disks.is_empty();
+            let alive = status.map_or(0, |status| status.nodes.iter().filter(is_ready).count());
+            if alive == NODES {
+                return Ok(up);
+            }
+            let ended = !matches!(up.child.try_wait(), Ok(None));
+            if ended || Instant::now() > deadline {
+                return Err(Failure::new(format!(
+                    "the cluster for the measurement did not start ({alive} of {NODES} nodes are alive); is port {port} \
+                     or one of the three that follow in use?"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Runs one of our own commands on this cluster; what it printed.
+    fn redhare(&self, arguments: &[&str]) -> Result<String, Failure> {
+        let own = std::env::current_exe().map_err(Failure::new)?;
+        let mut command = Command::new(own);
+        command
+            .arg("--json")
+            .args(arguments)
+            .env("REDHARE_CLUSTER", &self.master)
+            .env("RUST_LOG", "error");
+        Ok(process::run_timed(&mut command).map_err(Failure::new)?.0)
+    }
+
+    /// This process and all below it.
+    fn processes(&self) -> Result<Vec<u32>, Failure> {
+        process::with_descendants(self.child.id()).map_err(Failure::new)
+    }
+
+    fn cpu_time(&self) -> Result<Duration, Failure> {
+        let times = self.processes()?;
+        Ok(times.iter().filter_map(|&id| process::cpu_time(id).ok()).sum())
+    }
+}
+
+/// Runs everything. Takes about a minute.
+pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
+    let scratch = Scratch::new(&arguments.data)?;
+    let source = scratch.path().join("source");
+    make_files(&source, arguments.files)?;
+    let content = (arguments.files * FILE_BYTES) as u64;
+    let size = content * 2 + (1 << 30);
+    let up = Up::start(&scratch.path().join("cluster"), arguments.port, size + (1 << 30))?;
+    let shown = source.display().to_string();
+    up.redhare(&["volume", "create", VOLUME, "--size", &size.to_string()])?;
+    up.redhare(&["fs", "format", VOLUME])?;
+    up.redhare(&["fs", "import", &shown, VOLUME])?;
+    let mut rows = Vec::new();
+    for (index, what) in [("cold", "index cold"), ("warm", "index in memory")] {
+        let text = up.redhare(&[
+            "fs",
+            "bench",
+            VOLUME,
+            "--against",
+            &shown,
+            "--files-in-flight",
+            "16",
+            "--rounds",
+            &arguments.rounds.to_string(),
+            "--seconds",
+            &arguments.seconds.to_string(),
+            "--index",
+            index,
+        ])?;
+        rows.push(against_row(what, &text)?);
+    }
+    rows.push(memory_row(&up)?);
+    rows.push(idle_row(&up, arguments.idle_seconds)?);
+    Ok(rows)
+}
+
+/// Files that do not compress, below directories of 250.
+fn make_files(source: &Path, count: usize) -> Result<(), Failure> {
+    let mut random = Random::from_seed(1);
+    let mut bytes = vec![0; FILE_BYTES];
+    for number in 0..count {
+        let directory = source.join(format!("{:06}", number / FILES_PER_DIRECTORY));
+        if number % FILES_PER_DIRECTORY == 0 {
+            std::fs::create_dir_all(&directory).map_err(Failure::new)?;
+        }
+        random.fill(&mut bytes);
+        let file = directory.join(format!("{number:016}.bin"));
+        std::fs::write(&file, &bytes)
+            .map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
+    }
+    Ok(())
+}
+
+fn against_row(what: &str, text: &str) -> Result<Row, Failure> {
+    let view: serde_json::Value = serde_json::from_str(text).map_err(Failure::new)?;
+    let number = |side: &str, name: &str| view[side][name].as_f64().unwrap_or(f64::NAN);
+    let side = |side| {
+        format!(
+            "{:.0} files/s, p50 {:.0} us, p99 {:.0} us, {:.1} us of CPU a file",
+            number(side, "files_per_second"),
+            number(side, "p50_us"),
+            number(side, "p99_us"),
+            number(side, "cpu_us_per_file")
+        )
+    };
+    let word = |name: &str| view[name].as_str().unwrap_or_default().to_owned();
+    let spread = |name: &str| view[name].as_f64().unwrap_or(f64::NAN);
+    let row = Row::new(
+        format!("16 KiB files, 3 copies, 16 in flight, {what}"),
+        view["ratio"].as_f64().unwrap_or(f64::NAN),
+        "of local files/s",
+        Some(Bar::AtLeast(FILES_BAR)),
+    );
+    Ok(row.with_note(format!(
+        "volume {} (client and cluster); local {}; half of the {} rounds between {:.2} and {:.2}; volume cold: {}; local \
+         cold: {}",
+        side("volume"),
+        side("local"),
+        view["rounds"],
+        spread("ratio_lower_quartile"),
+        spread("ratio_upper_quartile"),
+        word("cold_volume"),
+        word("cold_local")
+    )))
+}
+
+/// The largest target's resident memory, after import and reads.
+fn memory_row(up: &Up) -> Result<Row, Failure> {
+    let status = status_of(&up.master)?;
+    let mut sizes = Vec::new();
+    for node in &status.nodes {
+        let address: SocketAddr = node.peer_address.parse().map_err(Failure::new)?;
+        let id = process::listening_on(address).map_err(Failure::new)?;
+        let id =
+            id.ok_or_else(|| Failure::new(format!("nobody listens on {address}: has a target ended?")))?;
+        sizes.push(process::resident_bytes(id).map_err(Failure::new)?);
+    }
+    let mib = |bytes: u64| bytes as f64 / ByteCount::MIB.0 as f64;
+    let largest = sizes.iter().copied().max().map_or(f64::NAN, mib);
+    let all: Vec<String> = sizes.iter().map(|&bytes| format!("{:.0}", mib(bytes))).collect();
+    let row = Row::new(
+        "resident memory of the largest target",
+        largest,
+        "MiB",
+        Some(Bar::Below(MEMORY_BAR_MIB)),
+    );
+    Ok(row.with_note(format!("targets after import and reads: {} MiB", all.join(", "))))
+}
+
+/// What every process of the cluster takes together, with nobody asking for anything.
+fn idle_row(up: &Up, seconds: f64) -> Result<Row, Failure> {
+    std::thread::sleep(SETTLE);
+    let (before, begun) = (up.cpu_time()?, Instant::now());
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let (spent, passed) = (up.cpu_time()?.saturating_sub(before), begun.elapsed());
+    let row = Row::new(
+        "idle: every process of \"redhare up\" together",
+        spent.as_secs_f64() / passed.as_secs_f64() * 100.0,
+        "% of a core",
+        Some(Bar::Below(IDLE_BAR_PERCENT)),
+    );
+    let count = up.processes()?.len();
+    Ok(row.with_note(format!(
+        "{count} processes over {:.0} s, with a volume that was filled and read",
+        passed.as_secs_f64()
+    )))
+}
