@@ -46,6 +46,29 @@ impl RpcError {
         Self::new(-i64::from(errno.abs()), message)
     }
 
+    /// A parameter has a value that this program does not do (EOPNOTSUPP); `remedy` says what to write instead.
+    pub fn unsupported(method: &str, parameter: &str, remedy: &str) -> Self {
+        // errno(3): 95 on Linux.
+        Self::errno(
+            95,
+            format!("{method}: {parameter} is not supported as given; {remedy}"),
+        )
+    }
+
+    /// An error if an option that this program does not have is given with a value that asks for something: clients send
+    /// many with the value `usual`, which says what happens anyway.
+    pub fn unless_usual<T: PartialEq>(
+        method: &str,
+        parameter: &str,
+        given: Option<T>,
+        usual: T,
+    ) -> Result<(), Self> {
+        match given {
+            Some(value) if value != usual => Err(Self::unsupported(method, parameter, "leave it out")),
+            _ => Ok(()),
+        }
+    }
+
     fn new(code: i64, message: impl Into<String>) -> Self {
         Self {
             code,

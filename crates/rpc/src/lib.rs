@@ -16,5 +16,5 @@ mod server;
 
 pub use error::RpcError;
 pub use frames::{Frames, FramesError, REQUEST_BYTES_MAX};
-pub use registry::{Method, NoParameters, Registry};
+pub use registry::{Method, NoParameters, Registry, SavedCall};
 pub use server::{Call, Reply, ServeError, Server};

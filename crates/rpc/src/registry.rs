@@ -53,6 +53,15 @@ impl Method {
     }
 }
 
+/// A call that brings back a part of the state: what a configuration is saved as.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SavedCall {
+    /// The method.
+    pub method: &'static str,
+    /// Its parameters, an object.
+    pub params: Value,
+}
+
 /// The parameters of a method that takes none.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
