@@ -11,6 +11,8 @@
 # reason and the remedy on the last line), another: failed.
 # LIMIT_SECONDS bounds the guest (default 900; a quiet machine needs about 60),
 # FILES is how many files to copy (default 2000), FIO_SECONDS how long fio runs.
+# MANAGED=1: the target is made by the calls of a saved configuration, and can be
+# looked at meanwhile with tests/spdk-rpc; without, by a configuration file.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
@@ -18,6 +20,22 @@ limit=${LIMIT_SECONDS:-900}
 
 # The only lines that know how a target is configured and started.
 start_target() { # BINARY PORT DIRECTORY
+    if [ "${MANAGED-}" = 1 ]; then
+        local nqn='"nqn": "nqn.2026-11.io.redhare:vm-test"'
+        cat > "$3/target.json" <<JSON
+{"subsystems": [{"subsystem": "bdev", "config": [
+  {"method": "bdev_malloc_create", "params": {"name": "Malloc0", "num_blocks": 65536, "block_size": 4096}}
+]}, {"subsystem": "nvmf", "config": [
+  {"method": "nvmf_create_transport",
+   "params": {"trtype": "TCP", "max_queue_depth": 128, "max_io_qpairs_per_ctrlr": 4}},
+  {"method": "nvmf_create_subsystem", "params": {$nqn, "allow_any_host": true}},
+  {"method": "nvmf_subsystem_add_ns", "params": {$nqn, "namespace": {"bdev_name": "Malloc0"}}},
+  {"method": "nvmf_subsystem_add_listener",
+   "params": {$nqn, "listen_address": {"trtype": "TCP", "traddr": "127.0.0.1", "trsvcid": "$2"}}}
+]}]}
+JSON
+        exec "$1" target --json-config "$3/target.json" --rpc-socket "$3/rpc.sock"
+    fi
     cat > "$3/target.toml" <<TOML
 [nvme_tcp]
 listen = ["127.0.0.1:$2"]

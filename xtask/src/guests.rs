@@ -14,6 +14,8 @@ struct Guest {
     script: &'static str,
     /// What the script is given.
     argument: Argument,
+    /// Settings beside the argument.
+    environment: &'static [(&'static str, &'static str)],
 }
 
 enum Argument {
@@ -27,11 +29,20 @@ const GUESTS: &[Guest] = &[
         name: "self test of the NVMe/TCP guest",
         script: "tests/vm/nvme-tcp-ext4.sh",
         argument: Argument::Text("--against-kernel"),
+        environment: &[],
     },
     Guest {
         name: "ext4 over NVMe/TCP by a stock kernel",
         script: "tests/vm/nvme-tcp-ext4.sh",
         argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
+        name: "ext4 by a stock kernel on a target made by management calls",
+        script: "tests/vm/nvme-tcp-ext4.sh",
+        argument: Argument::Program,
+        // The steps are those of the run before; what differs is the target, not the amount.
+        environment: &[("MANAGED", "1"), ("FILES", "500"), ("FIO_SECONDS", "2")],
     },
 ];
 
@@ -56,7 +67,10 @@ pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String
         };
         println!("\nguest: {}", guest.name);
         let mut command = Command::new(workspace_root().join(guest.script));
-        command.arg(argument).current_dir(workspace_root());
+        command
+            .arg(argument)
+            .envs(guest.environment.iter().copied())
+            .current_dir(workspace_root());
         let before = *counts;
         let mut last = String::new();
         let status = crate::test::stream(&mut command, |line| {

@@ -15,10 +15,22 @@ use crate::request::{Operation, Request};
 pub struct Delays {
     read_ns: AtomicU64,
     write_ns: AtomicU64,
+    read_p99_ns: AtomicU64,
+    write_p99_ns: AtomicU64,
     jitter_ns: AtomicU64,
 }
 
 impl Delays {
+    /// One read of a hundred, chosen at random, gets this delay instead; zero for none.
+    pub fn set_read_p99(&self, delay: Duration) {
+        self.read_p99_ns.store(nanos(delay), Ordering::Relaxed);
+    }
+
+    /// The same for everything else.
+    pub fn set_write_p99(&self, delay: Duration) {
+        self.write_p99_ns.store(nanos(delay), Ordering::Relaxed);
+    }
+
     /// Delay before each read begins.
     pub fn set_read(&self, delay: Duration) {
         self.read_ns.store(nanos(delay), Ordering::Relaxed);
@@ -84,18 +96,21 @@ impl Channel for DelayChannel {
     }
 
     fn submit(&self, request: Request) {
-        let base = match request.operation {
-            Operation::Read | Operation::Compare => &self.delays.read_ns,
-            _ => &self.delays.write_ns,
+        let (usual, p99) = match request.operation {
+            Operation::Read | Operation::Compare => (&self.delays.read_ns, &self.delays.read_p99_ns),
+            _ => (&self.delays.write_ns, &self.delays.write_p99_ns),
         };
-        let mut delay_ns = base.load(Ordering::Relaxed);
+        let mut delay_ns = usual.load(Ordering::Relaxed);
+        let p99_ns = p99.load(Ordering::Relaxed);
         let jitter_ns = self.delays.jitter_ns.load(Ordering::Relaxed);
-        if jitter_ns > 0 {
-            delay_ns += self
-                .random
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .below(jitter_ns);
+        if p99_ns > 0 || jitter_ns > 0 {
+            let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+            if p99_ns > 0 && random.chance(1, 100) {
+                delay_ns = p99_ns;
+            }
+            if jitter_ns > 0 {
+                delay_ns += random.below(jitter_ns);
+            }
         }
         if delay_ns == 0 {
             return self.inner.submit(request);

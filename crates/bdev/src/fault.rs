@@ -3,7 +3,7 @@
 //! What a layer above promises to survive is said where its tests plant these.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foundation::{BlockCount, Lba};
@@ -21,6 +21,8 @@ pub enum Target {
     Reads,
     /// Writes and zeroing.
     Writes,
+    /// Deallocation.
+    Deallocations,
     /// Flushes.
     Flushes,
     /// Every request.
@@ -34,6 +36,13 @@ pub enum Effect {
     Fail(IoError),
     /// A read returns one flipped bit in each block; a write stores one.
     Corrupt,
+    /// A read returns, and a write stores, the byte at `offset` of the whole request changed by XOR with `value`.
+    Flip {
+        /// Bytes from the beginning of the request's data; what lies beyond its end is left alone.
+        offset: usize,
+        /// What to change it with.
+        value: u8,
+    },
     /// A write or flush is acknowledged and not done.
     Lose,
     /// Only the first half of a write's blocks are stored; it is acknowledged.
@@ -64,6 +73,8 @@ pub struct Fault {
 pub struct Faults {
     armed: AtomicBool,
     planted: Mutex<Vec<Fault>>,
+    /// How often hanging requests were let go on.
+    resumed: AtomicU64,
 }
 
 impl Faults {
@@ -81,6 +92,17 @@ impl Faults {
     pub fn clear(&self) {
         self.planted().clear();
         self.armed.store(false, Ordering::Release);
+        self.resume();
+    }
+
+    /// Removes the faults for these operations; requests that hang stay.
+    pub fn remove(&self, target: Target) {
+        self.planted().retain(|fault| fault.target != target);
+    }
+
+    /// Lets the requests that hang go on; the faults stay.
+    pub fn resume(&self) {
+        self.resumed.fetch_add(1, Ordering::AcqRel);
     }
 
     fn strike(&self, request: &Request) -> Option<Effect> {
@@ -108,6 +130,7 @@ impl Fault {
                 request.operation,
                 Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Deallocate
             ),
+            Target::Deallocations => request.operation == Operation::Deallocate,
             Target::Flushes => request.operation == Operation::Flush,
             Target::All => true,
         };
@@ -163,7 +186,7 @@ impl Channel for FaultChannel {
             Effect::Fail(error) => request.complete(Err(error)),
             Effect::Lose => request.complete(Ok(())),
             Effect::Hang => self.hang(request),
-            Effect::Corrupt | Effect::Tear | Effect::Misdirect(_) => {
+            Effect::Corrupt | Effect::Flip { .. } | Effect::Tear | Effect::Misdirect(_) => {
                 let inner = self.inner.clone();
                 drop(reactor::spawn(spoil(inner, effect, request)));
             }
@@ -174,8 +197,9 @@ impl Channel for FaultChannel {
 impl FaultChannel {
     fn hang(&self, request: Request) {
         let (inner, faults) = (self.inner.clone(), self.faults.clone());
+        let resumed = faults.resumed.load(Ordering::Acquire);
         drop(reactor::spawn(async move {
-            while faults.armed.load(Ordering::Acquire) {
+            while faults.resumed.load(Ordering::Acquire) == resumed {
                 reactor::time::sleep(std::time::Duration::from_millis(1)).await;
             }
             inner.submit(request);
@@ -194,16 +218,24 @@ async fn spoil(inner: Rc<dyn Channel>, effect: Effect, request: Request) {
         fence,
         ..
     } = request;
+    let change = |bytes: &mut [u8]| match effect {
+        Effect::Flip { offset, value } => {
+            if let Some(byte) = bytes.get_mut(offset) {
+                *byte ^= value;
+            }
+        }
+        _ => flip(bytes, block_bytes),
+    };
     match (effect, operation, data) {
-        (Effect::Corrupt, Operation::Read, data) => {
+        (Effect::Corrupt | Effect::Flip { .. }, Operation::Read, data) => {
             let mut completion = inner.execute(operation, lba, blocks, data, fence).await;
             if let Data::Into(buffer) = &mut completion.data {
-                flip(buffer, block_bytes);
+                change(buffer);
             }
             token.complete(completion.status, completion.data);
         }
-        (Effect::Corrupt, Operation::Write { .. }, Data::From(original)) => {
-            let spoiled = copy(&original, |bytes| flip(bytes, block_bytes));
+        (Effect::Corrupt | Effect::Flip { .. }, Operation::Write { .. }, Data::From(original)) => {
+            let spoiled = copy(&original, change);
             let status = match spoiled {
                 Ok(spoiled) => inner.write(lba, spoiled).await,
                 Err(error) => Err(error),

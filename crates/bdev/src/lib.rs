@@ -13,12 +13,15 @@ mod error;
 mod request;
 mod slot;
 
+pub mod counted;
 pub mod delay;
 pub mod fault;
 pub mod fence;
 pub mod file;
+pub mod managed;
 pub mod memory;
 pub mod null;
+pub mod throttle;
 
 pub use device::{BlockDevice, Channel, Geometry, OpenError};
 pub use error::IoError;

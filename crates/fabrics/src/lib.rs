@@ -7,5 +7,6 @@
 //! at once never becomes a task and allocates nothing.
 
 pub mod initiator;
+pub mod managed;
 pub mod status;
 pub mod target;

@@ -18,6 +18,12 @@ mod queue;
 mod server;
 mod subsystem;
 
+pub use admin::IN_CAPSULE_BYTES;
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
-pub use server::{Options, ServeError, Server, serve};
-pub use subsystem::{Hosts, Namespace, NamespaceError, Portal, Subsystem, Target};
+pub use controller::{Path, QueueLimits};
+pub use queue::TRANSFER_LIMIT_BYTES;
+pub use server::{Options, QueueStatistics, ServeError, Server, serve};
+pub use subsystem::{
+    Association, CNTLIDS, Hosts, NSID_MAX, Namespace, NamespaceError, Portal, Referral, Subsystem,
+    SubsystemOptions, Target,
+};

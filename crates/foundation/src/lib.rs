@@ -6,6 +6,7 @@ pub mod checksum;
 pub mod random;
 pub mod time;
 pub mod units;
+pub mod uuid;
 
 pub use random::Random;
 pub use time::Instant;

@@ -55,10 +55,10 @@ fn main() -> std::process::ExitCode {
         Err(error) => return refuse(&error),
     };
     let output = output::Output::new(arguments.json);
-    start_logging();
+    let set_filter = start_logging();
     let result = match arguments.command {
         Command::Doctor => commands::doctor::run(&output),
-        Command::Target(arguments) => commands::target::run(&arguments),
+        Command::Target(arguments) => commands::target::run(&arguments, set_filter),
         Command::Bench(bench) => commands::bench::run(bench, &output),
         Command::Up(arguments) => commands::up::run(&arguments, &output),
         Command::Node(arguments) => commands::node::run(arguments),
@@ -91,15 +91,22 @@ fn refuse(error: &clap::Error) -> std::process::ExitCode {
     u8::try_from(error.exit_code()).map_or(std::process::ExitCode::FAILURE, Into::into)
 }
 
-/// Logs go to standard error; `RUST_LOG` chooses what.
-fn start_logging() {
+/// Logs go to standard error; `RUST_LOG` chooses what. What is given back changes it later.
+fn start_logging() -> impl Fn(&str) -> Result<(), String> + 'static {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    builder.init();
+    move |filter| {
+        handle
+            .reload(tracing_subscriber::EnvFilter::new(filter))
+            .map_err(|error| format!("the log cannot be changed: {error}"))
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use protocols::nvme::fabrics::{
 };
 use protocols::nvme::features::{AsyncEventConfiguration, Feature, QueueCounts};
 use protocols::nvme::identify::{
-    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IdentifyStructure, NamespaceList,
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IdentifyStructure, NamespaceIdentifiers,
+    NamespaceList,
 };
 use protocols::nvme::log::{DiscoveryEntry, DiscoveryHeader, LogPage};
 use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, ControllerStatus};
@@ -103,7 +104,7 @@ pub struct ConnectOptions {
     pub host: Nqn,
     /// Who we are, in 128 bits: the same for all connections of this host.
     pub host_id: [u8; 16],
-    /// Commands in flight on an I/O queue; at most 1024.
+    /// Commands in flight on an I/O queue; at most 1024, and at most what the controller takes (MAXCMD).
     pub queue_entries: u16,
     /// Ask for header digests.
     pub header_digest: bool,
@@ -317,10 +318,12 @@ impl Controller {
             return Err(self.options.refused(CONNECT, Status::INVALID_QUEUE_IDENTIFIER));
         }
         self.next_qid.set(qid + 1);
-        let (queue, _) = self
-            .options
-            .open(qid, self.options.queue_entries, self.cntlid)
-            .await?;
+        // MAXCMD is 0 where nothing is said; a queue of one entry could hold no command.
+        let entries = match self.identify.maxcmd {
+            0 => self.options.queue_entries,
+            most => self.options.queue_entries.min(most.max(2)),
+        };
+        let (queue, _) = self.options.open(qid, entries, self.cntlid).await?;
         let in_capsule = usize::try_from(self.identify.in_capsule_data_bytes()).unwrap_or(0);
         queue.set_in_capsule_bytes(in_capsule);
         Ok(queue)
@@ -342,6 +345,15 @@ impl Controller {
                 return Ok(nsids);
             }
         }
+    }
+
+    /// By what a namespace is told from all others.
+    pub async fn identifiers(&self, nsid: u32) -> Result<NamespaceIdentifiers, ConnectError> {
+        let page = self
+            .identify(IdentifyStructure::NamespaceDescriptors, nsid)
+            .await?;
+        NamespaceIdentifiers::decode(&page)
+            .map_err(|_| self.options.refused("Identify", Status::INTERNAL_ERROR))
     }
 
     /// A namespace on a queue of its own.

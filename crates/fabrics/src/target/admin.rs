@@ -4,6 +4,8 @@ mod connect;
 mod identify;
 mod logs;
 
+pub use identify::IN_CAPSULE_BYTES;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -18,7 +20,6 @@ use protocols::nvme::{AdminOpcode, Command, Completion, FabricsType, Status};
 use reactor::{spawn, time};
 
 use super::connection::{Connection, SharedController};
-use super::controller::QUEUES_MAX;
 use super::queue::{Answer, Order, Queue};
 use super::subsystem::{Subsystem, Target};
 
@@ -137,7 +138,7 @@ impl AdminQueue {
                 if !asked.is_valid() {
                     return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
                 }
-                Answer::result(Self::queue_counts().to_value())
+                Answer::result(self.queue_counts().to_value())
             }
             Feature::AsynchronousEventConfiguration => {
                 self.controller.set_events(AsyncEventConfiguration(set.value));
@@ -159,9 +160,7 @@ impl AdminQueue {
             return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
         };
         match feature {
-            Feature::NumberOfQueues if !self.is_discovery() => {
-                Answer::result(Self::queue_counts().to_value())
-            }
+            Feature::NumberOfQueues if !self.is_discovery() => Answer::result(self.queue_counts().to_value()),
             Feature::AsynchronousEventConfiguration => Answer::result(self.controller.events().0),
             Feature::KeepAliveTimer => Answer::result(self.controller.kato_ms()),
             Feature::HostIdentifier => Answer::data(self.controller.host_id.to_vec()),
@@ -175,10 +174,10 @@ impl AdminQueue {
         }
     }
 
-    fn queue_counts() -> QueueCounts {
+    fn queue_counts(&self) -> QueueCounts {
         QueueCounts {
-            submission: QUEUES_MAX.into(),
-            completion: QUEUES_MAX.into(),
+            submission: self.controller.limits.io_queues.into(),
+            completion: self.controller.limits.io_queues.into(),
         }
     }
 

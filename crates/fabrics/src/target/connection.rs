@@ -105,6 +105,7 @@ impl Connection {
             }
         }
         connection.finish();
+        connection.shared.counts.closed(&connection.queue.get());
         connection.queue.disconnected();
         if time::timeout(LAST_WORDS, &mut sending).await.is_err() {
             tracing::debug!(%peer, "the host did not take the last bytes");
@@ -402,6 +403,11 @@ impl Connection {
     pub(super) fn order(&self, order: Order) {
         match order {
             Order::End => self.finish(),
+            Order::Namespaces => {
+                if let Queue::Io(io) = self.queue.get() {
+                    io.close_stale_channels();
+                }
+            }
             Order::Events => {
                 if let Queue::Admin(admin) = self.queue.get() {
                     AdminQueue::send_events(&admin, self);
@@ -485,6 +491,7 @@ impl Sink for Connection {
         if self.ended.get() {
             return;
         }
+        self.shared.counts.completed();
         let slot = u16::try_from(tag).expect("tags are slots");
         let status = match completion.status {
             Ok(()) => Status::SUCCESS,

@@ -1,6 +1,7 @@
 //! One host's association with a subsystem: registers, features, and the events that wait for the host.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocols::nvme::async_event::AsyncEvent;
@@ -12,6 +13,7 @@ use protocols::nvme::registers::{
 use reactor::mailbox::MailboxSender;
 
 use super::queue::Order;
+use super::subsystem::Portal;
 
 /// Entries of the largest I/O queue, less one (CAP.MQES).
 pub(super) const QUEUE_SIZE_MAX: u16 = 1023;
@@ -20,10 +22,49 @@ pub(super) const QUEUES_MAX: u16 = 128;
 /// Changed namespaces that the log holds; beyond that it says "many" (figure 205).
 const CHANGED_MAX: usize = 1024;
 
+/// The ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The host's.
+    pub peer: SocketAddr,
+    /// Ours.
+    pub local: SocketAddr,
+    /// The listener that accepted it.
+    pub portal: Portal,
+}
+
+/// How many queues, and how long, a host is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// I/O queues of a controller, at most 128.
+    pub io_queues: u16,
+    /// Entries of an I/O queue, 2 to 1024.
+    pub entries: u16,
+}
+
+impl Default for QueueLimits {
+    fn default() -> Self {
+        Self {
+            io_queues: QUEUES_MAX,
+            entries: QUEUE_SIZE_MAX + 1,
+        }
+    }
+}
+
+/// Who a controller is made for.
+pub(super) struct Host {
+    pub(super) nqn: String,
+    pub(super) id: [u8; 16],
+    pub(super) kato_ms: u32,
+    pub(super) path: Path,
+}
+
 pub(super) struct Controller {
     pub(super) cntlid: u16,
     pub(super) host_nqn: String,
     pub(super) host_id: [u8; 16],
+    pub(super) path: Path,
+    pub(super) limits: QueueLimits,
     /// What Connect asked for, in milliseconds; 0 for no keep-alive.
     kato_ms: Mutex<u32>,
     admin: MailboxSender<Order>,
@@ -39,22 +80,25 @@ struct State {
     /// Reported and not read since: no further notice until the log is read.
     changed_reported: bool,
     pending_change: bool,
-    io_queues: Vec<(u16, MailboxSender<Order>)>,
+    io_queues: Vec<IoQueueEntry>,
+}
+
+/// An I/O queue as its controller knows it.
+struct IoQueueEntry {
+    qid: u16,
+    path: Path,
+    orders: MailboxSender<Order>,
 }
 
 impl Controller {
-    pub(super) fn new(
-        cntlid: u16,
-        host_nqn: String,
-        host_id: [u8; 16],
-        kato_ms: u32,
-        admin: MailboxSender<Order>,
-    ) -> Self {
+    pub(super) fn new(cntlid: u16, host: Host, limits: QueueLimits, admin: MailboxSender<Order>) -> Self {
         Self {
             cntlid,
-            host_nqn,
-            host_id,
-            kato_ms: Mutex::new(kato_ms),
+            host_nqn: host.nqn,
+            host_id: host.id,
+            path: host.path,
+            limits,
+            kato_ms: Mutex::new(host.kato_ms),
             admin,
             state: Mutex::default(),
         }
@@ -64,9 +108,9 @@ impl Controller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn capabilities() -> Capabilities {
+    pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities::default()
-            .with_mqes(QUEUE_SIZE_MAX)
+            .with_mqes(self.limits.entries - 1)
             .with_cqr(1)
             .with_to(30)
             .with_css(1)
@@ -80,7 +124,7 @@ impl Controller {
     pub(super) fn property(&self, offset: u32) -> Option<u64> {
         let state = self.state();
         Some(match offset {
-            CAP_OFFSET => Self::capabilities().bits(),
+            CAP_OFFSET => self.capabilities().bits(),
             VS_OFFSET => Self::version().bits().into(),
             CC_OFFSET => state.configuration.bits().into(),
             CSTS_OFFSET => state.status.bits().into(),
@@ -106,8 +150,8 @@ impl Controller {
         }
         if was_enabled && (!configuration.is_enabled() || configuration.wants_shutdown()) {
             // A reset or shutdown deletes the I/O queues (section 3.7.2).
-            for (_, queue) in state.io_queues.drain(..) {
-                let _ = queue.try_send(Order::End);
+            for queue in state.io_queues.drain(..) {
+                let _ = queue.orders.try_send(Order::End);
             }
         }
         true
@@ -136,24 +180,36 @@ impl Controller {
     }
 
     /// Adds an I/O queue; false if the number is taken or the controller is not ready.
-    pub(super) fn add_io_queue(&self, qid: u16, orders: MailboxSender<Order>) -> bool {
+    pub(super) fn add_io_queue(&self, qid: u16, path: Path, orders: MailboxSender<Order>) -> bool {
         let mut state = self.state();
-        if !state.status.is_ready() || state.io_queues.iter().any(|(taken, _)| *taken == qid) {
+        if !state.status.is_ready() || state.io_queues.iter().any(|queue| queue.qid == qid) {
             return false;
         }
-        state.io_queues.push((qid, orders));
+        state.io_queues.push(IoQueueEntry { qid, path, orders });
         true
     }
 
+    /// The I/O queues, by number.
+    pub(super) fn io_queues(&self) -> Vec<(u16, Path)> {
+        let mut queues: Vec<_> = self
+            .state()
+            .io_queues
+            .iter()
+            .map(|queue| (queue.qid, queue.path))
+            .collect();
+        queues.sort_by_key(|(qid, _)| *qid);
+        queues
+    }
+
     pub(super) fn remove_io_queue(&self, qid: u16) {
-        self.state().io_queues.retain(|(taken, _)| *taken != qid);
+        self.state().io_queues.retain(|queue| queue.qid != qid);
     }
 
     /// The admin queue is gone: so are the others.
     pub(super) fn end(&self) {
-        for (_, queue) in self.state().io_queues.drain(..) {
+        for queue in self.state().io_queues.drain(..) {
             // A full or closed mailbox belongs to a queue that is ending anyway.
-            let _ = queue.try_send(Order::End);
+            let _ = queue.orders.try_send(Order::End);
         }
     }
 
@@ -165,6 +221,10 @@ impl Controller {
     /// Notes that a namespace came, went or changed, and wakes the admin queue if the host wants to know.
     pub(super) fn namespace_changed(&self, nsid: u32) {
         let mut state = self.state();
+        for queue in &state.io_queues {
+            // A queue that misses the order sees the change with its next command.
+            let _ = queue.orders.try_send(Order::Namespaces);
+        }
         state.changed.insert(nsid);
         if state.events.wants(AsyncEventConfiguration::NAMESPACE_ATTRIBUTE) && !state.changed_reported {
             state.pending_change = true;

@@ -35,9 +35,15 @@ pub(super) fn log(target: &Target, host: &str, local: SocketAddr) -> Vec<u8> {
     let mut entries = Vec::new();
     for (portid, portal) in portals.iter().enumerate() {
         let address = reachable(portal.address, local);
-        for subsystem in &subsystems {
-            entries.push(entry(NqnField::from(subsystem.nqn()), address, portid as u16));
+        for subsystem in subsystems.iter().filter(|subsystem| subsystem.is_at(*portal)) {
+            let name = NqnField::from(subsystem.nqn());
+            entries.push(entry(name, SubsystemType::Nvm, address, portid as u16));
         }
+    }
+    for (index, referral) in target.referrals().iter().enumerate() {
+        let portid = (portals.len() + index) as u16;
+        let name = NqnField::from(&referral.subsystem);
+        entries.push(entry(name, SubsystemType::Referral, referral.address, portid));
     }
     let header = DiscoveryHeader {
         generation_counter: target.generation(),
@@ -60,7 +66,7 @@ fn reachable(portal: SocketAddr, local: SocketAddr) -> SocketAddr {
     }
 }
 
-fn entry(subnqn: NqnField, address: SocketAddr, portid: u16) -> DiscoveryEntry {
+fn entry(subnqn: NqnField, kind: SubsystemType, address: SocketAddr, portid: u16) -> DiscoveryEntry {
     let family = match address.ip() {
         IpAddr::V4(_) => AddressFamily::Ipv4,
         IpAddr::V6(_) => AddressFamily::Ipv6,
@@ -68,7 +74,7 @@ fn entry(subnqn: NqnField, address: SocketAddr, portid: u16) -> DiscoveryEntry {
     DiscoveryEntry {
         trtype: TransportType::Tcp.code(),
         adrfam: family.code(),
-        subtype: SubsystemType::Nvm.code(),
+        subtype: kind.code(),
         treq: treq::SECURE_CHANNEL_NOT_REQUIRED | treq::SQ_FLOW_CONTROL_DISABLE,
         portid,
         cntlid: DYNAMIC,

@@ -64,14 +64,20 @@ impl IoQueue {
         }
     }
 
-    /// The channel of a namespace, opened on first use; closed channels go when namespaces change.
-    fn channel(&self, nsid: u32) -> Option<Rc<dyn Channel>> {
+    /// Lets go of all channels if namespaces have changed: those that are still there are opened again on use.
+    pub(super) fn close_stale_channels(&self) {
         let mut channels = self.channels.borrow_mut();
         let version = self.subsystem.version();
         if channels.version != version {
             channels.open.clear();
             channels.version = version;
         }
+    }
+
+    /// The channel of a namespace, opened on first use; closed channels go when namespaces change.
+    fn channel(&self, nsid: u32) -> Option<Rc<dyn Channel>> {
+        self.close_stale_channels();
+        let mut channels = self.channels.borrow_mut();
         if let Some((_, channel)) = channels.open.iter().find(|(open, _)| *open == nsid) {
             return Some(channel.clone());
         }

@@ -10,7 +10,7 @@ use super::admin::AdminQueue;
 use super::io::IoQueue;
 
 /// The most data of one command, in bytes: what MDTS tells the host.
-pub(super) const TRANSFER_LIMIT_BYTES: usize = reactor::buffer::BUFFER_BYTES_MAX;
+pub const TRANSFER_LIMIT_BYTES: usize = reactor::buffer::BUFFER_BYTES_MAX;
 
 /// From a controller to its connections, which may be on other cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Order {
     End,
     /// Asynchronous events wait to be reported.
     Events,
+    /// Namespaces came or went: let go of those that went.
+    Namespaces,
 }
 
 /// A command's completion with up to a page of data.

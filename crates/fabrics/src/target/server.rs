@@ -11,7 +11,9 @@ use reactor::net::{TcpListener, TcpOptions};
 use reactor::{JoinHandle, spawn, time};
 
 use super::connection::Connection;
+use super::controller::QueueLimits;
 use super::patience::{Watched, watch};
+use super::queue::Queue;
 use super::subsystem::{Portal, Target};
 
 /// How a listener treats its connections.
@@ -22,6 +24,8 @@ pub struct Options {
     /// Answer reads with the SUCCESS flag on the last data PDU instead of a response capsule. Linux and SPDK
     /// hosts take it whether or not they disabled SQ flow control; turn it off for hosts that do not.
     pub success_flag: bool,
+    /// How many queues, and how long, a host is offered.
+    pub queues: QueueLimits,
     /// Sockets.
     pub tcp: TcpOptions,
     /// Connections at once; more are closed as they come.
@@ -41,6 +45,7 @@ impl Default for Options {
         Self {
             limits: Limits::default(),
             success_flag: true,
+            queues: QueueLimits::default(),
             tcp: TcpOptions::default(),
             connections_max: 4096,
             held_bytes_max: 8 << 20,
@@ -50,9 +55,76 @@ impl Default for Options {
     }
 }
 
+/// What has come to a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStatistics {
+    /// Admin queues that hosts have connected.
+    pub admin_queues: u64,
+    /// I/O queues that hosts have connected.
+    pub io_queues: u64,
+    /// Those of the admin queues that are still connected.
+    pub current_admin_queues: u64,
+    /// Those of the I/O queues that are still connected.
+    pub current_io_queues: u64,
+    /// I/O commands that devices have completed, well or not.
+    pub completed_commands: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    queues: Cell<QueueStatistics>,
+    /// Apart, since it changes with every command.
+    completed_commands: Cell<u64>,
+}
+
+impl Counts {
+    fn change(&self, change: impl FnOnce(&mut QueueStatistics)) {
+        let mut statistics = self.queues.get();
+        change(&mut statistics);
+        self.queues.set(statistics);
+    }
+
+    /// A connection has become a queue.
+    pub(super) fn opened(&self, queue: &Queue) {
+        self.change(|counts| match queue {
+            Queue::New => {}
+            Queue::Admin(_) => {
+                counts.admin_queues += 1;
+                counts.current_admin_queues += 1;
+            }
+            Queue::Io(_) => {
+                counts.io_queues += 1;
+                counts.current_io_queues += 1;
+            }
+        });
+    }
+
+    /// A connection ends.
+    pub(super) fn closed(&self, queue: &Queue) {
+        self.change(|counts| match queue {
+            Queue::New => {}
+            Queue::Admin(_) => counts.current_admin_queues -= 1,
+            Queue::Io(_) => counts.current_io_queues -= 1,
+        });
+    }
+
+    pub(super) fn completed(&self) {
+        self.completed_commands.set(self.completed_commands.get() + 1);
+    }
+
+    fn read(&self) -> QueueStatistics {
+        QueueStatistics {
+            completed_commands: self.completed_commands.get(),
+            ..self.queues.get()
+        }
+    }
+}
+
 /// What the connections of one listener share.
 pub(super) struct Shared {
     pub(super) target: Arc<Target>,
+    pub(super) portal: Portal,
+    pub(super) counts: Counts,
     pub(super) options: Options,
     pub(super) watched: Watched,
     connections: Cell<usize>,
@@ -72,6 +144,7 @@ pub struct ServeError {
 pub struct Server {
     target: Arc<Target>,
     portal: Portal,
+    shared: Rc<Shared>,
     accepting: JoinHandle<()>,
 }
 
@@ -79,6 +152,11 @@ impl Server {
     /// Where hosts connect.
     pub fn address(&self) -> SocketAddr {
         self.portal.address
+    }
+
+    /// What has come to it.
+    pub fn statistics(&self) -> QueueStatistics {
+        self.shared.counts.read()
     }
 }
 
@@ -99,15 +177,18 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
     target.add_portal(portal);
     let shared = Rc::new(Shared {
         target: target.clone(),
+        portal,
+        counts: Counts::default(),
         options,
         watched: Watched::default(),
         connections: Cell::new(0),
     });
     drop(spawn(watch(Rc::downgrade(&shared))));
-    let accepting = spawn(accept(listener, shared));
+    let accepting = spawn(accept(listener, shared.clone()));
     Ok(Server {
         target,
         portal,
+        shared,
         accepting,
     })
 }

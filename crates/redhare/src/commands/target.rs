@@ -2,6 +2,10 @@
 
 mod config;
 
+mod managed;
+
+use std::io::Read;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,11 +15,14 @@ use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serv
 use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
 use reactor::Config;
-
+use target::management::{LogLevel, Managed};
 use target::node::Node;
 
-use self::config::{NamespaceConfig, NodeConfig, TargetConfig};
+use self::config::{NamespaceConfig, NodeConfig, SubsystemConfig, TargetConfig};
 use crate::output::Failure;
+
+/// Where SPDK's tools look by themselves.
+const USUAL_RPC_SOCKET: &str = "/var/tmp/spdk.sock";
 
 /// Serve block devices over NVMe/TCP to any host.
 #[derive(Args)]
@@ -33,64 +40,142 @@ use crate::output::Failure;
   size = \"64GiB\"
 
 then: redhare target --config target.toml
-and on a host: nvme connect -t tcp -a ADDRESS -s 4420 -n nqn.2026-11.io.redhare:scratch")]
+and on a host: nvme connect -t tcp -a ADDRESS -s 4420 -n nqn.2026-11.io.redhare:scratch
+
+Or start with nothing and say what to serve with SPDK's own client (pip install spdk):
+
+  redhare target --rpc-socket &
+  spdk-rpc nvmf_create_transport -t TCP
+  spdk-rpc bdev_malloc_create -b Malloc0 64 4096
+  spdk-rpc nvmf_create_subsystem nqn.2026-11.io.redhare:scratch -a
+  spdk-rpc nvmf_subsystem_add_ns nqn.2026-11.io.redhare:scratch Malloc0
+  spdk-rpc nvmf_subsystem_add_listener nqn.2026-11.io.redhare:scratch -t tcp -a 127.0.0.1 -s 4420")]
+#[group(required = true, multiple = true)]
 pub(crate) struct TargetArguments {
     /// What to serve, in TOML
-    #[arg(long)]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Take JSON-RPC requests with SPDK's names on this unix socket [without a path: /var/tmp/spdk.sock]
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = USUAL_RPC_SOCKET)]
+    rpc_socket: Option<PathBuf>,
+    /// What to serve, as "spdk-rpc save_config" wrote it
+    #[arg(long, value_name = "FILE")]
+    json_config: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &TargetArguments) -> Result<(), Failure> {
-    let config = TargetConfig::load(&arguments.config)?;
+pub(crate) fn run(
+    arguments: &TargetArguments,
+    set_filter: impl Fn(&str) -> Result<(), String> + 'static,
+) -> Result<(), Failure> {
+    let config = arguments.config.as_deref().map(TargetConfig::load).transpose()?;
     let stop = super::signals::stop_on_signal().map_err(Failure::new)?;
+    let random = random().map_err(|error| Failure::new(format!("cannot read /dev/urandom: {error}")))?;
     reactor::run(&Config::default(), async move {
-        let (target, servers) = start(&config)?;
-        let _node = match &config.node {
-            Some(node) => Some(join_cluster(node, &target, &servers).await?),
+        let target = Target::new();
+        if arguments.rpc_socket.is_none() && arguments.json_config.is_none() {
+            // Nobody will ask, so nothing is counted.
+            let config = config.expect("the command line has one of the three");
+            let servers = start(&config, &target)?;
+            let _node = join_cluster(
+                config.node.as_ref(),
+                &target,
+                servers.first().map(Server::address),
+            )
+            .await?;
+            for server in &servers {
+                tracing::info!(address = %server.address(), "listening for NVMe/TCP");
+            }
+            stop.await;
+            tracing::info!("stopping");
+            return Ok(());
+        }
+        let set_level = Box::new(move |level| set_filter(filter_of(level)));
+        let managed = Managed::new(target.clone(), random, set_level);
+        let mut node = None;
+        if let Some(config) = &config {
+            let address = managed::start(config, &managed).await?;
+            node = join_cluster(config.node.as_ref(), &target, Some(address)).await?;
+        }
+        if let Some(path) = &arguments.json_config {
+            managed.load(path).await.map_err(Failure::new)?;
+        }
+        let server = match &arguments.rpc_socket {
+            Some(path) => Some(managed.serve(path).map_err(Failure::new)?),
             None => None,
         };
-        for server in &servers {
-            tracing::info!(address = %server.address(), "listening for NVMe/TCP");
+        if let Some(server) = &server {
+            tracing::info!(path = %server.path().display(), "taking JSON-RPC requests");
         }
         stop.await;
         tracing::info!("stopping");
+        drop((server, node));
         Ok(())
     })
     .map_err(Failure::new)?
 }
 
-/// Opens the disks and serves the node's chunk copies to peers and native clients.
+fn random() -> std::io::Result<[u8; 24]> {
+    let mut bytes = [0; 24];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What `RUST_LOG` would say for one of SPDK's levels. Theirs has one more between warnings and details.
+fn filter_of(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Error => "error",
+        LogLevel::Warning => "warn",
+        LogLevel::Notice => "info",
+        LogLevel::Info => "debug",
+        LogLevel::Debug => "trace",
+    }
+}
+
+/// Opens the disks and serves the node's chunk copies to peers and native clients, if the target is part of a cluster.
 async fn join_cluster(
-    config: &NodeConfig,
+    config: Option<&NodeConfig>,
     target: &Arc<Target>,
-    servers: &[Server],
-) -> Result<Rc<Node>, Failure> {
-    let Some(server) = servers.first() else {
+    address: Option<SocketAddr>,
+) -> Result<Option<Rc<Node>>, Failure> {
+    let Some(config) = config else { return Ok(None) };
+    let Some(address) = address else {
         return Err(Failure::new("a node's target must listen: write nvme_tcp.listen"));
     };
     let node = Node::start(config.identity()?, &config.disks()?, volume::Settings::default())
         .await
         .map_err(Failure::new)?;
     target.add_subsystem(node.subsystem());
-    target::agent::listen(&node, &config.agent_socket, server.address()).map_err(Failure::new)?;
-    Ok(node)
+    target::agent::listen(&node, &config.agent_socket, address).map_err(Failure::new)?;
+    Ok(Some(node))
 }
 
-fn start(config: &TargetConfig) -> Result<(Arc<Target>, Vec<Server>), Failure> {
-    let target = Target::new();
+fn start(config: &TargetConfig, target: &Arc<Target>) -> Result<Vec<Server>, Failure> {
     for described in &config.subsystem {
         let nqn: Nqn = described.nqn.parse().map_err(Failure::new)?;
-        let hosts = match &described.hosts {
-            None => Hosts::Any,
-            Some(names) => Hosts::Only(names.iter().cloned().collect()),
-        };
+        let hosts = hosts_of(described);
         let subsystem = Subsystem::new(nqn, &config::serial(described), "Redhare", hosts);
         for namespace in &described.namespace {
             add_namespace(&subsystem, namespace)?;
         }
         target.add_subsystem(subsystem);
     }
-    let options = Options {
+    let options = options_of(config);
+    let mut servers = Vec::new();
+    for &address in &config.nvme_tcp.listen {
+        servers.push(serve(target.clone(), address, options.clone()).map_err(Failure::new)?);
+    }
+    Ok(servers)
+}
+
+fn hosts_of(described: &SubsystemConfig) -> Hosts {
+    match &described.hosts {
+        None => Hosts::Any,
+        Some(names) => Hosts::Only(names.iter().cloned().collect()),
+    }
+}
+
+fn options_of(config: &TargetConfig) -> Options {
+    Options {
         limits: Limits {
             header_digest: config.nvme_tcp.header_digest,
             data_digest: config.nvme_tcp.data_digest,
@@ -98,12 +183,7 @@ fn start(config: &TargetConfig) -> Result<(Arc<Target>, Vec<Server>), Failure> {
         },
         success_flag: config.nvme_tcp.success_flag,
         ..Options::default()
-    };
-    let mut servers = Vec::new();
-    for &address in &config.nvme_tcp.listen {
-        servers.push(serve(target.clone(), address, options.clone()).map_err(Failure::new)?);
     }
-    Ok((target, servers))
 }
 
 fn add_namespace(subsystem: &Arc<Subsystem>, described: &NamespaceConfig) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use protocols::tcp::target::QueueKind;
 
 use super::AdminQueue;
 use crate::target::connection::{Connection, listen_for_orders};
-use crate::target::controller::{Controller, QUEUE_SIZE_MAX, QUEUES_MAX};
+use crate::target::controller::{Controller, Host, Path, QUEUE_SIZE_MAX};
 use crate::target::discovery;
 use crate::target::io::IoQueue;
 use crate::target::queue::{Answer, Queue};
@@ -17,6 +17,14 @@ fn invalid(parameter: InvalidParameter) -> Answer {
     Answer {
         completion: connect_invalid_parameter(0, parameter),
         data: Vec::new(),
+    }
+}
+
+fn path(connection: &Connection) -> Path {
+    Path {
+        peer: connection.queue().peer(),
+        local: connection.queue().local(),
+        portal: connection.shared.portal,
     }
 }
 
@@ -56,8 +64,13 @@ fn admin_queue(
     host_nqn: &str,
 ) -> Answer {
     let target = &connection.shared.target;
-    let peer = connection.queue().peer();
+    let path = path(connection);
+    let peer = path.peer;
     let subsystem = match target.subsystem(subsystem_nqn) {
+        Some(subsystem) if !subsystem.is_at(path.portal) => {
+            tracing::warn!(%peer, host_nqn, subsystem_nqn, portal = %path.portal.address, "connect to a subsystem that does not listen here");
+            return invalid(InvalidParameter::SUBNQN);
+        }
         Some(subsystem) => Some(subsystem),
         None if subsystem_nqn == protocols::nvme::nqn::DISCOVERY_NQN => None,
         None => {
@@ -76,7 +89,14 @@ fn admin_queue(
         return Answer::refuse(Status::CONNECT_INVALID_HOST);
     }
     let orders = listen_for_orders(&connection.own());
-    let make = |cntlid| Controller::new(cntlid, host_nqn.to_owned(), host.hostid, connect.kato_ms, orders);
+    let host = Host {
+        nqn: host_nqn.to_owned(),
+        id: host.hostid,
+        kato_ms: connect.kato_ms,
+        path,
+    };
+    let limits = connection.shared.options.queues;
+    let make = |cntlid| Controller::new(cntlid, host, limits, orders);
     let controller = match &subsystem {
         Some(subsystem) => subsystem.add_controller(make),
         None => Some(std::sync::Arc::new(make(discovery::next_cntlid()))),
@@ -90,6 +110,7 @@ fn admin_queue(
     AdminQueue::watch_keep_alive(&admin, &connection.own());
     connection.resize(u32::from(connect.sqsize) + 1, QueueKind::Admin);
     connection.queue().connected(Queue::Admin(admin), connect.sqsize);
+    connection.shared.counts.opened(&connection.queue().get());
     Answer {
         completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),
         data: Vec::new(),
@@ -115,13 +136,20 @@ fn io_queue(
     if controller.host_id != host.hostid {
         return invalid(InvalidParameter::HOSTID);
     }
-    if connect.qid > QUEUES_MAX {
+    if connect.qid > controller.limits.io_queues {
         return invalid(InvalidParameter::QID);
+    }
+    if connect.sqsize >= controller.limits.entries {
+        return invalid(InvalidParameter::SQSIZE);
     }
     if !controller.is_ready() {
         return Answer::refuse(Status::COMMAND_SEQUENCE_ERROR);
     }
-    if !controller.add_io_queue(connect.qid, listen_for_orders(&connection.own())) {
+    if !controller.add_io_queue(
+        connect.qid,
+        path(connection),
+        listen_for_orders(&connection.own()),
+    ) {
         return invalid(InvalidParameter::QID);
     }
     let cntlid = controller.cntlid;
@@ -131,6 +159,7 @@ fn io_queue(
     };
     connection.resize(u32::from(connect.sqsize) + 1, QueueKind::Io);
     connection.queue().connected(Queue::Io(queue), connect.sqsize);
+    connection.shared.counts.opened(&connection.queue().get());
     Answer {
         completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),
         data: Vec::new(),

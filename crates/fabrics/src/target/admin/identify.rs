@@ -13,10 +13,10 @@ use protocols::nvme::{Nqn, NqnField, Status, Text};
 use super::{AdminQueue, EVENT_REQUESTS_MAX};
 use crate::target::controller::Controller;
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
-use crate::target::subsystem::{NSID_MAX, Namespace};
+use crate::target::subsystem::Namespace;
 
 /// In-capsule data of I/O commands, in bytes.
-pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+pub const IN_CAPSULE_BYTES: u32 = 8192;
 /// Unit of MDTS: the smallest memory page (CAP.MPSMIN is 0).
 const PAGE_BYTES: usize = 4096;
 
@@ -89,7 +89,13 @@ fn namespace_answer(admin: &AdminQueue, nsid: u32, describe: impl Fn(&Arc<Namesp
         .and_then(|subsystem| subsystem.namespace(nsid));
     match found {
         Some(namespace) => Answer::data(describe(&namespace)),
-        None if (1..=NSID_MAX).contains(&nsid) => Answer::data(vec![0; IDENTIFY_BYTES]),
+        None if admin
+            .subsystem
+            .as_ref()
+            .is_some_and(|subsystem| (1..=subsystem.namespaces_max()).contains(&nsid)) =>
+        {
+            Answer::data(vec![0; IDENTIFY_BYTES])
+        }
         None => Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT),
     }
 }
@@ -115,7 +121,7 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         aerl: EVENT_REQUESTS_MAX as u8 - 1,
         lpa: bits::LPA_EXTENDED_DATA,
         kas: 10,
-        maxcmd: crate::target::controller::QUEUE_SIZE_MAX + 1,
+        maxcmd: admin.controller.limits.entries,
         sgls: bits::SGLS_BYTE_ALIGNED | bits::SGLS_OFFSETS | bits::SGLS_TRANSPORT_DATA_BLOCK,
         mdts: (TRANSFER_LIMIT_BYTES / PAGE_BYTES).trailing_zeros() as u8,
         ..Default::default()
@@ -140,8 +146,8 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         frmw: bits::FRMW_SLOT_1_READ_ONLY | 1 << 1,
         sqes: bits::SQES_64_BYTES,
         cqes: bits::CQES_16_BYTES,
-        nn: NSID_MAX,
-        mnan: NSID_MAX,
+        nn: subsystem.namespaces_max(),
+        mnan: subsystem.namespaces_max(),
         oncs: bits::ONCS_COMPARE | bits::ONCS_DATASET_MANAGEMENT | bits::ONCS_WRITE_ZEROES,
         vwc: bits::VWC_PRESENT | bits::VWC_BROADCAST_FLUSH,
         subnqn: NqnField::from(subsystem.nqn()),

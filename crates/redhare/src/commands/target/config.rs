@@ -9,8 +9,10 @@ use bdev::file::{FileDevice, FileOptions};
 use bdev::memory::MemoryDevice;
 use bdev::null::NullDevice;
 use foundation::checksum::crc32c;
+use foundation::uuid::{format_uuid, parse_uuid};
 use foundation::{BlockCount, ByteCount, Random};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::output::Failure;
 
@@ -151,13 +153,7 @@ impl TargetConfig {
 impl NamespaceConfig {
     /// Opens the device. On a reactor.
     pub(super) fn open(&self) -> Result<Arc<dyn BlockDevice>, Failure> {
-        if !matches!(self.block_bytes, 512 | 4096) {
-            let said = format!(
-                "namespace {}: block_bytes is {}; write 512 or 4096",
-                self.nsid, self.block_bytes
-            );
-            return Err(Failure::new(said));
-        }
+        self.check_block_bytes()?;
         match (&self.memory, &self.null, &self.file) {
             (Some(size), None, None) => {
                 let device = MemoryDevice::new(self.block_bytes, self.blocks(size)?).map_err(Failure::new)?;
@@ -173,11 +169,49 @@ impl NamespaceConfig {
                 };
                 Ok(Arc::new(FileDevice::open(path, options).map_err(Failure::new)?))
             }
-            _ => Err(Failure::new(format!(
-                "namespace {}: say where its blocks are with exactly one of memory = \"1GiB\", null = \"1GiB\" or \
-                 file = \"PATH\"",
-                self.nsid
-            ))),
+            _ => Err(self.no_blocks()),
+        }
+    }
+
+    fn check_block_bytes(&self) -> Result<(), Failure> {
+        if matches!(self.block_bytes, 512 | 4096) {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "namespace {}: block_bytes is {}; write 512 or 4096",
+            self.nsid, self.block_bytes
+        )))
+    }
+
+    fn no_blocks(&self) -> Failure {
+        Failure::new(format!(
+            "namespace {}: say where its blocks are with exactly one of memory = \"1GiB\", null = \"1GiB\" or file = \
+             \"PATH\"",
+            self.nsid
+        ))
+    }
+
+    /// The call that makes the device as one that is managed, under `name`. Makes a file that is missing. On a reactor.
+    pub(super) fn create_call(&self, name: &str, nqn: &str) -> Result<(&'static str, Value), Failure> {
+        self.check_block_bytes()?;
+        let uuid = format_uuid(&self.uuid(nqn)?);
+        let sized = |method, size: &str| {
+            let blocks = self.blocks(size)?;
+            let params =
+                json!({ "name": name, "uuid": uuid, "num_blocks": blocks.0, "block_size": self.block_bytes });
+            Ok((method, params))
+        };
+        match (&self.memory, &self.null, &self.file) {
+            (Some(size), None, None) => sized("bdev_malloc_create", size),
+            (None, Some(size), None) => sized("bdev_null_create", size),
+            (None, None, Some(path)) => {
+                // Opened once, so that a missing file has its size afterwards.
+                drop(self.open()?);
+                let params =
+                    json!({ "name": name, "uuid": uuid, "filename": path, "block_size": self.block_bytes });
+                Ok(("bdev_uring_create", params))
+            }
+            _ => Err(self.no_blocks()),
         }
     }
 
@@ -219,18 +253,6 @@ impl NamespaceConfig {
             }
         }
     }
-}
-
-fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let digits: String = text.chars().filter(|c| *c != '-').collect();
-    if digits.len() != 32 || !digits.is_ascii() {
-        return None;
-    }
-    let mut uuid = [0; 16];
-    for (index, byte) in uuid.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(uuid)
 }
 
 /// The configured serial number, or one made from the name.
@@ -285,7 +307,5 @@ mod tests {
         assert_eq!(one.uuid("nqn.a").unwrap(), one.uuid("nqn.a").unwrap());
         assert_ne!(one.uuid("nqn.a").unwrap(), two.uuid("nqn.a").unwrap());
         assert_ne!(one.uuid("nqn.a").unwrap(), one.uuid("nqn.b").unwrap());
-        let uuid = parse_uuid("01234567-89ab-cdef-0123-456789abcdef").unwrap();
-        assert_eq!(uuid[..4], [0x01, 0x23, 0x45, 0x67]);
     }
 }

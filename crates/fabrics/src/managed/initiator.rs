@@ -1,0 +1,319 @@
+//! `bdev_nvme_*`: namespaces of other targets as devices here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bdev::managed::Description;
+use foundation::uuid::format_uuid;
+use protocols::nvme::Nqn;
+use rpc::{Method, Registry, RpcError, SavedCall};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Management;
+use super::address::{Address, shown};
+use super::subsystems::parse_nqn;
+use crate::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice, RemoteOptions};
+
+const METHOD: &str = "bdev_nvme_attach_controller";
+/// What kind of device a namespace is, in SPDK's words.
+const PRODUCT: &str = "NVMe disk";
+/// How long requests wait for a connection, where nothing is said.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// Most namespaces that are attached at once.
+const NAMESPACES_MAX: usize = 128;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Attach {
+    name: String,
+    trtype: String,
+    traddr: String,
+    trsvcid: Option<String>,
+    adrfam: Option<String>,
+    subnqn: Option<String>,
+    hostnqn: Option<String>,
+    hdgst: Option<bool>,
+    ddgst: Option<bool>,
+    fabrics_connect_timeout_us: Option<u64>,
+    fast_io_fail_timeout_sec: Option<u64>,
+    /// -1 (for ever) is what we do.
+    ctrlr_loss_timeout_sec: Option<i64>,
+    max_bdevs: Option<usize>,
+    /// One path is what there is.
+    #[serde(rename = "multipath")]
+    _multipath: Option<Multipath>,
+    num_io_queues: Option<u16>,
+    prchk_reftag: Option<bool>,
+    prchk_guard: Option<bool>,
+    allow_unrecognized_csi: Option<bool>,
+    disable_sq_flow_control: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Multipath {
+    Disable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Detach {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GetControllers {
+    name: Option<String>,
+}
+
+/// A controller that was attached under a name.
+pub(super) struct Attached {
+    address: SocketAddr,
+    subsystem: Nqn,
+    host: Nqn,
+    devices: Vec<String>,
+}
+
+pub(super) fn add(registry: &mut Registry, management: &Management) {
+    let own = management.clone();
+    registry.add(Method::new(&[METHOD], move |given: Attach| {
+        attach(own.clone(), given)
+    }));
+    let own = management.clone();
+    registry.add(Method::new(
+        &["bdev_nvme_detach_controller"],
+        move |given: Detach| std::future::ready(detach(&own, &given.name)),
+    ));
+    let own = management.clone();
+    registry.add(Method::new(
+        &["bdev_nvme_get_controllers"],
+        move |given: GetControllers| std::future::ready(get_controllers(&own, given.name.as_deref())),
+    ));
+}
+
+/// What was asked for, checked.
+struct Wanted {
+    address: SocketAddr,
+    options: ConnectOptions,
+    wait_limit: Duration,
+}
+
+fn check(management: &Management, given: &Attach) -> Result<Wanted, RpcError> {
+    RpcError::unless_usual(METHOD, "ctrlr_loss_timeout_sec", given.ctrlr_loss_timeout_sec, -1)?;
+    RpcError::unless_usual(METHOD, "num_io_queues", given.num_io_queues, 1)?;
+    RpcError::unless_usual(METHOD, "prchk_reftag", given.prchk_reftag, false)?;
+    RpcError::unless_usual(METHOD, "prchk_guard", given.prchk_guard, false)?;
+    RpcError::unless_usual(
+        METHOD,
+        "allow_unrecognized_csi",
+        given.allow_unrecognized_csi,
+        false,
+    )?;
+    RpcError::unless_usual(
+        METHOD,
+        "disable_sq_flow_control",
+        given.disable_sq_flow_control,
+        false,
+    )?;
+    let address = Address {
+        trtype: given.trtype.clone(),
+        traddr: given.traddr.clone(),
+        trsvcid: given.trsvcid.clone(),
+        adrfam: given.adrfam.clone(),
+    };
+    let address = address.parse()?;
+    let Some(subsystem) = &given.subnqn else {
+        return Err(RpcError::invalid_params(format!(
+            "{METHOD}: subnqn is missing; name the subsystem (nvme discover lists what a target has)"
+        )));
+    };
+    let subsystem = parse_nqn(subsystem)?;
+    let host_id = management.0.host_id;
+    let host = match &given.hostnqn {
+        Some(host) => parse_nqn(host)?,
+        None => parse_nqn(&format!(
+            "nqn.2014-08.org.nvmexpress:uuid:{}",
+            format_uuid(&host_id)
+        ))?,
+    };
+    let mut options = ConnectOptions::new(address, subsystem, host, host_id);
+    options.header_digest = given.hdgst.unwrap_or(false);
+    options.data_digest = given.ddgst.unwrap_or(false);
+    if let Some(limit_us) = given.fabrics_connect_timeout_us.filter(|limit_us| *limit_us > 0) {
+        options.limit = Duration::from_micros(limit_us);
+    }
+    let wait_limit = match given.fast_io_fail_timeout_sec {
+        Some(limit @ 1..) => Duration::from_secs(limit),
+        _ => WAIT_LIMIT,
+    };
+    Ok(Wanted {
+        address,
+        options,
+        wait_limit,
+    })
+}
+
+fn connect_failed(error: &ConnectError) -> RpcError {
+    let number = match error {
+        ConnectError::Socket { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        ConnectError::Refused { .. } => libc::ECONNRESET,
+        ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
+        ConnectError::Command { .. } => libc::EIO,
+    };
+    RpcError::errno(number, error.to_string())
+}
+
+fn check_name(management: &Management, name: &str) -> Result<(), RpcError> {
+    if management.0.attached.borrow().contains_key(name) {
+        return Err(RpcError::errno(
+            libc::EEXIST,
+            format!("a controller is attached as {name} already, and has one path; choose another name"),
+        ));
+    }
+    Ok(())
+}
+
+async fn attach(management: Management, given: Attach) -> Result<Vec<String>, RpcError> {
+    check_name(&management, &given.name)?;
+    let wanted = check(&management, &given)?;
+    let controller = Controller::connect(wanted.options.clone())
+        .await
+        .map_err(|error| connect_failed(&error))?;
+    let nsids = controller
+        .namespaces()
+        .await
+        .map_err(|error| connect_failed(&error))?;
+    let most = given.max_bdevs.unwrap_or(NAMESPACES_MAX);
+    if nsids.len() > most {
+        return Err(RpcError::errno(
+            libc::ENOSPC,
+            format!(
+                "{METHOD}: {} has {} namespaces, and at most {most} are taken; raise max_bdevs",
+                wanted.options.subsystem,
+                nsids.len()
+            ),
+        ));
+    }
+    let mut found = Vec::new();
+    for nsid in nsids {
+        let identifiers = controller
+            .identifiers(nsid)
+            .await
+            .map_err(|error| connect_failed(&error))?;
+        let options = RemoteOptions {
+            connect: wanted.options.clone(),
+            nsid,
+            wait_limit: wanted.wait_limit,
+        };
+        let device = RemoteDevice::connect(options)
+            .await
+            .map_err(|error| connect_failed(&error))?;
+        found.push((nsid, identifiers.uuid.or(identifiers.nguid), device));
+    }
+    // Others may have come while we waited.
+    check_name(&management, &given.name)?;
+    let saved = saved_call(&given.name, &wanted);
+    let mut devices = Vec::new();
+    for (nsid, uuid, device) in found {
+        let first = devices.is_empty().then(|| saved.clone());
+        let shown = details(&wanted, controller.cntlid(), nsid);
+        let registered = management.0.devices.register(Description {
+            name: format!("{}n{nsid}", given.name),
+            uuid,
+            product: PRODUCT,
+            device: Arc::new(device),
+            details: Box::new(move || shown.clone()),
+            saved: Box::new(move |_| first.clone()),
+            base: None,
+        });
+        match registered {
+            Ok(managed) => devices.push(managed.name().to_owned()),
+            Err(error) => {
+                remove_all(&management, &devices);
+                return Err(error);
+            }
+        }
+    }
+    let attached = Attached {
+        address: wanted.address,
+        subsystem: wanted.options.subsystem,
+        host: wanted.options.host,
+        devices: devices.clone(),
+    };
+    management.0.attached.borrow_mut().insert(given.name, attached);
+    Ok(devices)
+}
+
+fn remove_all(management: &Management, devices: &[String]) {
+    for device in devices {
+        if let Err(error) = management.0.devices.remove(device, PRODUCT) {
+            tracing::warn!(%error, "a namespace's device was gone");
+        }
+    }
+}
+
+fn transport_id(address: SocketAddr, subsystem: &Nqn) -> Value {
+    let mut shown = shown(address);
+    shown["subnqn"] = json!(subsystem.as_str());
+    shown
+}
+
+fn details(wanted: &Wanted, cntlid: u16, nsid: u32) -> Value {
+    json!({ "nvme": [{
+        "trid": transport_id(wanted.address, &wanted.options.subsystem),
+        // The one that was asked; each channel has an association of its own.
+        "ctrlr_data": { "cntlid": cntlid, "subnqn": wanted.options.subsystem.as_str() },
+        "ns_data": { "id": nsid },
+    }]})
+}
+
+fn saved_call(name: &str, wanted: &Wanted) -> SavedCall {
+    let mut params = transport_id(wanted.address, &wanted.options.subsystem);
+    params["name"] = json!(name);
+    params["hostnqn"] = json!(wanted.options.host.as_str());
+    params["hdgst"] = json!(wanted.options.header_digest);
+    params["ddgst"] = json!(wanted.options.data_digest);
+    params["fabrics_connect_timeout_us"] = json!(wanted.options.limit.as_micros() as u64);
+    params["fast_io_fail_timeout_sec"] = json!(wanted.wait_limit.as_secs());
+    SavedCall {
+        method: METHOD,
+        params,
+    }
+}
+
+fn no_controller(name: &str) -> RpcError {
+    RpcError::errno(
+        libc::ENODEV,
+        format!("no controller is attached as {name}; bdev_nvme_get_controllers lists those that are"),
+    )
+}
+
+fn detach(management: &Management, name: &str) -> Result<bool, RpcError> {
+    let attached = management.0.attached.borrow_mut().remove(name);
+    let attached = attached.ok_or_else(|| no_controller(name))?;
+    remove_all(management, &attached.devices);
+    Ok(true)
+}
+
+fn get_controllers(management: &Management, name: Option<&str>) -> Result<Vec<Value>, RpcError> {
+    let attached = management.0.attached.borrow();
+    let shown = |(name, one): (&String, &Attached)| {
+        json!({
+            "name": name,
+            "ctrlrs": [{
+                "trid": transport_id(one.address, &one.subsystem),
+                "host": { "nqn": one.host.as_str(), "addr": "", "svcid": "" },
+            }],
+        })
+    };
+    match name {
+        None => Ok(attached.iter().map(shown).collect()),
+        Some(name) => match attached.get_key_value(name) {
+            Some(one) => Ok(vec![shown(one)]),
+            None => Err(no_controller(name)),
+        },
+    }
+}

@@ -1,0 +1,74 @@
+//! The target as calls that make it again.
+
+use foundation::uuid::format_uuid;
+use protocols::nvme::nqn::DISCOVERY_NQN;
+use rpc::SavedCall;
+use serde_json::json;
+
+use super::address::shown;
+use super::inquiries::addresses;
+use super::{Management, transport};
+use crate::target::Subsystem;
+
+pub(super) fn calls(management: &Management) -> Vec<SavedCall> {
+    let state = &management.0;
+    let mut calls: Vec<SavedCall> = state.transport.borrow().iter().map(transport::saved).collect();
+    for portal in state.discovery.borrow().iter() {
+        calls.push(SavedCall {
+            method: "nvmf_subsystem_add_listener",
+            params: json!({ "nqn": DISCOVERY_NQN, "listen_address": shown(portal.address) }),
+        });
+    }
+    for referral in state.target.referrals() {
+        calls.push(SavedCall {
+            method: "nvmf_discovery_add_referral",
+            params: json!({ "address": shown(referral.address), "subnqn": referral.subsystem.as_str() }),
+        });
+    }
+    for subsystem in state.target.subsystems() {
+        if subsystem.is_block_storage() {
+            add_subsystem(management, &subsystem, &mut calls);
+        }
+    }
+    calls
+}
+
+fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec<SavedCall>) {
+    let nqn = subsystem.nqn().as_str();
+    calls.push(SavedCall {
+        method: "nvmf_create_subsystem",
+        params: json!({
+            "nqn": nqn,
+            "allow_any_host": subsystem.allows_any_host(),
+            "serial_number": subsystem.serial(),
+            "model_number": subsystem.model(),
+            "max_namespaces": subsystem.namespaces_max(),
+            "min_cntlid": subsystem.cntlids().start(),
+            "max_cntlid": subsystem.cntlids().end(),
+        }),
+    });
+    for host in subsystem.hosts() {
+        calls.push(SavedCall {
+            method: "nvmf_subsystem_add_host",
+            params: json!({ "nqn": nqn, "host": host }),
+        });
+    }
+    for namespace in subsystem.namespaces() {
+        if let Some(device) = management.device_of(nqn, namespace.nsid) {
+            let uuid = format_uuid(&namespace.uuid);
+            calls.push(SavedCall {
+                method: "nvmf_subsystem_add_ns",
+                params: json!({
+                    "nqn": nqn,
+                    "namespace": { "nsid": namespace.nsid, "bdev_name": device, "uuid": uuid },
+                }),
+            });
+        }
+    }
+    for address in addresses(subsystem) {
+        calls.push(SavedCall {
+            method: "nvmf_subsystem_add_listener",
+            params: json!({ "nqn": nqn, "listen_address": shown(address) }),
+        });
+    }
+}

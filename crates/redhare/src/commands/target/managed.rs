@@ -1,0 +1,70 @@
+//! The configuration file's devices and subsystems as ones that are managed: made by the same calls that a client would
+//! make, so that clients see them, change them and save them.
+
+use std::net::SocketAddr;
+
+use fabrics::target::NSID_MAX;
+use serde_json::{Value, json};
+use target::management::Managed;
+
+use super::config::{self, SubsystemConfig, TargetConfig};
+use super::options_of;
+use crate::output::Failure;
+
+/// Makes what the file describes; the first address on which we listen.
+pub(super) async fn start(config: &TargetConfig, managed: &Managed) -> Result<SocketAddr, Failure> {
+    let fabrics = &managed.fabrics;
+    fabrics
+        .create_transport(options_of(config))
+        .map_err(Failure::new)?;
+    let mut portals = Vec::new();
+    for &address in &config.nvme_tcp.listen {
+        portals.push(fabrics.add_discovery_listener(address).map_err(Failure::new)?);
+    }
+    for described in &config.subsystem {
+        add_subsystem(managed, described).await?;
+        for portal in &portals {
+            let address = json!({
+                "trtype": "TCP",
+                "traddr": portal.address.ip().to_string(),
+                "trsvcid": portal.address.port().to_string(),
+            });
+            let params = json!({ "nqn": described.nqn, "listen_address": address });
+            call(managed, "nvmf_subsystem_add_listener", params).await?;
+        }
+    }
+    let first = portals.first().map(|portal| portal.address);
+    first.ok_or_else(|| Failure::new("the target must listen: write nvme_tcp.listen"))
+}
+
+async fn call(managed: &Managed, method: &str, params: Value) -> Result<Value, Failure> {
+    managed.call(method, params).await.map_err(Failure::new)
+}
+
+async fn add_subsystem(managed: &Managed, described: &SubsystemConfig) -> Result<(), Failure> {
+    let nqn = &described.nqn;
+    let params = json!({
+        "nqn": nqn,
+        "serial_number": config::serial(described),
+        "allow_any_host": described.hosts.is_none(),
+        "max_namespaces": NSID_MAX,
+    });
+    call(managed, "nvmf_create_subsystem", params).await?;
+    for host in described.hosts.iter().flatten() {
+        let params = json!({ "nqn": nqn, "host": host });
+        call(managed, "nvmf_subsystem_add_host", params).await?;
+    }
+    for namespace in &described.namespace {
+        let name = format!("{nqn}/{}", namespace.nsid);
+        let (method, params) = namespace.create_call(&name, nqn)?;
+        call(managed, method, params).await?;
+        let namespace = json!({ "bdev_name": name, "nsid": namespace.nsid });
+        call(
+            managed,
+            "nvmf_subsystem_add_ns",
+            json!({ "nqn": nqn, "namespace": namespace }),
+        )
+        .await?;
+    }
+    Ok(())
+}
