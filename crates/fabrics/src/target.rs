@@ -6,18 +6,26 @@
 //! - `connection`: one queue; the only part on the I/O path.
 //! - [`serve`]: the listener.
 
+mod access;
 mod admin;
 mod allowance;
 mod command;
 mod connection;
 mod controller;
 mod discovery;
+mod drain;
+mod errors;
+mod fused;
+mod gate;
 mod io;
+mod notices;
 mod patience;
 mod queue;
 mod server;
+mod share;
 mod subsystem;
 
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
+pub use discovery::Referral;
 pub use server::{Options, ServeError, Server, serve};
 pub use subsystem::{Hosts, Namespace, NamespaceError, Portal, Subsystem, Target};

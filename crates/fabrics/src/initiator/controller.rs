@@ -178,6 +178,9 @@ impl ConnectOptions {
     fn refused(&self, command: &'static str, status: Status) -> ConnectError {
         let remedy = match status {
             Status::CONNECT_INVALID_PARAMETERS => "check the subsystem's name (\"nvme discover\" lists them)",
+            Status::CONNECT_CONTROLLER_BUSY => {
+                "commands of an earlier connection have not ended, or too many hosts are connected: try again"
+            }
             Status::CONNECT_INVALID_HOST => "let the target's administrator allow this host's name",
             Status::INVALID_NAMESPACE_OR_FORMAT => "check the namespace's number",
             _ => "see the target's log",
@@ -355,7 +358,9 @@ impl Controller {
 
     /// Asks for notices and delivers them: each says only that something changed, so look again.
     pub async fn events(self: &Rc<Self>) -> Result<Receiver<AsyncEvent>, ConnectError> {
-        let wanted = AsyncEventConfiguration::NAMESPACE_ATTRIBUTE | AsyncEventConfiguration::DISCOVERY_CHANGE;
+        let wanted = AsyncEventConfiguration::NAMESPACE_ATTRIBUTE
+            | AsyncEventConfiguration::ANA_CHANGE
+            | AsyncEventConfiguration::DISCOVERY_CHANGE;
         let set = SetFeatures {
             nsid: 0,
             feature: Feature::AsynchronousEventConfiguration.code(),

@@ -34,6 +34,9 @@ pub struct Options {
     /// A host that takes nothing of a batch of answers, or sends nothing of the data it announced, for this long
     /// is disconnected.
     pub stall_limit: Duration,
+    /// A host that connects again waits this long for what its lost connection left in the devices; after that it
+    /// is told to try later (Controller Busy). Below the time in which hosts give up a Connect.
+    pub drain_limit: Duration,
 }
 
 impl Default for Options {
@@ -46,6 +49,7 @@ impl Default for Options {
             held_bytes_max: 8 << 20,
             connect_limit: Duration::from_secs(10),
             stall_limit: Duration::from_secs(30),
+            drain_limit: Duration::from_secs(3),
         }
     }
 }
@@ -54,6 +58,8 @@ impl Default for Options {
 pub(super) struct Shared {
     pub(super) target: Arc<Target>,
     pub(super) options: Options,
+    /// Where this listener listens.
+    pub(super) portal: SocketAddr,
     pub(super) watched: Watched,
     connections: Cell<usize>,
 }
@@ -100,6 +106,7 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
     let shared = Rc::new(Shared {
         target: target.clone(),
         options,
+        portal: portal.address,
         watched: Watched::default(),
         connections: Cell::new(0),
     });

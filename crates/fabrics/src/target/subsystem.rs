@@ -7,9 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bdev::BlockDevice;
 use protocols::nvme::Nqn;
+use protocols::nvme::log::{AnaLog, AnaState};
 
+use super::access::Access;
 use super::command::OpenCommands;
 use super::controller::Controller;
+use super::discovery::{DiscoveryLog, Referral};
+use super::drain::Drains;
+use super::notices::Notice;
 
 /// The largest namespace identifier served (NN in Identify Controller).
 pub(super) const NSID_MAX: u32 = 1024;
@@ -63,6 +68,12 @@ pub struct Subsystem {
     serial: String,
     model: String,
     hosts: Mutex<Hosts>,
+    /// Where it is served; everywhere if none are named.
+    listeners: Mutex<Option<BTreeSet<SocketAddr>>>,
+    access: Mutex<Access>,
+    drains: Arc<Drains>,
+    /// The discovery logs that list it.
+    logs: Mutex<Vec<Weak<DiscoveryLog>>>,
     commands: Option<OpenCommands>,
     namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
     /// Grows with each change of the namespaces, so that queues notice without a lock.
@@ -92,6 +103,10 @@ impl Subsystem {
             serial: serial.to_owned(),
             model: model.to_owned(),
             hosts: Mutex::new(hosts),
+            listeners: Mutex::default(),
+            access: Mutex::default(),
+            drains: Arc::default(),
+            logs: Mutex::default(),
             commands,
             namespaces: Mutex::default(),
             version: AtomicU64::new(1),
@@ -128,6 +143,76 @@ impl Subsystem {
             Hosts::Any => true,
             Hosts::Only(names) => names.contains(host),
         }
+    }
+
+    /// Changes which hosts may connect. Those connected stay; [`Subsystem::disconnect_hosts`] ends them.
+    pub fn set_hosts(&self, hosts: Hosts) {
+        *locked(&self.hosts) = hosts;
+        self.log_changed();
+    }
+
+    /// Serves the subsystem only through listeners at these addresses (as they were given to `serve`), or through
+    /// all with `None`. Hosts connected through another stay.
+    pub fn set_listeners(&self, addresses: Option<BTreeSet<SocketAddr>>) {
+        *locked(&self.listeners) = addresses;
+        self.log_changed();
+    }
+
+    /// Whether it is served through the listener at `portal`.
+    pub(super) fn is_served_at(&self, portal: SocketAddr) -> bool {
+        locked(&self.listeners)
+            .as_ref()
+            .is_none_or(|listeners| listeners.contains(&portal))
+    }
+
+    /// The discovery log of `target` lists it from now on.
+    fn listed_in(&self, log: &Arc<DiscoveryLog>) {
+        let mut logs = locked(&self.logs);
+        logs.retain(|listed| listed.strong_count() > 0);
+        logs.push(Arc::downgrade(log));
+    }
+
+    fn log_changed(&self) {
+        let logs: Vec<_> = locked(&self.logs).iter().filter_map(Weak::upgrade).collect();
+        for log in logs {
+            log.changed();
+        }
+    }
+
+    /// What is left in the devices of hosts that lost their connection.
+    pub(super) fn drains(&self) -> &Arc<Drains> {
+        &self.drains
+    }
+
+    /// Sets how well the namespaces are reached through a listener (its address as it was given to `serve`), and tells
+    /// the hosts. In the states Inaccessible, Persistent Loss and Change, I/O commands that come through it are answered
+    /// with that status, which makes a multipath host use another path.
+    pub fn set_access(&self, listener: SocketAddr, state: AnaState) {
+        if locked(&self.access).set(listener, state) {
+            self.version.fetch_add(1, Ordering::Release);
+            for controller in self.controllers() {
+                controller.notify(Notice::Access);
+            }
+        }
+    }
+
+    /// How well the namespaces are reached by a host whose connection ends at `local`.
+    pub(super) fn access(&self, local: SocketAddr) -> AnaState {
+        locked(&self.access).state(local)
+    }
+
+    /// The ANA log for such a host.
+    pub(super) fn access_log(&self, local: SocketAddr, nsids: Vec<u32>) -> AnaLog {
+        locked(&self.access).log(local, nsids)
+    }
+
+    /// Tells the connected hosts that a namespace's device has another size now; false if there is no such namespace.
+    pub fn namespace_resized(&self, nsid: u32) -> bool {
+        let there = self.namespace(nsid).is_some();
+        if there {
+            self.namespaces_changed(nsid);
+        }
+        there
     }
 
     /// Adds a namespace and tells the connected hosts.
@@ -242,8 +327,10 @@ pub struct Portal {
 pub struct Target {
     subsystems: Mutex<BTreeMap<String, Arc<Subsystem>>>,
     portals: Mutex<BTreeSet<Portal>>,
-    /// Generation of the discovery log (GENCTR).
-    generation: AtomicU64,
+    referrals: Mutex<Vec<Referral>>,
+    /// A name of its own for the discovery service, beside the well-known one.
+    discovery_nqn: Mutex<Option<Nqn>>,
+    log: Arc<DiscoveryLog>,
 }
 
 impl Target {
@@ -254,8 +341,17 @@ impl Target {
 
     /// Adds a subsystem; the one of the same name that was there before is replaced for new connections.
     pub fn add_subsystem(&self, subsystem: Arc<Subsystem>) {
+        subsystem.listed_in(&self.log);
         locked(&self.subsystems).insert(subsystem.nqn().as_str().to_owned(), subsystem);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.log.changed();
+    }
+
+    /// Removes a subsystem and ends the associations of its hosts; `None` if there was none.
+    pub fn remove_subsystem(&self, nqn: &str) -> Option<Arc<Subsystem>> {
+        let removed = locked(&self.subsystems).remove(nqn)?;
+        removed.disconnect_hosts();
+        self.log.changed();
+        Some(removed)
     }
 
     /// The subsystem of this name.
@@ -268,21 +364,65 @@ impl Target {
         locked(&self.subsystems).values().cloned().collect()
     }
 
+    /// Gives the discovery service a name of its own. Hosts may use it or the well-known one.
+    pub fn set_discovery_nqn(&self, nqn: Option<Nqn>) {
+        *locked(&self.discovery_nqn) = nqn;
+        self.log.changed();
+    }
+
+    /// The discovery service's own name; the well-known one if it has none.
+    pub fn discovery_nqn(&self) -> Nqn {
+        locked(&self.discovery_nqn).clone().unwrap_or_else(Nqn::discovery)
+    }
+
+    /// Points hosts to another discovery service; false if it is pointed to already.
+    pub fn add_referral(&self, referral: Referral) -> bool {
+        {
+            let mut referrals = locked(&self.referrals);
+            if referrals.contains(&referral) {
+                return false;
+            }
+            referrals.push(referral);
+        }
+        self.log.changed();
+        true
+    }
+
+    /// No longer points to another discovery service; false if it did not.
+    pub fn remove_referral(&self, referral: &Referral) -> bool {
+        let removed = {
+            let mut referrals = locked(&self.referrals);
+            let before = referrals.len();
+            referrals.retain(|kept| kept != referral);
+            referrals.len() < before
+        };
+        if removed {
+            self.log.changed();
+        }
+        removed
+    }
+
+    /// The other discovery services that hosts are pointed to.
+    pub fn referrals(&self) -> Vec<Referral> {
+        locked(&self.referrals).clone()
+    }
+
     pub(super) fn add_portal(&self, portal: Portal) {
         locked(&self.portals).insert(portal);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.log.changed();
     }
 
     pub(super) fn remove_portal(&self, portal: Portal) {
         locked(&self.portals).remove(&portal);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.log.changed();
     }
 
-    pub(super) fn portals(&self) -> Vec<Portal> {
+    /// Where the target listens.
+    pub fn portals(&self) -> Vec<Portal> {
         locked(&self.portals).iter().copied().collect()
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    pub(super) fn log(&self) -> &DiscoveryLog {
+        &self.log
     }
 }
