@@ -13,7 +13,7 @@ use protocols::nvme::fabrics::{
 };
 use protocols::nvme::features::{AsyncEventConfiguration, Feature, QueueCounts};
 use protocols::nvme::identify::{
-    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IdentifyStructure, NamespaceList,
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IdentifyStructure, NamespaceList, controller_bits,
 };
 use protocols::nvme::log::{DiscoveryEntry, DiscoveryHeader, LogPage};
 use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, ControllerStatus};
@@ -243,7 +243,8 @@ impl Controller {
         .await?;
         let identify = IdentifyController::decode(&identify).expect("Identify answers are 4096 bytes");
         let mut queues = 0;
-        if !options.subsystem.is_discovery() {
+        let is_discovery = identify.cntrltype == controller_bits::CNTRLTYPE_DISCOVERY;
+        if !is_discovery && !options.subsystem.is_discovery() {
             queues = ask_for_queues(&options, &admin).await?;
         }
         let cntlid = answer.cntlid;
