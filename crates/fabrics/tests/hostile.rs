@@ -121,7 +121,9 @@ fn io_stream() -> Vec<Vec<u8>> {
         in_capsule(Command::copy(1, Lba(100), 2), 5, &sources.unwrap()),
         in_capsule(Command::deallocate(1, 2), 6, &ranges),
         capsule(
-            &Command::write_zeroes(1, Lba(200), one).with_deallocate().with_cid(7),
+            &Command::write_zeroes(1, Lba(200), one)
+                .with_deallocate()
+                .with_cid(7),
             &[],
         ),
         capsule(&Command::flush(1).with_cid(8), &[]),

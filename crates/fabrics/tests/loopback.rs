@@ -15,7 +15,7 @@ use fabrics::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice,
 use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serve};
 use foundation::{BlockCount, Lba};
 use protocols::nvme::async_event::AsyncEvent;
-use protocols::nvme::log::{ChangedNamespaces, HealthLog, LogPage, SubsystemType};
+use protocols::nvme::log::{ChangedNamespaces, DiscoveryEntry, HealthLog, LogPage, SubsystemType};
 use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Command, Status};
 use reactor::{Config, time};
@@ -175,7 +175,7 @@ fn discovery_lists_what_a_host_may_see() {
         target.add_subsystem(Subsystem::new(nqn(hidden), "S", "M", other));
         let (server, options) = listen(target);
         let entries = discover(options.clone()).await.unwrap();
-        let (subsystems, own): (Vec<_>, Vec<_>) = entries
+        let (subsystems, own): (Vec<&DiscoveryEntry>, Vec<_>) = entries
             .iter()
             .partition(|entry| entry.subtype == SubsystemType::Nvm.code());
         let names: Vec<_> = subsystems
