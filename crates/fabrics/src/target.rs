@@ -28,4 +28,4 @@ mod subsystem;
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use discovery::Referral;
 pub use server::{Options, ServeError, Server, serve};
-pub use subsystem::{Hosts, Namespace, NamespaceError, Portal, Subsystem, Target};
+pub use subsystem::{ControllerNumbersError, Hosts, Namespace, NamespaceError, Portal, Subsystem, Target};

@@ -640,6 +640,31 @@ fn several_listeners_and_ipv6_serve_one_subsystem() {
 }
 
 #[test]
+fn controllers_are_numbered_in_turn_from_their_range() {
+    run(async {
+        let (target, subsystem) = target(memory(512));
+        let (_server, options) = listen(target, Options::default());
+        for range in [0..=5, 5..=0xfff0, 9..=8] {
+            let refused = subsystem.set_controller_numbers(range).unwrap_err();
+            assert!(refused.to_string().contains("within 1 to 65519"));
+        }
+        subsystem.set_controller_numbers(100..=101).unwrap();
+        let one = Controller::connect(options.clone()).await.unwrap();
+        let two = Controller::connect(options.clone()).await.unwrap();
+        assert_eq!((one.cntlid(), two.cntlid()), (100, 101));
+        let busy = Controller::connect(options.clone()).await.err().unwrap();
+        assert!(busy.to_string().contains("Controller Busy"), "{busy}");
+        drop(one);
+        let mut again = Controller::connect(options.clone()).await;
+        while again.is_err() {
+            time::sleep(Duration::from_millis(10)).await;
+            again = Controller::connect(options.clone()).await;
+        }
+        assert_eq!(again.unwrap().cntlid(), 100);
+    });
+}
+
+#[test]
 fn a_write_of_several_r2ts_arrives_whole() {
     run(async {
         for max_outstanding_r2t in [1, 3, 16] {

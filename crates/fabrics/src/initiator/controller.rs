@@ -61,7 +61,7 @@ pub enum ConnectError {
         limit: Duration,
     },
     /// A command failed.
-    #[error("{command} to {subsystem} at {address} failed: {status}; {remedy}")]
+    #[error("{command} to {subsystem} at {address} failed: {}; {remedy}", status_text(command, *status))]
     Command {
         /// What was asked.
         command: &'static str,
@@ -74,6 +74,20 @@ pub enum ConnectError {
         /// What to do.
         remedy: &'static str,
     },
+}
+
+/// A status code may mean one thing after a fabrics command and another after all others (NVM Express Base
+/// Specification 2.0c, section 4.5.1.2).
+fn status_text(command: &str, status: Status) -> String {
+    let is_fabrics = matches!(command, "Connect" | "Property Get" | "Property Set");
+    match status.fabrics_name() {
+        Some(name) if is_fabrics => format!(
+            "{name} (SCT {:x}h, SC {:02x}h)",
+            status.type_code(),
+            status.code()
+        ),
+        _ => status.to_string(),
+    }
 }
 
 /// How to connect.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -20,7 +21,7 @@ use super::notices::Notice;
 pub(super) const NSID_MAX: u32 = 1024;
 /// Controller identifiers that may be given out: 1 to FFEFh; the others are reserved (NVM Express Base
 /// Specification 2.0c, section 3.1.2).
-const CNTLIDS: std::ops::RangeInclusive<u16> = 1..=0xffef;
+const CNTLIDS: RangeInclusive<u16> = 1..=0xffef;
 
 /// A device under a namespace identifier.
 pub struct Namespace {
@@ -62,6 +63,20 @@ pub enum NamespaceError {
     },
 }
 
+/// Controller identifiers that cannot be given out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "controllers of {nqn} cannot be numbered {first} to {last}: name a range of at least one number within 1 to 65519"
+)]
+pub struct ControllerNumbersError {
+    /// The subsystem.
+    pub nqn: String,
+    /// The first number asked for.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
 /// A subsystem: a name under which namespaces are served.
 pub struct Subsystem {
     nqn: Nqn,
@@ -81,10 +96,21 @@ pub struct Subsystem {
     controllers: Mutex<Controllers>,
 }
 
-#[derive(Default)]
 struct Controllers {
     live: BTreeMap<u16, Weak<Controller>>,
+    allowed: RangeInclusive<u16>,
+    /// Where the search for a free identifier begins.
     next: u16,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            live: BTreeMap::new(),
+            allowed: CNTLIDS,
+            next: *CNTLIDS.start(),
+        }
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -156,6 +182,23 @@ impl Subsystem {
     pub fn set_listeners(&self, addresses: Option<BTreeSet<SocketAddr>>) {
         *locked(&self.listeners) = addresses;
         self.log_changed();
+    }
+
+    /// Numbers new controllers from this range only. Several targets that serve one subsystem share its numbers: each
+    /// needs a range of its own. 1 to 65519 at first.
+    ///
+    /// # Errors
+    /// The range is empty or leaves 1 to 65519.
+    pub fn set_controller_numbers(&self, range: RangeInclusive<u16>) -> Result<(), ControllerNumbersError> {
+        let (first, last) = (*range.start(), *range.end());
+        if range.is_empty() || !CNTLIDS.contains(&first) || !CNTLIDS.contains(&last) {
+            let nqn = self.nqn.as_str().to_owned();
+            return Err(ControllerNumbersError { nqn, first, last });
+        }
+        let mut controllers = locked(&self.controllers);
+        controllers.allowed = range;
+        controllers.next = first;
+        Ok(())
     }
 
     /// Whether it is served through the listener at `portal`.
@@ -292,23 +335,13 @@ impl Subsystem {
         controllers
             .live
             .retain(|_, controller| controller.strong_count() > 0);
-        if controllers.live.len() >= CNTLIDS.count() {
-            return None;
-        }
-        let mut cntlid = controllers.next.max(*CNTLIDS.start());
         // In turn, so that a late command of an ended controller never meets its successor.
-        while controllers.live.contains_key(&cntlid) || !CNTLIDS.contains(&cntlid) {
-            cntlid = if cntlid >= *CNTLIDS.end() {
-                *CNTLIDS.start()
-            } else {
-                cntlid + 1
-            };
-        }
-        controllers.next = if cntlid >= *CNTLIDS.end() {
-            *CNTLIDS.start()
-        } else {
-            cntlid + 1
-        };
+        let (first, last) = (*controllers.allowed.start(), *controllers.allowed.end());
+        let is_free = |cntlid: &u16| !controllers.live.contains_key(cntlid);
+        let cntlid = (controllers.next..=last)
+            .chain(first..controllers.next)
+            .find(is_free)?;
+        controllers.next = if cntlid >= last { first } else { cntlid + 1 };
         let controller = Arc::new(make(cntlid));
         controllers.live.insert(cntlid, Arc::downgrade(&controller));
         Some(controller)
