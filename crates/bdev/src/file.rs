@@ -7,6 +7,8 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foundation::{BlockCount, ByteCount};
 use reactor::file::{File, OpenOptions};
@@ -40,10 +42,26 @@ impl Default for FileOptions {
     }
 }
 
+/// A geometry whose number of blocks may change while channels are open.
+#[derive(Clone)]
+struct Shape {
+    fixed: Geometry,
+    blocks: Arc<AtomicU64>,
+}
+
+impl Shape {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            blocks: BlockCount(self.blocks.load(Ordering::Relaxed)),
+            ..self.fixed
+        }
+    }
+}
+
 /// See the module.
 pub struct FileDevice {
     path: PathBuf,
-    geometry: Geometry,
+    shape: Shape,
     direct: bool,
     /// The open file that holds the lock; absent in a simulation, where nobody else is.
     shared: Option<OwnedFd>,
@@ -107,7 +125,10 @@ impl FileDevice {
         };
         Ok(Self {
             path: path.to_owned(),
-            geometry,
+            shape: Shape {
+                fixed: geometry,
+                blocks: Arc::new(AtomicU64::new(blocks)),
+            },
             direct,
             shared: file.duplicate().map_err(os)?,
         })
@@ -117,11 +138,40 @@ impl FileDevice {
     pub fn is_direct(&self) -> bool {
         self.direct
     }
+
+    /// Takes over the size that the file or disk has now, for all channels, and gives its number of blocks. Who serves
+    /// the device must tell those above. Blocks briefly. Must be called on a reactor.
+    ///
+    /// # Errors
+    /// The file cannot be looked at, or holds less than a block; the size stays as it was.
+    pub fn look_at_size(&self) -> Result<BlockCount, OpenError> {
+        let os = |source| OpenError::Os {
+            path: self.path.display().to_string(),
+            source,
+        };
+        let plain = OpenOptions {
+            write: false,
+            create: false,
+            direct: false,
+        };
+        let file = File::open(&self.path, plain).map_err(os)?;
+        let length = file.length_bytes().map_err(os)?;
+        let blocks = length / u64::from(self.shape.fixed.block_bytes);
+        if blocks == 0 {
+            return Err(OpenError::Unusable {
+                path: self.path.display().to_string(),
+                why: format!("it holds {length} bytes now, less than a block"),
+                remedy: "give it back its size".to_owned(),
+            });
+        }
+        self.shape.blocks.store(blocks, Ordering::Relaxed);
+        Ok(BlockCount(blocks))
+    }
 }
 
 impl BlockDevice for FileDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.shape.geometry()
     }
 
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
@@ -140,14 +190,14 @@ impl BlockDevice for FileDevice {
         };
         let file = file.map_err(os)?;
         Ok(Rc::new(FileChannel {
-            geometry: self.geometry,
+            shape: self.shape.clone(),
             file,
         }))
     }
 }
 
 struct FileChannel {
-    geometry: Geometry,
+    shape: Shape,
     file: File,
 }
 
@@ -156,13 +206,14 @@ impl FileChannel {
         if request.operation == Operation::Flush {
             return Ok(());
         }
-        self.geometry.check_range(request.lba, request.blocks)?;
+        let geometry = self.shape.geometry();
+        geometry.check_range(request.lba, request.blocks)?;
         let moves_bytes = matches!(
             request.operation,
             Operation::Read | Operation::Write { .. } | Operation::Compare
         );
         let expected = if moves_bytes {
-            request.blocks.0 * u64::from(self.geometry.block_bytes)
+            request.blocks.0 * u64::from(geometry.block_bytes)
         } else {
             0
         };
@@ -176,15 +227,15 @@ impl FileChannel {
 
 impl Channel for FileChannel {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.shape.geometry()
     }
 
     fn submit(&self, request: Request) {
         if let Err(error) = self.check(&request) {
             return request.complete(Err(error));
         }
-        let offset = self.geometry.offset_bytes(request.lba);
-        let length = request.blocks.0 * u64::from(self.geometry.block_bytes);
+        let offset = self.shape.fixed.offset_bytes(request.lba);
+        let length = request.blocks.0 * u64::from(self.shape.fixed.block_bytes);
         let file = self.file.clone();
         drop(reactor::spawn(async move {
             let Request {

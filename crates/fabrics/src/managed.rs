@@ -121,7 +121,6 @@ impl Management {
                 format!("{} listens on {} already", subsystem.nqn(), portal.address),
             ));
         }
-        self.0.target.discovery_changed();
         Ok(portal)
     }
 

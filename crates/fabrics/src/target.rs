@@ -6,16 +6,23 @@
 //! - `connection`: one queue; the only part on the I/O path.
 //! - [`serve`]: the listener.
 
+mod access;
 mod admin;
 mod allowance;
 mod command;
 mod connection;
 mod controller;
 mod discovery;
+mod drain;
+mod errors;
+mod fused;
+mod gate;
 mod io;
+mod notices;
 mod patience;
 mod queue;
 mod server;
+mod share;
 mod subsystem;
 
 pub use admin::IN_CAPSULE_BYTES;

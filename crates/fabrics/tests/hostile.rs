@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 
 use fabrics::target::Options;
 use foundation::{BlockCount, Lba, Random};
-use protocols::nvme::admin::{Abort, GetLogPage, async_event_request};
+use protocols::nvme::admin::{Abort, GetLogPage, SetFeatures, async_event_request};
+use protocols::nvme::command::Fuse;
+use protocols::nvme::copy::{CopyRange, encode_ranges as encode_sources};
+use protocols::nvme::dsm::{DsmRange, encode_ranges};
 use protocols::nvme::fabrics::{PropertyGet, PropertySize};
+use protocols::nvme::features::Feature;
 use protocols::nvme::log::LogPage;
 use protocols::nvme::registers::CSTS_OFFSET;
 use protocols::nvme::{Command, Status};
@@ -94,6 +98,130 @@ fn a_changed_byte_harms_nobody_else() {
         conversation(&arena, random.below(6000) as usize, random.between(1, 255) as u8);
     }
     arena.finish();
+}
+
+/// Capsules of every kind of command that an I/O queue takes. They run at the same time, so each has blocks of its own;
+/// but the compare finds what the write before it has stored, since a memory device completes at once.
+fn io_stream() -> Vec<Vec<u8>> {
+    let in_capsule = |command: Command, cid: u16, data: &[u8]| {
+        let command = command.with_cid(cid).with_in_capsule_data(0, data.len() as u32);
+        capsule(&command, data)
+    };
+    let (lba, one) = (Lba(3), BlockCount(1));
+    let sources = encode_sources(&[
+        CopyRange::new(Lba(0), BlockCount(9)),
+        CopyRange::new(Lba(40), one),
+    ]);
+    let ranges = encode_ranges(&[DsmRange::new(Lba(9), 5), DsmRange::new(Lba(1), 0)]).unwrap();
+    vec![
+        in_capsule(Command::write(1, lba, one).with_force_unit_access(), 1, &[5; 512]),
+        in_capsule(Command::compare(1, lba, one).with_fuse(Fuse::First), 2, &[5; 512]),
+        in_capsule(Command::write(1, lba, one).with_fuse(Fuse::Second), 3, &[6; 512]),
+        capsule(&Command::verify(1, lba, BlockCount(300)).with_cid(4), &[]),
+        in_capsule(Command::copy(1, Lba(100), 2), 5, &sources.unwrap()),
+        in_capsule(Command::deallocate(1, 2), 6, &ranges),
+        capsule(
+            &Command::write_zeroes(1, Lba(200), one)
+                .with_deallocate()
+                .with_cid(7),
+            &[],
+        ),
+        capsule(&Command::flush(1).with_cid(8), &[]),
+        capsule(&Command::flush(u32::MAX).with_cid(9), &[]),
+        capsule(&read_of(32).with_cid(10), &[]),
+        // Never sends what it is asked for.
+        capsule(&write_of(32).with_cid(11), &[]),
+    ]
+}
+
+/// Admin commands of every kind, some of which concern the I/O queue of the same host.
+fn admin_stream() -> Vec<Vec<u8>> {
+    let mut stream = vec![
+        capsule(&identify(4096).with_cid(3), &[]),
+        capsule(&async_event_request().with_cid(4), &[]),
+        capsule(&Abort { sqid: 1, cid: 11 }.to_command().with_cid(5), &[]),
+        capsule(&Abort { sqid: 0, cid: 4 }.to_command().with_cid(6), &[]),
+    ];
+    for (cid, page) in LogPage::ALL.iter().enumerate() {
+        let get = GetLogPage::new(0xffff_ffff, page.code(), 64).to_command();
+        stream.push(capsule(
+            &get.with_cid(10 + cid as u16).with_transport_data(64),
+            &[],
+        ));
+    }
+    let set = SetFeatures {
+        feature: Feature::Timestamp.code(),
+        ..SetFeatures::default()
+    };
+    let set = set.to_command().with_cid(40).with_in_capsule_data(0, 8);
+    stream.push(capsule(&set, &[7; 8]));
+    stream
+}
+
+/// Changes a stream of PDUs so that most of it stays valid.
+fn mutate(random: &mut Random, mut stream: Vec<Vec<u8>>) -> Vec<u8> {
+    for _ in 0..random.between(1, 3) {
+        let at = random.below(stream.len() as u64) as usize;
+        let other = random.below(stream.len() as u64) as usize;
+        match random.below(6) {
+            0 => stream.swap(at, other),
+            1 => stream.insert(at, stream[other].clone()),
+            2 if stream.len() > 1 => drop(stream.remove(at)),
+            3 => {
+                let length = random.below(stream[at].len() as u64 + 1) as usize;
+                stream[at].truncate(length);
+            }
+            // Mostly the queue entry, whose fields are what commands are made of.
+            _ => {
+                let length = stream[at].len().clamp(1, 72) as u64;
+                let byte = random.below(length) as usize;
+                if let Some(byte) = stream[at].get_mut(byte) {
+                    *byte = random.below(256) as u8;
+                }
+            }
+        }
+    }
+    stream.concat()
+}
+
+#[test]
+fn changed_streams_of_every_command_harm_nobody_else() {
+    let arena = Arena::start(Options {
+        // So that commands wait for one another, and there is something to abort.
+        held_bytes_max: 32 << 10,
+        ..Options::default()
+    });
+    for seed in 0..250 {
+        let mut random = Random::from_seed(seed);
+        let mut admin = arena.admin();
+        let mut io = arena.io(&admin, 1, 31);
+        let mut streams = [io_stream(), admin_stream()];
+        // The first seed changes nothing: the streams are good.
+        let changed = streams
+            .each_mut()
+            .map(|stream| mutate_or_not(&mut random, seed > 0, std::mem::take(stream)));
+        let cut = random.below(changed[0].len() as u64 + 1) as usize;
+        io.send(&changed[0][..cut]);
+        admin.send(&changed[1]);
+        io.send(&changed[0][cut..]);
+        if seed == 0 {
+            let statuses: Vec<_> = (0..9).map(|_| io.completion().status()).collect();
+            assert!(statuses.iter().all(|status| status.is_success()), "{statuses:?}");
+        }
+        drop(io.stream.shutdown(Shutdown::Write));
+        io.drain();
+        drop(admin.stream.shutdown(Shutdown::Write));
+        admin.drain();
+    }
+    arena.finish();
+}
+
+fn mutate_or_not(random: &mut Random, changes: bool, stream: Vec<Vec<u8>>) -> Vec<u8> {
+    if changes {
+        mutate(random, stream)
+    } else {
+        stream.concat()
+    }
 }
 
 #[test]

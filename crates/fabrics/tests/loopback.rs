@@ -15,7 +15,8 @@ use fabrics::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice,
 use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serve};
 use foundation::{BlockCount, Lba};
 use protocols::nvme::async_event::AsyncEvent;
-use protocols::nvme::log::{ChangedNamespaces, HealthLog, LogPage};
+use protocols::nvme::log::{ChangedNamespaces, DiscoveryEntry, HealthLog, LogPage, SubsystemType};
+use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Command, Status};
 use reactor::{Config, time};
 use support::{HOST, NQN, agrees_with_an_array, bytes, nqn, options, read, target};
@@ -174,11 +175,17 @@ fn discovery_lists_what_a_host_may_see() {
         target.add_subsystem(Subsystem::new(nqn(hidden), "S", "M", other));
         let (server, options) = listen(target);
         let entries = discover(options.clone()).await.unwrap();
-        let names: Vec<_> = entries
+        let (subsystems, own): (Vec<&DiscoveryEntry>, Vec<_>) = entries
+            .iter()
+            .partition(|entry| entry.subtype == SubsystemType::Nvm.code());
+        let names: Vec<_> = subsystems
             .iter()
             .map(|entry| entry.subnqn.text().unwrap().to_owned())
             .collect();
         assert_eq!(names, ["nqn.2026-11.io.redhare:mine", NQN]);
+        assert_eq!(own.len(), 1);
+        assert_eq!(own[0].subtype, SubsystemType::CurrentDiscovery.code());
+        assert_eq!(own[0].subnqn.text(), Ok(DISCOVERY_NQN));
         let port = server.address().port().to_string();
         assert!(entries.iter().all(|entry| entry.trsvcid.as_str() == Some(&port)));
         assert!(

@@ -3,8 +3,9 @@
 //! acknowledged write of each block, or a write whose outcome is unknown (it was in flight when its connection or its
 //! process ended), and nothing else, ever. Equal seeds give equal traces.
 //!
-//! No transport can promise that a write of unknown outcome is dead once its host has connected again (the layer
-//! above does that with sessions); the delays here are short beside a reconnect, so none is seen to come late.
+//! A target drains what it has of a connection that it knows to be lost before it lets the host in again
+//! (`reconnect.rs`). It cannot know of a loss that only the host has seen, so the layer above has sessions; the delays
+//! here are short beside a reconnect, so no write of unknown outcome is seen to come late.
 
 mod support;
 

@@ -11,6 +11,7 @@ pub mod admin;
 pub mod async_event;
 pub mod command;
 pub mod completion;
+pub mod copy;
 pub mod dsm;
 pub mod fabrics;
 pub mod features;

@@ -14,7 +14,7 @@ use protocols::nvme::fabrics::{
 use protocols::nvme::features::{AsyncEventConfiguration, Feature, QueueCounts};
 use protocols::nvme::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IdentifyStructure, NamespaceIdentifiers,
-    NamespaceList,
+    NamespaceList, controller_bits,
 };
 use protocols::nvme::log::{DiscoveryEntry, DiscoveryHeader, LogPage};
 use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, ControllerStatus};
@@ -195,6 +195,9 @@ impl ConnectOptions {
     fn refused(&self, command: &'static str, status: Status) -> ConnectError {
         let remedy = match status {
             Status::CONNECT_INVALID_PARAMETERS => "check the subsystem's name (\"nvme discover\" lists them)",
+            Status::CONNECT_CONTROLLER_BUSY => {
+                "commands of an earlier connection have not ended, or too many hosts are connected: try again"
+            }
             Status::CONNECT_INVALID_HOST => "let the target's administrator allow this host's name",
             Status::INVALID_NAMESPACE_OR_FORMAT => "check the namespace's number",
             _ => "see the target's log",
@@ -257,7 +260,8 @@ impl Controller {
         .await?;
         let identify = IdentifyController::decode(&identify).expect("Identify answers are 4096 bytes");
         let mut queues = 0;
-        if !options.subsystem.is_discovery() {
+        let is_discovery = identify.cntrltype == controller_bits::CNTRLTYPE_DISCOVERY;
+        if !is_discovery && !options.subsystem.is_discovery() {
             queues = ask_for_queues(&options, &admin).await?;
         }
         let cntlid = answer.cntlid;
@@ -383,7 +387,9 @@ impl Controller {
 
     /// Asks for notices and delivers them: each says only that something changed, so look again.
     pub async fn events(self: &Rc<Self>) -> Result<Receiver<AsyncEvent>, ConnectError> {
-        let wanted = AsyncEventConfiguration::NAMESPACE_ATTRIBUTE | AsyncEventConfiguration::DISCOVERY_CHANGE;
+        let wanted = AsyncEventConfiguration::NAMESPACE_ATTRIBUTE
+            | AsyncEventConfiguration::ANA_CHANGE
+            | AsyncEventConfiguration::DISCOVERY_CHANGE;
         let set = SetFeatures {
             nsid: 0,
             feature: Feature::AsynchronousEventConfiguration.code(),

@@ -118,7 +118,6 @@ fn remove_listener(management: &Management, given: &Listener) -> Result<bool, Rp
             ),
         ));
     }
-    management.0.target.discovery_changed();
     management.close_idle_listeners();
     Ok(true)
 }

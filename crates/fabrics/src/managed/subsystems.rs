@@ -173,7 +173,6 @@ fn add_host(management: &Management, given: &AddHost) -> Result<bool, RpcError> 
             format!("{host} is allowed to connect to {} already", given.nqn),
         ));
     }
-    management.0.target.discovery_changed();
     Ok(true)
 }
 
@@ -189,7 +188,6 @@ fn remove_host(management: &Management, given: &AddHost) -> Result<bool, RpcErro
             ),
         ));
     }
-    management.0.target.discovery_changed();
     Ok(true)
 }
 
@@ -198,6 +196,5 @@ fn allow_any_host(management: &Management, given: &AllowAny) -> Result<bool, Rpc
     management
         .subsystem(&given.nqn)?
         .allow_any_host(given.allow_any_host);
-    management.0.target.discovery_changed();
     Ok(true)
 }

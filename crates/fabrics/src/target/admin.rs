@@ -1,6 +1,7 @@
 //! Admin and fabrics commands (NVM Express Base Specification 2.0c, sections 5 and 6).
 
 mod connect;
+mod features;
 mod identify;
 mod logs;
 
@@ -15,8 +16,8 @@ use std::time::Duration;
 use foundation::Instant;
 use protocols::nvme::admin::{Abort, GetFeatures, GetLogPage, Identify, SetFeatures};
 use protocols::nvme::fabrics::{PropertyGet, PropertySet, PropertySize};
-use protocols::nvme::features::{AsyncEventConfiguration, Feature, QueueCounts};
 use protocols::nvme::{AdminOpcode, Command, Completion, FabricsType, Status};
+use reactor::mailbox::mailbox;
 use reactor::{spawn, time};
 
 use super::connection::{Connection, SharedController};
@@ -25,8 +26,15 @@ use super::subsystem::{Subsystem, Target};
 
 /// Asynchronous Event Requests that a host may leave waiting (AERL is one less).
 const EVENT_REQUESTS_MAX: usize = 4;
+/// Abort commands at a time (ACL is one less).
+const ABORTS_MAX: u32 = 4;
 /// Beyond the keep-alive time: a late packet is no reason to end an association.
 const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
+
+/// Looks at a host within its keep-alive time.
+const KEEP_ALIVE_LOOKS: u32 = 4;
+/// Looks at a host that has promised no keep-alive, in case it does later.
+const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// The admin queue of one controller.
 pub(super) struct AdminQueue {
@@ -36,23 +44,33 @@ pub(super) struct AdminQueue {
     target: Arc<Target>,
     /// Slots of Asynchronous Event Requests that wait for an event.
     event_requests: RefCell<VecDeque<u16>>,
+    /// Abort commands that wait for another queue's answer.
+    aborting: Cell<u32>,
+    born: Instant,
     last_command: Cell<Instant>,
 }
 
 impl AdminQueue {
     fn new(controller: SharedController, subsystem: Option<Arc<Subsystem>>, target: Arc<Target>) -> Rc<Self> {
-        let last_command = Cell::new(time::now());
+        let born = time::now();
+        let last_command = Cell::new(born);
         Rc::new(Self {
             controller,
             subsystem,
             target,
             event_requests: RefCell::default(),
+            aborting: Cell::new(0),
+            born,
             last_command,
         })
     }
 
     fn is_discovery(&self) -> bool {
         self.subsystem.is_none()
+    }
+
+    pub(super) fn controller(&self) -> &SharedController {
+        &self.controller
     }
 
     /// The connection is gone: so is the association.
@@ -82,11 +100,13 @@ impl AdminQueue {
                 connection.queue().local(),
                 &GetLogPage::from_command(command),
             ),
-            AdminOpcode::SetFeatures => admin.set_features(&SetFeatures::from_command(command), data),
-            AdminOpcode::GetFeatures => admin.get_features(&GetFeatures::from_command(command)),
+            AdminOpcode::SetFeatures => features::set(admin, &SetFeatures::from_command(command), data),
+            AdminOpcode::GetFeatures => features::get(admin, &GetFeatures::from_command(command)),
             AdminOpcode::KeepAlive => Answer::success(),
             AdminOpcode::AsynchronousEventRequest => return admin.request_event(connection, slot),
-            AdminOpcode::Abort => Self::abort(&Abort::from_command(command)),
+            AdminOpcode::Abort => {
+                return Self::abort(admin, connection, slot, &Abort::from_command(command));
+            }
             _ => Answer::refuse(Status::INVALID_COMMAND_OPCODE),
         })
     }
@@ -119,87 +139,70 @@ impl AdminQueue {
         }
     }
 
-    /// Commands run as they come and cannot be called back: an abort is always "not aborted"
-    /// (section 5.1), which the host must be ready for.
-    fn abort(_abort: &Abort) -> Answer {
-        Answer::result(Abort::NOT_ABORTED)
+    /// Aborts what has not begun: commands that wait for a buffer, and requests for events. What is with a device
+    /// cannot be called back, and the answer says so (section 5.1).
+    fn abort(admin: &Rc<Self>, connection: &Connection, slot: u16, abort: &Abort) -> Option<Answer> {
+        if abort.sqid == 0 {
+            return Some(abort_answer(admin.abort_event_request(connection, abort.cid)));
+        }
+        if admin.aborting.get() >= ABORTS_MAX {
+            return Some(Answer::refuse(Status::ABORT_COMMAND_LIMIT_EXCEEDED));
+        }
+        let (sender, mut answer) = mailbox(1);
+        let queue = admin.controller.io_queue(abort.sqid);
+        if queue.is_none_or(|queue| queue.try_send(Order::Abort(abort.cid, sender)).is_err()) {
+            return Some(abort_answer(false));
+        }
+        admin.aborting.set(admin.aborting.get() + 1);
+        let (admin, own) = (admin.clone(), connection.own());
+        drop(spawn(async move {
+            // Nothing comes from a queue that has ended, and its commands have ended with it.
+            let aborted = answer.recv().await.unwrap_or(false);
+            admin.aborting.set(admin.aborting.get() - 1);
+            own.answer(slot, abort_answer(aborted));
+            own.flush();
+        }));
+        None
     }
 
-    fn set_features(&self, set: &SetFeatures, _data: &[u8]) -> Answer {
-        if set.save {
-            return Answer::refuse(Status::FEATURE_NOT_SAVEABLE);
-        }
-        let Some(feature) = Feature::from_code(set.feature) else {
-            return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
+    fn abort_event_request(&self, connection: &Connection, cid: u16) -> bool {
+        let slot = {
+            let mut waiting = self.event_requests.borrow_mut();
+            let found = waiting.iter().position(|slot| connection.cid(*slot) == Some(cid));
+            found.and_then(|index| waiting.remove(index))
         };
-        match feature {
-            Feature::NumberOfQueues if !self.is_discovery() => {
-                let asked = QueueCounts::from_value(set.value);
-                if !asked.is_valid() {
-                    return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
-                }
-                Answer::result(self.queue_counts().to_value())
-            }
-            Feature::AsynchronousEventConfiguration => {
-                self.controller.set_events(AsyncEventConfiguration(set.value));
-                Answer::success()
-            }
-            Feature::KeepAliveTimer => {
-                self.controller.set_kato_ms(set.value);
-                Answer::success()
-            }
-            Feature::HostIdentifier => Answer::refuse(Status::FEATURE_NOT_CHANGEABLE),
-            Feature::VolatileWriteCache => Answer::refuse(Status::FEATURE_NOT_CHANGEABLE),
-            Feature::HostBehaviorSupport => Answer::success(),
-            _ => Answer::refuse(Status::INVALID_FIELD_IN_COMMAND),
+        if let Some(slot) = slot {
+            connection.answer(slot, Answer::status(Status::ABORT_REQUESTED));
         }
-    }
-
-    fn get_features(&self, get: &GetFeatures) -> Answer {
-        let Some(feature) = Feature::from_code(get.feature) else {
-            return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
-        };
-        match feature {
-            Feature::NumberOfQueues if !self.is_discovery() => Answer::result(self.queue_counts().to_value()),
-            Feature::AsynchronousEventConfiguration => Answer::result(self.controller.events().0),
-            Feature::KeepAliveTimer => Answer::result(self.controller.kato_ms()),
-            Feature::HostIdentifier => Answer::data(self.controller.host_id.to_vec()),
-            Feature::VolatileWriteCache => Answer::result(1),
-            Feature::Arbitration
-            | Feature::PowerManagement
-            | Feature::TemperatureThreshold
-            | Feature::ErrorRecovery
-            | Feature::WriteAtomicityNormal => Answer::result(0),
-            _ => Answer::refuse(Status::INVALID_FIELD_IN_COMMAND),
-        }
-    }
-
-    fn queue_counts(&self) -> QueueCounts {
-        QueueCounts {
-            submission: self.controller.limits.io_queues.into(),
-            completion: self.controller.limits.io_queues.into(),
-        }
+        slot.is_some()
     }
 
     /// Ends the association when the host has been silent for longer than it promised.
     fn watch_keep_alive(admin: &Rc<Self>, connection: &Rc<Connection>) {
         let (admin, weak) = (Rc::downgrade(admin), Rc::downgrade(connection));
         drop(spawn(async move {
+            let mut seen = 0;
             loop {
                 let Some(limit) = admin.upgrade().map(|admin| admin.silence_limit()) else {
                     return;
                 };
-                time::sleep(limit.unwrap_or(Duration::from_secs(5))).await;
+                time::sleep(limit.map_or(WITHOUT_KEEP_ALIVE, |limit| limit / KEEP_ALIVE_LOOKS)).await;
                 let (Some(admin), Some(connection)) = (admin.upgrade(), weak.upgrade()) else {
                     return;
                 };
+                // Commands on any queue keep the association alive (TBKAS, section 3.9).
+                let commands = admin.controller.totals().commands;
+                if commands != seen {
+                    seen = commands;
+                    admin.last_command.set(time::now());
+                }
                 let Some(limit) = admin.silence_limit() else {
                     continue;
                 };
                 let silent = time::now() - admin.last_command.get();
                 if silent > limit {
                     tracing::warn!(
-                        host = admin.controller.host_nqn,
+                        host = admin.controller.host().nqn,
                         cntlid = admin.controller.cntlid,
                         silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
                         "keep-alive expired: the association ends"
@@ -219,11 +222,15 @@ impl AdminQueue {
     }
 }
 
+fn abort_answer(aborted: bool) -> Answer {
+    Answer::result(if aborted { 0 } else { Abort::NOT_ABORTED })
+}
+
 /// Runs a fabrics command; `None` if it is answered later.
-pub(super) fn fabrics(connection: &Connection, command: &Command, data: &[u8]) -> Option<Answer> {
+pub(super) fn fabrics(connection: &Connection, slot: u16, command: &Command, data: &[u8]) -> Option<Answer> {
     let queue = connection.queue().get();
     let answer = match (command.fabrics_type(), &queue) {
-        (Some(FabricsType::Connect), Queue::New) => connect::answer(connection, command, data),
+        (Some(FabricsType::Connect), Queue::New) => return connect::answer(connection, slot, command, data),
         (Some(FabricsType::Connect), _) | (_, Queue::New) => Answer::refuse(Status::COMMAND_SEQUENCE_ERROR),
         (Some(FabricsType::PropertyGet), Queue::Admin(admin)) => {
             admin.last_command.set(time::now());

@@ -45,6 +45,14 @@ impl Allowance {
         waiting.pop_front()
     }
 
+    /// Takes a command out of the line; false if it does not wait.
+    pub(super) fn forget(&self, slot: u16) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        let before = waiting.len();
+        waiting.retain(|(waits, _)| *waits != slot);
+        waiting.len() < before
+    }
+
     /// Takes back what was granted.
     pub(super) fn release(&self, bytes: usize) {
         let held = self.held_bytes.get().checked_sub(bytes);
@@ -77,6 +85,10 @@ mod tests {
         assert!(allowance.grant(4, 1000), "alone, any command may run");
         assert!(!allowance.grant(5, 1));
         allowance.release(1000);
+        assert!(!allowance.forget(9));
         assert_eq!(allowance.next_granted(), Some((5, 1)));
+        assert!(!allowance.grant(6, 100) && allowance.forget(6));
+        allowance.release(1);
+        assert_eq!(allowance.next_granted(), None);
     }
 }

@@ -9,7 +9,7 @@ use reactor::Buffer;
 use super::connection::Connection;
 
 /// Who sent a command: what it said of itself when it connected.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostIdentity {
     /// Its name.
     pub nqn: String,

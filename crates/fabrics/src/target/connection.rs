@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bdev::{Completion as DeviceCompletion, Data, Sink};
+use bdev::{Completion as DeviceCompletion, Data, Sink, Token};
 use foundation::checksum::crc32c;
+use protocols::nvme::command::Fuse;
 use protocols::nvme::{Command, Completion, SglDescriptor, Status};
 use protocols::tcp::target::{Event, Target as Protocol};
 use protocols::tcp::{Fault, Termination};
@@ -23,13 +24,16 @@ use reactor::{Buffer, BufferMut, BufferPool, spawn, time};
 
 use super::admin::AdminQueue;
 use super::allowance::Allowance;
+use super::gate::Gate;
 use super::io::IoQueue;
 use super::patience::Progress;
-use super::queue::{Answer, Order, Queue, QueueState, check_room, data_length};
+use super::queue::{Answer, ORDERS_MAX, Order, Queue, QueueState, check_room, data_length};
 use super::server::Shared;
 
 /// What a connection that is being ended may still take to send its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// In the tag of a device's request, above the slot: the command changes blocks and has passed the namespace's gate.
+const CHANGES_BLOCKS: u64 = 1 << 16;
 
 /// A command that has not been answered.
 #[derive(Default)]
@@ -41,6 +45,12 @@ struct Slot {
     refused: bool,
     /// What the command has of the connection's allowance, in bytes.
     held_bytes: usize,
+    /// Tells this command from others that have had the slot.
+    serial: u64,
+    /// It has not begun: it waits for the allowance or for a buffer.
+    waits: bool,
+    /// It is inside this gate, for as long as it is in the device.
+    gate: Option<Rc<Gate>>,
 }
 
 pub(super) struct Connection {
@@ -55,6 +65,9 @@ pub(super) struct Connection {
     ready: Notify,
     ended: Cell<bool>,
     end: Notify,
+    /// Commands that a device has.
+    below: Cell<u32>,
+    next_serial: Cell<u64>,
 }
 
 struct State {
@@ -89,6 +102,8 @@ impl Connection {
             ready: Notify::new(),
             ended: Cell::new(false),
             end: Notify::new(),
+            below: Cell::new(0),
+            next_serial: Cell::new(0),
         });
         connection.shared.watched.add(&connection);
         let (receiver, sender) = stream.split();
@@ -116,9 +131,42 @@ impl Connection {
 
     /// Ends the connection after what is already in the batch.
     pub(super) fn finish(&self) {
-        self.ended.set(true);
+        if !self.ended.replace(true) {
+            // Before anybody else runs: a Connect that comes next must find the commands still below.
+            self.queue.lost();
+            self.settle();
+        }
         self.end.notify();
         self.ready.notify();
+    }
+
+    /// Says so once a lost connection has nothing left in the devices.
+    fn settle(&self) {
+        if self.ended.get() && self.below.get() == 0 {
+            self.queue.drained();
+        }
+    }
+
+    /// A request's token; with `gate`, the command changes blocks and is inside it.
+    pub(super) fn token(&self, slot: u16, gate: Option<Rc<Gate>>) -> Token {
+        self.below.set(self.below.get() + 1);
+        let mut tag = u64::from(slot);
+        if gate.is_some() {
+            tag |= CHANGES_BLOCKS;
+            self.state.borrow_mut().slots[usize::from(slot)].gate = gate;
+        }
+        Token::new(self.own(), tag)
+    }
+
+    /// A request is below while the guard lives.
+    pub(super) fn go_below(&self) -> Below {
+        self.below.set(self.below.get() + 1);
+        Below(self.own())
+    }
+
+    fn come_up(&self) {
+        self.below.set(self.below.get() - 1);
+        self.settle();
     }
 
     async fn send_batches(self: Rc<Self>, mut sender: TcpSender) {
@@ -160,6 +208,7 @@ impl Connection {
                 let mut state = self.state.borrow_mut();
                 let entry = &mut state.slots[usize::from(slot)];
                 entry.held_bytes = bytes;
+                entry.waits = false;
                 entry.command
             };
             if let Some(command) = command {
@@ -174,11 +223,61 @@ impl Connection {
         let entry = &mut state.slots[usize::from(slot)];
         if entry.held_bytes == 0 {
             if !self.allowance.grant(slot, bytes) {
+                entry.waits = true;
                 return false;
             }
             entry.held_bytes = bytes;
         }
         true
+    }
+
+    /// The command in `slot` waits for a buffer: its number, to know it again.
+    pub(super) fn wait_for_buffer(&self, slot: u16) -> u64 {
+        let mut state = self.state.borrow_mut();
+        let entry = &mut state.slots[usize::from(slot)];
+        entry.waits = true;
+        entry.serial
+    }
+
+    /// Goes on after [`Connection::wait_for_buffer`]; false if the command is no longer there.
+    pub(super) fn has_buffer(&self, slot: u16, serial: u64) -> bool {
+        let mut state = self.state.borrow_mut();
+        let entry = &mut state.slots[usize::from(slot)];
+        let there = !self.ended.get() && entry.serial == serial && entry.command.is_some();
+        if there {
+            entry.waits = false;
+        }
+        there
+    }
+
+    /// Aborts a command that has not begun; false if there is none, or it cannot be stopped any more.
+    pub(super) fn abort(&self, cid: u16) -> bool {
+        let slot = {
+            let state = self.state.borrow();
+            state.slots.iter().position(|entry| {
+                entry.waits
+                    && entry
+                        .command
+                        .is_some_and(|command| command.cid() == cid && command.fuse() == Fuse::Normal)
+            })
+        };
+        let Some(slot) = slot.and_then(|slot| u16::try_from(slot).ok()) else {
+            return false;
+        };
+        if self.ended.get() {
+            return false;
+        }
+        self.allowance.forget(slot);
+        self.answer(slot, Answer::status(Status::ABORT_REQUESTED));
+        self.flush();
+        true
+    }
+
+    /// The identifier of the command in `slot`, if there is one.
+    pub(super) fn cid(&self, slot: u16) -> Option<u16> {
+        let state = self.state.borrow();
+        let command = state.slots.get(usize::from(slot))?.command;
+        command.map(|command| command.cid())
     }
 
     async fn receive_commands(&self, mut receiver: TcpReceiver) -> Result<(), Ended> {
@@ -194,7 +293,7 @@ impl Connection {
     }
 
     /// Wakes the sender if there is something to send.
-    fn flush(&self) {
+    pub(super) fn flush(&self) {
         if !self.state.borrow().out.is_empty() {
             self.ready.notify();
         }
@@ -202,6 +301,10 @@ impl Connection {
 
     fn take(&self, mut input: &[u8]) -> Result<(), Ended> {
         loop {
+            if self.ended.get() {
+                // What a lost connection had not read is not begun any more.
+                return Ok(());
+            }
             let event = self
                 .state
                 .borrow_mut()
@@ -259,10 +362,20 @@ impl Connection {
         {
             let mut state = self.state.borrow_mut();
             let entry = &mut state.slots[usize::from(slot)];
+            let serial = self.next_serial.get();
+            self.next_serial.set(serial + 1);
             *entry = Slot {
                 command: Some(command),
+                serial,
                 ..Slot::default()
             };
+        }
+        if let Some(status) = self.pair(slot, &command) {
+            return self.answer(slot, Answer::refuse(status));
+        }
+        {
+            let mut state = self.state.borrow_mut();
+            let entry = &mut state.slots[usize::from(slot)];
             if in_capsule > 0 {
                 match self.pool.try_allocate(in_capsule) {
                     Ok(buffer) => entry.filling = Some(buffer),
@@ -279,13 +392,34 @@ impl Connection {
         self.start(slot, command);
     }
 
+    /// Shows a command to those who look for fused ones; a status if it cannot be taken.
+    fn pair(&self, slot: u16, command: &Command) -> Option<Status> {
+        if command.fuse() == Fuse::Normal && !self.queue.expects_half() {
+            return None;
+        }
+        match self.queue.get() {
+            Queue::Io(io) => io.pair(self, slot, command.fuse()),
+            Queue::Admin(_) | Queue::New => Some(Status::INVALID_FIELD_IN_COMMAND),
+        }
+    }
+
     /// Starts a command without in-capsule data, perhaps for the second time.
     fn start(&self, slot: u16, command: Command) {
         match data_length(&command) {
             Ok(0) => self.execute(slot, command, Buffer::empty()),
             Ok(length) => self.ask(slot, length),
-            Err(status) => self.answer(slot, Answer::status(status)),
+            Err(status) => self.fail(slot, &command, Answer::status(status)),
         }
+    }
+
+    /// Answers a command that fails before it has its data; the other half of a fused one fails with it.
+    fn fail(&self, slot: u16, command: &Command, answer: Answer) {
+        if command.fuse() != Fuse::Normal
+            && let Queue::Io(io) = self.queue.get()
+        {
+            io.half_failed(self, slot);
+        }
+        self.answer(slot, answer);
     }
 
     /// Asks the host for the command's data, once there is a buffer for it.
@@ -295,14 +429,13 @@ impl Connection {
         }
         match self.pool.try_allocate(length) {
             Ok(buffer) => self.ask_into(slot, buffer),
-            Err(reactor::buffer::AllocateError::TooLong { .. }) => {
-                self.answer(slot, Answer::status(Status::INVALID_FIELD_IN_COMMAND));
-            }
-            Err(reactor::buffer::AllocateError::Exhausted { .. }) => {
+            // `data_length` has refused what is longer than any buffer.
+            Err(_) => {
                 let connection = self.own();
+                let serial = self.wait_for_buffer(slot);
                 drop(spawn(async move {
                     if let Ok(buffer) = connection.pool.allocate(length).await
-                        && !connection.ended.get()
+                        && connection.has_buffer(slot, serial)
                     {
                         connection.ask_into(slot, buffer);
                         connection.flush();
@@ -343,17 +476,19 @@ impl Connection {
         let is_offset = matches!(command.sgl(), SglDescriptor::InCapsule { offset, .. } if offset > 0);
         match buffer {
             // ICDOFF is 0: in-capsule data begins where the capsule's data begins.
-            _ if is_offset => self.answer(slot, Answer::refuse(Status::SGL_OFFSET_INVALID)),
-            _ if !digest_ok => self.answer(slot, Answer::status(Status::TRANSIENT_TRANSPORT_ERROR)),
+            _ if is_offset => self.fail(slot, &command, Answer::refuse(Status::SGL_OFFSET_INVALID)),
+            _ if !digest_ok => {
+                self.fail(slot, &command, Answer::status(Status::TRANSIENT_TRANSPORT_ERROR));
+            }
             Some(buffer) => self.execute(slot, command, buffer.freeze()),
-            None if refused => self.answer(slot, Answer::status(Status::COMMAND_INTERRUPTED)),
-            None => self.answer(slot, Answer::status(Status::INTERNAL_ERROR)),
+            None if refused => self.fail(slot, &command, Answer::status(Status::COMMAND_INTERRUPTED)),
+            None => self.fail(slot, &command, Answer::status(Status::INTERNAL_ERROR)),
         }
     }
 
     fn execute(&self, slot: u16, command: Command, data: Buffer) {
         if command.is_fabrics() {
-            return self.answer_later(slot, super::admin::fabrics(self, &command, &data));
+            return self.answer_later(slot, super::admin::fabrics(self, slot, &command, &data));
         }
         match self.queue.get() {
             Queue::New => self.answer(slot, Answer::status(Status::COMMAND_SEQUENCE_ERROR)),
@@ -403,16 +538,20 @@ impl Connection {
     pub(super) fn order(&self, order: Order) {
         match order {
             Order::End => self.finish(),
-            Order::Namespaces => {
-                if let Queue::Io(io) = self.queue.get() {
-                    io.close_stale_channels();
-                }
-            }
             Order::Events => {
                 if let Queue::Admin(admin) = self.queue.get() {
                     AdminQueue::send_events(&admin, self);
                     self.flush();
                 }
+            }
+            Order::Namespaces => {
+                if let Queue::Io(io) = self.queue.get() {
+                    io.look_at_namespaces();
+                }
+            }
+            Order::Abort(cid, answer) => {
+                // Who asked may have gone.
+                let _ = answer.try_send(self.abort(cid));
             }
         }
     }
@@ -458,6 +597,7 @@ impl Connection {
         let Some(command) = entry.command.take() else {
             return;
         };
+        entry.waits = false;
         let held_bytes = std::mem::take(&mut entry.held_bytes);
         if data.is_empty() {
             self.allowance.release(held_bytes);
@@ -479,7 +619,10 @@ impl Connection {
             }
         }
         if !done {
-            let completion = completion.with_cid(command.cid()).with_sqhd(self.queue.head());
+            let mut completion = completion.with_cid(command.cid()).with_sqhd(self.queue.head());
+            if !completion.status().is_success() {
+                completion = self.queue.note_error(&command, completion);
+            }
             protocol.response(slot, &completion, out.headers());
         }
     }
@@ -488,11 +631,18 @@ impl Connection {
 impl Sink for Connection {
     /// A device has finished the command in slot `tag`, perhaps inside `submit`.
     fn complete(&self, tag: u64, completion: DeviceCompletion) {
+        let slot = tag as u16;
+        if tag & CHANGES_BLOCKS != 0 {
+            let gate = self.state.borrow_mut().slots[usize::from(slot)].gate.take();
+            if let Some(gate) = gate {
+                gate.leave();
+            }
+        }
+        self.come_up();
         if self.ended.get() {
             return;
         }
         self.shared.counts.completed();
-        let slot = u16::try_from(tag).expect("tags are slots");
         let status = match completion.status {
             Ok(()) => Status::SUCCESS,
             Err(error) => crate::status::status_of(error),
@@ -503,6 +653,15 @@ impl Sink for Connection {
         };
         self.finish_command(slot, Completion::new(0, status), data);
         self.ready.notify();
+    }
+}
+
+/// See [`Connection::go_below`].
+pub(super) struct Below(Rc<Connection>);
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        self.0.come_up();
     }
 }
 
@@ -526,7 +685,7 @@ async fn first_of<T>(first: impl Future<Output = T>, second: impl Future<Output 
 
 /// The controller's way to a connection on another core.
 pub(super) fn listen_for_orders(connection: &Rc<Connection>) -> reactor::mailbox::MailboxSender<Order> {
-    let (sender, mut mailbox) = reactor::mailbox::mailbox(16);
+    let (sender, mut mailbox) = reactor::mailbox::mailbox(ORDERS_MAX);
     let weak = Rc::downgrade(connection);
     drop(spawn(async move {
         while let Some(order) = mailbox.recv().await {

@@ -1,19 +1,27 @@
-//! One host's association with a subsystem: registers, features, and the events that wait for the host.
+//! One host's association with a subsystem: registers, features, queues, and the events that wait for the host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foundation::Instant;
 use protocols::nvme::async_event::AsyncEvent;
-use protocols::nvme::features::AsyncEventConfiguration;
+use protocols::nvme::features::{AsyncEventConfiguration, Timestamp};
 use protocols::nvme::log::ChangedNamespaces;
 use protocols::nvme::registers::{
     CAP_OFFSET, CC_OFFSET, CSTS_OFFSET, Capabilities, Configuration, ControllerStatus, VS_OFFSET, Version,
 };
+use protocols::nvme::{Command, Completion};
 use reactor::mailbox::MailboxSender;
 
+use super::command::HostIdentity;
+use super::drain::Drains;
+use super::errors::ErrorLog;
+use super::notices::{Notice, Notices};
 use super::queue::Order;
-use super::subsystem::Portal;
+use super::share::{QueueShare, Totals};
+use super::subsystem::{Association, Portal};
 
 /// Entries of the largest I/O queue, less one (CAP.MQES).
 pub(super) const QUEUE_SIZE_MAX: u16 = 1023;
@@ -51,23 +59,26 @@ impl Default for QueueLimits {
     }
 }
 
-/// Who a controller is made for.
-pub(super) struct Host {
-    pub(super) nqn: String,
-    pub(super) id: [u8; 16],
-    pub(super) kato_ms: u32,
+/// What makes a controller.
+pub(super) struct Origin {
+    pub(super) host: HostIdentity,
+    /// Of the admin queue. Access to namespaces may differ by where the host reached us.
     pub(super) path: Path,
+    pub(super) limits: QueueLimits,
+    /// What Connect asked for, in milliseconds; 0 for no keep-alive.
+    pub(super) kato_ms: u32,
+    /// The admin queue.
+    pub(super) admin: MailboxSender<Order>,
+    /// Of the subsystem.
+    pub(super) drains: Arc<Drains>,
 }
 
 pub(super) struct Controller {
     pub(super) cntlid: u16,
-    pub(super) host_nqn: String,
-    pub(super) host_id: [u8; 16],
-    pub(super) path: Path,
-    pub(super) limits: QueueLimits,
-    /// What Connect asked for, in milliseconds; 0 for no keep-alive.
-    kato_ms: Mutex<u32>,
-    admin: MailboxSender<Order>,
+    origin: Origin,
+    kato_ms: AtomicU32,
+    /// The host has switched the write cache off: every write is durable before it is answered.
+    write_through: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -75,12 +86,17 @@ pub(super) struct Controller {
 struct State {
     configuration: Configuration,
     status: ControllerStatus,
-    events: AsyncEventConfiguration,
+    notices: Notices,
     changed: BTreeSet<u32>,
-    /// Reported and not read since: no further notice until the log is read.
-    changed_reported: bool,
-    pending_change: bool,
     io_queues: Vec<IoQueueEntry>,
+    /// What ended queues have done.
+    past: Totals,
+    errors: ErrorLog,
+    /// Features that are only kept, by identifier and what else tells values apart.
+    values: BTreeMap<(u8, u32), u32>,
+    timestamp: Option<(u64, Instant)>,
+    /// The admin queue is gone.
+    ended: bool,
 }
 
 /// An I/O queue as its controller knows it.
@@ -88,18 +104,18 @@ struct IoQueueEntry {
     qid: u16,
     path: Path,
     orders: MailboxSender<Order>,
+    share: Arc<QueueShare>,
+    /// Lost, and the host counted among those with something below.
+    lost: bool,
 }
 
 impl Controller {
-    pub(super) fn new(cntlid: u16, host: Host, limits: QueueLimits, admin: MailboxSender<Order>) -> Self {
+    pub(super) fn new(cntlid: u16, origin: Origin) -> Self {
         Self {
             cntlid,
-            host_nqn: host.nqn,
-            host_id: host.id,
-            path: host.path,
-            limits,
-            kato_ms: Mutex::new(host.kato_ms),
-            admin,
+            kato_ms: AtomicU32::new(origin.kato_ms),
+            origin,
+            write_through: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -108,9 +124,42 @@ impl Controller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn host(&self) -> &HostIdentity {
+        &self.origin.host
+    }
+
+    pub(super) fn path(&self) -> Path {
+        self.origin.path
+    }
+
+    /// Where the host reached us.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.origin.path.local
+    }
+
+    pub(super) fn limits(&self) -> QueueLimits {
+        self.origin.limits
+    }
+
+    /// The association is over; what is left of it drains.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state().ended
+    }
+
+    /// As people look at it.
+    pub(super) fn view(&self) -> Association {
+        Association {
+            cntlid: self.cntlid,
+            host_nqn: self.host().nqn.clone(),
+            host_id: self.host().id,
+            admin: self.path(),
+            io_queues: self.io_queues(),
+        }
+    }
+
     pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities::default()
-            .with_mqes(self.limits.entries - 1)
+            .with_mqes(self.limits().entries - 1)
             .with_cqr(1)
             .with_to(30)
             .with_css(1)
@@ -150,9 +199,14 @@ impl Controller {
         }
         if was_enabled && (!configuration.is_enabled() || configuration.wants_shutdown()) {
             // A reset or shutdown deletes the I/O queues (section 3.7.2).
-            for queue in state.io_queues.drain(..) {
-                let _ = queue.orders.try_send(Order::End);
-            }
+            self.end_queues(&mut state);
+        }
+        if was_enabled && !configuration.is_enabled() {
+            // And sets features back (section 3.7.2).
+            state.values.clear();
+            state.timestamp = None;
+            state.notices = Notices::default();
+            self.write_through.store(false, Ordering::Relaxed);
         }
         true
     }
@@ -164,82 +218,197 @@ impl Controller {
     }
 
     pub(super) fn kato_ms(&self) -> u32 {
-        *self.kato_ms.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kato_ms.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_kato_ms(&self, kato_ms: u32) {
-        *self.kato_ms.lock().unwrap_or_else(PoisonError::into_inner) = kato_ms;
+        self.kato_ms.store(kato_ms, Ordering::Relaxed);
     }
 
-    pub(super) fn events(&self) -> AsyncEventConfiguration {
-        self.state().events
+    pub(super) fn write_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_events(&self, events: AsyncEventConfiguration) {
-        self.state().events = events;
+    pub(super) fn set_write_through(&self, on: bool) {
+        self.write_through.store(on, Ordering::Relaxed);
     }
 
-    /// Adds an I/O queue; false if the number is taken or the controller is not ready.
-    pub(super) fn add_io_queue(&self, qid: u16, path: Path, orders: MailboxSender<Order>) -> bool {
+    /// A feature that is only kept.
+    pub(super) fn value(&self, feature: u8, which: u32) -> Option<u32> {
+        self.state().values.get(&(feature, which)).copied()
+    }
+
+    pub(super) fn set_value(&self, feature: u8, which: u32, value: u32) {
+        self.state().values.insert((feature, which), value);
+    }
+
+    /// The host's clock as it told us, gone on since; since `born` if it did not (section 5.27.1.11).
+    pub(super) fn timestamp(&self, now: Instant, born: Instant) -> Timestamp {
+        let passed = |since: Instant| u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
+        match self.state().timestamp {
+            Some((milliseconds, set)) => {
+                Timestamp::from_milliseconds(milliseconds.wrapping_add(passed(set)), Timestamp::SET_BY_HOST)
+            }
+            None => Timestamp::from_milliseconds(passed(born), 0),
+        }
+    }
+
+    pub(super) fn set_timestamp(&self, milliseconds: u64, now: Instant) {
+        self.state().timestamp = Some((milliseconds, now));
+    }
+
+    /// Adds an I/O queue; `None` if the number is taken or the controller is not ready.
+    pub(super) fn add_io_queue(
+        &self,
+        qid: u16,
+        path: Path,
+        orders: MailboxSender<Order>,
+    ) -> Option<Arc<QueueShare>> {
         let mut state = self.state();
         if !state.status.is_ready() || state.io_queues.iter().any(|queue| queue.qid == qid) {
-            return false;
+            return None;
         }
-        state.io_queues.push(IoQueueEntry { qid, path, orders });
-        true
+        let share = Arc::<QueueShare>::default();
+        state.io_queues.push(IoQueueEntry {
+            qid,
+            path,
+            orders,
+            share: share.clone(),
+            lost: false,
+        });
+        Some(share)
     }
 
-    /// The I/O queues, by number.
+    /// The I/O queues that hosts have, by number.
     pub(super) fn io_queues(&self) -> Vec<(u16, Path)> {
         let mut queues: Vec<_> = self
             .state()
             .io_queues
             .iter()
+            .filter(|queue| !queue.lost)
             .map(|queue| (queue.qid, queue.path))
             .collect();
         queues.sort_by_key(|(qid, _)| *qid);
         queues
     }
 
-    pub(super) fn remove_io_queue(&self, qid: u16) {
-        self.state().io_queues.retain(|queue| queue.qid != qid);
+    /// The connection of an I/O queue is lost; its commands may still be below.
+    pub(super) fn queue_lost(&self, qid: u16) {
+        let mut state = self.state();
+        if let Some(queue) = state.io_queues.iter_mut().find(|queue| queue.qid == qid) {
+            self.mark_lost(queue);
+        }
     }
 
-    /// The admin queue is gone: so are the others.
-    pub(super) fn end(&self) {
-        for queue in self.state().io_queues.drain(..) {
-            // A full or closed mailbox belongs to a queue that is ending anyway.
+    /// Nothing of a lost I/O queue is left below: its number is free again.
+    pub(super) fn queue_drained(&self, qid: u16) {
+        let mut state = self.state();
+        let Some(index) = state.io_queues.iter().position(|queue| queue.qid == qid) else {
+            return;
+        };
+        let queue = state.io_queues.swap_remove(index);
+        state.past += queue.share.totals();
+        if queue.lost {
+            self.origin.drains.drained(&self.origin.host);
+        }
+    }
+
+    fn mark_lost(&self, queue: &mut IoQueueEntry) {
+        if !std::mem::replace(&mut queue.lost, true) {
+            self.origin.drains.lost(&self.origin.host);
+        }
+    }
+
+    /// The queues go on to be counted until they have noticed and nothing of them is left below.
+    fn end_queues(&self, state: &mut State) {
+        for queue in &mut state.io_queues {
+            self.mark_lost(queue);
+            // A closed mailbox belongs to a queue that is ending anyway; a full one cannot be: see `Order`.
             let _ = queue.orders.try_send(Order::End);
         }
     }
 
-    /// Ends the association from this side.
-    pub(super) fn disconnect(&self) {
-        let _ = self.admin.try_send(Order::End);
+    /// The way to an I/O queue.
+    pub(super) fn io_queue(&self, qid: u16) -> Option<MailboxSender<Order>> {
+        let state = self.state();
+        let queue = state.io_queues.iter().find(|queue| queue.qid == qid)?;
+        Some(queue.orders.clone())
     }
 
-    /// Notes that a namespace came, went or changed, and wakes the admin queue if the host wants to know.
+    /// What all queues have done.
+    pub(super) fn totals(&self) -> Totals {
+        let state = self.state();
+        let mut totals = state.past;
+        for queue in &state.io_queues {
+            totals += queue.share.totals();
+        }
+        totals
+    }
+
+    /// The admin queue is gone: so are the others.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        state.status = ControllerStatus::default();
+        state.ended = true;
+        self.end_queues(&mut state);
+    }
+
+    /// Ends the association from this side.
+    pub(super) fn disconnect(&self) {
+        let _ = self.origin.admin.try_send(Order::End);
+    }
+
+    /// Notes a failed command in the error log.
+    pub(super) fn note_error(&self, qid: u16, command: &Command, completion: &Completion) {
+        self.state().errors.note(qid, command, completion);
+    }
+
+    /// The error log's page, and how many errors there ever were.
+    pub(super) fn errors(&self) -> (Vec<u8>, u64) {
+        let state = self.state();
+        (state.errors.encode(), state.errors.count())
+    }
+
+    pub(super) fn events(&self) -> AsyncEventConfiguration {
+        self.state().notices.wanted
+    }
+
+    pub(super) fn set_events(&self, events: AsyncEventConfiguration) {
+        self.state().notices.wanted = events;
+    }
+
+    /// Notes that a namespace came, went or changed: tells the host if it wants to know, and the queues.
     pub(super) fn namespace_changed(&self, nsid: u32) {
         let mut state = self.state();
-        for queue in &state.io_queues {
-            // A queue that misses the order sees the change with its next command.
-            let _ = queue.orders.try_send(Order::Namespaces);
-        }
         state.changed.insert(nsid);
-        if state.events.wants(AsyncEventConfiguration::NAMESPACE_ATTRIBUTE) && !state.changed_reported {
-            state.pending_change = true;
-            let _ = self.admin.try_send(Order::Events);
+        for queue in &state.io_queues {
+            if !queue.share.looking.swap(true, Ordering::AcqRel) {
+                // A queue that misses the order sees the change with its next command.
+                let _ = queue.orders.try_send(Order::Namespaces);
+            }
+        }
+        self.raise(&mut state, Notice::Namespaces);
+    }
+
+    /// Tells the host of a change if it wants to know.
+    pub(super) fn notify(&self, notice: Notice) {
+        self.raise(&mut self.state(), notice);
+    }
+
+    fn raise(&self, state: &mut State, notice: Notice) {
+        if state.notices.raise(notice) {
+            let _ = self.origin.admin.try_send(Order::Events);
         }
     }
 
     /// The next event to report, which is then taken to be reported.
     pub(super) fn take_event(&self) -> Option<AsyncEvent> {
-        let mut state = self.state();
-        if !std::mem::replace(&mut state.pending_change, false) {
-            return None;
-        }
-        state.changed_reported = true;
-        Some(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED)
+        self.state().notices.take()
+    }
+
+    /// The log page that goes with a notice was read, and the event is not to be retained.
+    pub(super) fn notice_read(&self, notice: Notice) {
+        self.state().notices.read(notice);
     }
 
     /// Reads the Changed Namespace List, and clears it unless the event is to be retained.
@@ -252,7 +421,7 @@ impl Controller {
         };
         if !retain {
             state.changed.clear();
-            state.changed_reported = false;
+            state.notices.read(Notice::Namespaces);
         }
         list
     }

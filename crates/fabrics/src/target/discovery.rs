@@ -2,13 +2,16 @@
 //! section 5.16.1.23; NVMe over TCP transport 1.0c, section 3.1.2).
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use protocols::nvme::log::{
-    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, treq,
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, treq,
 };
 use protocols::nvme::{NqnField, Text};
 
+use super::controller::Controller;
+use super::notices::Notice;
 use super::subsystem::Target;
 
 /// The host must ask for a controller of the target's choice (CNTLID in an entry).
@@ -18,6 +21,40 @@ const ADMIN_QUEUE_ENTRIES: u16 = 32;
 /// Discovery controllers are numbered apart from those of any subsystem.
 const DISCOVERY_CNTLIDS: u16 = 0x0fff;
 
+/// The version of what discovery answers, and the discovery controllers whose hosts may want to know of a change.
+#[derive(Default)]
+pub(super) struct DiscoveryLog {
+    /// GENCTR.
+    generation: AtomicU64,
+    watching: Mutex<Vec<Weak<Controller>>>,
+}
+
+impl DiscoveryLog {
+    /// The log has changed.
+    pub(super) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        watching.retain(|controller| match controller.upgrade() {
+            Some(controller) => {
+                controller.notify(Notice::Discovery);
+                true
+            }
+            None => false,
+        });
+    }
+
+    /// Tells this discovery controller of changes.
+    pub(super) fn watch(&self, controller: &Arc<Controller>) {
+        let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        watching.retain(|controller| controller.strong_count() > 0);
+        watching.push(Arc::downgrade(controller));
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
 /// A number for a discovery controller. Nobody connects I/O queues to one, so a repetition harms nothing.
 pub(super) fn next_cntlid() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -26,27 +63,36 @@ pub(super) fn next_cntlid() -> u16 {
 
 /// The log as `host` may see it through `local`, the address at which it reached us.
 pub(super) fn log(target: &Target, host: &str, local: SocketAddr) -> Vec<u8> {
+    // First: what changes while the entries are put together is a newer generation.
+    let generation = target.log().generation();
+    // What peers speak to each other is nothing that a host could use.
     let subsystems: Vec<_> = target
         .subsystems()
         .into_iter()
-        .filter(|subsystem| subsystem.allows(host))
+        .filter(|subsystem| subsystem.commands().is_none() && subsystem.allows(host))
         .collect();
-    let portals = target.portals();
+    let own = NqnField::from(&target.discovery_nqn());
     let mut entries = Vec::new();
+    let portals = target.portals();
     for (portid, portal) in portals.iter().enumerate() {
         let address = reachable(portal.address, local);
+        let portid = portid as u16;
         for subsystem in subsystems.iter().filter(|subsystem| subsystem.is_at(*portal)) {
-            let name = NqnField::from(subsystem.nqn());
-            entries.push(entry(name, SubsystemType::Nvm, address, portid as u16));
+            let nqn = NqnField::from(subsystem.nqn());
+            entries.push(entry(SubsystemType::Nvm, nqn, address, portid));
         }
+        entries.push(DiscoveryEntry {
+            eflags: eflags::EXPLICIT_PERSISTENT_CONNECTION | eflags::DUPLICATE_INFORMATION,
+            ..entry(SubsystemType::CurrentDiscovery, own, address, portid)
+        });
     }
     for (index, referral) in target.referrals().iter().enumerate() {
         let portid = (portals.len() + index) as u16;
-        let name = NqnField::from(&referral.subsystem);
-        entries.push(entry(name, SubsystemType::Referral, referral.address, portid));
+        let nqn = NqnField::from(&referral.subsystem);
+        entries.push(entry(SubsystemType::Referral, nqn, referral.address, portid));
     }
     let header = DiscoveryHeader {
-        generation_counter: target.generation(),
+        generation_counter: generation,
         entries: entries.len() as u64,
         record_format: 0,
     };
@@ -66,7 +112,7 @@ fn reachable(portal: SocketAddr, local: SocketAddr) -> SocketAddr {
     }
 }
 
-fn entry(subnqn: NqnField, kind: SubsystemType, address: SocketAddr, portid: u16) -> DiscoveryEntry {
+fn entry(kind: SubsystemType, subnqn: NqnField, address: SocketAddr, portid: u16) -> DiscoveryEntry {
     let family = match address.ip() {
         IpAddr::V4(_) => AddressFamily::Ipv4,
         IpAddr::V6(_) => AddressFamily::Ipv6,

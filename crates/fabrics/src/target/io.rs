@@ -1,101 +1,173 @@
 //! The NVM command set on an I/O queue (NVM Command Set Specification 1.0c, section 3).
 
+mod long;
+
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bdev::{Channel, ChannelExt, Data, IoError, Operation, Request, Token, TraceId};
+use bdev::{Channel, Data, Operation, Request, TraceId};
 use foundation::{BlockCount, Lba};
-use protocols::nvme::dsm::decode_ranges;
-use protocols::nvme::{Command, NvmOpcode, SglDescriptor, Status};
+use protocols::nvme::command::Fuse;
+use protocols::nvme::{Command, Completion, NvmOpcode, SglDescriptor, Status};
 use reactor::{Buffer, spawn};
 
-use super::command::{Call, CommandHandler, HostIdentity, Reply};
+use super::access;
+use super::command::{Call, CommandHandler, Reply};
 use super::connection::{Connection, SharedController};
+use super::fused::{Arrival, Complete, Pairs};
+use super::gate::Gate;
 use super::queue::{Answer, TRANSFER_LIMIT_BYTES};
+use super::share::QueueShare;
 use super::subsystem::Subsystem;
+
+pub(super) use long::{COPY_LIMIT_BYTES, COPY_RANGES_MAX};
 
 /// Flush and a few others take this for "all namespaces".
 const BROADCAST_NSID: u32 = 0xffff_ffff;
+/// Blocks of a fused Compare-and-Write, less one (ACWU): what a file or disk writes whole even when power goes.
+pub(super) const ATOMIC_COMPARE_AND_WRITE: u16 = 0;
 
 /// One I/O queue's ways to the namespaces.
 pub(super) struct IoQueue {
     subsystem: Arc<Subsystem>,
     controller: SharedController,
     qid: u16,
+    /// Where the host reached this queue.
+    local: SocketAddr,
+    share: Arc<QueueShare>,
     /// Takes all commands, where the subsystem is not one of block devices.
     handler: Option<Rc<dyn CommandHandler>>,
-    channels: RefCell<Channels>,
+    namespaces: RefCell<Namespaces>,
+    pairs: RefCell<Pairs<(Command, Buffer)>>,
+    /// Copies run one after the other, so that a queue full of them holds one buffer.
+    copies: Rc<reactor::sync::Semaphore>,
+}
+
+/// An open namespace.
+struct Open {
+    channel: Rc<dyn Channel>,
+    gate: Rc<Gate>,
 }
 
 #[derive(Default)]
-struct Channels {
+struct Namespaces {
     version: u64,
-    open: Vec<(u32, Rc<dyn Channel>)>,
+    /// Why none can be reached through this listener now.
+    refused: Option<Status>,
+    open: Vec<(u32, Rc<Open>)>,
 }
 
 impl IoQueue {
     /// `None` if the subsystem's handlers do not want this host.
-    pub(super) fn new(subsystem: Arc<Subsystem>, controller: SharedController, qid: u16) -> Option<Rc<Self>> {
+    pub(super) fn new(
+        subsystem: Arc<Subsystem>,
+        controller: SharedController,
+        qid: u16,
+        local: SocketAddr,
+        share: Arc<QueueShare>,
+    ) -> Option<Rc<Self>> {
         let handler = match subsystem.commands() {
             None => None,
-            Some(open) => {
-                let host = HostIdentity {
-                    nqn: controller.host_nqn.clone(),
-                    id: controller.host_id,
-                };
-                Some(open(&host)?)
-            }
+            Some(open) => Some(open(controller.host())?),
         };
         Some(Rc::new(Self {
             subsystem,
             controller,
             qid,
+            local,
+            share,
             handler,
-            channels: RefCell::default(),
+            namespaces: RefCell::default(),
+            pairs: RefCell::default(),
+            copies: reactor::sync::Semaphore::new(1),
         }))
     }
 
-    /// The connection is gone: the queue's number is free again.
+    pub(super) fn has_handler(&self) -> bool {
+        self.handler.is_some()
+    }
+
+    /// The connection is gone.
     pub(super) fn end(&self) {
-        self.controller.remove_io_queue(self.qid);
         if let Some(handler) = &self.handler {
             handler.closed();
         }
     }
 
-    /// Lets go of all channels if namespaces have changed: those that are still there are opened again on use.
-    pub(super) fn close_stale_channels(&self) {
-        let mut channels = self.channels.borrow_mut();
-        let version = self.subsystem.version();
-        if channels.version != version {
-            channels.open.clear();
-            channels.version = version;
-        }
+    pub(super) fn note_error(&self, command: &Command, completion: &Completion) {
+        self.controller.note_error(self.qid, command, completion);
     }
 
-    /// The channel of a namespace, opened on first use; closed channels go when namespaces change.
-    fn channel(&self, nsid: u32) -> Option<Rc<dyn Channel>> {
-        self.close_stale_channels();
-        let mut channels = self.channels.borrow_mut();
-        if let Some((_, channel)) = channels.open.iter().find(|(open, _)| *open == nsid) {
-            return Some(channel.clone());
+    /// Lets go of namespaces that are no longer there, so that their devices can be closed.
+    pub(super) fn look_at_namespaces(&self) {
+        self.share.looking.store(false, Ordering::Release);
+        self.namespaces.borrow_mut().refresh(&self.subsystem, self.local);
+    }
+
+    /// A namespace, opened on first use; all are let go when namespaces or the access to them change.
+    fn open(&self, nsid: u32) -> Result<Rc<Open>, Status> {
+        let mut namespaces = self.namespaces.borrow_mut();
+        if namespaces.version != self.subsystem.version() {
+            namespaces.refresh(&self.subsystem, self.local);
         }
-        let namespace = self.subsystem.namespace(nsid)?;
+        if let Some(status) = namespaces.refused {
+            return Err(status);
+        }
+        if let Some((_, open)) = namespaces.open.iter().find(|(open, _)| *open == nsid) {
+            return Ok(open.clone());
+        }
+        let Some(namespace) = self.subsystem.namespace(nsid) else {
+            return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
+        };
         match namespace.device.open_channel() {
             Ok(channel) => {
-                channels.open.push((nsid, channel.clone()));
-                Some(channel)
+                let gate = Gate::of(&namespace);
+                let open = Rc::new(Open { channel, gate });
+                namespaces.open.push((nsid, open.clone()));
+                Ok(open)
             }
             Err(error) => {
                 tracing::error!(nqn = self.subsystem.nqn().as_str(), nsid, %error, "a namespace cannot be opened");
-                None
+                Err(Status::INTERNAL_ERROR)
             }
+        }
+    }
+
+    /// Looks at the FUSE field of a command that has come, or at one that follows a first half; a status if it cannot
+    /// be taken.
+    pub(super) fn pair(&self, connection: &Connection, slot: u16, fuse: Fuse) -> Option<Status> {
+        if self.handler.is_some() {
+            return None;
+        }
+        let (arrival, late, expecting) = {
+            let mut pairs = self.pairs.borrow_mut();
+            let (arrival, late) = pairs.arrived(slot, fuse);
+            (arrival, late, pairs.is_expecting())
+        };
+        connection.queue().set_expects_half(expecting);
+        if let Some(late) = late {
+            connection.answer(late, Answer::status(Status::ABORTED_MISSING_FUSED));
+        }
+        match arrival {
+            Arrival::Take => None,
+            Arrival::NoFirst => Some(Status::ABORTED_MISSING_FUSED),
+            Arrival::Reserved => Some(Status::INVALID_FIELD_IN_COMMAND),
+        }
+    }
+
+    /// A half of a fused operation is answered before it had its data.
+    pub(super) fn half_failed(&self, connection: &Connection, slot: u16) {
+        if let Some(other) = self.pairs.borrow_mut().failed(slot) {
+            connection.answer(other, Answer::status(Status::ABORTED_FAILED_FUSED));
         }
     }
 
     /// Starts a command whose data, if the host sends any, has come.
     pub(super) fn execute(&self, connection: &Connection, slot: u16, command: &Command, data: Buffer) {
+        self.share.note_command();
         if let Some(handler) = &self.handler {
             let room_bytes = match command.sgl() {
                 SglDescriptor::Transport { length } => (length as usize).min(TRANSFER_LIMIT_BYTES),
@@ -109,66 +181,187 @@ impl IoQueue {
                 reply,
             });
         }
-        let refuse = |status| connection.answer(slot, Answer::refuse(status));
+        if command.fuse() != Fuse::Normal {
+            return self.execute_half(connection, slot, command, data);
+        }
+        let refuse = |status| connection.answer(slot, refusal(status));
         let Some(opcode) = command.nvm_opcode() else {
             return refuse(Status::INVALID_COMMAND_OPCODE);
         };
         if opcode == NvmOpcode::Flush && command.nsid() == BROADCAST_NSID {
             return self.flush_all(connection, slot);
         }
-        let Some(channel) = self.channel(command.nsid()) else {
-            return refuse(Status::INVALID_NAMESPACE_OR_FORMAT);
+        let open = match self.open(command.nsid()) {
+            Ok(open) => open,
+            Err(status) => return refuse(status),
         };
-        let fua = command.force_unit_access();
         match opcode {
-            NvmOpcode::Read => read(connection, &channel, slot, command),
-            NvmOpcode::Write => store(
+            NvmOpcode::Read => self.read(connection, &open, slot, command),
+            NvmOpcode::Write => {
+                let operation = Operation::Write {
+                    fua: self.durable(command),
+                };
+                self.store(connection, &open, slot, command, operation, data);
+            }
+            NvmOpcode::Compare => self.store(connection, &open, slot, command, Operation::Compare, data),
+            NvmOpcode::Flush => submit(
                 connection,
-                &channel,
+                &open.channel,
                 slot,
+                Operation::Flush,
                 command,
-                Operation::Write { fua },
-                data,
+                Data::None,
             ),
-            NvmOpcode::Compare => store(connection, &channel, slot, command, Operation::Compare, data),
-            NvmOpcode::Flush => submit(connection, &channel, slot, Operation::Flush, command, Data::None),
             NvmOpcode::WriteZeroes => {
                 let operation = Operation::WriteZeroes {
                     deallocate: command.deallocate_requested(),
-                    fua,
+                    fua: self.durable(command),
                 };
-                submit(connection, &channel, slot, operation, command, Data::None);
+                change(connection, &open, slot, operation, command, Data::None);
             }
-            NvmOpcode::DatasetManagement => manage(connection, channel, slot, command, &data),
+            NvmOpcode::DatasetManagement => self.manage(connection, open, slot, command, &data),
+            NvmOpcode::Verify => self.verify(connection, open, slot, command),
+            NvmOpcode::Copy => self.copy(connection, open, slot, command, &data),
             _ => refuse(Status::INVALID_COMMAND_OPCODE),
         }
     }
 
-    fn flush_all(&self, connection: &Connection, slot: u16) {
-        let channels: Vec<_> = self
-            .subsystem
-            .namespaces()
-            .iter()
-            .filter_map(|namespace| self.channel(namespace.nsid))
-            .collect();
-        in_task(connection, slot, async move {
-            for channel in channels {
-                channel.flush().await?;
+    /// Whether a write must be durable before it is answered.
+    fn durable(&self, command: &Command) -> bool {
+        command.force_unit_access() || self.controller.write_through()
+    }
+
+    fn read(&self, connection: &Connection, open: &Rc<Open>, slot: u16, command: &Command) {
+        let channel = &open.channel;
+        let length = match length_bytes(channel, command) {
+            Ok(length) => length,
+            Err(status) => return connection.answer(slot, Answer::refuse(status)),
+        };
+        match command.sgl() {
+            SglDescriptor::Transport { length: room } if room as usize == length => {}
+            SglDescriptor::Transport { .. } => {
+                return connection.answer(slot, Answer::refuse(Status::DATA_SGL_LENGTH_INVALID));
             }
-            Ok(())
-        });
+            _ => return connection.answer(slot, Answer::refuse(Status::SGL_DESCRIPTOR_TYPE_INVALID)),
+        }
+        if !connection.may_hold(slot, length) {
+            return;
+        }
+        self.share.note_read(length);
+        if let Ok(buffer) = connection.pool().try_allocate(length) {
+            return submit(
+                connection,
+                channel,
+                slot,
+                Operation::Read,
+                command,
+                Data::Into(buffer),
+            );
+        }
+        // No buffer is free: wait for one without holding up the queue's other commands.
+        let (own, channel, command) = (connection.own(), channel.clone(), *command);
+        let serial = connection.wait_for_buffer(slot);
+        drop(spawn(async move {
+            if let Ok(buffer) = own.pool().allocate(length).await
+                && own.has_buffer(slot, serial)
+            {
+                submit(
+                    &own,
+                    &channel,
+                    slot,
+                    Operation::Read,
+                    &command,
+                    Data::Into(buffer),
+                );
+            }
+        }));
+    }
+
+    fn store(
+        &self,
+        connection: &Connection,
+        open: &Rc<Open>,
+        slot: u16,
+        command: &Command,
+        operation: Operation,
+        data: Buffer,
+    ) {
+        match length_bytes(&open.channel, command) {
+            Ok(length) if length == data.len() => {}
+            Ok(_) => return connection.answer(slot, Answer::refuse(Status::DATA_SGL_LENGTH_INVALID)),
+            Err(status) => return connection.answer(slot, Answer::refuse(status)),
+        }
+        if operation == Operation::Compare {
+            self.share.note_read(data.len());
+            submit(
+                connection,
+                &open.channel,
+                slot,
+                operation,
+                command,
+                Data::From(data),
+            );
+        } else {
+            self.share.note_write(data.len());
+            change(connection, open, slot, operation, command, Data::From(data));
+        }
+    }
+
+    /// A half of a fused operation has its data.
+    fn execute_half(&self, connection: &Connection, slot: u16, command: &Command, data: Buffer) {
+        let complete = self.pairs.borrow_mut().complete(slot, (*command, data));
+        match complete {
+            Complete::Wait => {}
+            Complete::Missing => connection.answer(slot, Answer::status(Status::ABORTED_MISSING_FUSED)),
+            Complete::Failed => connection.answer(slot, Answer::status(Status::ABORTED_FAILED_FUSED)),
+            Complete::Run(first, second) => self.compare_and_write(connection, first, second),
+        }
     }
 }
 
-/// Runs what takes several device requests, and answers with its result.
-fn in_task(connection: &Connection, slot: u16, work: impl Future<Output = Result<(), IoError>> + 'static) {
-    let connection = connection.own();
-    drop(spawn(async move {
-        let token = Token::new(connection, u64::from(slot));
-        token.complete(work.await, Data::None);
-    }));
+impl Namespaces {
+    fn refresh(&mut self, subsystem: &Subsystem, local: SocketAddr) {
+        // The version first: a change after it is seen the next time.
+        self.version = subsystem.version();
+        self.open.clear();
+        self.refused = access::refusal(subsystem.access(local));
+    }
 }
 
+/// The answer for a status: what concerns the path may succeed later or elsewhere.
+fn refusal(status: Status) -> Answer {
+    if status.is_path_related() {
+        Answer::status(status)
+    } else {
+        Answer::refuse(status)
+    }
+}
+
+fn request(
+    connection: &Connection,
+    slot: u16,
+    gate: Option<Rc<Gate>>,
+    operation: Operation,
+    command: &Command,
+    data: Data,
+) -> Request {
+    let (lba, blocks) = match operation {
+        Operation::Flush => (Lba(0), BlockCount(0)),
+        _ => (command.slba(), command.nlb()),
+    };
+    Request {
+        operation,
+        lba,
+        blocks,
+        data,
+        metadata: Data::None,
+        fence: None,
+        trace: TraceId::default(),
+        token: connection.token(slot, gate),
+    }
+}
+
+/// Starts what changes nothing.
 fn submit(
     connection: &Connection,
     channel: &Rc<dyn Channel>,
@@ -177,20 +370,34 @@ fn submit(
     command: &Command,
     data: Data,
 ) {
-    let (lba, blocks) = match operation {
-        Operation::Flush => (Lba(0), BlockCount(0)),
-        _ => (command.slba(), command.nlb()),
-    };
-    channel.submit(Request {
-        operation,
-        lba,
-        blocks,
-        data,
-        metadata: Data::None,
-        fence: None,
-        trace: TraceId::default(),
-        token: Token::new(connection.own(), u64::from(slot)),
-    });
+    channel.submit(request(connection, slot, None, operation, command, data));
+}
+
+/// Starts what changes blocks, once no fused operation runs on the namespace.
+fn change(
+    connection: &Connection,
+    open: &Rc<Open>,
+    slot: u16,
+    operation: Operation,
+    command: &Command,
+    data: Data,
+) {
+    if open.gate.try_enter() {
+        let gate = Some(open.gate.clone());
+        return open
+            .channel
+            .submit(request(connection, slot, gate, operation, command, data));
+    }
+    let (own, open, command) = (connection.own(), open.clone(), *command);
+    drop(spawn(async move {
+        open.gate.enter().await;
+        if own.is_ended() {
+            return open.gate.leave();
+        }
+        let gate = Some(open.gate.clone());
+        open.channel
+            .submit(request(&own, slot, gate, operation, &command, data));
+    }));
 }
 
 /// Length of the command's blocks in bytes, if a command may move so many.
@@ -204,94 +411,4 @@ fn length_bytes(channel: &Rc<dyn Channel>, command: &Command) -> Result<usize, S
         Ok(bytes) if bytes <= TRANSFER_LIMIT_BYTES => Ok(bytes),
         _ => Err(Status::INVALID_FIELD_IN_COMMAND),
     }
-}
-
-fn read(connection: &Connection, channel: &Rc<dyn Channel>, slot: u16, command: &Command) {
-    let length = match length_bytes(channel, command) {
-        Ok(length) => length,
-        Err(status) => return connection.answer(slot, Answer::refuse(status)),
-    };
-    match command.sgl() {
-        SglDescriptor::Transport { length: room } if room as usize == length => {}
-        SglDescriptor::Transport { .. } => {
-            return connection.answer(slot, Answer::refuse(Status::DATA_SGL_LENGTH_INVALID));
-        }
-        _ => return connection.answer(slot, Answer::refuse(Status::SGL_DESCRIPTOR_TYPE_INVALID)),
-    }
-    if !connection.may_hold(slot, length) {
-        return;
-    }
-    if let Ok(buffer) = connection.pool().try_allocate(length) {
-        return submit(
-            connection,
-            channel,
-            slot,
-            Operation::Read,
-            command,
-            Data::Into(buffer),
-        );
-    }
-    // No buffer is free: wait for one without holding up the queue's other commands.
-    let (own, channel, command) = (connection.own(), channel.clone(), *command);
-    drop(spawn(async move {
-        if let Ok(buffer) = own.pool().allocate(length).await
-            && !own.is_ended()
-        {
-            submit(
-                &own,
-                &channel,
-                slot,
-                Operation::Read,
-                &command,
-                Data::Into(buffer),
-            );
-        }
-    }));
-}
-
-fn store(
-    connection: &Connection,
-    channel: &Rc<dyn Channel>,
-    slot: u16,
-    command: &Command,
-    operation: Operation,
-    data: Buffer,
-) {
-    match length_bytes(channel, command) {
-        Ok(length) if length == data.len() => {
-            submit(connection, channel, slot, operation, command, Data::From(data));
-        }
-        Ok(_) => connection.answer(slot, Answer::refuse(Status::DATA_SGL_LENGTH_INVALID)),
-        Err(status) => connection.answer(slot, Answer::refuse(status)),
-    }
-}
-
-fn manage(connection: &Connection, channel: Rc<dyn Channel>, slot: u16, command: &Command, data: &[u8]) {
-    let ranges = match decode_ranges(data, command.dsm_ranges()) {
-        Ok(ranges) => ranges.collect::<Vec<_>>(),
-        Err(_) => return connection.answer(slot, Answer::refuse(Status::DATA_SGL_LENGTH_INVALID)),
-    };
-    let geometry = channel.geometry();
-    if ranges
-        .iter()
-        .any(|range| geometry.check_range(range.start(), range.blocks()).is_err())
-    {
-        return connection.answer(slot, Answer::refuse(Status::LBA_OUT_OF_RANGE));
-    }
-    if !command.dsm_deallocates() {
-        // The other attributes are hints.
-        return connection.answer(slot, Answer::success());
-    }
-    in_task(connection, slot, async move {
-        for range in ranges {
-            let blocks = range.blocks();
-            if blocks.0 > 0 {
-                let completion = channel
-                    .execute(Operation::Deallocate, range.start(), blocks, Data::None, None)
-                    .await;
-                completion.status?;
-            }
-        }
-        Ok(())
-    });
 }

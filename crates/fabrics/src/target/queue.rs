@@ -1,27 +1,35 @@
 //! What a connection is: nothing yet, an admin queue, or an I/O queue.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use protocols::nvme::{Command, Completion, DataDirection, SglDescriptor, Status};
+use reactor::mailbox::MailboxSender;
 
 use super::admin::AdminQueue;
+use super::connection::SharedController;
 use super::io::IoQueue;
 
 /// The most data of one command, in bytes: what MDTS tells the host.
 pub const TRANSFER_LIMIT_BYTES: usize = reactor::buffer::BUFFER_BYTES_MAX;
 
-/// From a controller to its connections, which may be on other cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// From a controller to its connections, which may be on other cores. Each is bounded so that a mailbox of
+/// [`ORDERS_MAX`] always has room for `End`: one of `Events` for each kind of notice, one of `Namespaces` until it is
+/// looked at, and no more of `Abort` than a host may have outstanding.
 pub(super) enum Order {
     /// The association has ended: close.
     End,
     /// Asynchronous events wait to be reported.
     Events,
-    /// Namespaces came or went: let go of those that went.
+    /// Namespaces or the access to them changed: let go of those that are no longer there.
     Namespaces,
+    /// Abort the command of this identifier if it has not begun, and say whether that was done.
+    Abort(u16, MailboxSender<bool>),
 }
+
+/// Orders that a connection's mailbox holds.
+pub(super) const ORDERS_MAX: usize = 16;
 
 /// A command's completion with up to a page of data.
 pub(super) struct Answer {
@@ -71,12 +79,55 @@ pub(super) enum Queue {
     Io(Rc<IoQueue>),
 }
 
+/// An I/O queue's place in its controller, kept until nothing of the queue is left in the devices.
+pub(super) struct Membership {
+    controller: SharedController,
+    qid: u16,
+    /// Whether the queue's place waits for its commands. Handlers of a subsystem's own commands look after what
+    /// comes late themselves.
+    waits: bool,
+    left: Cell<bool>,
+}
+
+impl Membership {
+    pub(super) fn new(controller: SharedController, qid: u16, waits: bool) -> Self {
+        let left = Cell::new(false);
+        Self {
+            controller,
+            qid,
+            waits,
+            left,
+        }
+    }
+
+    fn lost(&self) {
+        if !self.left.get() {
+            self.controller.queue_lost(self.qid);
+        }
+    }
+
+    fn leave(&self) {
+        if !self.left.replace(true) {
+            self.controller.queue_drained(self.qid);
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 pub(super) struct QueueState {
     peer: SocketAddr,
     local: SocketAddr,
     queue: RefCell<Queue>,
+    membership: OnceCell<Membership>,
     entries: Cell<u16>,
     head: Cell<u16>,
+    /// The last command was the first half of a fused operation.
+    expects_half: Cell<bool>,
 }
 
 impl QueueState {
@@ -85,8 +136,10 @@ impl QueueState {
             peer,
             local,
             queue: RefCell::new(Queue::New),
+            membership: OnceCell::new(),
             entries: Cell::new(0),
             head: Cell::new(0),
+            expects_half: Cell::new(false),
         }
     }
 
@@ -108,6 +161,57 @@ impl QueueState {
         self.entries.set(sqsize);
         // Connect itself was the first command of the queue.
         self.head.set(1);
+    }
+
+    /// The connection has a place in a controller from now on.
+    pub(super) fn join(&self, membership: Membership) {
+        // A connection becomes a queue once; a second membership would leave again at once.
+        let _ = self.membership.set(membership);
+    }
+
+    /// The connection is lost.
+    pub(super) fn lost(&self) {
+        if let Some(membership) = self.membership.get() {
+            membership.lost();
+            if !membership.waits {
+                membership.leave();
+            }
+        }
+    }
+
+    /// Nothing of the lost connection is left in the devices.
+    pub(super) fn drained(&self) {
+        if let Some(membership) = self.membership.get() {
+            membership.leave();
+        }
+    }
+
+    pub(super) fn expects_half(&self) -> bool {
+        self.expects_half.get()
+    }
+
+    pub(super) fn set_expects_half(&self, expects: bool) {
+        self.expects_half.set(expects);
+    }
+
+    /// Notes a failed command in its controller's error log, and says so in the completion.
+    pub(super) fn note_error(&self, command: &Command, completion: Completion) -> Completion {
+        // What a host asks in order to find out is no error.
+        if matches!(
+            completion.status(),
+            Status::COMPARE_FAILURE | Status::ABORT_REQUESTED | Status::ABORTED_FAILED_FUSED
+        ) {
+            return completion;
+        }
+        let noted = completion.with_more();
+        match &*self.queue.borrow() {
+            Queue::New => return completion,
+            Queue::Admin(admin) => admin.controller().note_error(0, command, &noted),
+            // Handlers answer with statuses of their own, which are not all errors.
+            Queue::Io(io) if io.has_handler() => return completion,
+            Queue::Io(io) => io.note_error(command, &noted),
+        }
+        noted
     }
 
     /// Whether Connect has succeeded.

@@ -38,6 +38,9 @@ pub struct Options {
     /// A host that takes nothing of a batch of answers, or sends nothing of the data it announced, for this long
     /// is disconnected.
     pub stall_limit: Duration,
+    /// A host that connects again waits this long for what its lost connection left in the devices; after that it
+    /// is told to try later (Controller Busy). Below the time in which hosts give up a Connect.
+    pub drain_limit: Duration,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             held_bytes_max: 8 << 20,
             connect_limit: Duration::from_secs(10),
             stall_limit: Duration::from_secs(30),
+            drain_limit: Duration::from_secs(3),
         }
     }
 }

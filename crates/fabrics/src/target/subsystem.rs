@@ -8,9 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bdev::BlockDevice;
 use protocols::nvme::Nqn;
+use protocols::nvme::log::{AnaLog, AnaState};
 
+use super::access::Access;
 use super::command::OpenCommands;
 use super::controller::{Controller, Path};
+use super::discovery::DiscoveryLog;
+use super::drain::Drains;
+use super::notices::Notice;
 
 /// The largest namespace identifier that a subsystem may serve (NN in Identify Controller).
 pub const NSID_MAX: u32 = 1024;
@@ -96,18 +101,18 @@ pub struct Association {
 }
 
 #[derive(Default)]
-struct Access {
+struct Allowed {
     any: bool,
     names: BTreeSet<String>,
 }
 
-impl Access {
+impl Allowed {
     fn allows(&self, host: &str) -> bool {
         self.any || self.names.contains(host)
     }
 }
 
-impl From<Hosts> for Access {
+impl From<Hosts> for Allowed {
     fn from(hosts: Hosts) -> Self {
         match hosts {
             Hosts::Any => Self {
@@ -124,11 +129,16 @@ pub struct Subsystem {
     nqn: Nqn,
     serial: String,
     model: String,
-    access: Mutex<Access>,
+    allowed: Mutex<Allowed>,
     /// `None` for all.
     portals: Mutex<Option<BTreeSet<Portal>>>,
     namespaces_max: u32,
     cntlids: RangeInclusive<u16>,
+    /// How well it is reached through each listener.
+    access: Mutex<Access>,
+    drains: Arc<Drains>,
+    /// The discovery logs that list it.
+    logs: Mutex<Vec<Weak<DiscoveryLog>>>,
     commands: Option<OpenCommands>,
     namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
     /// Grows with each change of the namespaces, so that queues notice without a lock.
@@ -139,6 +149,7 @@ pub struct Subsystem {
 #[derive(Default)]
 struct Controllers {
     live: BTreeMap<u16, Weak<Controller>>,
+    /// Where the search for a free identifier begins.
     next: u16,
 }
 
@@ -180,10 +191,13 @@ impl Subsystem {
             nqn: options.nqn,
             serial: options.serial,
             model: options.model,
-            access: Mutex::new(options.hosts.into()),
+            allowed: Mutex::new(options.hosts.into()),
             portals: Mutex::new((!options.everywhere).then(BTreeSet::new)),
             namespaces_max: options.namespaces_max,
             cntlids: options.cntlids,
+            access: Mutex::default(),
+            drains: Arc::default(),
+            logs: Mutex::default(),
             commands,
             namespaces: Mutex::default(),
             version: AtomicU64::new(1),
@@ -246,7 +260,11 @@ impl Subsystem {
 
     /// Makes it reached at a portal; false if it was. From then on it is reached only where it was told.
     pub fn add_portal(&self, portal: Portal) -> bool {
-        locked(&self.portals).get_or_insert_default().insert(portal)
+        let added = locked(&self.portals).get_or_insert_default().insert(portal);
+        if added {
+            self.log_changed();
+        }
+        added
     }
 
     /// Makes it not reached at a portal any more, and ends the associations that came by it; false if it was not
@@ -256,41 +274,50 @@ impl Subsystem {
             .as_mut()
             .is_some_and(|portals| portals.remove(&portal));
         if removed {
-            self.disconnect_where(|controller| controller.path.portal == portal);
+            self.log_changed();
+            self.disconnect_where(|controller| controller.path().portal == portal);
         }
         removed
     }
 
     /// Whether a host of this name may connect, and see the subsystem in discovery.
     pub fn allows(&self, host: &str) -> bool {
-        locked(&self.access).allows(host)
+        locked(&self.allowed).allows(host)
     }
 
     /// Whether all hosts may connect.
     pub fn allows_any_host(&self) -> bool {
-        locked(&self.access).any
+        locked(&self.allowed).any
     }
 
     /// The hosts that may connect even if not all may.
     pub fn hosts(&self) -> BTreeSet<String> {
-        locked(&self.access).names.clone()
+        locked(&self.allowed).names.clone()
     }
 
     /// Allows all hosts, or only those that were named. Those that may not connect any more are disconnected.
     pub fn allow_any_host(&self, any: bool) {
-        locked(&self.access).any = any;
-        self.disconnect_where(|controller| !self.allows(&controller.host_nqn));
+        locked(&self.allowed).any = any;
+        self.log_changed();
+        self.disconnect_where(|controller| !self.allows(&controller.host().nqn));
     }
 
     /// Names a host that may connect; false if it was named.
     pub fn add_host(&self, host: &str) -> bool {
-        locked(&self.access).names.insert(host.to_owned())
+        let added = locked(&self.allowed).names.insert(host.to_owned());
+        if added {
+            self.log_changed();
+        }
+        added
     }
 
     /// Takes a name back; false if it was not there. The host is disconnected, unless all may connect.
     pub fn remove_host(&self, host: &str) -> bool {
-        let removed = locked(&self.access).names.remove(host);
-        self.disconnect_where(|controller| !self.allows(&controller.host_nqn));
+        let removed = locked(&self.allowed).names.remove(host);
+        if removed {
+            self.log_changed();
+            self.disconnect_where(|controller| !self.allows(&controller.host().nqn));
+        }
         removed
     }
 
@@ -304,14 +331,65 @@ impl Subsystem {
 
     /// The hosts that are connected, by controller.
     pub fn associations(&self) -> Vec<Association> {
-        let described = |controller: Arc<Controller>| Association {
-            cntlid: controller.cntlid,
-            host_nqn: controller.host_nqn.clone(),
-            host_id: controller.host_id,
-            admin: controller.path,
-            io_queues: controller.io_queues(),
-        };
-        self.controllers().into_iter().map(described).collect()
+        self.controllers()
+            .into_iter()
+            .filter(|controller| !controller.has_ended())
+            .map(|controller| controller.view())
+            .collect()
+    }
+
+    /// The discovery log lists it from now on.
+    fn listed_in(&self, log: &Arc<DiscoveryLog>) {
+        self.unlisted_in(log);
+        locked(&self.logs).push(Arc::downgrade(log));
+    }
+
+    fn unlisted_in(&self, log: &Arc<DiscoveryLog>) {
+        locked(&self.logs)
+            .retain(|listed| listed.strong_count() > 0 && !std::ptr::eq(listed.as_ptr(), Arc::as_ptr(log)));
+    }
+
+    fn log_changed(&self) {
+        let logs: Vec<_> = locked(&self.logs).iter().filter_map(Weak::upgrade).collect();
+        for log in logs {
+            log.changed();
+        }
+    }
+
+    /// What is left in the devices of hosts that lost their connection.
+    pub(super) fn drains(&self) -> &Arc<Drains> {
+        &self.drains
+    }
+
+    /// Sets how well the namespaces are reached through a listener (its address as it was given to `serve`), and tells
+    /// the hosts. In the states Inaccessible, Persistent Loss and Change, I/O commands that come through it are answered
+    /// with that status, which makes a multipath host use another path.
+    pub fn set_access(&self, listener: SocketAddr, state: AnaState) {
+        if locked(&self.access).set(listener, state) {
+            self.version.fetch_add(1, Ordering::Release);
+            for controller in self.controllers() {
+                controller.notify(Notice::Access);
+            }
+        }
+    }
+
+    /// How well the namespaces are reached by a host whose connection ends at `local`.
+    pub(super) fn access(&self, local: SocketAddr) -> AnaState {
+        locked(&self.access).state(local)
+    }
+
+    /// The ANA log for such a host.
+    pub(super) fn access_log(&self, local: SocketAddr, nsids: Vec<u32>) -> AnaLog {
+        locked(&self.access).log(local, nsids)
+    }
+
+    /// Tells the connected hosts that a namespace's device has another size now; false if there is no such namespace.
+    pub fn namespace_resized(&self, nsid: u32) -> bool {
+        let there = self.namespace(nsid).is_some();
+        if there {
+            self.namespaces_changed(nsid);
+        }
+        there
     }
 
     /// Adds a namespace and tells the connected hosts.
@@ -395,16 +473,11 @@ impl Subsystem {
             .live
             .retain(|_, controller| controller.strong_count() > 0);
         let (first, last) = (*self.cntlids.start(), *self.cntlids.end());
-        if controllers.live.len() > usize::from(last - first) {
-            return None;
-        }
-        let after = |cntlid: u16| if cntlid >= last { first } else { cntlid + 1 };
-        let mut cntlid = controllers.next.clamp(first, last);
+        let next = controllers.next.clamp(first, last);
         // In turn, so that a late command of an ended controller never meets its successor.
-        while controllers.live.contains_key(&cntlid) {
-            cntlid = after(cntlid);
-        }
-        controllers.next = after(cntlid);
+        let is_free = |cntlid: &u16| !controllers.live.contains_key(cntlid);
+        let cntlid = (next..=last).chain(first..next).find(is_free)?;
+        controllers.next = if cntlid >= last { first } else { cntlid + 1 };
         let controller = Arc::new(make(cntlid));
         controllers.live.insert(cntlid, Arc::downgrade(&controller));
         Some(controller)
@@ -433,8 +506,9 @@ pub struct Target {
     subsystems: Mutex<BTreeMap<String, Arc<Subsystem>>>,
     portals: Mutex<BTreeSet<Portal>>,
     referrals: Mutex<BTreeSet<Referral>>,
-    /// Generation of the discovery log (GENCTR).
-    generation: AtomicU64,
+    /// A name of its own for the discovery service, beside the well-known one.
+    discovery_nqn: Mutex<Option<Nqn>>,
+    log: Arc<DiscoveryLog>,
 }
 
 impl Target {
@@ -445,40 +519,24 @@ impl Target {
 
     /// Adds a subsystem; the one of the same name that was there before is replaced for new connections.
     pub fn add_subsystem(&self, subsystem: Arc<Subsystem>) {
-        locked(&self.subsystems).insert(subsystem.nqn().as_str().to_owned(), subsystem);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        subsystem.listed_in(&self.log);
+        let replaced =
+            locked(&self.subsystems).insert(subsystem.nqn().as_str().to_owned(), subsystem.clone());
+        if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &subsystem)) {
+            replaced.unlisted_in(&self.log);
+        }
+        self.log.changed();
     }
 
     /// Removes a subsystem and ends its associations; false if there is none of this name.
     pub fn remove_subsystem(&self, nqn: &str) -> bool {
         let removed = locked(&self.subsystems).remove(nqn);
         if let Some(subsystem) = &removed {
+            subsystem.unlisted_in(&self.log);
             subsystem.disconnect_hosts();
-            self.discovery_changed();
+            self.log.changed();
         }
         removed.is_some()
-    }
-
-    /// What discovery tells has changed, such as who may connect to a subsystem.
-    pub fn discovery_changed(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Tells hosts of another discovery service; false if they were told.
-    pub fn add_referral(&self, referral: Referral) -> bool {
-        self.discovery_changed();
-        locked(&self.referrals).insert(referral)
-    }
-
-    /// Takes a referral back; false if there is none.
-    pub fn remove_referral(&self, referral: &Referral) -> bool {
-        self.discovery_changed();
-        locked(&self.referrals).remove(referral)
-    }
-
-    /// The other discovery services that hosts are told of.
-    pub fn referrals(&self) -> Vec<Referral> {
-        locked(&self.referrals).iter().cloned().collect()
     }
 
     /// The subsystem of this name.
@@ -491,21 +549,56 @@ impl Target {
         locked(&self.subsystems).values().cloned().collect()
     }
 
+    /// Gives the discovery service a name of its own. Hosts may use it or the well-known one.
+    pub fn set_discovery_nqn(&self, nqn: Option<Nqn>) {
+        *locked(&self.discovery_nqn) = nqn;
+        self.log.changed();
+    }
+
+    /// The discovery service's own name; the well-known one if it has none.
+    pub fn discovery_nqn(&self) -> Nqn {
+        locked(&self.discovery_nqn).clone().unwrap_or_else(Nqn::discovery)
+    }
+
+    /// Tells hosts of another discovery service; false if they were told.
+    pub fn add_referral(&self, referral: Referral) -> bool {
+        let added = locked(&self.referrals).insert(referral);
+        if added {
+            self.log.changed();
+        }
+        added
+    }
+
+    /// Takes a referral back; false if there is none.
+    pub fn remove_referral(&self, referral: &Referral) -> bool {
+        let removed = locked(&self.referrals).remove(referral);
+        if removed {
+            self.log.changed();
+        }
+        removed
+    }
+
+    /// The other discovery services that hosts are told of.
+    pub fn referrals(&self) -> Vec<Referral> {
+        locked(&self.referrals).iter().cloned().collect()
+    }
+
     pub(super) fn add_portal(&self, portal: Portal) {
         locked(&self.portals).insert(portal);
-        self.discovery_changed();
+        self.log.changed();
     }
 
     pub(super) fn remove_portal(&self, portal: Portal) {
         locked(&self.portals).remove(&portal);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.log.changed();
     }
 
-    pub(super) fn portals(&self) -> Vec<Portal> {
+    /// Where the target listens.
+    pub fn portals(&self) -> Vec<Portal> {
         locked(&self.portals).iter().copied().collect()
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    pub(super) fn log(&self) -> &DiscoveryLog {
+        &self.log
     }
 }

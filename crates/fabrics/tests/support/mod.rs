@@ -16,6 +16,36 @@ use reactor::{Buffer, BufferPool};
 pub(crate) const NQN: &str = "nqn.2026-11.io.redhare:test";
 pub(crate) const HOST: &str = "nqn.2026-11.io.redhare:host";
 
+/// Runs a test on a reactor, for a minute at most.
+pub(crate) fn run(future: impl Future<Output = ()>) {
+    let limited = async {
+        reactor::time::timeout(std::time::Duration::from_secs(60), future)
+            .await
+            .expect("the test ends in time")
+    };
+    reactor::run(&reactor::Config::default(), limited).expect("this machine can run a reactor");
+}
+
+/// A memory device of 2,048 blocks.
+pub(crate) fn memory(block_bytes: u32) -> Arc<dyn BlockDevice> {
+    Arc::new(bdev::memory::MemoryDevice::new(block_bytes, BlockCount(2048)).unwrap())
+}
+
+/// Serves `target` on a free port of the loopback.
+pub(crate) fn listen(
+    target: Arc<Target>,
+    with: fabrics::target::Options,
+) -> (fabrics::target::Server, ConnectOptions) {
+    let server = fabrics::target::serve(target, "127.0.0.1:0".parse().unwrap(), with).unwrap();
+    let options = options(server.address());
+    (server, options)
+}
+
+/// An empty buffer for what a command brings.
+pub(crate) fn room(length: usize) -> bdev::Data {
+    bdev::Data::Into(BufferPool::current().try_allocate(length).unwrap())
+}
+
 pub(crate) fn nqn(text: &str) -> Nqn {
     text.parse().unwrap()
 }

@@ -268,6 +268,19 @@ impl Timestamp {
     }
 }
 
+/// Capabilities that Get Features answers with SEL 3 (section 5.15, figure 197).
+pub mod capabilities {
+    /// The value outlives a reset when asked to.
+    pub const SAVEABLE: u32 = 1 << 0;
+    /// The value is a namespace's own.
+    pub const NAMESPACE_SPECIFIC: u32 = 1 << 1;
+    /// The value can be changed.
+    pub const CHANGEABLE: u32 = 1 << 2;
+}
+
+/// Length of the data of Host Behavior Support (section 5.27.1.18), in bytes.
+pub const HOST_BEHAVIOR_BYTES: usize = 512;
+
 #[cfg(test)]
 mod tests {
     use super::*;

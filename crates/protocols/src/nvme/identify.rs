@@ -8,7 +8,8 @@ mod list;
 mod namespace;
 
 pub use command_set::{
-    IdentifyNamespaceIndependent, IdentifyNvmController, IdentifyNvmNamespace, NSTAT_READY,
+    COMBINATION_NVM, CommandSetCombinations, IdentifyNamespaceIndependent, IdentifyNvmController,
+    IdentifyNvmNamespace, NSTAT_READY,
 };
 pub use controller::{IdentifyController, PowerState, bits as controller_bits};
 pub use descriptor::{DescriptorError, NamespaceIdentifiers};

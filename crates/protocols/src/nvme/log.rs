@@ -6,7 +6,8 @@ mod discovery;
 
 pub use ana::{AnaError, AnaGroup, AnaGroupHeader, AnaHeader, AnaLog, AnaState};
 pub use device::{
-    ChangedNamespaces, CommandEffects, ErrorEntry, FirmwareSlots, HealthLog, SupportedLogPages, effects,
+    ChangedNamespaces, CommandEffects, ErrorEntry, FeatureEffects, FirmwareSlots, HealthLog,
+    LOG_PAGE_SUPPORTED, SupportedLogPages, effects, feature_effects,
 };
 pub use discovery::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, treq,

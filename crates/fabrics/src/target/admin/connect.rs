@@ -1,17 +1,21 @@
 //! The Connect command: what makes a connection a queue (NVM Express Base Specification 2.0c, section 6.3).
 
+use std::sync::Arc;
+
 use protocols::nvme::fabrics::{
     Connect, ConnectAnswer, ConnectData, DYNAMIC_CNTLID, InvalidParameter, connect_invalid_parameter,
 };
 use protocols::nvme::{Command, Status};
 use protocols::tcp::target::QueueKind;
+use reactor::{spawn, time};
 
 use super::AdminQueue;
+use crate::target::command::HostIdentity;
 use crate::target::connection::{Connection, listen_for_orders};
-use crate::target::controller::{Controller, Host, Path, QUEUE_SIZE_MAX};
+use crate::target::controller::{Controller, Origin, Path, QUEUE_SIZE_MAX};
 use crate::target::discovery;
 use crate::target::io::IoQueue;
-use crate::target::queue::{Answer, Queue};
+use crate::target::queue::{Answer, Membership, Queue};
 
 fn invalid(parameter: InvalidParameter) -> Answer {
     Answer {
@@ -28,57 +32,117 @@ fn path(connection: &Connection) -> Path {
     }
 }
 
-pub(super) fn answer(connection: &Connection, command: &Command, data: &[u8]) -> Answer {
-    let connect = Connect::from_command(command);
-    let Ok(host) = ConnectData::decode(data) else {
-        return Answer::refuse(Status::DATA_SGL_LENGTH_INVALID);
+/// Answers a Connect, now or, when its host has commands left in the devices from before, once they have ended.
+pub(super) fn answer(connection: &Connection, slot: u16, command: &Command, data: &[u8]) -> Option<Answer> {
+    let asked = match Asked::read(command, data) {
+        Ok(asked) => asked,
+        Err(answer) => return Some(answer),
     };
-    if connect.record_format != 0 {
-        return Answer::refuse(Status::CONNECT_INCOMPATIBLE_FORMAT);
-    }
-    let (Ok(subsystem_nqn), Ok(host_nqn)) = (host.subnqn.text(), host.hostnqn.text()) else {
-        let bad = if host.subnqn.text().is_err() {
-            InvalidParameter::SUBNQN
-        } else {
-            InvalidParameter::HOSTNQN
+    let subsystem = connection.shared.target.subsystem(&asked.subsystem_nqn);
+    let Some((subsystem, mut drained)) =
+        subsystem.and_then(|subsystem| Some((subsystem.clone(), subsystem.drains().wait(&asked.host)?)))
+    else {
+        return Some(connect(connection, &asked));
+    };
+    let own = connection.own();
+    let limit = own.shared.options.drain_limit;
+    drop(spawn(async move {
+        let deadline = time::now() + limit;
+        let answer = loop {
+            let left = deadline.since(time::now());
+            if time::timeout(left, drained.recv()).await.is_err() {
+                tracing::warn!(
+                    peer = %own.queue().peer(),
+                    host_nqn = asked.host.nqn,
+                    subsystem_nqn = asked.subsystem_nqn,
+                    limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+                    "commands of a lost connection are still in the devices: the host must try again"
+                );
+                break Answer::status(Status::CONNECT_CONTROLLER_BUSY);
+            }
+            match subsystem.drains().wait(&asked.host) {
+                Some(again) => drained = again,
+                None => break connect(&own, &asked),
+            }
         };
-        return invalid(bad);
-    };
-    // A queue of one entry could never hold a command; a larger one than we offer would take memory that nobody
-    // needs, admin queues included.
-    if connect.sqsize == 0 || connect.sqsize > QUEUE_SIZE_MAX {
-        return invalid(InvalidParameter::SQSIZE);
-    }
-    if connect.qid == 0 {
-        admin_queue(connection, &connect, &host, subsystem_nqn, host_nqn)
-    } else {
-        io_queue(connection, &connect, &host, subsystem_nqn, host_nqn)
+        own.answer(slot, answer);
+        own.flush();
+    }));
+    None
+}
+
+/// What a host wants.
+struct Asked {
+    connect: Connect,
+    cntlid: u16,
+    subsystem_nqn: String,
+    host: HostIdentity,
+}
+
+impl Asked {
+    fn read(command: &Command, data: &[u8]) -> Result<Self, Answer> {
+        let connect = Connect::from_command(command);
+        let Ok(data) = ConnectData::decode(data) else {
+            return Err(Answer::refuse(Status::DATA_SGL_LENGTH_INVALID));
+        };
+        if connect.record_format != 0 {
+            return Err(Answer::refuse(Status::CONNECT_INCOMPATIBLE_FORMAT));
+        }
+        let subsystem_nqn = data.subnqn.text();
+        let subsystem_nqn = subsystem_nqn.map_err(|_| invalid(InvalidParameter::SUBNQN))?;
+        let host_nqn = data.hostnqn.text();
+        let host_nqn = host_nqn.map_err(|_| invalid(InvalidParameter::HOSTNQN))?;
+        // A queue of one entry could never hold a command; a larger one than we offer would take memory that
+        // nobody needs, admin queues included.
+        if connect.sqsize == 0 || connect.sqsize > QUEUE_SIZE_MAX {
+            return Err(invalid(InvalidParameter::SQSIZE));
+        }
+        Ok(Self {
+            connect,
+            cntlid: data.cntlid,
+            subsystem_nqn: subsystem_nqn.to_owned(),
+            host: HostIdentity {
+                nqn: host_nqn.to_owned(),
+                id: data.hostid,
+            },
+        })
     }
 }
 
-fn admin_queue(
-    connection: &Connection,
-    connect: &Connect,
-    host: &ConnectData,
-    subsystem_nqn: &str,
-    host_nqn: &str,
-) -> Answer {
+fn connect(connection: &Connection, asked: &Asked) -> Answer {
+    if connection.is_ended() {
+        // Nobody is there to have a queue.
+        return Answer::status(Status::ABORTED_SQ_DELETION);
+    }
+    if asked.connect.qid == 0 {
+        admin_queue(connection, asked)
+    } else {
+        io_queue(connection, asked)
+    }
+}
+
+fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
     let target = &connection.shared.target;
     let path = path(connection);
     let peer = path.peer;
-    let subsystem = match target.subsystem(subsystem_nqn) {
-        Some(subsystem) if !subsystem.is_at(path.portal) => {
-            tracing::warn!(%peer, host_nqn, subsystem_nqn, portal = %path.portal.address, "connect to a subsystem that does not listen here");
-            return invalid(InvalidParameter::SUBNQN);
-        }
-        Some(subsystem) => Some(subsystem),
-        None if subsystem_nqn == protocols::nvme::nqn::DISCOVERY_NQN => None,
-        None => {
-            tracing::warn!(%peer, host_nqn, subsystem_nqn, "connect to a subsystem that is not here");
-            return invalid(InvalidParameter::SUBNQN);
-        }
+    let (host_nqn, subsystem_nqn) = (&asked.host.nqn, &asked.subsystem_nqn);
+    let subsystem = target.subsystem(subsystem_nqn);
+    if subsystem
+        .as_ref()
+        .is_some_and(|subsystem| !subsystem.is_at(path.portal))
+    {
+        tracing::warn!(%peer, host_nqn, subsystem_nqn, portal = %path.portal.address, "connect to a subsystem that does not listen here");
+        return invalid(InvalidParameter::SUBNQN);
+    }
+    let is_discovery = || {
+        subsystem_nqn == protocols::nvme::nqn::DISCOVERY_NQN
+            || subsystem_nqn == target.discovery_nqn().as_str()
     };
-    if host.cntlid != DYNAMIC_CNTLID {
+    if subsystem.is_none() && !is_discovery() {
+        tracing::warn!(%peer, host_nqn, subsystem_nqn, "connect to a subsystem that is not here");
+        return invalid(InvalidParameter::SUBNQN);
+    }
+    if asked.cntlid != DYNAMIC_CNTLID {
         return invalid(InvalidParameter::CNTLID);
     }
     if subsystem
@@ -88,28 +152,35 @@ fn admin_queue(
         tracing::warn!(%peer, host_nqn, subsystem_nqn, "connect by a host that is not allowed");
         return Answer::refuse(Status::CONNECT_INVALID_HOST);
     }
-    let orders = listen_for_orders(&connection.own());
-    let host = Host {
-        nqn: host_nqn.to_owned(),
-        id: host.hostid,
-        kato_ms: connect.kato_ms,
+    let origin = Origin {
+        host: asked.host.clone(),
         path,
+        limits: connection.shared.options.queues,
+        kato_ms: asked.connect.kato_ms,
+        admin: listen_for_orders(&connection.own()),
+        drains: subsystem
+            .as_ref()
+            .map(|subsystem| subsystem.drains().clone())
+            .unwrap_or_default(),
     };
-    let limits = connection.shared.options.queues;
-    let make = |cntlid| Controller::new(cntlid, host, limits, orders);
+    let make = |cntlid| Controller::new(cntlid, origin);
     let controller = match &subsystem {
         Some(subsystem) => subsystem.add_controller(make),
-        None => Some(std::sync::Arc::new(make(discovery::next_cntlid()))),
+        None => Some(Arc::new(make(discovery::next_cntlid()))),
     };
     let Some(controller) = controller else {
         return Answer::status(Status::CONNECT_CONTROLLER_BUSY);
     };
+    if subsystem.is_none() {
+        target.log().watch(&controller);
+    }
     let cntlid = controller.cntlid;
     tracing::info!(%peer, host_nqn, subsystem_nqn, cntlid, "host connected");
     let admin = AdminQueue::new(controller, subsystem, target.clone());
     AdminQueue::watch_keep_alive(&admin, &connection.own());
-    connection.resize(u32::from(connect.sqsize) + 1, QueueKind::Admin);
-    connection.queue().connected(Queue::Admin(admin), connect.sqsize);
+    let sqsize = asked.connect.sqsize;
+    connection.resize(u32::from(sqsize) + 1, QueueKind::Admin);
+    connection.queue().connected(Queue::Admin(admin), sqsize);
     connection.shared.counts.opened(&connection.queue().get());
     Answer {
         completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),
@@ -117,48 +188,44 @@ fn admin_queue(
     }
 }
 
-fn io_queue(
-    connection: &Connection,
-    connect: &Connect,
-    host: &ConnectData,
-    subsystem_nqn: &str,
-    host_nqn: &str,
-) -> Answer {
-    let Some(subsystem) = connection.shared.target.subsystem(subsystem_nqn) else {
+fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
+    let Some(subsystem) = connection.shared.target.subsystem(&asked.subsystem_nqn) else {
         return invalid(InvalidParameter::SUBNQN);
     };
-    let Some(controller) = subsystem.controller(host.cntlid) else {
+    let Some(controller) = subsystem.controller(asked.cntlid) else {
         return invalid(InvalidParameter::CNTLID);
     };
-    if controller.host_nqn != host_nqn {
+    if controller.host().nqn != asked.host.nqn {
         return invalid(InvalidParameter::HOSTNQN);
     }
-    if controller.host_id != host.hostid {
+    if controller.host().id != asked.host.id {
         return invalid(InvalidParameter::HOSTID);
     }
-    if connect.qid > controller.limits.io_queues {
+    let Connect { qid, sqsize, .. } = asked.connect;
+    if qid > controller.limits().io_queues {
         return invalid(InvalidParameter::QID);
     }
-    if connect.sqsize >= controller.limits.entries {
+    if sqsize >= controller.limits().entries {
         return invalid(InvalidParameter::SQSIZE);
     }
     if !controller.is_ready() {
         return Answer::refuse(Status::COMMAND_SEQUENCE_ERROR);
     }
-    if !controller.add_io_queue(
-        connect.qid,
-        path(connection),
-        listen_for_orders(&connection.own()),
-    ) {
+    let orders = listen_for_orders(&connection.own());
+    let Some(share) = controller.add_io_queue(qid, path(connection), orders) else {
         return invalid(InvalidParameter::QID);
-    }
+    };
     let cntlid = controller.cntlid;
-    let Some(queue) = IoQueue::new(subsystem, controller.clone(), connect.qid) else {
-        controller.remove_io_queue(connect.qid);
+    let waits = subsystem.commands().is_none();
+    let membership = Membership::new(controller.clone(), qid, waits);
+    let local = connection.queue().local();
+    let Some(queue) = IoQueue::new(subsystem, controller, qid, local, share) else {
+        // The membership goes, and with it the place in the controller.
         return Answer::refuse(Status::CONNECT_INVALID_HOST);
     };
-    connection.resize(u32::from(connect.sqsize) + 1, QueueKind::Io);
-    connection.queue().connected(Queue::Io(queue), connect.sqsize);
+    connection.queue().join(membership);
+    connection.resize(u32::from(sqsize) + 1, QueueKind::Io);
+    connection.queue().connected(Queue::Io(queue), sqsize);
     connection.shared.counts.opened(&connection.queue().get());
     Answer {
         completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),

@@ -3,20 +3,26 @@
 use std::sync::Arc;
 
 use protocols::nvme::admin::Identify;
+use protocols::nvme::copy::COPY_FORMAT_0;
 use protocols::nvme::identify::{
-    CommandSet, ControllerList, IDENTIFY_BYTES, IdentifyController, IdentifyNamespace,
-    IdentifyNamespaceIndependent, IdentifyNvmController, IdentifyStructure, LbaFormat, NSTAT_READY,
-    NamespaceIdentifiers, NamespaceList, controller_bits, namespace_bits,
+    COMBINATION_NVM, CommandSet, CommandSetCombinations, ControllerList, IDENTIFY_BYTES, IdentifyController,
+    IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNvmController, IdentifyStructure, LbaFormat,
+    NSTAT_READY, NamespaceIdentifiers, NamespaceList, controller_bits, namespace_bits,
 };
-use protocols::nvme::{Nqn, NqnField, Status, Text};
+use protocols::nvme::{NqnField, Status, Text};
 
-use super::{AdminQueue, EVENT_REQUESTS_MAX};
+use super::{ABORTS_MAX, AdminQueue, EVENT_REQUESTS_MAX};
+use crate::target::access;
 use crate::target::controller::Controller;
+use crate::target::errors::ENTRIES_MAX;
+use crate::target::io::{ATOMIC_COMPARE_AND_WRITE, COPY_LIMIT_BYTES, COPY_RANGES_MAX};
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
 use crate::target::subsystem::Namespace;
 
 /// In-capsule data of I/O commands, in bytes.
 pub const IN_CAPSULE_BYTES: u32 = 8192;
+/// What can be given back, and written without reading first: the page of file systems and of memory, in bytes.
+const GRANULE_BYTES: u32 = 4096;
 /// Unit of MDTS: the smallest memory page (CAP.MPSMIN is 0).
 const PAGE_BYTES: usize = 4096;
 
@@ -53,6 +59,7 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
         },
         IdentifyStructure::IndependentNamespace => namespace_answer(admin, identify.nsid, |_| {
             let independent = IdentifyNamespaceIndependent {
+                anagrpid: access::GROUP,
                 nmic: namespace_bits::NMIC_SHARED,
                 nstat: NSTAT_READY,
                 ..Default::default()
@@ -63,9 +70,22 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
             namespace_answer(admin, identify.nsid, |_| vec![0; IDENTIFY_BYTES])
         }
         IdentifyStructure::CommandSetController if is_nvm => {
-            Answer::data(IdentifyNvmController::default().encode().to_vec())
+            let identify = IdentifyNvmController {
+                vsl: (TRANSFER_LIMIT_BYTES / PAGE_BYTES).trailing_zeros() as u8,
+                ..Default::default()
+            };
+            Answer::data(identify.encode().to_vec())
         }
-        IdentifyStructure::ControllerList => {
+        IdentifyStructure::CommandSetCombinations => {
+            let mut combinations = CommandSetCombinations::default();
+            combinations.combinations[0] = COMBINATION_NVM;
+            Answer::data(combinations.encode().to_vec())
+        }
+        IdentifyStructure::NamespaceControllerList if subsystem.namespace(identify.nsid).is_none() => {
+            Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT)
+        }
+        // Every controller has every namespace.
+        IdentifyStructure::ControllerList | IdentifyStructure::NamespaceControllerList => {
             let cntlids = subsystem
                 .controllers()
                 .into_iter()
@@ -117,11 +137,12 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         fr: text(env!("CARGO_PKG_VERSION")),
         cntlid,
         ver: Controller::version().bits(),
-        ctratt: bits::CTRATT_HOST_IDENTIFIER_128,
+        ctratt: bits::CTRATT_HOST_IDENTIFIER_128 | bits::CTRATT_TRAFFIC_BASED_KEEP_ALIVE,
+        elpe: ENTRIES_MAX as u8 - 1,
         aerl: EVENT_REQUESTS_MAX as u8 - 1,
-        lpa: bits::LPA_EXTENDED_DATA,
+        lpa: bits::LPA_EXTENDED_DATA | bits::LPA_SUPPORTED_PAGES,
         kas: 10,
-        maxcmd: admin.controller.limits.entries,
+        maxcmd: admin.controller.limits().entries,
         sgls: bits::SGLS_BYTE_ALIGNED | bits::SGLS_OFFSETS | bits::SGLS_TRANSPORT_DATA_BLOCK,
         mdts: (TRANSFER_LIMIT_BYTES / PAGE_BYTES).trailing_zeros() as u8,
         ..Default::default()
@@ -131,24 +152,38 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             sn: text("discovery"),
             mn: text("Redhare"),
             cntrltype: bits::CNTRLTYPE_DISCOVERY,
-            subnqn: NqnField::from(&Nqn::discovery()),
+            oaes: bits::OAES_DISCOVERY_CHANGE,
+            subnqn: NqnField::from(&admin.target.discovery_nqn()),
             ..common
         };
     };
     IdentifyController {
         sn: text(subsystem.serial()),
         mn: text(subsystem.model()),
-        cmic: bits::CMIC_MULTIPLE_CONTROLLERS,
-        oaes: bits::OAES_NAMESPACE_ATTRIBUTE,
+        cmic: bits::CMIC_MULTIPLE_PORTS | bits::CMIC_MULTIPLE_CONTROLLERS | bits::CMIC_ANA,
+        oaes: bits::OAES_NAMESPACE_ATTRIBUTE | bits::OAES_ANA_CHANGE,
         cntrltype: bits::CNTRLTYPE_IO,
-        lpa: bits::LPA_EXTENDED_DATA | bits::LPA_COMMAND_EFFECTS,
-        acl: 3,
+        lpa: common.lpa | bits::LPA_COMMAND_EFFECTS,
+        anatt: access::TRANSITION_SECONDS,
+        anacap: bits::ANACAP_ALL_STATES | bits::ANACAP_GROUP_FIXED,
+        anagrpmax: access::GROUP,
+        nanagrpid: access::GROUP,
+        acl: ABORTS_MAX as u8 - 1,
         frmw: bits::FRMW_SLOT_1_READ_ONLY | 1 << 1,
         sqes: bits::SQES_64_BYTES,
         cqes: bits::CQES_16_BYTES,
         nn: subsystem.namespaces_max(),
         mnan: subsystem.namespaces_max(),
-        oncs: bits::ONCS_COMPARE | bits::ONCS_DATASET_MANAGEMENT | bits::ONCS_WRITE_ZEROES,
+        oncs: bits::ONCS_COMPARE
+            | bits::ONCS_DATASET_MANAGEMENT
+            | bits::ONCS_WRITE_ZEROES
+            | bits::ONCS_SAVE_AND_SELECT
+            | bits::ONCS_TIMESTAMP
+            | bits::ONCS_VERIFY
+            | bits::ONCS_COPY,
+        fuses: bits::FUSES_COMPARE_AND_WRITE,
+        acwu: ATOMIC_COMPARE_AND_WRITE,
+        cdfs: COPY_FORMAT_0,
         vwc: bits::VWC_PRESENT | bits::VWC_BROADCAST_FLUSH,
         subnqn: NqnField::from(subsystem.nqn()),
         // Capsule sizes are in units of 16 bytes: the 64 of the command and the data in it; the 16 of the answer.
@@ -168,7 +203,19 @@ fn namespace(namespace: &Arc<Namespace>) -> Vec<u8> {
         block_size_power: geometry.block_bytes.trailing_zeros() as u8,
         relative_performance: 0,
     };
+    // Preferred sizes count blocks from 0.
+    let granule = (GRANULE_BYTES / geometry.block_bytes).saturating_sub(1) as u16;
+    let copy_blocks = (COPY_LIMIT_BYTES / geometry.block_bytes as usize) as u32;
     let mut identify = IdentifyNamespace {
+        nsfeat: namespace_bits::NSFEAT_PREFERRED_SIZES,
+        npwg: granule,
+        npwa: granule,
+        npdg: granule,
+        npda: granule,
+        mssrl: u16::try_from(copy_blocks).unwrap_or(u16::MAX),
+        mcl: copy_blocks,
+        msrc: COPY_RANGES_MAX as u8 - 1,
+        anagrpid: access::GROUP,
         nsze: blocks,
         ncap: blocks,
         nuse: blocks,

@@ -3,54 +3,119 @@
 use std::net::SocketAddr;
 
 use protocols::nvme::admin::GetLogPage;
-use protocols::nvme::log::{CommandEffects, ErrorEntry, FirmwareSlots, HealthLog, LogPage, effects, window};
+use protocols::nvme::log::{
+    CommandEffects, FirmwareSlots, HealthLog, LOG_PAGE_SUPPORTED, LogPage, SupportedLogPages, effects, window,
+};
 use protocols::nvme::{AdminOpcode, NvmOpcode, Status};
 
-use super::AdminQueue;
+use super::{AdminQueue, features};
 use crate::target::discovery;
+use crate::target::notices::Notice;
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
+use crate::target::subsystem::Subsystem;
 
 /// Room temperature in kelvins: there is no sensor, and 0 would alarm monitoring tools.
 const TEMPERATURE_KELVINS: u16 = 293;
+/// Unit of Data Units Read and Written (figure 207): thousands of 512 bytes, rounded up.
+const DATA_UNIT_BYTES: u64 = 512 * 1000;
+/// ANA log: groups without their namespaces (RGO, bit 0 of LSP).
+const GROUPS_ONLY: u8 = 1 << 0;
+
+const IO_PAGES: &[LogPage] = &[
+    LogPage::SupportedLogPages,
+    LogPage::ErrorInformation,
+    LogPage::Health,
+    LogPage::FirmwareSlot,
+    LogPage::ChangedNamespaceList,
+    LogPage::CommandEffects,
+    LogPage::AsymmetricNamespaceAccess,
+    LogPage::FeatureEffects,
+];
+const DISCOVERY_PAGES: &[LogPage] = &[
+    LogPage::SupportedLogPages,
+    LogPage::ErrorInformation,
+    LogPage::Discovery,
+];
 
 pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) -> Answer {
-    let Some(page) = LogPage::from_code(get.page) else {
+    let pages = if admin.is_discovery() {
+        DISCOVERY_PAGES
+    } else {
+        IO_PAGES
+    };
+    let Some(page) = LogPage::from_code(get.page).filter(|page| pages.contains(page)) else {
         return Answer::refuse(Status::INVALID_LOG_PAGE);
     };
     // First, so that a refused command does not clear what a good one would have read.
     let wanted = get.length_bytes();
-    if get.offset_is_index || wanted > TRANSFER_LIMIT_BYTES as u64 {
+    if get.offset_is_index || wanted > TRANSFER_LIMIT_BYTES as u64 || !get.offset.is_multiple_of(4) {
         return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
     }
-    let bytes = match (page, admin.is_discovery()) {
-        (LogPage::Discovery, true) => discovery::log(&admin.target, &admin.controller.host_nqn, local),
-        (LogPage::ErrorInformation, _) => ErrorEntry::default().encode().to_vec(),
-        (LogPage::Health, false) => health().encode().to_vec(),
-        (LogPage::FirmwareSlot, false) => firmware().encode().to_vec(),
-        (LogPage::ChangedNamespaceList, false) => admin
-            .controller
-            .changed_namespaces(get.retain_event)
-            .encode()
-            .to_vec(),
-        (LogPage::CommandEffects, false) => command_effects().encode().to_vec(),
+    let bytes = match (page, &admin.subsystem) {
+        (LogPage::SupportedLogPages, _) => supported(pages).encode().to_vec(),
+        (LogPage::ErrorInformation, _) => admin.controller.errors().0,
+        (LogPage::Discovery, _) => discovery::log(&admin.target, &admin.controller.host().nqn, local),
+        (LogPage::Health, Some(subsystem)) => health(admin, subsystem).encode().to_vec(),
+        (LogPage::FirmwareSlot, _) => firmware().encode().to_vec(),
+        (LogPage::ChangedNamespaceList, _) => {
+            // Cleared below, and only if the command is good.
+            admin.controller.changed_namespaces(true).encode().to_vec()
+        }
+        (LogPage::CommandEffects, _) => command_effects().encode().to_vec(),
+        (LogPage::FeatureEffects, _) => features::effects().encode().to_vec(),
+        (LogPage::AsymmetricNamespaceAccess, Some(subsystem)) => {
+            let mut nsids = Vec::new();
+            if get.specific & GROUPS_ONLY == 0 {
+                nsids = subsystem
+                    .namespaces()
+                    .iter()
+                    .map(|namespace| namespace.nsid)
+                    .collect();
+            }
+            subsystem.access_log(admin.controller.local(), nsids).encode()
+        }
         _ => return Answer::refuse(Status::INVALID_LOG_PAGE),
     };
-    match window(&bytes, get.offset, wanted) {
-        Some(part) => {
-            let mut data = part.to_vec();
-            // What lies beyond the page reads zeros.
-            data.resize(wanted as usize, 0);
-            Answer::data(data)
+    let Some(part) = window(&bytes, get.offset, wanted) else {
+        return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
+    };
+    let mut data = part.to_vec();
+    // What lies beyond the page reads zeros.
+    data.resize(wanted as usize, 0);
+    if !get.retain_event {
+        match page {
+            LogPage::ChangedNamespaceList => drop(admin.controller.changed_namespaces(false)),
+            LogPage::AsymmetricNamespaceAccess => admin.controller.notice_read(Notice::Access),
+            LogPage::Discovery => admin.controller.notice_read(Notice::Discovery),
+            _ => {}
         }
-        None => Answer::refuse(Status::INVALID_FIELD_IN_COMMAND),
     }
+    Answer::data(data)
 }
 
-fn health() -> HealthLog {
+fn supported(pages: &[LogPage]) -> SupportedLogPages {
+    let mut log = SupportedLogPages::default();
+    for page in pages {
+        log.pages[usize::from(page.code())] = LOG_PAGE_SUPPORTED;
+    }
+    log
+}
+
+/// What all hosts of the subsystem have done since they connected, errors of this controller's.
+fn health(admin: &AdminQueue, subsystem: &Subsystem) -> HealthLog {
+    let mut totals = crate::target::share::Totals::default();
+    for controller in subsystem.controllers() {
+        totals += controller.totals();
+    }
     HealthLog {
         composite_temperature: TEMPERATURE_KELVINS,
         available_spare: 100,
         available_spare_threshold: 10,
+        data_units_read: totals.read_bytes.div_ceil(DATA_UNIT_BYTES).into(),
+        data_units_written: totals.written_bytes.div_ceil(DATA_UNIT_BYTES).into(),
+        host_read_commands: totals.reads.into(),
+        host_write_commands: totals.writes.into(),
+        error_log_entries: admin.controller.errors().1.into(),
         ..Default::default()
     }
 }
@@ -81,13 +146,19 @@ fn command_effects() -> CommandEffects {
     ] {
         log.admin[usize::from(opcode.code())] = effects::SUPPORTED;
     }
-    for opcode in [NvmOpcode::Flush, NvmOpcode::Read, NvmOpcode::Compare] {
+    for opcode in [
+        NvmOpcode::Flush,
+        NvmOpcode::Read,
+        NvmOpcode::Compare,
+        NvmOpcode::Verify,
+    ] {
         log.io[usize::from(opcode.code())] = effects::SUPPORTED;
     }
     for opcode in [
         NvmOpcode::Write,
         NvmOpcode::WriteZeroes,
         NvmOpcode::DatasetManagement,
+        NvmOpcode::Copy,
     ] {
         log.io[usize::from(opcode.code())] = effects::SUPPORTED | effects::CHANGES_BLOCKS;
     }

@@ -59,6 +59,18 @@ layout! {
     }
 }
 
+layout! {
+    /// I/O Command Set (CNS 1Ch; NVM Express Base Specification 2.0c, section 5.17.2.20): which command sets can be
+    /// enabled together. Bit 0 of a combination is the NVM command set.
+    pub struct CommandSetCombinations[4096] {
+        /// The combinations; 0 is none.
+        combinations: [u64; 512] = 0,
+    }
+}
+
+/// A combination of nothing but the NVM command set.
+pub const COMBINATION_NVM: u64 = 1 << 0;
+
 /// NSTAT: the namespace is ready.
 pub const NSTAT_READY: u8 = 1 << 0;
 
@@ -70,7 +82,8 @@ mod tests {
     layout_tests!(
         IdentifyNvmNamespace,
         IdentifyNvmController,
-        IdentifyNamespaceIndependent
+        IdentifyNamespaceIndependent,
+        CommandSetCombinations
     );
 
     #[test]

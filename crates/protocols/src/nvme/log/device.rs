@@ -11,6 +11,27 @@ layout! {
     }
 }
 
+/// SupportedLogPages: the page is supported (LSUPP; section 5.16.1.1, figure 203).
+pub const LOG_PAGE_SUPPORTED: u32 = 1 << 0;
+
+layout! {
+    /// Feature Identifiers Supported and Effects (LID 12h; section 5.16.1.18).
+    pub struct FeatureEffects[1024] {
+        /// One dword for each feature identifier, see `feature_effects`.
+        features: [u32; 256] = 0,
+    }
+}
+
+/// Bits of a feature's effects (section 5.16.1.18, figure 256).
+pub mod feature_effects {
+    /// The feature is supported (FSUPP).
+    pub const SUPPORTED: u32 = 1 << 0;
+    /// Setting it may change the capabilities of the controller (CCC).
+    pub const CHANGES_CONTROLLER: u32 = 1 << 4;
+    /// Its scope is the controller (FSP, bit 1 of bits 31:20).
+    pub const SCOPE_CONTROLLER: u32 = 1 << 21;
+}
+
 layout! {
     /// An entry of Error Information (LID 01h).
     pub struct ErrorEntry[64] {
@@ -177,6 +198,7 @@ mod tests {
 
     layout_tests!(
         SupportedLogPages,
+        FeatureEffects,
         ErrorEntry,
         HealthLog,
         FirmwareSlots,

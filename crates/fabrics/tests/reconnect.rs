@@ -1,0 +1,176 @@
+//! A lost connection cancels and drains its commands before a reconnect is accepted: what a host wrote before it lost
+//! its connection never lands on top of what it writes after it has connected again.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bdev::delay::{DelayDevice, Delays};
+use bdev::{ChannelExt, Data};
+use fabrics::initiator::{ConnectError, ConnectOptions, Controller, NamespaceChannel};
+use fabrics::target::{Options, Subsystem, Target};
+use foundation::Lba;
+use protocols::nvme::Status;
+use protocols::nvme::fabrics::{PropertySet, PropertySize};
+use protocols::nvme::registers::{CC_OFFSET, Configuration};
+use reactor::time;
+use support::{bytes, listen, memory, read, run, target};
+
+const OLD: Duration = Duration::from_millis(600);
+
+fn slow() -> (Arc<Delays>, Arc<Target>, Arc<Subsystem>) {
+    let delays = Arc::new(Delays::default());
+    let (target, subsystem) = target(Arc::new(DelayDevice::new(memory(512), delays.clone(), 1)));
+    (delays, target, subsystem)
+}
+
+/// A write that is in the device for a while, and has surely got there; then the delay is taken away.
+async fn old_write_in_flight(namespace: &NamespaceChannel, delays: &Delays, delay: Duration) {
+    namespace.write(Lba(7), bytes(512, 1)).await.unwrap();
+    delays.set_write(delay);
+    let old = namespace.clone();
+    drop(reactor::spawn(async move {
+        // Its end is unknown to the host.
+        let _ = old.write(Lba(7), bytes(512, 2)).await;
+    }));
+    // A command behind it on the same queue was answered, so it has begun.
+    while namespace.queue().outstanding() == 0 {
+        time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(read(namespace, 7, 1).await, bytes(512, 1)[..]);
+    delays.set_write(Duration::ZERO);
+}
+
+async fn newer_write_stays(options: ConnectOptions, at: foundation::Instant) {
+    let controller = Controller::connect(options).await.unwrap();
+    let namespace = controller.open_namespace(1).await.unwrap();
+    assert!(
+        time::now() - at >= OLD / 2,
+        "the old write was still in the device"
+    );
+    namespace.write(Lba(7), bytes(512, 3)).await.unwrap();
+    assert_eq!(read(&namespace, 7, 1).await, bytes(512, 3)[..]);
+    time::sleep(OLD * 2).await;
+    assert_eq!(read(&namespace, 7, 1).await, bytes(512, 3)[..]);
+}
+
+#[test]
+fn an_old_write_never_lands_after_a_reconnect() {
+    // Which side ends the connection, and which of its queues goes first.
+    for way in 0..4 {
+        run(async move {
+            let (delays, target, subsystem) = slow();
+            let (_server, options) = listen(target, Options::default());
+            let controller = Controller::connect(options.clone()).await.unwrap();
+            let namespace = controller.open_namespace(1).await.unwrap();
+            let begun = time::now();
+            old_write_in_flight(&namespace, &delays, OLD).await;
+            match way {
+                0 => {
+                    namespace.queue().close();
+                    drop(controller);
+                }
+                // The admin queue alone: the target ends the I/O queue.
+                1 => drop(controller),
+                2 => subsystem.disconnect_hosts(),
+                // Only the I/O queue; the association lives on.
+                _ => {
+                    namespace.queue().close();
+                    std::mem::forget(controller);
+                }
+            }
+            // Without a pause: the end of the old connection is there before the new one is.
+            newer_write_stays(options, begun).await;
+        });
+    }
+}
+
+#[test]
+fn a_reset_waits_for_the_old_queues_commands() {
+    run(async {
+        let (delays, target, _) = slow();
+        let (_server, options) = listen(target, Options::default());
+        let controller = Controller::connect(options).await.unwrap();
+        let namespace = controller.open_namespace(1).await.unwrap();
+        let begun = time::now();
+        old_write_in_flight(&namespace, &delays, OLD).await;
+        for enable in [0, 1] {
+            let configuration = Configuration::default()
+                .with_en(enable)
+                .with_iosqes(6)
+                .with_iocqes(4);
+            let set = PropertySet {
+                size: PropertySize::Four,
+                offset: CC_OFFSET,
+                value: configuration.bits().into(),
+            };
+            controller
+                .admin("Property Set", set.to_command(), Data::None)
+                .await
+                .unwrap();
+        }
+        let namespace = controller.open_namespace(1).await.unwrap();
+        assert!(time::now() - begun >= OLD / 2);
+        namespace.write(Lba(7), bytes(512, 3)).await.unwrap();
+        time::sleep(OLD * 2).await;
+        assert_eq!(read(&namespace, 7, 1).await, bytes(512, 3)[..]);
+    });
+}
+
+#[test]
+fn a_host_whose_commands_do_not_end_is_told_to_try_again_and_others_come_in() {
+    run(async {
+        let (delays, target, _) = slow();
+        let with = Options {
+            drain_limit: Duration::from_millis(200),
+            ..Options::default()
+        };
+        let (_server, options) = listen(target, with);
+        let controller = Controller::connect(options.clone()).await.unwrap();
+        let namespace = controller.open_namespace(1).await.unwrap();
+        old_write_in_flight(&namespace, &delays, Duration::from_millis(1500)).await;
+        namespace.queue().close();
+        drop(controller);
+        time::sleep(Duration::from_millis(50)).await;
+        let refused = Controller::connect(options.clone()).await.err().unwrap();
+        let text = refused.to_string();
+        assert!(text.contains("try again"), "{text}");
+        assert!(
+            matches!(refused, ConnectError::Command { status, .. } if status == Status::CONNECT_CONTROLLER_BUSY)
+        );
+        // Another host is not held up.
+        let other = ConnectOptions {
+            host_id: [8; 16],
+            ..options.clone()
+        };
+        let other = Controller::connect(other).await.unwrap();
+        other.open_namespace(1).await.unwrap();
+        // Once the write has ended, the host comes in.
+        let mut attempts = 0;
+        while Controller::connect(options.clone()).await.is_err() {
+            attempts += 1;
+            assert!(attempts < 50);
+        }
+        assert!(attempts > 0);
+    });
+}
+
+#[test]
+fn two_associations_of_one_host_live_side_by_side() {
+    run(async {
+        let (delays, target, _) = slow();
+        let (_server, options) = listen(target, Options::default());
+        let one = Controller::connect(options.clone()).await.unwrap();
+        let namespace = one.open_namespace(1).await.unwrap();
+        old_write_in_flight(&namespace, &delays, OLD).await;
+        let begun = time::now();
+        let two = Controller::connect(options).await.unwrap();
+        two.open_namespace(1).await.unwrap();
+        assert!(
+            time::now() - begun < OLD / 2,
+            "nothing was lost, so nothing is waited for"
+        );
+        assert!(!one.is_ended());
+    });
+}
