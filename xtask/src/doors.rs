@@ -4,6 +4,8 @@
 //! there is nothing, with exit status 2.
 
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::process::{cargo, status, workspace_root};
 use crate::tests_result::Counts;
@@ -19,24 +21,58 @@ struct Row {
     is_test: bool,
 }
 
-/// Read `REDHARE_SEED` (one seed to replay), `REDHARE_SEEDS` (how many to try) or `REDHARE_HOURS`
-/// (how long to go on); exactly one of them is set.
+/// Read `REDHARE_SEED` (one seed to replay) or `REDHARE_FIRST_SEED` and `REDHARE_SEEDS` (a range to try), as
+/// `foundation::seeds` has it.
 const SIMULATIONS: &[Row] = &[
-    Row {
-        needs: "crates/volume/tests/simulation.rs",
-        cargo: &[
+    tests(
+        "crates/volume/src/simulation/mod.rs",
+        &[
             "test",
             "--release",
             "-p",
             "redhare-volume",
-            "--test",
-            "simulation",
+            "--lib",
+            "simulation::clusters",
         ],
-        is_test: true,
-    },
-    Row {
-        needs: "crates/fabrics/tests/simulation.rs",
-        cargo: &[
+    ),
+    tests(
+        "crates/target/tests/cluster/histories.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-target",
+            "--test",
+            "cluster",
+            "histories",
+        ],
+    ),
+    tests(
+        "crates/packfs/src/scenarios/takeover.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-packfs",
+            "--lib",
+            "takeover::a_writer",
+        ],
+    ),
+    tests(
+        "crates/blobstore/tests/crash.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-blobstore",
+            "--test",
+            "crash",
+            "every_power_cut",
+        ],
+    ),
+    tests(
+        "crates/fabrics/tests/simulation.rs",
+        &[
             "test",
             "--release",
             "-p",
@@ -44,9 +80,14 @@ const SIMULATIONS: &[Row] = &[
             "--test",
             "simulation",
         ],
-        is_test: true,
-    },
+    ),
 ];
+/// Seeds of each simulation in one round of a run by hours.
+const SEEDS_A_ROUND: u64 = 100;
+/// Where the last soak's result is kept.
+const SOAK_RESULT: &str = "docs/soak.md";
+/// How long a soak goes on unless told.
+const SOAK_HOURS: &str = "8";
 
 /// Read `REDHARE_SECONDS` when it is set: how long each decoder is fed.
 const FUZZERS: &[Row] = &[];
@@ -71,8 +112,13 @@ const BENCHES: &[Row] = &[Row {
     is_test: false,
 }];
 
-/// Read `REDHARE_HOURS` when it is set.
-const SOAKS: &[Row] = &[];
+const fn tests(needs: &'static str, cargo: &'static [&'static str]) -> Row {
+    Row {
+        needs,
+        cargo,
+        is_test: true,
+    }
+}
 
 /// `cargo xtask sim --seed N | --seeds N | --hours H`
 pub(crate) fn simulate(arguments: &[String]) -> Outcome {
@@ -82,6 +128,7 @@ pub(crate) fn simulate(arguments: &[String]) -> Outcome {
         ("--hours", "REDHARE_HOURS", false),
     ];
     match one_option(arguments, &options) {
+        Ok(Some((_, hours))) if arguments[0] == "--hours" => for_hours(&hours).outcome,
         Ok(Some(setting)) => open("simulator", SIMULATIONS, &[], &[setting]),
         Ok(None) => Outcome::Unusable("say which: sim --seed N | --seeds N | --hours H".to_owned()),
         Err(why) => Outcome::Unusable(format!("{why}; usage: sim --seed N | --seeds N | --hours H")),
@@ -101,17 +148,87 @@ pub(crate) fn bench(arguments: &[String]) -> Outcome {
     open("bench", BENCHES, arguments, &[])
 }
 
-/// `cargo xtask soak [--hours H]`
+/// `cargo xtask soak [--hours H]`: new seeds for hours; the result goes to [`SOAK_RESULT`].
 pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let from_make = std::env::var("HOURS").ok().filter(|hours| !hours.is_empty());
     let given = match (arguments, from_make) {
-        ([], Some(hours)) => vec!["--hours".to_owned(), hours],
+        ([], hours) => vec!["--hours".to_owned(), hours.unwrap_or(SOAK_HOURS.to_owned())],
         (arguments, _) => arguments.to_vec(),
     };
-    match one_option(&given, &[("--hours", "REDHARE_HOURS", false)]) {
-        Ok(setting) => open("soak", SOAKS, &[], setting.as_slice()),
-        Err(why) => Outcome::Unusable(format!("{why}; usage: soak [--hours H]")),
+    let hours = match one_option(&given, &[("--hours", "REDHARE_HOURS", false)]) {
+        Ok(Some((_, hours))) => hours,
+        Ok(None) => SOAK_HOURS.to_owned(),
+        Err(why) => return Outcome::Unusable(format!("{why}; usage: soak [--hours H]")),
+    };
+    let done = for_hours(&hours);
+    let ended = match done.outcome {
+        Outcome::Unusable(_) => return done.outcome,
+        Outcome::Failed => "**failed**",
+        Outcome::Passed => "passed",
+    };
+    let commit = output(Command::new("git").args(["describe", "--always", "--dirty"]));
+    let date = output(Command::new("date").args(["-u", "+%F"]));
+    let text = format!(
+        "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
+         time.\n\n| date | commit | hours | seeds of each simulation | result |\n| --- | --- | --- | --- | --- |\n\
+         | {} | {} | {:.2} | {} from {} on | {ended} |\n",
+        date.trim(),
+        commit.trim(),
+        done.hours,
+        done.seeds,
+        done.first,
+    );
+    print!("{text}");
+    if let Err(error) = std::fs::write(workspace_root().join(SOAK_RESULT), text) {
+        return Outcome::Unusable(format!("cannot write {SOAK_RESULT}: {error}"));
     }
+    done.outcome
+}
+
+/// What a command prints; nothing if it cannot be run.
+fn output(command: &mut Command) -> String {
+    let output = command.current_dir(workspace_root()).output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+/// A run by hours.
+struct Hours {
+    outcome: Outcome,
+    first: u64,
+    seeds: u64,
+    hours: f64,
+}
+
+/// Runs all simulations with new seeds until so many hours are over, at least once.
+fn for_hours(hours: &str) -> Hours {
+    // The time makes each run's seeds its own; a seed that fails is printed and can be replayed.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let first = now.map_or(0, |now| now.as_secs()) * SEEDS_A_ROUND;
+    let limit = Duration::from_secs_f64(hours.parse::<f64>().unwrap_or(0.0) * 3600.0);
+    let began = Instant::now();
+    let mut done = Hours {
+        outcome: Outcome::Passed,
+        first,
+        seeds: 0,
+        hours: 0.0,
+    };
+    while matches!(done.outcome, Outcome::Passed) && (done.seeds == 0 || began.elapsed() < limit) {
+        let settings = [
+            ("REDHARE_FIRST_SEED", (first + done.seeds).to_string()),
+            ("REDHARE_SEEDS", SEEDS_A_ROUND.to_string()),
+        ];
+        done.outcome = open("simulator", SIMULATIONS, &[], &settings);
+        done.seeds += SEEDS_A_ROUND;
+        done.hours = began.elapsed().as_secs_f64() / 3600.0;
+        eprintln!(
+            "xtask: {} seeds of each simulation in {:.2} of {hours} h",
+            done.seeds, done.hours
+        );
+    }
+    done
 }
 
 type Setting = (&'static str, String);

@@ -14,11 +14,12 @@ use std::rc::Rc;
 
 use bdev::{ChannelExt, IoError};
 use blobstore::{Blob, BlobId, Blobstore, Error, FormatOptions, OpenError};
+use foundation::seeds::from_environment;
 use foundation::{BlockCount, Lba, Random};
 use model::{BlobModel, Metadata, Model};
 use reactor::BufferPool;
 use reactor::sync::Notify;
-use support::{DiskChannel, PAGE, World, sector_tags, seeds, tagged};
+use support::{DiskChannel, PAGE, World, sector_tags, tagged};
 
 const DISK_BYTES: u64 = 1 << 20;
 const CLUSTER_PAGES: u64 = 4;
@@ -403,13 +404,21 @@ fn cut_everywhere(seeds: impl Iterator<Item = u64>) {
 /// Stores whose clusters read zeros from the format on.
 #[test]
 fn every_power_cut_leaves_a_store_that_may_be() {
-    cut_everywhere(seeds(SEEDS).into_iter().filter(|seed| seed.is_multiple_of(2)));
+    cut_everywhere(
+        from_environment(SEEDS)
+            .into_iter()
+            .filter(|seed| seed.is_multiple_of(2)),
+    );
 }
 
 /// Stores on a device full of other bytes.
 #[test]
 fn every_power_cut_on_a_used_device_leaves_a_store_that_may_be() {
-    cut_everywhere(seeds(SEEDS).into_iter().filter(|seed| !seed.is_multiple_of(2)));
+    cut_everywhere(
+        from_environment(SEEDS)
+            .into_iter()
+            .filter(|seed| !seed.is_multiple_of(2)),
+    );
 }
 
 #[test]

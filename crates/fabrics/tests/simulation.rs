@@ -295,14 +295,7 @@ fn simulate(seed: u64) -> (u64, u64, u64) {
 
 #[test]
 fn a_remote_device_survives_what_happens_to_it() {
-    let seeds: Vec<u64> = match std::env::var("REDHARE_SEED") {
-        Ok(seed) => vec![seed.parse().expect("REDHARE_SEED is a number")],
-        Err(_) => {
-            let count = std::env::var("REDHARE_SEEDS")
-                .map_or(60, |count| count.parse().expect("REDHARE_SEEDS is a number"));
-            (0..count).collect()
-        }
-    };
+    let seeds = foundation::seeds::from_environment(60);
     let (mut faults, mut unknown) = (0, 0);
     for &seed in &seeds {
         let (_, of_faults, of_unknown) = simulate(seed);

@@ -4,6 +4,7 @@
 
 pub mod checksum;
 pub mod random;
+pub mod seeds;
 pub mod time;
 pub mod units;
 pub mod uuid;

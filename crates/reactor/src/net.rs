@@ -143,6 +143,16 @@ impl TcpListener {
     }
 }
 
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        if let ListenerKind::Ring(_, fd) = &self.kind {
+            // The kernel may still hold the socket for an accept that is being cancelled: it refuses connections from
+            // now on, and the address is free as soon as the last of them has ended.
+            drop(SockRef::from(&**fd).shutdown(std::net::Shutdown::Both));
+        }
+    }
+}
+
 /// A connection.
 pub struct TcpStream {
     receiver: TcpReceiver,

@@ -315,3 +315,24 @@ fn channels_push_back_when_full() {
         task.await;
     });
 }
+
+#[test]
+fn a_dropped_listener_refuses_at_once() {
+    run(async {
+        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+        let address = listener.local_address();
+        let accepting = spawn(async move { listener.accept().await.map(drop) });
+        // The accept is with the kernel.
+        time::sleep(Duration::from_millis(1)).await;
+        drop(std::net::TcpStream::connect(address).unwrap());
+        assert!(accepting.await.unwrap().is_ok());
+        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+        let address = listener.local_address();
+        let accepting = spawn(async move { listener.accept().await.map(drop) });
+        time::sleep(Duration::from_millis(1)).await;
+        accepting.abort();
+        // Nothing has run in between that could have told the kernel of a cancellation.
+        let refused = std::net::TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}

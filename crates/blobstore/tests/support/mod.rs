@@ -156,15 +156,3 @@ pub(crate) fn sector_tags(page: &[u8]) -> [u64; 8] {
     }
     tags
 }
-
-/// How many seeds a test tries: `REDHARE_SEEDS`, or its own default; `REDHARE_SEED` names a single one.
-pub(crate) fn seeds(default: u64) -> Vec<u64> {
-    let read = |name| std::env::var(name).ok().map(|text: String| text.parse::<u64>());
-    match (read("REDHARE_SEED"), read("REDHARE_SEEDS")) {
-        (Some(seed), _) => vec![seed.expect("REDHARE_SEED is a number")],
-        (None, count) => {
-            let count = count.map_or(default, |count| count.expect("REDHARE_SEEDS is a number"));
-            (1..=count).collect()
-        }
-    }
-}

@@ -35,11 +35,7 @@ impl Writer {
         self.broken = true;
         let superblock = match self.write_generation().await {
             Ok(superblock) => superblock,
-            Err(WriteError::Io {
-                source: IoError::Fenced,
-                ..
-            }) => return Err(self.hold.lost().await.into()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.explain(error).await),
         };
         self.broken = false;
         self.slot = 1 - self.slot;
@@ -47,6 +43,19 @@ impl Writer {
         self.next_generation = superblock.generation + 1;
         self.release_space().await;
         Ok(superblock.generation)
+    }
+
+    /// What a failed write means: after a long pause requests have timed out, and the lease has ended, which is what
+    /// to tell.
+    async fn explain(&self, error: WriteError) -> WriteError {
+        match &error {
+            WriteError::Io {
+                source: IoError::Fenced,
+                ..
+            } => self.hold.lost().await.into(),
+            WriteError::Io { .. } => self.hold.ensure().await.map_or_else(WriteError::from, |()| error),
+            _ => error,
+        }
     }
 
     async fn write_generation(&mut self) -> Result<Superblock, WriteError> {

@@ -33,7 +33,9 @@ pub(crate) enum Bench {
 /// How long to measure.
 #[derive(Args)]
 #[command(
-    after_help = "Takes about five minutes. Measures in the present directory's file system, under .redhare."
+    after_help = "Takes about five minutes. Measures in the present directory's file system, under .redhare.
+Example:
+  redhare bench all --only fs --rounds 5"
 )]
 pub(crate) struct AllArguments {
     /// Paired rounds of each comparison

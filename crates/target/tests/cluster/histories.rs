@@ -2,7 +2,7 @@
 //! direction, loses its disk or its power: every block is linearizable, and the copies are equal in the end. Some
 //! clients never learn of a newer configuration and read from whichever node the first one named.
 //!
-//! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST`, which fault by fault are those of the default run first.
+//! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST_SEED`, which fault by fault are those of the default run first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -433,16 +433,10 @@ async fn compare(hosts: Vec<Host>, members: Vec<usize>, world: Rc<World>) {
     world.ended.set(SLOTS + 1);
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 #[test]
 fn blocks_are_linearizable_whatever_befalls_a_node() {
-    let first = number("REDHARE_FIRST").unwrap_or(0);
-    let seeds = number("REDHARE_SEEDS").unwrap_or(20);
     let mut failed = Vec::new();
-    for seed in first..first + seeds {
+    for seed in foundation::seeds::from_environment(20) {
         let fault = FAULTS[(seed % FAULTS.len() as u64) as usize];
         match history(seed, fault) {
             Ok(operations) if operations > 300 => println!("seed {seed}: {fault:?}, {operations} operations"),

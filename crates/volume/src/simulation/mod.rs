@@ -13,7 +13,7 @@
 //! every write, flush and change of the record from some moment on, reads going on.
 //! Torn blocks and corruption are not injected.
 //!
-//! `REDHARE_SEEDS=N` runs N seeds, `REDHARE_SEED=S` replays one and prints its trace.
+//! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST_SEED`, `REDHARE_SEED=S` replays one and prints its trace.
 
 mod checks;
 mod clients;
@@ -25,27 +25,18 @@ mod world;
 use crate::planted::Bug;
 use world::World;
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} must be a number, not \"{text}\"")),
-    )
-}
-
 #[test]
 fn clusters_keep_their_promises_under_faults() {
-    if let Some(seed) = number("REDHARE_SEED") {
+    let seeds = foundation::seeds::from_environment(60);
+    if let [seed] = seeds[..] {
         let mut world = World::new(seed, true);
         if let Err(why) = world.run() {
             panic!("seed {seed}: {why}");
         }
         return;
     }
-    let first = number("REDHARE_FIRST").unwrap_or(0);
-    let seeds = number("REDHARE_SEEDS").unwrap_or(60);
     let (mut operations, mut failed) = (0, Vec::new());
-    for seed in first..first + seeds {
+    for &seed in &seeds {
         let mut world = World::new(seed, false);
         if let Err(why) = world.run() {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
@@ -53,13 +44,13 @@ fn clusters_keep_their_promises_under_faults() {
         }
         operations += world.done_ops;
     }
-    println!("{seeds} seeds, {operations} operations");
+    println!("{} seeds, {operations} operations", seeds.len());
     assert!(
         failed.is_empty(),
         "replay with REDHARE_SEED=S, S one of {failed:?}"
     );
     assert!(
-        operations > seeds * 100,
+        operations > seeds.len() as u64 * 100,
         "only {operations} operations: nothing was tested"
     );
 }
@@ -86,7 +77,7 @@ fn scenario(bug: Bug) -> Option<u64> {
 
 #[test]
 fn planted_bugs_are_found() {
-    let limit = number("REDHARE_BUG_SEEDS").unwrap_or(400);
+    let limit = 400;
     let only = std::env::var("REDHARE_BUG").ok();
     let mut missed = Vec::new();
     for bug in Bug::ALL {

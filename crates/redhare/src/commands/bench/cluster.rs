@@ -37,7 +37,9 @@ const SETTLE: Duration = Duration::from_secs(8);
 #[derive(Args)]
 #[command(
     after_help = "Rows: 16 KiB files in random order, 16 in flight, data cold, with the index cold and in memory; idle \
-processors; memory of the targets. \"redhare fs bench VOLUME --against DIR\" does the first on your own files."
+processors; memory of the targets. \"redhare fs bench VOLUME --against DIR\" does the first on your own files.
+Example:
+  redhare bench fs --rounds 5"
 )]
 pub(crate) struct FsArguments {
     /// Alternating pairs of slices

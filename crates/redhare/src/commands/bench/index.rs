@@ -32,6 +32,7 @@ const DIRECTORIES_BEFORE: u64 = 2;
 
 /// How many files, and where.
 #[derive(Args)]
+#[command(after_help = "Example:\n  redhare bench index --files 1000000")]
 pub(crate) struct IndexArguments {
     /// Files, with names of 20 bytes
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
