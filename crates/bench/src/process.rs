@@ -168,11 +168,14 @@ pub fn parent_of_same_program(process: u32) -> Option<u32> {
     (program(parent)? == program(process)?).then_some(parent)
 }
 
+/// No disk is smaller than this, in bytes; the locks and sockets of a process are.
+const DISK_BYTES_MIN: u64 = 1 << 20;
+
 /// Files and block devices that a process has open to read and write through the page cache, so without `O_DIRECT`.
 pub fn buffered_disks(process: u32) -> Vec<PathBuf> {
     let is_buffered = |number: &str, link: &Path| {
         let is_disk = std::fs::metadata(format!("/proc/{process}/fd/{number}"))
-            .is_ok_and(|found| found.is_file() && found.size() > 0 || found.file_type().is_block_device());
+            .is_ok_and(|found| found.size() >= DISK_BYTES_MIN || found.file_type().is_block_device());
         let text = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).unwrap_or_default();
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
@@ -271,6 +274,8 @@ mod tests {
             .write(true)
             .open(&path)
             .unwrap();
+        assert!(!own(), "a lock is no disk");
+        std::fs::write(&path, vec![1; DISK_BYTES_MIN as usize]).unwrap();
         assert!(own());
     }
 }
