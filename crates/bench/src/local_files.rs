@@ -54,7 +54,7 @@ pub enum LocalReadError {
 }
 
 /// What reading some files took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// From the start of the first to the end of the last, in seconds.
     pub seconds: f64,

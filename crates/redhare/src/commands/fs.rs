@@ -12,7 +12,7 @@ mod local;
 mod medium;
 mod processes;
 mod progress;
-mod sample;
+mod readers;
 mod verify;
 mod view;
 

@@ -7,7 +7,6 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::Duration;
 
 use bench::latency::Latencies;
@@ -15,13 +14,13 @@ use bench::local_files::{LocalFile, LocalReaders, Reading};
 use bench::paired::quantile;
 use bench::{cold, process};
 use foundation::{ByteCount, Random};
-use packfs::{Reader, ReaderOptions};
+use packfs::ReaderOptions;
 
 use super::bench::{Evict, Index};
 use super::medium::{Opened, Volume};
 use super::processes::ClusterProcesses;
 use super::progress::Progress;
-use super::sample::{VolumeFile, read_in_order};
+use super::readers::{VolumeFile, VolumeReaders};
 use crate::output::{Failure, table};
 
 /// Files that each side reads first to find out how many make a slice, a multiple of the files in flight.
@@ -39,6 +38,8 @@ pub(super) struct Against<'a> {
     /// The same directory locally.
     pub(super) directory: &'a Path,
     pub(super) in_flight: usize,
+    /// Cores that read the volume.
+    pub(super) cores: usize,
     /// Of all slices together.
     pub(super) duration: Duration,
     pub(super) rounds: usize,
@@ -78,6 +79,8 @@ pub(super) struct AgainstView {
     rounds: usize,
     files_per_slice: usize,
     files_in_flight: usize,
+    /// Cores that read the volume; local files are read by a thread for each file in flight.
+    cores: usize,
     index: Index,
     /// Files there are in both places.
     common_files: usize,
@@ -144,8 +147,7 @@ struct Spent {
 /// Both contenders and the files they take turns with.
 struct Race<'a> {
     against: &'a Against<'a>,
-    reader: Reader,
-    volume_files: Rc<Vec<VolumeFile>>,
+    volume_readers: VolumeReaders,
     local_files: Vec<LocalFile>,
     readers: LocalReaders,
     processes: Option<ClusterProcesses>,
@@ -178,14 +180,8 @@ impl Race<'_> {
                 cold::evict(path).map_err(|error| super::local::at(path, &error))?;
             }
         }
-        let Against {
-            opened,
-            volume,
-            options,
-            ..
-        } = self.against;
         match self.index() {
-            Index::Cold => self.reader = opened.reader(volume, options).await?,
+            Index::Cold => self.volume_readers.open(Index::Cold).await?,
             Index::Warm if self.drops_all => self.warm_local(),
             Index::Warm => {}
         }
@@ -219,8 +215,7 @@ impl Race<'_> {
     async fn slice(&mut self, of_volume: bool, order: &[usize]) -> Result<(Reading, Spent), Failure> {
         let before = self.spent()?;
         let reading = if of_volume {
-            let read = read_in_order(&self.reader, &self.volume_files, order, self.against.in_flight);
-            read.await.map_err(|error| self.against.volume.failure(error))?
+            self.volume_readers.read(order, 1, None).await?.reading
         } else {
             self.readers.read(order).await.map_err(Failure::new)?
         };
@@ -251,11 +246,7 @@ impl Race<'_> {
 }
 
 /// Runs all rounds.
-pub(super) async fn measure(
-    against: &Against<'_>,
-    warm: Reader,
-    files: Vec<VolumeFile>,
-) -> Result<AgainstView, Failure> {
+pub(super) async fn measure(against: &Against<'_>, files: Vec<VolumeFile>) -> Result<AgainstView, Failure> {
     let all = files.len();
     let (volume_files, local_files): (Vec<_>, Vec<_>) = files
         .into_iter()
@@ -286,11 +277,20 @@ pub(super) async fn measure(
         Ok(_) => (None, "user and system time of this process".to_owned()),
         Err(why) => (None, format!("of this process only, not of the nodes: {why}")),
     };
+    let Against {
+        opened,
+        options,
+        from,
+        in_flight,
+        cores,
+        ..
+    } = *against;
+    let mut volume_readers = VolumeReaders::start(opened, options, from, volume_files, in_flight, cores)?;
+    volume_readers.open(Index::Warm).await?;
     let mut race = Race {
         against,
-        reader: warm,
+        volume_readers,
         readers: LocalReaders::start(local_files.clone(), against.in_flight).map_err(Failure::new)?,
-        volume_files: Rc::new(volume_files),
         local_files,
         processes,
         buffered,
@@ -324,6 +324,7 @@ pub(super) async fn measure(
         rounds: against.rounds,
         files_per_slice,
         files_in_flight: against.in_flight,
+        cores: race.volume_readers.cores(),
         index: race.index(),
         common_files,
         common_bytes: race.local_files.iter().map(|file| file.size_bytes).sum(),
@@ -427,7 +428,8 @@ pub(super) fn describe(view: &AgainstView) -> String {
         String::new()
     };
     format!(
-        "{} files, {}{left_out}; {} rounds of {} files in random order, the same for both, {} in flight\n\n{}\n{}\n\
+        "{} files, {}{left_out}; {} rounds of {} files in random order, the same for both, {} in flight, {} of this process \
+         for the volume\n\n{}\n{}\n\
          {:.2} of the local files/s (median of {} rounds; half of them between {:.2} and {:.2})\n\n\
          cold, {}: {}\ncold, {}: {}\nCPU: {}{busy}",
         view.common_files,
@@ -435,6 +437,10 @@ pub(super) fn describe(view: &AgainstView) -> String {
         view.rounds,
         view.files_per_slice,
         view.files_in_flight,
+        match view.cores {
+            1 => "one core".to_owned(),
+            cores => format!("{cores} cores"),
+        },
         table(&rows),
         chart(sides),
         view.ratio,

@@ -1,20 +1,21 @@
 //! `redhare fs bench`.
 
-use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bench::latency::Latencies;
 use clap::Args;
 use foundation::{ByteCount, Random};
-use packfs::{ReadError, Reader, ReaderOptions, Target};
+use packfs::ReaderOptions;
 
 use super::against::{self, Against};
-use super::medium::{Location, Role, Volume, open_volume};
-use super::sample::{READ_AT_ONCE, VolumeFile, files, read_whole};
+use super::medium::{Location, Role, open_volume};
+use super::readers::{Taken, VolumeReaders, files, usual_cores};
 use crate::output::{Failure, Output};
+
+/// Files of one pass, at least: a small directory is gone through several times without a pause.
+const PASS_FILES_MIN: usize = 1 << 16;
 
 /// Read whole files in random order, and say how fast
 #[derive(Args)]
@@ -33,6 +34,10 @@ pub(super) struct BenchArguments {
     /// Files that are read at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     files_in_flight: u16,
+    /// Threads of this process that read the volume, each with a core's reactor, channel and index [default: one for each 8
+    /// files in flight, as far as there are processors]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    cores: Option<u16>,
     /// How long, both sides together
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -81,6 +86,8 @@ pub(super) enum Index {
 #[derive(serde::Serialize)]
 struct BenchView {
     index: Index,
+    /// Cores that read.
+    cores: usize,
     files: u64,
     content_bytes: u64,
     seconds: f64,
@@ -93,79 +100,6 @@ struct BenchView {
     device_bytes: u64,
 }
 
-/// What the tasks share.
-struct Load {
-    reader: Reader,
-    files: Vec<VolumeFile>,
-    random: RefCell<Random>,
-    /// Where the pass through `order` is.
-    next: Cell<usize>,
-    order: RefCell<Vec<usize>>,
-    until: Instant,
-    done: Cell<u64>,
-    bytes: Cell<u64>,
-    latencies: RefCell<Latencies>,
-}
-
-impl Load {
-    /// Each file once in random order, then again in another.
-    fn choose(&self) -> &VolumeFile {
-        let mut order = self.order.borrow_mut();
-        if self.next.get() == order.len() {
-            self.random.borrow_mut().shuffle(&mut order);
-            self.next.set(0);
-        }
-        let next = self.next.get();
-        self.next.set(next + 1);
-        &self.files[order[next]]
-    }
-
-    fn note(&self, files: u64, bytes: u64, begun: Instant) {
-        self.done.set(self.done.get() + files);
-        self.bytes.set(self.bytes.get() + bytes);
-        self.latencies.borrow_mut().add(begun.elapsed());
-    }
-
-    /// Reads one file after another until the time is up.
-    async fn singly(&self) -> Result<(), ReadError> {
-        while Instant::now() < self.until {
-            let file = self.choose();
-            let begun = Instant::now();
-            let bytes = read_whole(&self.reader, file).await?;
-            self.note(1, bytes, begun);
-        }
-        Ok(())
-    }
-
-    /// Reads batches of `count` files. Large files go on their own.
-    async fn in_batches(&self, count: usize) -> Result<(), ReadError> {
-        let most = ReaderOptions::default().batch_bytes_max;
-        while Instant::now() < self.until {
-            let mut paths = Vec::with_capacity(count);
-            let (mut total, mut large) = (0, Vec::new());
-            for _ in 0..count {
-                let file = self.choose();
-                if file.size_bytes > READ_AT_ONCE || total + file.size_bytes > most {
-                    large.push(file);
-                } else {
-                    total += file.size_bytes;
-                    paths.push(Target::Path(&file.path));
-                }
-            }
-            let begun = Instant::now();
-            let mut bytes = 0;
-            for content in self.reader.read_many(&paths).await {
-                bytes += content?.len() as u64;
-            }
-            for file in large {
-                bytes += read_whole(&self.reader, file).await?;
-            }
-            self.note(count as u64, bytes, begun);
-        }
-        Ok(())
-    }
-}
-
 pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
     let opened = open_volume(&volume, Role::Read)?;
@@ -175,12 +109,22 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
     };
     let duration = Duration::try_from_secs_f64(arguments.seconds)
         .map_err(|_| Failure::new(format!("--seconds {} is no length of time", arguments.seconds)))?;
-    // Listing the files reads the index into this reader's cache.
-    let warm = opened.reader(&volume, &options).await?;
-    let files = files(&warm, &path).await.map_err(|error| volume.failure(error))?;
+    let reader = opened.reader(&options).await?;
+    let files = files(&reader, &path)
+        .await
+        .map_err(|error| volume.failure(error))?;
+    drop(reader);
     if files.is_empty() {
         return Err(volume.failure("there are no files to read; fill it with \"redhare fs import\""));
     }
+    let in_flight = usize::from(arguments.files_in_flight);
+    // One call reads a whole batch: there is nothing for another core.
+    let usual = if arguments.batch {
+        1
+    } else {
+        usual_cores(in_flight)
+    };
+    let cores = arguments.cores.map_or(usual, usize::from);
     if let Some(directory) = &arguments.against {
         let against = Against {
             opened: &opened,
@@ -188,73 +132,74 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
             from: &path,
             options: &options,
             directory,
-            in_flight: arguments.files_in_flight.into(),
+            in_flight,
+            cores,
             duration,
             rounds: arguments.rounds.into(),
             index: arguments.index,
             evict: arguments.evict,
             seed: arguments.seed,
         };
-        let view = against::measure(&against, warm, files).await?;
+        let view = against::measure(&against, files).await?;
         output.print(&view, || against::describe(&view));
         return Ok(());
     }
-    let reader = match arguments.index {
-        Index::Warm => warm,
-        Index::Cold => opened.reader(&volume, &options).await?,
-    };
-    alone(arguments, output, &volume, reader, files, duration).await
+    let readers = VolumeReaders::start(&opened, &options, &path, files.clone(), in_flight, cores)?;
+    alone(arguments, output, readers, files.len(), duration).await
 }
 
-/// Reads the volume's files, with nothing to compare them with.
+/// Reads the volume's files, with nothing to compare them with: each once in random order, then again in another.
 async fn alone(
     arguments: &BenchArguments,
     output: &Output,
-    volume: &Volume,
-    reader: Reader,
-    files: Vec<VolumeFile>,
+    mut readers: VolumeReaders,
+    count: usize,
     duration: Duration,
 ) -> Result<(), Failure> {
-    let count = files.len();
-    let before = reader.statistics();
-    let begun = Instant::now();
-    let load = Rc::new(Load {
-        order: RefCell::new((0..count).collect()),
-        next: Cell::new(count),
-        reader,
-        files,
-        random: RefCell::new(Random::from_seed(arguments.seed)),
-        until: begun + duration,
-        done: Cell::new(0),
-        bytes: Cell::new(0),
-        latencies: RefCell::default(),
-    });
+    readers.open(arguments.index).await?;
+    let batch = if arguments.batch {
+        usize::from(arguments.files_in_flight)
+    } else {
+        1
+    };
+    let mut random = Random::from_seed(arguments.seed);
+    let mut latencies = Latencies::default();
+    let mut total = Taken::default();
     let cpu = || bench::process::cpu_time(std::process::id()).map_err(Failure::new);
     let cpu_before = cpu()?;
-    let in_flight = usize::from(arguments.files_in_flight);
-    let result = if arguments.batch {
-        load.in_batches(in_flight).await
-    } else {
-        all(&load, in_flight).await
-    };
-    result.map_err(|error| volume.failure(error))?;
-    let spent = cpu()?.saturating_sub(cpu_before);
-    let after = load.reader.statistics();
+    let begun = Instant::now();
+    let until = begun + duration;
+    while Instant::now() < until {
+        let mut order = Vec::new();
+        while order.len() < PASS_FILES_MIN.max(count) {
+            let mut pass: Vec<usize> = (0..count).collect();
+            random.shuffle(&mut pass);
+            order.append(&mut pass);
+        }
+        let taken = readers.read(&order, batch, Some(until)).await?;
+        for &us in &taken.reading.latencies_us {
+            latencies.add(Duration::from_micros(us.into()));
+        }
+        total.files += taken.files;
+        total.reading.bytes += taken.reading.bytes;
+        total.device_reads += taken.device_reads;
+        total.device_bytes += taken.device_bytes;
+    }
     let seconds = begun.elapsed().as_secs_f64();
-    let done = load.done.get();
-    let latencies = load.latencies.borrow();
+    let spent = cpu()?.saturating_sub(cpu_before);
     let view = BenchView {
         index: arguments.index,
-        files: done,
-        content_bytes: load.bytes.get(),
+        cores: readers.cores(),
+        files: total.files,
+        content_bytes: total.reading.bytes,
         seconds,
-        files_per_second: done as f64 / seconds,
-        mib_per_second: load.bytes.get() as f64 / seconds / ByteCount::MIB.0 as f64,
+        files_per_second: total.files as f64 / seconds,
+        mib_per_second: total.reading.bytes as f64 / seconds / ByteCount::MIB.0 as f64,
         p50_us: latencies.percentile_us(0.5),
         p99_us: latencies.percentile_us(0.99),
-        cpu_seconds_per_1000_files: spent.as_secs_f64() * 1000.0 / done.max(1) as f64,
-        device_reads: after.reads - before.reads,
-        device_bytes: after.read_bytes - before.read_bytes,
+        cpu_seconds_per_1000_files: spent.as_secs_f64() * 1000.0 / total.files.max(1) as f64,
+        device_reads: total.device_reads,
+        device_bytes: total.device_bytes,
     };
     output.print(&view, || describe(&view, count));
     Ok(())
@@ -262,11 +207,15 @@ async fn alone(
 
 fn describe(view: &BenchView, count: usize) -> String {
     format!(
-        "{} files read, of {count} there are, {} in {:.1} s: {:.0} files/s, {:.1} MiB/s\np50 {} us, p99 {} us, \
+        "{} files read, of {count} there are, {} in {:.1} s on {}: {:.0} files/s, {:.1} MiB/s\np50 {} us, p99 {} us, \
          {:.4} CPU s of this process per 1000 files, {} reads of the volume; {}",
         view.files,
         ByteCount(view.content_bytes),
         view.seconds,
+        match view.cores {
+            1 => "one core".to_owned(),
+            cores => format!("{cores} cores"),
+        },
         view.files_per_second,
         view.mib_per_second,
         view.p50_us,
@@ -278,17 +227,4 @@ fn describe(view: &BenchView, count: usize) -> String {
             Index::Warm => "index in memory from the start",
         }
     )
-}
-
-async fn all(load: &Rc<Load>, in_flight: usize) -> Result<(), ReadError> {
-    let start = |_| {
-        let load = load.clone();
-        reactor::spawn(async move { load.singly().await })
-    };
-    let tasks: Vec<_> = (0..in_flight).map(start).collect();
-    for task in tasks {
-        // None ends these tasks but themselves.
-        task.await.unwrap_or(Err(ReadError::LeaseEnded))?;
-    }
-    Ok(())
 }

@@ -354,7 +354,7 @@ pub(super) async fn run(arguments: &CompareArguments, output: &Output) -> Result
     }
     let mut tasks = Vec::new();
     for share in shares {
-        let reader = opened.reader(&volume, &ReaderOptions::default()).await?;
+        let reader = opened.reader(&ReaderOptions::default()).await?;
         let lane = Lane::start(share.into_iter().map(Ok))?;
         let compare = compare.clone();
         tasks.push(reactor::spawn(async move { compare.lane(&reader, lane).await }));
@@ -365,7 +365,7 @@ pub(super) async fn run(arguments: &CompareArguments, output: &Output) -> Result
     }
     let seconds = begun.elapsed().as_secs_f64();
     compare.links();
-    let reader = opened.reader(&volume, &ReaderOptions::default()).await?;
+    let reader = opened.reader(&ReaderOptions::default()).await?;
     if let Err(error) = compare.extra(&reader, &known).await {
         compare.differs(&compare.from, format!("cannot be listed on the volume: {error}"));
     }

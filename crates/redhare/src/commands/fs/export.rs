@@ -66,7 +66,7 @@ struct Export {
 pub(super) async fn run(arguments: &ExportArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
     let opened = open_volume(&volume, Role::Read)?;
-    let reader = opened.reader(&volume, &ReaderOptions::default()).await?;
+    let reader = opened.reader(&ReaderOptions::default()).await?;
     let root = reader
         .lookup(&path)
         .await

@@ -57,7 +57,7 @@ struct Source {
 async fn open(location: &OsString) -> Result<Source, Failure> {
     let Location { volume, path } = Location::parse(location)?;
     let opened = open_volume(&volume, Role::Read)?;
-    let reader = opened.reader(&volume, &ReaderOptions::default()).await?;
+    let reader = opened.reader(&ReaderOptions::default()).await?;
     Ok(Source {
         volume,
         path,

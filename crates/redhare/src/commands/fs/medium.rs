@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
@@ -12,7 +13,7 @@ use client::{MasterLeases, Session};
 use foundation::ByteCount;
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
-use volume::client::VolumeChannel;
+use volume::client::{VolumeChannel, VolumeDevice};
 
 use packfs::{CopySelector, Medium, Reader, ReaderOptions};
 
@@ -32,7 +33,18 @@ pub(super) enum Role {
     },
 }
 
-/// A volume that can be used.
+/// A volume that was found: what all cores share.
+pub(super) struct Found {
+    volume: Volume,
+    way: Way,
+}
+
+enum Way {
+    File(FileDevice),
+    Named(Arc<Session>, VolumeDevice),
+}
+
+/// A volume that can be used, by one core.
 pub(super) struct Opened {
     /// The way to its blocks.
     pub(super) channel: Rc<dyn Channel>,
@@ -41,7 +53,7 @@ pub(super) struct Opened {
     /// Chooses another copy after damage, where there are copies.
     pub(super) copies: Option<Rc<dyn CopySelector>>,
     /// Holds the device, and with it the lock on a file.
-    _device: Option<Box<dyn BlockDevice>>,
+    pub(super) found: Arc<Found>,
 }
 
 impl Opened {
@@ -55,9 +67,9 @@ impl Opened {
     }
 
     /// A reader of the newest generation.
-    pub(super) async fn reader(&self, volume: &Volume, options: &ReaderOptions) -> Result<Reader, Failure> {
+    pub(super) async fn reader(&self, options: &ReaderOptions) -> Result<Reader, Failure> {
         let opened = Reader::open(self.medium(), self.leases.clone(), options).await;
-        opened.map_err(|error| volume.failure(error))
+        opened.map_err(|error| self.found.failure(error))
     }
 }
 
@@ -138,14 +150,56 @@ impl Location {
 /// # Errors
 /// What is missing or in the way, and what to do about it.
 pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure> {
-    match volume {
-        Volume::File(path) => open_file(volume, path, role),
-        Volume::Named(name) => open_named(volume, name),
+    let way = match volume {
+        Volume::File(path) => Way::File(find_file(volume, path, role)?),
+        Volume::Named(name) => find_named(volume, name)?,
+    };
+    let volume = volume.clone();
+    Arc::new(Found { volume, way }).open()
+}
+
+impl Found {
+    /// A failure that names the volume.
+    pub(super) fn failure(&self, error: impl std::fmt::Display) -> Failure {
+        self.volume.failure(error)
+    }
+
+    /// Opens it for the calling core, whose reactor must run.
+    ///
+    /// # Errors
+    /// As [`open_volume`].
+    pub(super) fn open(self: Arc<Self>) -> Result<Opened, Failure> {
+        match &self.way {
+            Way::File(device) => {
+                let channel = device.open_channel().map_err(Failure::new)?;
+                Ok(Opened {
+                    // The file is locked: no other process has a writer on it.
+                    channel: TokenKeeper::new().over(channel),
+                    leases: Rc::new(LocalLeases::new()),
+                    copies: None,
+                    found: self,
+                })
+            }
+            Way::Named(session, device) => {
+                let channel = Rc::new(device.open());
+                let leases = MasterLeases::new(session.clone(), &holder("redhare fs"));
+                let leases = leases.map_err(|error| self.volume.failure(error))?;
+                let copies = Copies {
+                    channel: channel.clone(),
+                };
+                Ok(Opened {
+                    channel,
+                    leases: Rc::new(leases),
+                    copies: Some(Rc::new(copies)),
+                    found: self,
+                })
+            }
+        }
     }
 }
 
 /// A cluster's volume, through a session with its masters. Blocks until a master has answered.
-fn open_named(volume: &Volume, name: &str) -> Result<Opened, Failure> {
+fn find_named(volume: &Volume, name: &str) -> Result<Way, Failure> {
     let masters = crate::commands::cluster::named_or_local().map_err(|error| {
         volume.failure(format!(
             "{error}; if \"{name}\" is a file here, write file:{name}"
@@ -153,18 +207,7 @@ fn open_named(volume: &Volume, name: &str) -> Result<Opened, Failure> {
     })?;
     let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
     let device = session.device();
-    let channel = Rc::new(device.open());
-    let holder = holder("redhare fs");
-    let leases = MasterLeases::new(session, &holder).map_err(|error| volume.failure(error))?;
-    let copies = Copies {
-        channel: channel.clone(),
-    };
-    Ok(Opened {
-        channel,
-        leases: Rc::new(leases),
-        copies: Some(Rc::new(copies)),
-        _device: Some(Box::new(device)),
-    })
+    Ok(Way::Named(session, device))
 }
 
 /// This process as others see it who want a lease it holds.
@@ -219,7 +262,7 @@ impl Channel for OneCopy {
     }
 }
 
-fn open_file(volume: &Volume, path: &Path, role: Role) -> Result<Opened, Failure> {
+fn find_file(volume: &Volume, path: &Path, role: Role) -> Result<FileDevice, Failure> {
     let create = match role {
         Role::Format { size } => size,
         Role::Read | Role::Write => None,
@@ -250,15 +293,7 @@ fn open_file(volume: &Volume, path: &Path, role: Role) -> Result<Opened, Failure
         create,
         ..FileOptions::default()
     };
-    let device = FileDevice::open(path, options).map_err(Failure::new)?;
-    let channel = device.open_channel().map_err(Failure::new)?;
-    Ok(Opened {
-        // The file is locked: no other process has a writer on it.
-        channel: TokenKeeper::new().over(channel),
-        leases: Rc::new(LocalLeases::new()),
-        copies: None,
-        _device: Some(Box::new(device)),
-    })
+    FileDevice::open(path, options).map_err(Failure::new)
 }
 
 #[cfg(test)]
