@@ -16,6 +16,7 @@ use bdev::Data;
 use fabrics::initiator::{ConnectError, ConnectOptions};
 use foundation::Instant;
 use protocols::nvme::Nqn;
+use reactor::net::TcpOptions;
 use reactor::{spawn, time};
 use volume::client::{PeerStatus, Peers, Reply, Sessions};
 use volume::message::codec::{NativeCommand, NativeOperation};
@@ -53,6 +54,8 @@ pub struct LinkOptions {
     pub keep_alive: Duration,
     /// Limit of each step of connecting.
     pub limit: Duration,
+    /// Nodes of this machine are reached by Unix socket, see [`reactor::net::local`].
+    pub local: bool,
 }
 
 impl LinkOptions {
@@ -68,6 +71,7 @@ impl LinkOptions {
             pause_max: Duration::from_secs(1),
             keep_alive: Duration::from_secs(4),
             limit: Duration::from_secs(3),
+            local: true,
         }
     }
 }
@@ -113,6 +117,10 @@ impl Settings {
             queue_entries: options.queue_entries,
             keep_alive: options.keep_alive,
             limit: options.limit,
+            tcp: TcpOptions {
+                local: options.local,
+                ..TcpOptions::default()
+            },
             ..ConnectOptions::new(address, node_subsystem(node), options.host.clone(), host_id)
         };
         Ok(Connection::open(connect, session, options.queues).await?)

@@ -137,14 +137,16 @@ impl Session {
         self.number
     }
 
-    /// The volume as a block device of native speed: each request goes to a copy in one hop.
-    pub fn device(self: &Arc<Self>) -> VolumeDevice {
+    /// The volume as a block device of native speed: each request goes to a copy in one hop. With `local`, nodes of this
+    /// machine are reached by Unix socket ([`reactor::net::local`]), without it by TCP as all others.
+    pub fn device(self: &Arc<Self>, local: bool) -> VolumeDevice {
         let session = self.clone();
         let open_peers = Arc::new(move || {
             let name = format!("nqn.2026-11.io.redhare:client:{:016x}", session.host_id.0);
             let host: Nqn = name.parse().expect("client names are well-formed");
             let options = LinkOptions {
                 queues: 2,
+                local,
                 ..LinkOptions::new(host, session.host_id)
             };
             let directory: Arc<dyn NodeDirectory> = session.clone();

@@ -3,6 +3,8 @@
 //! Received bytes come in chunks of a buffer ring that all connections share: take what you need and drop
 //! the chunk. Bytes are sent in batches that are gathered where they lie.
 
+pub mod local;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +28,8 @@ pub struct TcpOptions {
     pub congestion_control: Option<String>,
     /// Connections that may wait to be accepted.
     pub backlog: i32,
+    /// Whether the two sides meet on a Unix socket where they are on one machine: see [`local`].
+    pub local: bool,
 }
 
 impl Default for TcpOptions {
@@ -34,16 +38,22 @@ impl Default for TcpOptions {
             kernel_buffer_bytes: Some(4 << 20),
             congestion_control: None,
             backlog: 1024,
+            local: false,
         }
     }
 }
 
 impl TcpOptions {
-    fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
+    fn apply_buffers(&self, socket: &SockRef<'_>) -> io::Result<()> {
         if let Some(bytes) = self.kernel_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;
             socket.set_recv_buffer_size(bytes)?;
         }
+        Ok(())
+    }
+
+    fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        self.apply_buffers(socket)?;
         if let Some(name) = &self.congestion_control {
             socket.set_tcp_congestion(name.as_bytes())?;
         }
@@ -56,6 +66,14 @@ pub struct TcpListener {
     kind: ListenerKind,
     address: SocketAddr,
     options: TcpOptions,
+    family: Family,
+}
+
+/// What carries the bytes of a real connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Tcp,
+    Unix,
 }
 
 enum ListenerKind {
@@ -85,6 +103,7 @@ impl TcpListener {
                     kind,
                     address,
                     options,
+                    family: Family::Tcp,
                 })
             }
             Backend::Simulated(world) => {
@@ -94,9 +113,33 @@ impl TcpListener {
                     kind: ListenerKind::Simulated(listener),
                     address,
                     options,
+                    family: Family::Tcp,
                 })
             }
         }
+    }
+
+    /// Listens beside this TCP listener on the Unix socket that [`local`] describes, if its options ask for it; `None`
+    /// if not, and in a simulation.
+    ///
+    /// # Errors
+    /// The system's, if the name is taken: another program of this machine has it.
+    pub fn beside(&self) -> io::Result<Option<Self>> {
+        let ListenerKind::Ring(ring, _) = &self.kind else {
+            return Ok(None);
+        };
+        if !self.options.local {
+            return Ok(None);
+        }
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(&local::name(self.address)?)?;
+        socket.listen(self.options.backlog)?;
+        Ok(Some(Self {
+            kind: ListenerKind::Ring(ring.clone(), Rc::new(socket.into())),
+            address: self.address,
+            options: self.options.clone(),
+            family: Family::Unix,
+        }))
     }
 
     /// The address that connections reach.
@@ -109,6 +152,13 @@ impl TcpListener {
         match &self.kind {
             ListenerKind::Ring(ring, fd) => {
                 let socket: Socket = sys::accept(ring, fd).await?.into();
+                if self.family == Family::Unix {
+                    self.options.apply_buffers(&SockRef::from(&socket))?;
+                    // Whoever it is, it is here.
+                    let peer = SocketAddr::new(self.address.ip(), 0);
+                    let fd = Rc::new(socket.into());
+                    return Ok(TcpStream::of_ring(ring.clone(), fd, self.address, peer));
+                }
                 socket.set_tcp_nodelay(true)?;
                 self.options.apply(&SockRef::from(&socket))?;
                 let peer = socket
@@ -166,6 +216,13 @@ impl TcpStream {
     pub async fn connect(address: SocketAddr, options: &TcpOptions) -> io::Result<Self> {
         match context::with(|context| context.backend.clone()) {
             Backend::Ring(ring) => {
+                if options.local
+                    && let Some(socket) = local::connect(address)
+                {
+                    options.apply_buffers(&SockRef::from(&socket))?;
+                    let here = SocketAddr::new(address.ip(), 0);
+                    return Ok(Self::of_ring(ring, Rc::new(socket.into()), here, address));
+                }
                 let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
                 socket.set_tcp_nodelay(true)?;
                 options.apply(&SockRef::from(&socket))?;

@@ -9,6 +9,7 @@ mod receive_ring;
 mod ring;
 mod send_message;
 mod thread;
+mod user;
 mod wake;
 
 pub(crate) use operation::{Resources, Stream};
@@ -16,6 +17,7 @@ pub(crate) use receive_ring::ReceiveChunk;
 pub(crate) use ring::{Ring, RingConfig, probe};
 pub(crate) use send_message::SendMessage;
 pub(crate) use thread::pin_to_cpu;
+pub(crate) use user::{own_user, peer_user};
 pub(crate) use wake::WakeFd;
 
 use std::io;

@@ -70,6 +70,119 @@ fn bytes_cross_a_connection_in_order() {
     });
 }
 
+/// Serves `text` to one connection of each listener, and says which of them, in order, had one.
+async fn serve_text(listener: TcpListener, text: Vec<u8>) -> bool {
+    let Ok(Ok(stream)) = time::timeout(Duration::from_secs(1), listener.accept()).await else {
+        return false;
+    };
+    send_bytes(&mut stream.split().1, &text).await;
+    true
+}
+
+async fn read_text(address: std::net::SocketAddr, options: &TcpOptions) -> Vec<u8> {
+    let stream = TcpStream::connect(address, options).await.unwrap();
+    assert_eq!(stream.peer_address(), address);
+    let (mut receiver, _sender) = stream.split();
+    let mut received = Vec::new();
+    while let Some(bytes) = receiver.receive().await.unwrap() {
+        received.extend_from_slice(&bytes);
+    }
+    received
+}
+
+#[test]
+fn processes_of_one_machine_meet_beside_tcp() {
+    let text: Vec<u8> = (0..3_000_000u32).map(|i| (i % 241) as u8).collect();
+    let local = TcpOptions {
+        local: true,
+        ..TcpOptions::default()
+    };
+    let everywhere = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+    for (bound, client_is_local, by_tcp) in [
+        (loopback(), true, false),
+        (loopback(), false, true),
+        (everywhere, true, false),
+    ] {
+        let (text, local) = (text.clone(), local.clone());
+        run(async move {
+            let listener = TcpListener::bind(bound, local.clone()).unwrap();
+            let beside = listener.beside().unwrap().unwrap();
+            let address = (loopback().ip(), listener.local_address().port()).into();
+            let framed: Vec<u8> = text
+                .chunks(100_000)
+                .flat_map(|piece| [b"<>", piece].concat())
+                .collect();
+            let tcp = spawn(serve_text(listener, text.clone()));
+            let unix = spawn(serve_text(beside, text));
+            let options = if client_is_local {
+                local
+            } else {
+                TcpOptions::default()
+            };
+            assert!(read_text(address, &options).await == framed);
+            assert_eq!((tcp.await, unix.await), (Some(by_tcp), Some(!by_tcp)));
+        });
+    }
+}
+
+#[test]
+fn without_a_listener_beside_it_tcp_is_used() {
+    run(async {
+        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+        assert!(
+            listener.beside().unwrap().is_none(),
+            "its options do not ask for it"
+        );
+        let address = listener.local_address();
+        let tcp = spawn(serve_text(listener, b"by tcp".to_vec()));
+        let local = TcpOptions {
+            local: true,
+            ..TcpOptions::default()
+        };
+        assert_eq!(read_text(address, &local).await, b"<>by tcp");
+        assert_eq!(tcp.await, Some(true));
+    });
+}
+
+/// Makes calls of this thread those of another user, whom root can be without giving anything up.
+fn as_user<T>(user: u32, work: impl FnOnce() -> T) -> T {
+    let become_user = |user: u32| {
+        // SAFETY: the raw call changes this thread's effective user only, and touches no memory.
+        let result = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
+        assert_eq!(
+            result,
+            0,
+            "these tests run as root: {}",
+            std::io::Error::last_os_error()
+        );
+    };
+    become_user(user);
+    let result = work();
+    become_user(0);
+    result
+}
+
+#[test]
+fn a_foreign_users_socket_is_not_believed() {
+    run(async {
+        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+        let address = listener.local_address();
+        let name = socket2::SockAddr::unix(format!("\0redhare/{address}")).unwrap();
+        let posing = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        as_user(65534, || {
+            posing.bind(&name).unwrap();
+            posing.listen(8).unwrap();
+        });
+        let tcp = spawn(serve_text(listener, b"the true one".to_vec()));
+        let local = TcpOptions {
+            local: true,
+            ..TcpOptions::default()
+        };
+        assert_eq!(read_text(address, &local).await, b"<>the true one");
+        assert_eq!(tcp.await, Some(true));
+    });
+}
+
 #[test]
 fn a_reader_that_never_reads_does_not_starve_the_others() {
     run(async {

@@ -3,11 +3,21 @@
 
 mod support;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use rustix::process::Signal;
 use support::load::{self, Load};
 use support::{Cluster, Place, free_ports, kill, process, users_of, wait_until};
 
 const VOLUME: &str = "load";
+
+/// One cluster at a time: eleven processes and a load are enough for two processors, and a node that gets none for a
+/// second and a half is left out.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A cluster with a volume of 16 chunks, so that every node orders the writes of some.
 fn cluster(place: &Place) -> Cluster {
@@ -35,7 +45,8 @@ fn health(cluster: &Cluster) -> (u64, u64) {
 
 #[test]
 fn a_killed_target_is_started_anew_and_the_set_never_falls_below_the_minimum() {
-    let place = Place::new("killed-target");
+    let _turn = turn();
+    let place = Place::in_memory("killed-target");
     let cluster = cluster(&place);
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(300);
@@ -88,7 +99,8 @@ fn a_killed_target_is_started_anew_and_the_set_never_falls_below_the_minimum() {
 
 #[test]
 fn a_target_outlives_its_node_engine_and_is_adopted() {
-    let place = Place::new("killed-engine");
+    let _turn = turn();
+    let place = Place::in_memory("killed-engine");
     let cluster = cluster(&place);
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(200);
@@ -132,7 +144,8 @@ fn a_target_outlives_its_node_engine_and_is_adopted() {
 
 #[test]
 fn a_node_that_died_whole_comes_back_as_another_life() {
-    let place = Place::new("killed-node");
+    let _turn = turn();
+    let place = Place::in_memory("killed-node");
     let cluster = cluster(&place);
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(200);
@@ -150,7 +163,8 @@ fn a_node_that_died_whole_comes_back_as_another_life() {
 
 #[test]
 fn input_and_output_need_no_master() {
-    let place = Place::new("killed-master");
+    let _turn = turn();
+    let place = Place::in_memory("killed-master");
     let cluster = cluster(&place);
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(200);
@@ -188,7 +202,8 @@ fn input_and_output_need_no_master() {
 
 #[test]
 fn what_was_flushed_survives_the_death_of_everything_at_once() {
-    let place = Place::new("killed-all");
+    let _turn = turn();
+    let place = Place::in_memory("killed-all");
     let mut cluster = cluster(&place);
     let load = Load::start(&cluster.address(), VOLUME);
     load.wait_for(500);

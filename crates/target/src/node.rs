@@ -432,11 +432,18 @@ impl Node {
             Output::Release { data } => {
                 self.data.borrow_mut().remove(&data);
             }
-            Output::Propose { expected, config } => self.tell(FromTarget::Propose {
-                chunk: to_chunk(place()),
-                expected: expected.0,
-                configuration: from_config(&config),
-            }),
+            Output::Propose {
+                expected,
+                config,
+                reason,
+            } => {
+                tracing::warn!(chunk = ?chunk, epoch = expected.0, members = ?config.members, %reason, "a copy is to be left out");
+                self.tell(FromTarget::Propose {
+                    chunk: to_chunk(place()),
+                    expected: expected.0,
+                    configuration: from_config(&config),
+                });
+            }
             Output::Failed => {
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
             }

@@ -41,6 +41,6 @@ pub use map::{ChunkMap, MapError, Reaction, Route};
 pub use member::{Member, Phase};
 pub use message::{Message, ReplicaWrite, WriteKind};
 pub use node::NodeCore;
-pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Request, Status};
+pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Reason, Request, Status};
 pub use record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 pub use settings::Settings;

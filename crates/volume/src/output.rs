@@ -1,5 +1,7 @@
 //! What the core wants done, in order, and what it is asked to do.
 
+use std::time::Duration;
+
 use foundation::Epoch;
 
 use crate::configuration::ChunkConfig;
@@ -161,9 +163,38 @@ pub enum Output {
         expected: Epoch,
         /// And swap.
         config: ChunkConfig,
+        /// Why.
+        reason: Reason,
     },
     /// The local disk failed: this copy serves no more in this life.
     Failed,
+}
+
+/// Why a configuration is to be replaced: what an operator wants to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A member said that its disk is gone.
+    DiskLost,
+    /// Something waits for a member that has said nothing for so long.
+    Silent(Duration),
+    /// Something has waited for so long for a member that answers other things.
+    Hangs(Duration),
+    /// The write node's own disk is gone.
+    Resigns,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reason::DiskLost => write!(f, "it says that its disk is gone"),
+            Reason::Silent(time) => write!(f, "it has been silent for {time:?} while something waits for it"),
+            Reason::Hangs(time) => write!(
+                f,
+                "something has waited for it for {time:?}, though it answers other things"
+            ),
+            Reason::Resigns => write!(f, "the disk here is gone"),
+        }
+    }
 }
 
 /// An output and the chunk it is about; none for messages between nodes as such.

@@ -149,7 +149,7 @@ pub struct Server {
     target: Arc<Target>,
     portal: Portal,
     shared: Rc<Shared>,
-    accepting: JoinHandle<()>,
+    accepting: Vec<JoinHandle<()>>,
 }
 
 impl Server {
@@ -167,7 +167,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.target.remove_portal(self.portal);
-        self.accepting.abort();
+        for accepting in self.accepting.drain(..) {
+            accepting.abort();
+        }
     }
 }
 
@@ -188,7 +190,14 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
         connections: Cell::new(0),
     });
     drop(spawn(watch(Rc::downgrade(&shared))));
-    let accepting = spawn(accept(listener, shared.clone()));
+    let beside = listener.beside().unwrap_or_else(|error| {
+        tracing::warn!(address = %portal.address, %error, "no Unix socket beside this address: processes of this machine use TCP too");
+        None
+    });
+    let listeners = [Some(listener), beside].into_iter().flatten();
+    let accepting = listeners
+        .map(|listener| spawn(accept(listener, shared.clone())))
+        .collect();
     Ok(Server {
         target,
         portal,

@@ -15,6 +15,7 @@ use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serv
 use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
 use reactor::Config;
+use reactor::net::TcpOptions;
 use target::management::{LogLevel, Managed};
 use target::node::Node;
 
@@ -182,6 +183,11 @@ fn options_of(config: &TargetConfig) -> Options {
             ..Limits::default()
         },
         success_flag: config.nvme_tcp.success_flag,
+        tcp: TcpOptions {
+            // Clients and other nodes look for it; foreign hosts would not.
+            local: config.node.is_some(),
+            ..TcpOptions::default()
+        },
         ..Options::default()
     }
 }

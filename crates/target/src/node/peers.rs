@@ -14,6 +14,7 @@ use fabrics::initiator::{ConnectOptions, Controller, Queue};
 use fabrics::target::{Call, CommandHandler, Reply};
 use foundation::{Epoch, Instant};
 use protocols::nvme::{Command, Nqn, Status};
+use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{
     CommandFields, EncodedAnswer, REPLICA_TAIL_BYTES, decode_answer, decode_command, encode_answer,
@@ -410,6 +411,10 @@ async fn open(
         queue_entries: QUEUE_ENTRIES,
         keep_alive: Duration::from_secs(5),
         limit: Duration::from_secs(2),
+        tcp: TcpOptions {
+            local: true,
+            ..TcpOptions::default()
+        },
         ..ConnectOptions::new(
             address,
             parse(names::of_node(to)),

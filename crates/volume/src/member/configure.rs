@@ -8,7 +8,7 @@ use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{DataToken, Incarnation, NodeId, Session};
 use crate::message::{Message, Refusal, SealAnswer};
-use crate::output::{Output, Status};
+use crate::output::{Output, Reason, Status};
 use crate::planted::Bug;
 use crate::record::RecordDelta;
 use crate::sealing::PendingSeal;
@@ -74,7 +74,12 @@ impl Member {
         };
         resignation.again_at = now + self.settings.suspect_after;
         let (expected, config) = (resignation.expected, resignation.config.clone());
-        self.outputs.push_back(Output::Propose { expected, config });
+        let reason = Reason::Resigns;
+        self.outputs.push_back(Output::Propose {
+            expected,
+            config,
+            reason,
+        });
     }
 
     /// Left out: this copy serves nothing and asks for nothing more. What it has granted binds it

@@ -12,7 +12,7 @@ use crate::identity::{
     WriterToken,
 };
 use crate::message::{Message, ReplicaWrite, WriteKind};
-use crate::output::{Operation, Output, ReadPurpose, Request, Status};
+use crate::output::{Operation, Output, ReadPurpose, Reason, Request, Status};
 use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
 use crate::sealing::Answers;
@@ -96,6 +96,8 @@ pub(super) struct Lead {
     settle_at: Option<Instant>,
     pub(super) resend_at: Instant,
     last_activity: Instant,
+    /// This node ran without a pause since then.
+    awake_since: Instant,
     proposed_at: Option<Instant>,
     settings: Settings,
 }
@@ -129,6 +131,7 @@ impl Lead {
             settle_at: None,
             resend_at: now,
             last_activity: now,
+            awake_since: now,
             proposed_at: None,
             settings,
         }
@@ -247,27 +250,41 @@ impl Lead {
                 .any(|r| r.range.rounded_to(page_blocks).overlaps(covers))
     }
 
-    /// The member that has been silent for too long while something waits for it.
-    fn suspect(&self, now: Instant) -> Option<usize> {
+    /// The member that has been silent for too long while something waits for it. Only time in which this node ran
+    /// itself counts: after a pause its own answers lie unread, and nobody's silence is proved.
+    fn suspect(&self, now: Instant) -> Option<(usize, Reason)> {
         if let Some(lost) = self.others().find(|&index| self.told[index].lost) {
-            return Some(lost);
+            return Some((lost, Reason::DiskLost));
         }
         if self.phase == Phase::Sealing {
             // A member may have to wait for its grants to end; whether it lives is the masters' to say.
             return None;
         }
         let limit = self.settings.suspect_after;
+        let seen = |since: Instant| now.since(since.max(self.awake_since));
         let waits_for = |index: usize, limit: Duration| {
             let lacks = |members: u32| members >> index & 1 == 0;
-            let lags = |members: u32, since: Instant| lacks(members) && now.since(since) > limit;
+            let lags = |members: u32, since: Instant| lacks(members) && seen(since) > limit;
             let flush = self.flush.as_ref();
             self.in_flight.iter().any(|f| lags(f.members, f.first_sent))
                 || flush.is_some_and(|f| lags(f.members, f.began))
         };
-        let is_silent = |index: usize| now.since(self.told[index].heard) > limit && waits_for(index, limit);
-        // One that answers everything else is waited for longer, but not for ever.
-        let hangs = |index: usize| waits_for(index, limit * HANGS_AFTER);
-        self.others().find(|&index| is_silent(index) || hangs(index))
+        self.others().find_map(|index| {
+            let silence = seen(self.told[index].heard);
+            if silence > limit && waits_for(index, limit) {
+                return Some((index, Reason::Silent(silence)));
+            }
+            // One that answers everything else is waited for longer, but not for ever.
+            let longer = limit * HANGS_AFTER;
+            waits_for(index, longer).then_some((index, Reason::Hangs(longer)))
+        })
+    }
+
+    /// Notes how late the timer that was due at `resend_at` fires.
+    fn note_pause(&mut self, now: Instant) {
+        if now.since(self.resend_at) > self.settings.resend_interval {
+            self.awake_since = now;
+        }
     }
 }
 
@@ -671,6 +688,7 @@ impl Member {
             self.propose_without_silent(now);
             return;
         }
+        lead.note_pause(now);
         lead.resend_at = now + self.settings.resend_interval;
         self.resend(now);
         self.propose_without_silent(now);
@@ -749,7 +767,7 @@ impl Member {
         if lead.config.members.len() <= minimum || lead.proposed_at.is_some_and(too_soon) {
             return;
         }
-        let Some(silent) = lead.suspect(now) else {
+        let Some((silent, reason)) = lead.suspect(now) else {
             return;
         };
         lead.proposed_at = Some(now);
@@ -757,6 +775,10 @@ impl Member {
         let mut config = lead.config.clone();
         config.epoch = expected.next();
         config.members.remove(silent);
-        self.outputs.push_back(Output::Propose { expected, config });
+        self.outputs.push_back(Output::Propose {
+            expected,
+            config,
+            reason,
+        });
     }
 }

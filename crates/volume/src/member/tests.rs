@@ -254,7 +254,7 @@ fn replica_answer(core: &mut NodeCore, from: u128, sequence: u64) {
 
 fn proposals(outputs: &[Output]) -> Vec<ChunkConfig> {
     let proposed = |output: &Output| match output {
-        Output::Propose { expected, config } => {
+        Output::Propose { expected, config, .. } => {
             assert_eq!(config.epoch, expected.next());
             Some(config.clone())
         }
@@ -510,4 +510,25 @@ fn a_member_that_lacks_one_write_only_is_left_out_in_the_end() {
     let (tenths, config) = proposed.first().expect("it is left out");
     assert_eq!(*config, three(2, 1, &[1, 2]));
     assert!((60..65).contains(tenths), "after {tenths} tenths of a second");
+}
+
+/// A machine that stood still, or a process that got no processor, has heard nobody: that proves nothing.
+#[test]
+fn silence_counts_only_while_the_write_node_ran_itself() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    outputs(&mut core);
+    let settings = Settings::default();
+    let woken = NOW + settings.suspect_after * 3;
+    core.handle_timeout(woken);
+    assert_eq!(proposals(&outputs(&mut core)), [], "the answers may lie unread");
+    // The answers were not there: from now on the time counts, with the timer on time.
+    let mut now = woken;
+    while now < woken + settings.suspect_after {
+        now = now + settings.resend_interval;
+        core.handle_timeout(now);
+        assert_eq!(proposals(&outputs(&mut core)), []);
+    }
+    core.handle_timeout(now + settings.resend_interval);
+    assert_eq!(proposals(&outputs(&mut core)).len(), 1);
 }

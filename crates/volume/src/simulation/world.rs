@@ -660,7 +660,7 @@ impl World {
                     self.fail(format!("node {node} released {data:?} twice"));
                 }
             }
-            Output::Propose { expected, config } => {
+            Output::Propose { expected, config, .. } => {
                 if config.epoch == expected.next() {
                     let delay = self.random.between(MS, 200 * MS);
                     self.at(delay, Event::Commit { chunk, config });

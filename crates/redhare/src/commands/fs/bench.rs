@@ -10,8 +10,8 @@ use foundation::{ByteCount, Random};
 use packfs::ReaderOptions;
 
 use super::against::{self, Against};
-use super::medium::{Location, Role, open_volume};
-use super::readers::{Taken, VolumeReaders, files, usual_cores};
+use super::medium::{Location, Role, open_volume_over};
+use super::readers::{Taken, VolumeReaders, files};
 use crate::output::{Failure, Output};
 
 /// Files of one pass, at least: a small directory is gone through several times without a pause.
@@ -34,10 +34,12 @@ pub(super) struct BenchArguments {
     /// Files that are read at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     files_in_flight: u16,
-    /// Threads of this process that read the volume, each with a core's reactor, channel and index [default: one for each 8
-    /// files in flight, as far as there are processors]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
-    cores: Option<u16>,
+    /// Threads of this process that read the volume, each with a reactor, a channel and an index of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    cores: u16,
+    /// Reach nodes of this machine by TCP as all others, not by Unix socket
+    #[arg(long)]
+    tcp: bool,
     /// How long, both sides together
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -102,7 +104,7 @@ struct BenchView {
 
 pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
-    let opened = open_volume(&volume, Role::Read)?;
+    let opened = open_volume_over(&volume, Role::Read, !arguments.tcp)?;
     let options = ReaderOptions {
         cache_bytes: usize::try_from(arguments.cache.0).unwrap_or(usize::MAX),
         ..ReaderOptions::default()
@@ -118,13 +120,7 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
         return Err(volume.failure("there are no files to read; fill it with \"redhare fs import\""));
     }
     let in_flight = usize::from(arguments.files_in_flight);
-    // One call reads a whole batch: there is nothing for another core.
-    let usual = if arguments.batch {
-        1
-    } else {
-        usual_cores(in_flight)
-    };
-    let cores = arguments.cores.map_or(usual, usize::from);
+    let cores = arguments.cores.into();
     if let Some(directory) = &arguments.against {
         let against = Against {
             opened: &opened,

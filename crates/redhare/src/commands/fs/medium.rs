@@ -150,9 +150,14 @@ impl Location {
 /// # Errors
 /// What is missing or in the way, and what to do about it.
 pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure> {
+    open_volume_over(volume, role, true)
+}
+
+/// As [`open_volume`]; without `local`, nodes of this machine are reached by TCP too.
+pub(super) fn open_volume_over(volume: &Volume, role: Role, local: bool) -> Result<Opened, Failure> {
     let way = match volume {
         Volume::File(path) => Way::File(find_file(volume, path, role)?),
-        Volume::Named(name) => find_named(volume, name)?,
+        Volume::Named(name) => find_named(volume, name, local)?,
     };
     let volume = volume.clone();
     Arc::new(Found { volume, way }).open()
@@ -199,14 +204,14 @@ impl Found {
 }
 
 /// A cluster's volume, through a session with its masters. Blocks until a master has answered.
-fn find_named(volume: &Volume, name: &str) -> Result<Way, Failure> {
+fn find_named(volume: &Volume, name: &str, local: bool) -> Result<Way, Failure> {
     let masters = crate::commands::cluster::named_or_local().map_err(|error| {
         volume.failure(format!(
             "{error}; if \"{name}\" is a file here, write file:{name}"
         ))
     })?;
     let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
-    let device = session.device();
+    let device = session.device(local);
     Ok(Way::Named(session, device))
 }
 

@@ -18,9 +18,6 @@ use crate::output::Failure;
 /// Bytes of a large file that are read at once; the same for local files.
 pub(super) const READ_AT_ONCE: u64 = bench::local_files::READ_AT_ONCE as u64;
 
-/// Files in flight for which one core is enough, so that more cores would only wake each other.
-const IN_FLIGHT_OF_A_CORE: usize = 8;
-
 /// A regular file of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct VolumeFile {
@@ -103,12 +100,6 @@ pub(super) struct VolumeReaders {
     parts: Mailbox<Part>,
     in_flight: usize,
     _cores: Cores,
-}
-
-/// How many cores read when nobody says: as many as help, and as there are.
-pub(super) fn usual_cores(in_flight: usize) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    in_flight.div_ceil(IN_FLIGHT_OF_A_CORE).clamp(1, processors)
 }
 
 impl VolumeReaders {
