@@ -4,6 +4,7 @@ mod connect;
 mod features;
 mod identify;
 mod logs;
+mod reservations;
 
 pub use identify::IN_CAPSULE_BYTES;
 
@@ -100,6 +101,10 @@ impl AdminQueue {
                 connection.queue().local(),
                 &GetLogPage::from_command(command),
             ),
+            AdminOpcode::SetFeatures if features::answers_later(command) => {
+                let set = SetFeatures::from_command(command);
+                return reservations::set_persistence(admin, connection, slot, &set);
+            }
             AdminOpcode::SetFeatures => features::set(admin, &SetFeatures::from_command(command), data),
             AdminOpcode::GetFeatures => features::get(admin, &GetFeatures::from_command(command)),
             AdminOpcode::KeepAlive => Answer::success(),
