@@ -127,8 +127,9 @@ impl AdminQueue {
         None
     }
 
-    /// Reports events to the requests that wait for them.
+    /// Reports events to the requests that wait for them, as the controller has told us to.
     pub(super) fn send_events(admin: &Rc<Self>, connection: &Connection) {
+        admin.controller.events_looked_at();
         admin.send_events_to(connection);
     }
 

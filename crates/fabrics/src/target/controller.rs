@@ -88,6 +88,8 @@ struct State {
     configuration: Configuration,
     status: ControllerStatus,
     notices: Notices,
+    /// The admin queue has been told to look at them and has not done so yet.
+    events_ordered: bool,
     changed: BTreeSet<u32>,
     reservations: NotificationLog,
     io_queues: Vec<IoQueueEntry>,
@@ -428,9 +430,14 @@ impl Controller {
     }
 
     fn raise(&self, state: &mut State, notice: Notice) {
-        if state.notices.raise(notice) {
+        if state.notices.raise(notice) && !std::mem::replace(&mut state.events_ordered, true) {
             let _ = self.origin.admin.try_send(Order::Events);
         }
+    }
+
+    /// The admin queue looks at the notices, as it was told.
+    pub(super) fn events_looked_at(&self) {
+        self.state().events_ordered = false;
     }
 
     /// The next event to report, which is then taken to be reported.

@@ -15,7 +15,7 @@ use super::io::IoQueue;
 pub const TRANSFER_LIMIT_BYTES: usize = reactor::buffer::BUFFER_BYTES_MAX;
 
 /// From a controller to its connections, which may be on other cores. Each is bounded so that a mailbox of
-/// [`ORDERS_MAX`] always has room for `End`: one of `Events` for each kind of notice, one of `Namespaces` until it is
+/// [`ORDERS_MAX`] always has room for `End`: one of `Events`, one of `Namespaces` until it is
 /// looked at, one of `Drain`, and no more of `Abort` than a host may have outstanding.
 pub(super) enum Order {
     /// The association has ended: close.
