@@ -47,8 +47,13 @@ async fn get_feature(
     select: u8,
     value: u32,
 ) -> Result<u32, String> {
+    // Two features are a namespace's own.
+    let nsid = match feature {
+        Feature::ReservationNotificationMask | Feature::ReservationPersistence => 1,
+        _ => 0,
+    };
     let get = GetFeatures {
-        nsid: 0,
+        nsid,
         feature: feature.code(),
         select,
         value,
