@@ -19,7 +19,10 @@ const KEY: u64 = 0xabc;
 async fn send(channel: &NamespaceChannel, command: Command, bytes: &[u8]) {
     let mut buffer = BufferPool::current().try_allocate(bytes.len()).unwrap();
     buffer.copy_from_slice(bytes);
-    let result = channel.queue().execute(command, Data::From(buffer.freeze())).await;
+    let result = channel
+        .queue()
+        .execute(command, Data::From(buffer.freeze()))
+        .await;
     assert!(result.status().is_success(), "{}", result.status());
 }
 
@@ -94,7 +97,10 @@ fn a_reservation_outlives_a_target_that_is_killed() {
         let null = json!({ "name": "Null0", "num_blocks": 8, "block_size": 512 });
         daemon.call("bdev_null_create", null);
         let (_, message) = daemon.try_call("nvmf_subsystem_add_ns", again).unwrap_err();
-        assert!(message.contains("another namespace or process holds"), "{message}");
+        assert!(
+            message.contains("another namespace or process holds"),
+            "{message}"
+        );
     }
     let mut bytes = std::fs::read(&kept).unwrap();
     bytes[48] ^= 1;
