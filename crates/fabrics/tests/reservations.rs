@@ -12,7 +12,7 @@ use bdev::fault::{Effect, Fault, FaultDevice, Faults, Target as Struck};
 use bdev::{BlockDevice, Data};
 use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel};
 use fabrics::target::{Hosts, Namespace, Options, ReservationFile, Subsystem, Target};
-use foundation::{BlockCount, Lba};
+use foundation::{BlockCount, Lba, Random};
 use protocols::nvme::admin::{GetFeatures, GetLogPage, Identify, SetFeatures};
 use protocols::nvme::async_event::AsyncEvent;
 use protocols::nvme::command::Fuse;
@@ -628,6 +628,51 @@ fn hosts_that_preempt_each_other_at_once_do_not_wait_for_each_other() {
                 );
             }
         }
+    });
+}
+
+#[test]
+fn random_commands_of_many_hosts_are_all_answered() {
+    run(async {
+        let (target, _) = target(memory(512));
+        let (_server, options) = listen(target, Options::default());
+        let mut tasks = Vec::new();
+        for number in 1..=4u8 {
+            let host = Host::connect(number, &options).await;
+            tasks.push(spawn(async move {
+                let mut random = Random::from_seed(number.into());
+                let mut succeeded = 0;
+                for _ in 0..400 {
+                    let small = |random: &mut Random| random.below(5).to_le_bytes();
+                    let keys = [small(&mut random), small(&mut random)].concat();
+                    let opcode = [0x0d, 0x0e, 0x11, 0x15, 0x01, 0x02][random.below(6) as usize];
+                    let dword = match opcode {
+                        0x01 | 0x02 => 0,
+                        // All actions and types that there are and some that there are not.
+                        _ => random.below(10) as u32 | (random.below(8) as u32) << 8,
+                    };
+                    let nsid = u32::from(random.chance(15, 16));
+                    let command = Command::new(opcode, nsid).with_cdw10(dword).with_cdw11(1);
+                    let data = match opcode {
+                        0x0e | 0x02 => room(4 * (dword as usize + 1)),
+                        0x01 => Data::From(bytes(512, 1)),
+                        // Sometimes too short.
+                        _ => data(&keys[..if random.chance(1, 8) { 4 } else { 16 }]),
+                    };
+                    let answered = host.namespace.queue().execute(command, data);
+                    let limit = Duration::from_secs(10);
+                    let result = time::timeout(limit, answered).await.expect("an answer");
+                    assert!(result.completion.is_some(), "the connection lives");
+                    succeeded += u32::from(result.status().is_success());
+                }
+                succeeded
+            }));
+        }
+        for task in tasks {
+            assert!(task.await.unwrap() > 0);
+        }
+        let last = Host::connect(9, &options).await;
+        assert!(last.report().await.header.registrants <= 4);
     });
 }
 

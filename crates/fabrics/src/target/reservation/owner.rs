@@ -146,11 +146,11 @@ impl Owner {
             }
             (state.published.clone(), state.file.clone())
         };
-        let was_persistent = next.is_persistent();
+        let before = next.clone();
         let outcome = next
             .apply(&work.host, &work.change, file.is_some())
             .map_err(Failure::Refused)?;
-        if let Some(file) = file.filter(|_| was_persistent || next.is_persistent())
+        if let Some(file) = file.filter(|_| !next.persists_as(&before))
             && let Err(error) = file.save(&next).await
         {
             tracing::error!(

@@ -130,6 +130,12 @@ impl Reservations {
         self.held
     }
 
+    /// Whether a loss of power would leave the same of both: the generation begins anew, and what does not persist goes.
+    pub(super) fn persists_as(&self, other: &Self) -> bool {
+        let kept = |state: &Self| (state.persistent, state.persistent.then_some(state.held));
+        kept(self) == kept(other) && (!self.persistent || self.registrants == other.registrants)
+    }
+
     /// Hosts and their keys.
     pub(in crate::target) fn registrants(&self) -> impl ExactSizeIterator<Item = (&HostId, u64)> {
         self.registrants.iter().map(|(host, key)| (host, *key))

@@ -164,6 +164,20 @@ fn persistence_needs_a_place() {
     assert!(!state.is_persistent());
     state.apply(&A, &Change::Persist(true), true).unwrap();
     assert!(state.is_persistent() && state.generation() == 3);
+    let mut same = state.clone();
+    same.apply(&A, &change(ChangePersistence::Keep), true).unwrap();
+    assert!(same.persists_as(&state) && same != state);
+    let mut other = state.clone();
+    other
+        .apply(
+            &A,
+            &acquiring(AcquireAction::Acquire, ReservationType::WriteExclusive, 1, 0),
+            true,
+        )
+        .unwrap();
+    assert!(!other.persists_as(&state));
+    other.persistent = false;
+    assert!(!other.persists_as(&state) && other.persists_as(&Reservations::default()));
 }
 
 #[test]
