@@ -640,6 +640,8 @@ fn random_commands_of_many_hosts_are_all_answered() {
         for number in 1..=4u8 {
             let host = Host::connect(number, &options).await;
             tasks.push(spawn(async move {
+                // All of it, or its controller would end here.
+                let host = host;
                 let mut random = Random::from_seed(number.into());
                 let mut succeeded = 0;
                 for _ in 0..400 {
@@ -662,7 +664,10 @@ fn random_commands_of_many_hosts_are_all_answered() {
                     let answered = host.namespace.queue().execute(command, data);
                     let limit = Duration::from_secs(10);
                     let result = time::timeout(limit, answered).await.expect("an answer");
-                    assert!(result.completion.is_some(), "the connection lives");
+                    assert!(
+                        result.completion.is_some(),
+                        "the connection lives after {command:?}"
+                    );
                     succeeded += u32::from(result.status().is_success());
                 }
                 succeeded
