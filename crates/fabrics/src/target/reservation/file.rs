@@ -366,8 +366,11 @@ impl ReservationFile {
         std::thread::Builder::new()
             .name("reservations".to_owned())
             .spawn(move || {
+                let result = save(&SystemDisk, &own.path, &bytes);
+                // Before the answer: who has it may remove the namespace and add it again.
+                drop(own);
                 // Who asked may have gone with its reactor.
-                let _ = sender.try_send(save(&SystemDisk, &own.path, &bytes));
+                let _ = sender.try_send(result);
             })
             .map_err(failed)?;
         let ended = || Err(failed(io::Error::other("the thread ended early")));
