@@ -1,6 +1,9 @@
 //! A namespace's reservation in its `ptpl_file`: kept when the target is killed, named in what is saved, and a damaged file
 //! stops the namespace.
 
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
 use bdev::Data;
 use fabrics::initiator::NamespaceChannel;
 use protocols::nvme::Command;
@@ -46,6 +49,19 @@ async fn reserve(channel: &NamespaceChannel) {
     send(channel, acquire.to_command(), &keys.encode()).await;
 }
 
+/// Waits until nobody listens there: the kernel ends a killed process's ring, and with it the sockets, a moment after the
+/// process.
+fn wait_until_free(address: SocketAddr) -> bool {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < limit {
+        if TcpListener::bind(address).is_ok() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
 #[test]
 fn a_reservation_outlives_a_target_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();
@@ -76,6 +92,8 @@ fn a_reservation_outlives_a_target_that_is_killed() {
         // The daemon is killed here.
     };
     std::fs::write(&config, saved.to_string()).unwrap();
+    let gone = wait_until_free(address);
+    assert!(gone, "a killed target leaves its port");
     {
         let daemon = Daemon::start(&["--json-config", config.to_str().unwrap()]);
         assert_eq!(daemon.saved(), saved);
@@ -102,6 +120,7 @@ fn a_reservation_outlives_a_target_that_is_killed() {
             "{message}"
         );
     }
+    assert!(wait_until_free(address));
     let mut bytes = std::fs::read(&kept).unwrap();
     bytes[48] ^= 1;
     std::fs::write(&kept, bytes).unwrap();
