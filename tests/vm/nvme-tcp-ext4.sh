@@ -3,7 +3,8 @@
 #
 # A stock kernel in a guest discovers `redhare target` on this machine's
 # loopback, makes ext4, copies a tree, reconnects and compares; then queues,
-# digests, fio with verification and the admin commands of nvme-cli.  The steps
+# digests, fio with verification, the admin commands of nvme-cli, and
+# reservations of two hosts.  The steps
 # are in guest-nvme-tcp-ext4.  --against-kernel runs the same steps against the
 # kernel's own target inside the guest, and proves that they can fail.
 #
@@ -29,7 +30,7 @@ start_target() { # BINARY PORT DIRECTORY
   {"method": "nvmf_create_transport",
    "params": {"trtype": "TCP", "max_queue_depth": 128, "max_io_qpairs_per_ctrlr": 4}},
   {"method": "nvmf_create_subsystem", "params": {$nqn, "allow_any_host": true}},
-  {"method": "nvmf_subsystem_add_ns", "params": {$nqn, "namespace": {"bdev_name": "Malloc0"}}},
+  {"method": "nvmf_subsystem_add_ns", "params": {$nqn, "namespace": {"bdev_name": "Malloc0", "ptpl_file": "$3/reservations"}}},
   {"method": "nvmf_subsystem_add_listener",
    "params": {$nqn, "listen_address": {"trtype": "TCP", "traddr": "127.0.0.1", "trsvcid": "$2"}}}
 ]}]}

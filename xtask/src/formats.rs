@@ -10,6 +10,7 @@ const PAGES: &[(&str, &str)] = &[
     ("volume", "docs/formats/chunk-record.md"),
     ("volume", "docs/formats/volume-geometry.md"),
     ("control", "docs/formats/store.md"),
+    ("fabrics", "docs/formats/reservation.md"),
     ("packfs", "docs/formats/packfs.md"),
     ("zoned", "docs/formats/zoned.md"),
 ];

@@ -15,6 +15,7 @@ mod transport;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ const TARGET_NAME: &str = "nvmf_tgt";
 /// A namespace's device, by name.
 struct KeptNamespace {
     device: String,
+    /// The file of its reservations.
+    reservations: Option<PathBuf>,
     _used: Use,
 }
 

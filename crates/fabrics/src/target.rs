@@ -4,6 +4,7 @@
 //! - `controller`: one host's association with a subsystem, and its admin commands.
 //! - `discovery`: the subsystem that lists the others.
 //! - `connection`: one queue; the only part on the I/O path.
+//! - `reservation`: which hosts may use a namespace, by their own agreement.
 //! - [`serve`]: the listener.
 
 mod access;
@@ -21,6 +22,7 @@ mod io;
 mod notices;
 mod patience;
 mod queue;
+mod reservation;
 mod server;
 mod share;
 mod subsystem;
@@ -29,6 +31,7 @@ pub use admin::IN_CAPSULE_BYTES;
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use controller::{Path, QueueLimits};
 pub use queue::TRANSFER_LIMIT_BYTES;
+pub use reservation::{ReservationFile, ReservationFileError};
 pub use server::{Options, QueueStatistics, ServeError, Server, serve};
 pub use subsystem::{
     Association, CNTLIDS, Hosts, NSID_MAX, Namespace, NamespaceError, Portal, Referral, Subsystem,

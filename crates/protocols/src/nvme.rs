@@ -21,6 +21,7 @@ pub mod log;
 pub mod nqn;
 pub mod opcode;
 pub mod registers;
+pub mod reservation;
 pub mod sgl;
 pub mod status;
 pub mod text;

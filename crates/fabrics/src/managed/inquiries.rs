@@ -116,13 +116,17 @@ fn described(management: &Management, subsystem: &Arc<Subsystem>) -> Value {
         .map(|namespace| {
             let uuid = format_uuid(&namespace.uuid);
             let device = management.device_of(nqn, namespace.nsid);
-            json!({
+            let mut described = json!({
                 "nsid": namespace.nsid,
                 "bdev_name": device,
                 "name": device,
                 "nguid": uuid.replace('-', "").to_uppercase(),
                 "uuid": uuid,
-            })
+            });
+            if let Some(path) = management.reservations_of(nqn, namespace.nsid) {
+                described["ptpl_file"] = json!(path);
+            }
+            described
         })
         .collect();
     json!({

@@ -1,5 +1,6 @@
 //! Namespaces: devices under numbers.
 
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use rpc::{Method, Registry, RpcError};
 use serde::Deserialize;
 
 use super::{KeptNamespace, Management, check_target};
-use crate::target::{Namespace, Subsystem};
+use crate::target::{Namespace, ReservationFile, Subsystem};
 
 /// As what the target claims devices.
 const CLAIM: &str = "NVMe-oF Target";
@@ -29,6 +30,7 @@ struct AddNamespace {
     uuid: Option<String>,
     nguid: Option<String>,
     no_auto_visible: Option<bool>,
+    ptpl_file: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -53,16 +55,19 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
 
 impl Management {
     /// Serves a device as a namespace. It has the device's UUID if `uuid` is `None`, and the first free number if `nsid`
-    /// is. If the device is deleted, the namespace goes.
+    /// is. If the device is deleted, the namespace goes. Reservations survive a loss of power in `reservations`, if
+    /// that is given and a host asks for it. Blocks for the few operations that open that file.
     ///
     /// # Errors
-    /// If there is no such device, another uses it, or the number is taken or too large.
+    /// If there is no such device, another uses it, the number is taken or too large, or the file is damaged, another
+    /// namespace's, in use or cannot be written.
     pub fn add_namespace(
         &self,
         subsystem: &Arc<Subsystem>,
         nsid: Option<u32>,
         device: &str,
         uuid: Option<[u8; 16]>,
+        reservations: Option<&Path>,
     ) -> Result<u32, RpcError> {
         let most = subsystem.namespaces_max();
         let free = |nsid: &u32| subsystem.namespace(*nsid).is_none();
@@ -87,12 +92,20 @@ impl Management {
             uuid: uuid.unwrap_or(managed.uuid()),
             device: managed.device(),
         };
+        let file = match reservations {
+            None => None,
+            Some(path) => {
+                let opened = ReservationFile::open(path, namespace.uuid);
+                Some(opened.map_err(|error| RpcError::invalid_params(error.to_string()))?)
+            }
+        };
         subsystem
-            .add_namespace(namespace)
+            .add_reserved_namespace(namespace, file)
             .map_err(|error| RpcError::invalid_params(error.to_string()))?;
         let key = (subsystem.nqn().as_str().to_owned(), nsid);
         let kept = KeptNamespace {
             device: managed.name().to_owned(),
+            reservations: reservations.map(Path::to_owned),
             _used: used,
         };
         self.0.namespaces.borrow_mut().insert(key, kept);
@@ -106,6 +119,13 @@ impl Management {
         let kept = self.0.namespaces.borrow_mut().remove(&key);
         drop(kept);
         removed
+    }
+
+    /// Where a namespace's reservations survive a loss of power.
+    pub(super) fn reservations_of(&self, nqn: &str, nsid: u32) -> Option<PathBuf> {
+        let key = (nqn.to_owned(), nsid);
+        let namespaces = self.0.namespaces.borrow();
+        namespaces.get(&key).and_then(|kept| kept.reservations.clone())
     }
 
     /// The name of a namespace's device.
@@ -132,7 +152,8 @@ fn add_namespace(management: &Management, given: &Add) -> Result<u32, RpcError> 
     }
     // 0 is SPDK's way to ask for any number.
     let nsid = asked.nsid.filter(|nsid| *nsid > 0);
-    management.add_namespace(&subsystem, nsid, &asked.bdev_name, uuid.or(nguid))
+    let file = asked.ptpl_file.as_deref();
+    management.add_namespace(&subsystem, nsid, &asked.bdev_name, uuid.or(nguid), file)
 }
 
 fn remove(management: &Management, given: &Remove) -> Result<bool, RpcError> {

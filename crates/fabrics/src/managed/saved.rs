@@ -56,12 +56,13 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
     for namespace in subsystem.namespaces() {
         if let Some(device) = management.device_of(nqn, namespace.nsid) {
             let uuid = format_uuid(&namespace.uuid);
+            let mut described = json!({ "nsid": namespace.nsid, "bdev_name": device, "uuid": uuid });
+            if let Some(path) = management.reservations_of(nqn, namespace.nsid) {
+                described["ptpl_file"] = json!(path);
+            }
             calls.push(SavedCall {
                 method: "nvmf_subsystem_add_ns",
-                params: json!({
-                    "nqn": nqn,
-                    "namespace": { "nsid": namespace.nsid, "bdev_name": device, "uuid": uuid },
-                }),
+                params: json!({ "nqn": nqn, "namespace": described }),
             });
         }
     }

@@ -4,6 +4,7 @@ mod connect;
 mod features;
 mod identify;
 mod logs;
+mod reservations;
 
 pub use identify::IN_CAPSULE_BYTES;
 
@@ -100,6 +101,10 @@ impl AdminQueue {
                 connection.queue().local(),
                 &GetLogPage::from_command(command),
             ),
+            AdminOpcode::SetFeatures if features::answers_later(command) => {
+                let set = SetFeatures::from_command(command);
+                return reservations::set_persistence(admin, connection, slot, &set);
+            }
             AdminOpcode::SetFeatures => features::set(admin, &SetFeatures::from_command(command), data),
             AdminOpcode::GetFeatures => features::get(admin, &GetFeatures::from_command(command)),
             AdminOpcode::KeepAlive => Answer::success(),
@@ -122,8 +127,9 @@ impl AdminQueue {
         None
     }
 
-    /// Reports events to the requests that wait for them.
+    /// Reports events to the requests that wait for them, as the controller has told us to.
     pub(super) fn send_events(admin: &Rc<Self>, connection: &Connection) {
+        admin.controller.events_looked_at();
         admin.send_events_to(connection);
     }
 

@@ -4,6 +4,8 @@
 //! to the batch that is filling; the sending task takes the whole batch each time the socket is free. Cost of a 4 KiB
 //! read from memory: no system call of its own (shared with its batch), one copy, no allocation, no task.
 
+mod drain;
+
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -549,6 +551,7 @@ impl Connection {
                     io.look_at_namespaces();
                 }
             }
+            Order::Drain(nsid, done) => self.drain(nsid, done),
             Order::Abort(cid, answer) => {
                 // Who asked may have gone.
                 let _ = answer.try_send(self.abort(cid));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foundation::Instant;
 use protocols::nvme::async_event::AsyncEvent;
 use protocols::nvme::features::{AsyncEventConfiguration, Timestamp};
-use protocols::nvme::log::ChangedNamespaces;
+use protocols::nvme::log::{ChangedNamespaces, ReservationNoticeType, ReservationNotification};
 use protocols::nvme::registers::{
     CAP_OFFSET, CC_OFFSET, CSTS_OFFSET, Capabilities, Configuration, ControllerStatus, VS_OFFSET, Version,
 };
@@ -20,6 +20,7 @@ use super::drain::Drains;
 use super::errors::ErrorLog;
 use super::notices::{Notice, Notices};
 use super::queue::Order;
+use super::reservation::NotificationLog;
 use super::share::{QueueShare, Totals};
 use super::subsystem::{Association, Portal};
 
@@ -87,7 +88,10 @@ struct State {
     configuration: Configuration,
     status: ControllerStatus,
     notices: Notices,
+    /// The admin queue has been told to look at them and has not done so yet.
+    events_ordered: bool,
     changed: BTreeSet<u32>,
+    reservations: NotificationLog,
     io_queues: Vec<IoQueueEntry>,
     /// What ended queues have done.
     past: Totals,
@@ -206,6 +210,7 @@ impl Controller {
             state.values.clear();
             state.timestamp = None;
             state.notices = Notices::default();
+            state.reservations = NotificationLog::default();
             self.write_through.store(false, Ordering::Relaxed);
         }
         true
@@ -335,6 +340,15 @@ impl Controller {
         Some(queue.orders.clone())
     }
 
+    /// The ways to all I/O queues, lost ones included.
+    pub(super) fn queues_to_drain(&self) -> Vec<(MailboxSender<Order>, Arc<QueueShare>)> {
+        let state = self.state();
+        let queues = state.io_queues.iter();
+        queues
+            .map(|queue| (queue.orders.clone(), queue.share.clone()))
+            .collect()
+    }
+
     /// What all queues have done.
     pub(super) fn totals(&self) -> Totals {
         let state = self.state();
@@ -390,15 +404,40 @@ impl Controller {
         self.raise(&mut state, Notice::Namespaces);
     }
 
+    /// Something happened to a reservation that concerns the host.
+    pub(super) fn notify_reservation(&self, nsid: u32, kind: ReservationNoticeType) {
+        let mut state = self.state();
+        state.reservations.add(nsid, kind);
+        self.raise(&mut state, Notice::Reservations);
+    }
+
+    /// The oldest of these notifications. It goes unless the event is to be retained, and the next is told.
+    pub(super) fn reservation_notice(&self, retain: bool) -> ReservationNotification {
+        let mut state = self.state();
+        let first = state.reservations.first();
+        if !retain {
+            state.notices.read(Notice::Reservations);
+            if state.reservations.was_read() {
+                self.raise(&mut state, Notice::Reservations);
+            }
+        }
+        first
+    }
+
     /// Tells the host of a change if it wants to know.
     pub(super) fn notify(&self, notice: Notice) {
         self.raise(&mut self.state(), notice);
     }
 
     fn raise(&self, state: &mut State, notice: Notice) {
-        if state.notices.raise(notice) {
+        if state.notices.raise(notice) && !std::mem::replace(&mut state.events_ordered, true) {
             let _ = self.origin.admin.try_send(Order::Events);
         }
+    }
+
+    /// The admin queue looks at the notices, as it was told.
+    pub(super) fn events_looked_at(&self) {
+        self.state().events_ordered = false;
     }
 
     /// The next event to report, which is then taken to be reported.

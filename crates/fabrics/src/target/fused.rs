@@ -72,6 +72,11 @@ impl<D> Pairs<D> {
         self.expecting.is_some()
     }
 
+    /// Whether the command in `slot` is a half that has not run.
+    pub(super) fn has(&self, slot: u16) -> bool {
+        self.position(slot).is_some()
+    }
+
     /// A command has come in `slot`. Also gives the slot of an earlier first half that has its data and now fails for
     /// want of a second.
     pub(super) fn arrived(&mut self, slot: u16, fuse: Fuse) -> (Arrival, Option<u16>) {

@@ -1,6 +1,7 @@
 //! The NVM command set on an I/O queue (NVM Command Set Specification 1.0c, section 3).
 
 mod long;
+mod reserve;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -20,10 +21,12 @@ use super::connection::{Connection, SharedController};
 use super::fused::{Arrival, Complete, Pairs};
 use super::gate::Gate;
 use super::queue::{Answer, TRANSFER_LIMIT_BYTES};
+use super::reservation::Guard;
 use super::share::QueueShare;
 use super::subsystem::Subsystem;
 
 pub(super) use long::{COPY_LIMIT_BYTES, COPY_RANGES_MAX};
+pub(super) use reserve::refusal as reservation_refusal;
 
 /// Flush and a few others take this for "all namespaces".
 const BROADCAST_NSID: u32 = 0xffff_ffff;
@@ -50,6 +53,8 @@ pub(super) struct IoQueue {
 struct Open {
     channel: Rc<dyn Channel>,
     gate: Rc<Gate>,
+    /// What a reservation leaves to this host.
+    guard: Guard,
 }
 
 #[derive(Default)]
@@ -119,13 +124,18 @@ impl IoQueue {
         if let Some((_, open)) = namespaces.open.iter().find(|(open, _)| *open == nsid) {
             return Ok(open.clone());
         }
-        let Some(namespace) = self.subsystem.namespace(nsid) else {
+        let found = self
+            .subsystem
+            .namespace(nsid)
+            .zip(self.subsystem.reservations(nsid));
+        let Some((namespace, owner)) = found else {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
         };
         match namespace.device.open_channel() {
             Ok(channel) => {
                 let gate = Gate::of(&namespace);
-                let open = Rc::new(Open { channel, gate });
+                let guard = Guard::new(owner, self.controller.host().id);
+                let open = Rc::new(Open { channel, gate, guard });
                 namespaces.open.push((nsid, open.clone()));
                 Ok(open)
             }
@@ -156,6 +166,11 @@ impl IoQueue {
             Arrival::NoFirst => Some(Status::ABORTED_MISSING_FUSED),
             Arrival::Reserved => Some(Status::INVALID_FIELD_IN_COMMAND),
         }
+    }
+
+    /// Whether the command in `slot` is half a fused operation that has not begun.
+    pub(super) fn waits_for_half(&self, slot: u16) -> bool {
+        self.pairs.borrow().has(slot)
     }
 
     /// A half of a fused operation is answered before it had its data.
@@ -195,6 +210,9 @@ impl IoQueue {
             Ok(open) => open,
             Err(status) => return refuse(status),
         };
+        if !open.guard.allows(opcode) {
+            return refuse(Status::RESERVATION_CONFLICT);
+        }
         match opcode {
             NvmOpcode::Read => self.read(connection, &open, slot, command),
             NvmOpcode::Write => {
@@ -222,7 +240,13 @@ impl IoQueue {
             NvmOpcode::DatasetManagement => self.manage(connection, open, slot, command, &data),
             NvmOpcode::Verify => self.verify(connection, open, slot, command),
             NvmOpcode::Copy => self.copy(connection, open, slot, command, &data),
-            _ => refuse(Status::INVALID_COMMAND_OPCODE),
+            NvmOpcode::ReservationRegister
+            | NvmOpcode::ReservationAcquire
+            | NvmOpcode::ReservationRelease => {
+                self.reserve(connection, &open, slot, opcode, command, &data);
+            }
+            NvmOpcode::ReservationReport => self.report(connection, &open, slot, command),
+            NvmOpcode::WriteUncorrectable => refuse(Status::INVALID_COMMAND_OPCODE),
         }
     }
 

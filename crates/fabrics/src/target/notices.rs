@@ -15,17 +15,26 @@ pub(super) enum Notice {
     Access,
     /// The discovery log changed.
     Discovery,
+    /// Something happened to a reservation.
+    Reservations,
 }
 
-const ALL: [Notice; 3] = [Notice::Namespaces, Notice::Access, Notice::Discovery];
+const ALL: [Notice; 4] = [
+    Notice::Namespaces,
+    Notice::Access,
+    Notice::Discovery,
+    Notice::Reservations,
+];
 
 impl Notice {
-    /// The bit of the Asynchronous Event Configuration that asks for it.
+    /// The bit of the Asynchronous Event Configuration that asks for it; none where every host is told.
     const fn wanted_by(self) -> u32 {
         match self {
             Self::Namespaces => AsyncEventConfiguration::NAMESPACE_ATTRIBUTE,
             Self::Access => AsyncEventConfiguration::ANA_CHANGE,
             Self::Discovery => AsyncEventConfiguration::DISCOVERY_CHANGE,
+            // Masked by a feature of its own, before it comes here.
+            Self::Reservations => 0,
         }
     }
 
@@ -34,6 +43,7 @@ impl Notice {
             Self::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED,
             Self::Access => AsyncEvent::ANA_CHANGE,
             Self::Discovery => AsyncEvent::DISCOVERY_LOG_CHANGE,
+            Self::Reservations => AsyncEvent::RESERVATION_LOG,
         }
     }
 }
@@ -52,7 +62,7 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     pub(super) wanted: AsyncEventConfiguration,
-    stages: [Stage; 3],
+    stages: [Stage; ALL.len()],
 }
 
 impl Notices {
@@ -89,6 +99,8 @@ mod tests {
     fn a_notice_is_told_once_until_its_log_is_read() {
         let mut notices = Notices::default();
         assert!(!notices.raise(Notice::Access), "nobody wants it");
+        assert!(notices.raise(Notice::Reservations), "wanted by all");
+        assert_eq!(notices.take(), Some(AsyncEvent::RESERVATION_LOG));
         notices.wanted = AsyncEventConfiguration(
             AsyncEventConfiguration::ANA_CHANGE | AsyncEventConfiguration::DISCOVERY_CHANGE,
         );

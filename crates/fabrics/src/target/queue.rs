@@ -15,8 +15,8 @@ use super::io::IoQueue;
 pub const TRANSFER_LIMIT_BYTES: usize = reactor::buffer::BUFFER_BYTES_MAX;
 
 /// From a controller to its connections, which may be on other cores. Each is bounded so that a mailbox of
-/// [`ORDERS_MAX`] always has room for `End`: one of `Events` for each kind of notice, one of `Namespaces` until it is
-/// looked at, and no more of `Abort` than a host may have outstanding.
+/// [`ORDERS_MAX`] always has room for `End`: one of `Events`, one of `Namespaces` until it is
+/// looked at, one of `Drain`, and no more of `Abort` than a host may have outstanding.
 pub(super) enum Order {
     /// The association has ended: close.
     End,
@@ -24,6 +24,8 @@ pub(super) enum Order {
     Events,
     /// Namespaces or the access to them changed: let go of those that are no longer there.
     Namespaces,
+    /// End the commands on this namespace, and say when that is done.
+    Drain(u32, MailboxSender<()>),
     /// Abort the command of this identifier if it has not begun, and say whether that was done.
     Abort(u16, MailboxSender<bool>),
 }

@@ -12,6 +12,8 @@ pub(super) struct QueueShare {
     written_bytes: AtomicU64,
     /// The queue has been told to look at its namespaces and has not done so yet.
     pub(super) looking: AtomicBool,
+    /// The queue ends the commands of a preempted host.
+    pub(super) draining: AtomicBool,
 }
 
 /// Sums over queues, for the health log.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bdev::BlockDevice;
 use protocols::nvme::Nqn;
-use protocols::nvme::log::{AnaLog, AnaState};
+use protocols::nvme::log::{AnaLog, AnaState, ReservationNoticeType};
 
 use super::access::Access;
 use super::command::OpenCommands;
@@ -16,6 +16,7 @@ use super::controller::{Controller, Path};
 use super::discovery::DiscoveryLog;
 use super::drain::Drains;
 use super::notices::Notice;
+use super::reservation::{HostId, Owner, ReservationFile};
 
 /// The largest namespace identifier that a subsystem may serve (NN in Identify Controller).
 pub const NSID_MAX: u32 = 1024;
@@ -141,6 +142,8 @@ pub struct Subsystem {
     logs: Mutex<Vec<Weak<DiscoveryLog>>>,
     commands: Option<OpenCommands>,
     namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
+    /// What hosts have agreed on, by namespace. Taken after `namespaces`.
+    reservations: Mutex<BTreeMap<u32, Arc<Owner>>>,
     /// Grows with each change of the namespaces, so that queues notice without a lock.
     version: AtomicU64,
     controllers: Mutex<Controllers>,
@@ -200,6 +203,7 @@ impl Subsystem {
             logs: Mutex::default(),
             commands,
             namespaces: Mutex::default(),
+            reservations: Mutex::default(),
             version: AtomicU64::new(1),
             controllers: Mutex::default(),
         }
@@ -392,8 +396,24 @@ impl Subsystem {
         there
     }
 
-    /// Adds a namespace and tells the connected hosts.
+    /// Adds a namespace and tells the connected hosts. Its reservations last as long as it does.
+    ///
+    /// # Errors
+    /// If the number is taken or too large.
     pub fn add_namespace(&self, namespace: Namespace) -> Result<(), NamespaceError> {
+        self.add_reserved_namespace(namespace, None)
+    }
+
+    /// As [`Subsystem::add_namespace`], with the reservations that `file` holds, which persist there when a host asks
+    /// for it.
+    ///
+    /// # Errors
+    /// If the number is taken or too large.
+    pub fn add_reserved_namespace(
+        &self,
+        namespace: Namespace,
+        file: Option<ReservationFile>,
+    ) -> Result<(), NamespaceError> {
         let (nsid, nqn) = (namespace.nsid, self.nqn.as_str().to_owned());
         let namespaces_max = self.namespaces_max;
         if !(1..=namespaces_max).contains(&nsid) {
@@ -408,6 +428,7 @@ impl Subsystem {
             if namespaces.contains_key(&nsid) {
                 return Err(NamespaceError::Taken { nsid, nqn });
             }
+            locked(&self.reservations).insert(nsid, Owner::new(nsid, file));
             namespaces.insert(nsid, Arc::new(namespace));
         }
         self.namespaces_changed(nsid);
@@ -416,7 +437,13 @@ impl Subsystem {
 
     /// Removes a namespace and tells the connected hosts; false if there was none. Commands in flight end.
     pub fn remove_namespace(&self, nsid: u32) -> bool {
-        let removed = locked(&self.namespaces).remove(&nsid).is_some();
+        let removed = {
+            let mut namespaces = locked(&self.namespaces);
+            if let Some(owner) = locked(&self.reservations).remove(&nsid) {
+                owner.close();
+            }
+            namespaces.remove(&nsid).is_some()
+        };
         if removed {
             self.namespaces_changed(nsid);
         }
@@ -443,6 +470,24 @@ impl Subsystem {
     /// One namespace.
     pub fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
         locked(&self.namespaces).get(&nsid).cloned()
+    }
+
+    /// The reservation of one namespace.
+    pub(super) fn reservations(&self, nsid: u32) -> Option<Arc<Owner>> {
+        locked(&self.reservations).get(&nsid).cloned()
+    }
+
+    pub(super) fn all_reservations(&self) -> Vec<Arc<Owner>> {
+        locked(&self.reservations).values().cloned().collect()
+    }
+
+    /// Tells a host of what happened to a reservation, through each of its controllers.
+    pub(super) fn notify_reservation(&self, host: &HostId, nsid: u32, notice: ReservationNoticeType) {
+        for controller in self.controllers() {
+            if controller.host().id == *host && !controller.has_ended() {
+                controller.notify_reservation(nsid, notice);
+            }
+        }
     }
 
     /// Ends the associations of all hosts; they may connect again.

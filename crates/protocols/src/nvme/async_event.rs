@@ -31,6 +31,13 @@ impl AsyncEvent {
     pub const ANA_CHANGE: Self = Self::notice(0x03, LogPage::AsymmetricNamespaceAccess);
     /// What discovery answers changed: read the Discovery log.
     pub const DISCOVERY_LOG_CHANGE: Self = Self::notice(0xf0, LogPage::Discovery);
+    /// Something happened to a reservation: read the Reservation Notification log (section 5.2.1, I/O Command Specific
+    /// Status).
+    pub const RESERVATION_LOG: Self = Self {
+        event_type: Self::TYPE_COMMAND_SET,
+        information: 0,
+        log_page: LogPage::ReservationNotification.code(),
+    };
     /// The reliability of a subsystem is in doubt: read the health log.
     pub const RELIABILITY: Self = Self {
         event_type: Self::TYPE_HEALTH,
@@ -77,6 +84,7 @@ mod tests {
         assert_eq!(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.to_result(), 0x0004_0002);
         assert_eq!(AsyncEvent::ANA_CHANGE.to_result(), 0x000c_0302);
         assert_eq!(AsyncEvent::DISCOVERY_LOG_CHANGE.to_result(), 0x0070_f002);
+        assert_eq!(AsyncEvent::RESERVATION_LOG.to_result(), 0x0080_0006);
         assert_eq!(AsyncEvent::RELIABILITY.to_result(), 0x0002_0001);
         assert_eq!(AsyncEvent::PERSISTENT_INTERNAL_ERROR.to_result(), 0x0001_0300);
     }

@@ -268,6 +268,21 @@ impl Timestamp {
     }
 }
 
+/// Reservation Notification Mask (section 5.27.1.26): notifications that a namespace does not make.
+pub mod reservation_mask {
+    /// Registration Preempted (REGPRE).
+    pub const REGISTRATION_PREEMPTED: u32 = 1 << 1;
+    /// Reservation Released (RESREL).
+    pub const RESERVATION_RELEASED: u32 = 1 << 2;
+    /// Reservation Preempted (RESPRE).
+    pub const RESERVATION_PREEMPTED: u32 = 1 << 3;
+    /// All that there are.
+    pub const ALL: u32 = REGISTRATION_PREEMPTED | RESERVATION_RELEASED | RESERVATION_PREEMPTED;
+}
+
+/// Reservation Persistence (section 5.27.1.27): the namespace's reservations persist through power loss (PTPL).
+pub const RESERVATION_PERSISTS: u32 = 1 << 0;
+
 /// Capabilities that Get Features answers with SEL 3 (section 5.15, figure 197).
 pub mod capabilities {
     /// The value outlives a reset when asked to.

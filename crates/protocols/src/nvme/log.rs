@@ -3,6 +3,7 @@
 mod ana;
 mod device;
 mod discovery;
+mod reservation;
 
 pub use ana::{AnaError, AnaGroup, AnaGroupHeader, AnaHeader, AnaLog, AnaState};
 pub use device::{
@@ -12,6 +13,7 @@ pub use device::{
 pub use discovery::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, treq,
 };
+pub use reservation::{ReservationNoticeType, ReservationNotification};
 
 use super::codes::codes;
 

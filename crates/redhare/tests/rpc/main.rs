@@ -4,6 +4,7 @@
 mod daemon;
 mod host;
 mod limits;
+mod reservations;
 mod saved;
 mod serving;
 mod spdk_client;

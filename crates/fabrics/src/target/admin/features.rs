@@ -1,16 +1,16 @@
 //! Set Features and Get Features (NVM Express Base Specification 2.0c, sections 5.15 and 5.27; Error Recovery and Write
 //! Atomicity: NVM Command Set Specification 1.0c, section 4.1.3).
 
-use protocols::nvme::Status;
 use protocols::nvme::admin::{GetFeatures, SetFeatures};
 use protocols::nvme::features::{
     AsyncEventConfiguration, Feature, HOST_BEHAVIOR_BYTES, HOST_IDENTIFIER_EXTENDED, PowerManagement,
     QueueCounts, TemperatureThreshold, Timestamp, VolatileWriteCache, capabilities,
 };
 use protocols::nvme::log::{FeatureEffects, feature_effects};
+use protocols::nvme::{Command, Status};
 use reactor::time;
 
-use super::AdminQueue;
+use super::{AdminQueue, reservations};
 use crate::target::queue::Answer;
 
 /// Features of an I/O controller, and whether a host may change them.
@@ -27,6 +27,8 @@ const IO_FEATURES: &[(Feature, bool)] = &[
     (Feature::KeepAliveTimer, true),
     (Feature::HostBehaviorSupport, true),
     (Feature::HostIdentifier, false),
+    (Feature::ReservationNotificationMask, true),
+    (Feature::ReservationPersistence, true),
 ];
 /// Features of a discovery controller.
 const DISCOVERY_FEATURES: &[(Feature, bool)] = &[
@@ -36,6 +38,19 @@ const DISCOVERY_FEATURES: &[(Feature, bool)] = &[
 ];
 /// The highest threshold there is: nothing is ever too warm.
 const THRESHOLD_DEFAULT: u32 = 0xffff;
+
+/// Features that belong to a namespace.
+fn is_of_namespace(feature: Feature) -> bool {
+    matches!(
+        feature,
+        Feature::ReservationNotificationMask | Feature::ReservationPersistence
+    )
+}
+
+/// Whether setting the feature takes longer than a moment.
+pub(super) fn answers_later(command: &Command) -> bool {
+    SetFeatures::from_command(command).feature == Feature::ReservationPersistence.code()
+}
 
 fn supported(admin: &AdminQueue, code: u8) -> Option<(Feature, bool)> {
     let features = if admin.is_discovery() {
@@ -123,6 +138,7 @@ pub(super) fn set(admin: &AdminQueue, set: &SetFeatures, data: &[u8]) -> Answer 
             }
             controller.set_value(set.feature, 0, data[0].into());
         }
+        Feature::ReservationNotificationMask => return reservations::set_mask(admin, set),
         Feature::PowerManagement if PowerManagement::from_value(set.value).state != 0 => return invalid(),
         _ => {
             let which = which(feature, set.value);
@@ -138,10 +154,17 @@ pub(super) fn get(admin: &AdminQueue, get: &GetFeatures) -> Answer {
     };
     let which = which(feature, get.value);
     match get.select {
+        0 if is_of_namespace(feature) => reservations::get(admin, feature, get),
         0 => current(admin, feature, which, get.value),
         // None is saveable: the saved value is the default.
         1 | 2 => Answer::result(default_value(admin, feature, which)),
-        3 => Answer::result(if changeable { capabilities::CHANGEABLE } else { 0 }),
+        3 => {
+            let mut capabilities = if changeable { capabilities::CHANGEABLE } else { 0 };
+            if is_of_namespace(feature) {
+                capabilities |= capabilities::NAMESPACE_SPECIFIC;
+            }
+            Answer::result(capabilities)
+        }
         _ => Answer::refuse(Status::INVALID_FIELD_IN_COMMAND),
     }
 }
@@ -183,7 +206,12 @@ fn current(admin: &AdminQueue, feature: Feature, which: u32, value: u32) -> Answ
 pub(super) fn effects() -> FeatureEffects {
     let mut log = FeatureEffects::default();
     for (feature, changeable) in IO_FEATURES {
-        let mut bits = feature_effects::SUPPORTED | feature_effects::SCOPE_CONTROLLER;
+        let mut bits = feature_effects::SUPPORTED;
+        bits |= if is_of_namespace(*feature) {
+            feature_effects::SCOPE_NAMESPACE
+        } else {
+            feature_effects::SCOPE_CONTROLLER
+        };
         if *changeable {
             bits |= feature_effects::CHANGES_CONTROLLER;
         }

@@ -51,23 +51,24 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
             Answer::data(NamespaceList::after(identify.nsid, nsids()).encode().to_vec())
         }
         IdentifyStructure::Namespace | IdentifyStructure::AllocatedNamespace => {
-            namespace_answer(admin, identify.nsid, namespace)
+            namespace_answer(admin, identify.nsid, describe_namespace)
         }
         IdentifyStructure::NamespaceDescriptors => match subsystem.namespace(identify.nsid) {
             Some(namespace) => Answer::data(descriptors(&namespace)),
             None => Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT),
         },
-        IdentifyStructure::IndependentNamespace => namespace_answer(admin, identify.nsid, |_| {
+        IdentifyStructure::IndependentNamespace => namespace_answer(admin, identify.nsid, |_, rescap| {
             let independent = IdentifyNamespaceIndependent {
                 anagrpid: access::GROUP,
                 nmic: namespace_bits::NMIC_SHARED,
+                rescap,
                 nstat: NSTAT_READY,
                 ..Default::default()
             };
             independent.encode().to_vec()
         }),
         IdentifyStructure::CommandSetNamespace if is_nvm => {
-            namespace_answer(admin, identify.nsid, |_| vec![0; IDENTIFY_BYTES])
+            namespace_answer(admin, identify.nsid, |_, _| vec![0; IDENTIFY_BYTES])
         }
         IdentifyStructure::CommandSetController if is_nvm => {
             let identify = IdentifyNvmController {
@@ -102,13 +103,26 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
 
 /// A namespace that is not active reads as zeros, one beyond the largest number is an error
 /// (section 5.17.2.1).
-fn namespace_answer(admin: &AdminQueue, nsid: u32, describe: impl Fn(&Arc<Namespace>) -> Vec<u8>) -> Answer {
+fn namespace_answer(
+    admin: &AdminQueue,
+    nsid: u32,
+    describe: impl Fn(&Arc<Namespace>, u8) -> Vec<u8>,
+) -> Answer {
     let found = admin
         .subsystem
         .as_ref()
         .and_then(|subsystem| subsystem.namespace(nsid));
     match found {
-        Some(namespace) => Answer::data(describe(&namespace)),
+        Some(namespace) => {
+            let subsystem = admin.subsystem.as_ref();
+            let reservations = subsystem.and_then(|subsystem| subsystem.reservations(nsid));
+            let persist = reservations.is_some_and(|owner| owner.file().is_some());
+            let mut rescap = namespace_bits::RESCAP_ALL_TYPES | namespace_bits::RESCAP_IGNORE_EXISTING_KEY;
+            if persist {
+                rescap |= namespace_bits::RESCAP_PERSISTENT;
+            }
+            Answer::data(describe(&namespace, rescap))
+        }
         None if admin
             .subsystem
             .as_ref()
@@ -178,6 +192,7 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             | bits::ONCS_DATASET_MANAGEMENT
             | bits::ONCS_WRITE_ZEROES
             | bits::ONCS_SAVE_AND_SELECT
+            | bits::ONCS_RESERVATIONS
             | bits::ONCS_TIMESTAMP
             | bits::ONCS_VERIFY
             | bits::ONCS_COPY,
@@ -195,7 +210,7 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
     }
 }
 
-fn namespace(namespace: &Arc<Namespace>) -> Vec<u8> {
+fn describe_namespace(namespace: &Arc<Namespace>, rescap: u8) -> Vec<u8> {
     let geometry = namespace.device.geometry();
     let blocks = geometry.blocks.0;
     let format = LbaFormat {
@@ -220,6 +235,7 @@ fn namespace(namespace: &Arc<Namespace>) -> Vec<u8> {
         ncap: blocks,
         nuse: blocks,
         nmic: namespace_bits::NMIC_SHARED,
+        rescap,
         dlfeat: namespace_bits::DLFEAT_READS_ZEROS | namespace_bits::DLFEAT_WRITE_ZEROES_DEALLOCATES,
         noiob: u16::try_from(geometry.boundary_blocks).unwrap_or(0),
         nguid: namespace.uuid,

@@ -30,6 +30,7 @@ const IO_PAGES: &[LogPage] = &[
     LogPage::CommandEffects,
     LogPage::AsymmetricNamespaceAccess,
     LogPage::FeatureEffects,
+    LogPage::ReservationNotification,
 ];
 const DISCOVERY_PAGES: &[LogPage] = &[
     LogPage::SupportedLogPages,
@@ -61,6 +62,10 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
             // Cleared below, and only if the command is good.
             admin.controller.changed_namespaces(true).encode().to_vec()
         }
+        (LogPage::ReservationNotification, _) => {
+            // Taken below, and only if the command is good.
+            admin.controller.reservation_notice(true).encode().to_vec()
+        }
         (LogPage::CommandEffects, _) => command_effects().encode().to_vec(),
         (LogPage::FeatureEffects, _) => features::effects().encode().to_vec(),
         (LogPage::AsymmetricNamespaceAccess, Some(subsystem)) => {
@@ -85,6 +90,7 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
     if !get.retain_event {
         match page {
             LogPage::ChangedNamespaceList => drop(admin.controller.changed_namespaces(false)),
+            LogPage::ReservationNotification => drop(admin.controller.reservation_notice(false)),
             LogPage::AsymmetricNamespaceAccess => admin.controller.notice_read(Notice::Access),
             LogPage::Discovery => admin.controller.notice_read(Notice::Discovery),
             _ => {}
@@ -151,6 +157,10 @@ fn command_effects() -> CommandEffects {
         NvmOpcode::Read,
         NvmOpcode::Compare,
         NvmOpcode::Verify,
+        NvmOpcode::ReservationRegister,
+        NvmOpcode::ReservationReport,
+        NvmOpcode::ReservationAcquire,
+        NvmOpcode::ReservationRelease,
     ] {
         log.io[usize::from(opcode.code())] = effects::SUPPORTED;
     }

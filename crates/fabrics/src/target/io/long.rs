@@ -39,6 +39,9 @@ impl IoQueue {
             .map(|namespace| self.open(namespace.nsid))
             .collect();
         match opened {
+            Ok(opened) if !opened.iter().all(|open| open.guard.allows(NvmOpcode::Flush)) => {
+                connection.answer(slot, Answer::refuse(Status::RESERVATION_CONFLICT));
+            }
             Ok(opened) => in_task(connection, slot, async move {
                 for open in opened {
                     open.channel.flush().await?;
@@ -199,6 +202,14 @@ impl IoQueue {
                 return connection.answer(second, Answer::status(Status::ABORTED_FAILED_FUSED));
             }
         };
+        if !open.guard.allows(NvmOpcode::Compare) {
+            connection.answer(first, Answer::refuse(Status::RESERVATION_CONFLICT));
+            return connection.answer(second, Answer::status(Status::ABORTED_FAILED_FUSED));
+        }
+        if !open.guard.allows(NvmOpcode::Write) {
+            connection.answer(first, Answer::status(Status::ABORTED_FAILED_FUSED));
+            return connection.answer(second, Answer::refuse(Status::RESERVATION_CONFLICT));
+        }
         match length_bytes(&open.channel, &compare) {
             Ok(length) if length == expected.len() && length == data.len() => {}
             Ok(_) => return refuse(|| Answer::refuse(Status::DATA_SGL_LENGTH_INVALID)),

@@ -19,6 +19,12 @@ pub mod bits {
     pub const FLBAS_EXTENDED: u8 = 1 << 4;
     /// NMIC: more than one controller may attach the namespace.
     pub const NMIC_SHARED: u8 = 1 << 0;
+    /// RESCAP: reservations may persist through power loss.
+    pub const RESCAP_PERSISTENT: u8 = 1 << 0;
+    /// RESCAP: all six types of reservations.
+    pub const RESCAP_ALL_TYPES: u8 = 0x3f << 1;
+    /// RESCAP: Ignore Existing Key works as revision 1.3 and later define it.
+    pub const RESCAP_IGNORE_EXISTING_KEY: u8 = 1 << 7;
     /// DLFEAT: deallocated blocks read as zeros.
     pub const DLFEAT_READS_ZEROS: u8 = 1;
     /// DLFEAT: Write Zeroes can deallocate.

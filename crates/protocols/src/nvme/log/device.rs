@@ -28,6 +28,8 @@ pub mod feature_effects {
     pub const SUPPORTED: u32 = 1 << 0;
     /// Setting it may change the capabilities of the controller (CCC).
     pub const CHANGES_CONTROLLER: u32 = 1 << 4;
+    /// Its scope is the namespace (FSP, bit 0 of bits 31:20).
+    pub const SCOPE_NAMESPACE: u32 = 1 << 20;
     /// Its scope is the controller (FSP, bit 1 of bits 31:20).
     pub const SCOPE_CONTROLLER: u32 = 1 << 21;
 }
