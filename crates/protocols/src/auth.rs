@@ -46,7 +46,11 @@ pub struct Keys {
 
 impl fmt::Debug for Keys {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ways = if self.controller.is_some() { "both ways" } else { "one way" };
+        let ways = if self.controller.is_some() {
+            "both ways"
+        } else {
+            "one way"
+        };
         write!(formatter, "Keys({ways})")
     }
 }

@@ -280,11 +280,26 @@ mod tests {
     #[test]
     fn the_primes_are_those_of_the_standard() {
         for (group, wanted) in [
-            (Group::Ffdhe2048, "9cd3b7f336872f46c09428d1bbc19877a4d440512cda8d1c1cf0cd6e33698966"),
-            (Group::Ffdhe3072, "0eaf67db3a839156d5013494a5318a772b5697d270d721f37f092efc69ea5a17"),
-            (Group::Ffdhe4096, "4648414224ac881b3d0dc59b466f96d06a558278776807797ecf1f66ff397b3e"),
-            (Group::Ffdhe6144, "227ac9066b3ddd9e193670cda2388fa884f65ba0cf98b742d1fe77a6687c79c7"),
-            (Group::Ffdhe8192, "770b14efaf6f049929c523113b3fa99a8d11dab1b18af3609590122075d19833"),
+            (
+                Group::Ffdhe2048,
+                "9cd3b7f336872f46c09428d1bbc19877a4d440512cda8d1c1cf0cd6e33698966",
+            ),
+            (
+                Group::Ffdhe3072,
+                "0eaf67db3a839156d5013494a5318a772b5697d270d721f37f092efc69ea5a17",
+            ),
+            (
+                Group::Ffdhe4096,
+                "4648414224ac881b3d0dc59b466f96d06a558278776807797ecf1f66ff397b3e",
+            ),
+            (
+                Group::Ffdhe6144,
+                "227ac9066b3ddd9e193670cda2388fa884f65ba0cf98b742d1fe77a6687c79c7",
+            ),
+            (
+                Group::Ffdhe8192,
+                "770b14efaf6f049929c523113b3fa99a8d11dab1b18af3609590122075d19833",
+            ),
         ] {
             let prime = group.prime().unwrap().to_vec();
             assert_eq!(prime.len(), group.bytes());

@@ -130,7 +130,9 @@ impl Host {
             return Err(Reason::IncorrectPayload.into());
         }
         match (state, kind) {
-            (State::Challenge, Kind::Challenge) => self.reply(&Challenge::decode(fetched)?, sequence, entropy),
+            (State::Challenge, Kind::Challenge) => {
+                self.reply(&Challenge::decode(fetched)?, sequence, entropy)
+            }
             (State::Success1(hash, wanted), Kind::Success1) => {
                 let success = Success1::decode(fetched, hash)?;
                 match (wanted, success.response) {

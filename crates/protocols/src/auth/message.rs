@@ -333,9 +333,7 @@ impl<'a> Challenge<'a> {
     pub(super) fn decode(message: &'a [u8]) -> Result<Self, Reason> {
         let header = ChallengeHeader::decode(message).map_err(|_| NOT_WHOLE)?;
         let rest = &message[ChallengeHeader::BYTES..];
-        let (challenge, rest) = rest
-            .split_at_checked(header.hash_bytes.into())
-            .ok_or(NOT_WHOLE)?;
+        let (challenge, rest) = rest.split_at_checked(header.hash_bytes.into()).ok_or(NOT_WHOLE)?;
         let value = rest.get(..header.value_bytes.into()).ok_or(NOT_WHOLE)?;
         Ok(Self {
             header,
@@ -374,7 +372,13 @@ impl<'a> Reply<'a> {
         };
         // There is room for C2 even where there is none.
         let nothing = vec![0; response.len()];
-        [&header.encode()[..], response, challenge.unwrap_or(&nothing), value].concat()
+        [
+            &header.encode()[..],
+            response,
+            challenge.unwrap_or(&nothing),
+            value,
+        ]
+        .concat()
     }
 
     pub(super) fn decode(message: &'a [u8], hash: HashFunction) -> Result<Self, Reason> {
@@ -497,7 +501,10 @@ mod tests {
         assert_eq!((message[47], message[48], message.len()), (7, 8, 51));
         let message = Reply::encode(0x0102, 0x0403_0201, &[6; 32], Some(&[7; 32]), &[8; 3]);
         assert_eq!(message[..16], [1, 2, 0, 0, 2, 1, 32, 0, 1, 0, 3, 0, 1, 2, 3, 4]);
-        assert_eq!((message[47], message[48], message[80], message.len()), (6, 7, 8, 83));
+        assert_eq!(
+            (message[47], message[48], message[80], message.len()),
+            (6, 7, 8, 83)
+        );
         let message = Success1::encode(0x0102, HashFunction::Sha256, Some(&[6; 32]));
         assert_eq!(message[..16], [1, 3, 0, 0, 2, 1, 32, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((message[16], message.len()), (6, 48));

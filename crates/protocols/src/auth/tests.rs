@@ -158,7 +158,10 @@ fn every_hash_and_group_passes_one_way_and_both() {
         for hash in HashFunction::ALL {
             for controller in [None, Some(2)] {
                 let outcome = outcome(keys(1, controller), keys(1, Some(2)), only(hash, group));
-                assert!(outcome.host.is_ok() && outcome.passed, "{hash:?} {group:?}: {outcome:?}");
+                assert!(
+                    outcome.host.is_ok() && outcome.passed,
+                    "{hash:?} {group:?}: {outcome:?}"
+                );
             }
             if group == Group::Ffdhe8192 {
                 // The arithmetic is the same for each hash.
@@ -191,7 +194,10 @@ fn a_wrong_secret_never_passes() {
         let policy = only(HashFunction::Sha512, group);
         // The host's.
         let wrong = outcome(keys(0, None), keys(1, None), policy.clone());
-        assert!(matches!(wrong.host, Err(HostError::Refused(Reason::Failed))), "{wrong:?}");
+        assert!(
+            matches!(wrong.host, Err(HostError::Refused(Reason::Failed))),
+            "{wrong:?}"
+        );
         assert_eq!((wrong.passed, wrong.failure), (false, Some(Reason::Failed)));
         // The controller's.
         let wrong = outcome(keys(0, Some(1)), keys(0, Some(2)), policy.clone());
@@ -199,7 +205,10 @@ fn a_wrong_secret_never_passes() {
         assert_eq!((wrong.passed, wrong.failure), (false, Some(Reason::Failed)));
         // The controller has none.
         let none = outcome(keys(0, Some(1)), keys(0, None), policy);
-        assert!(matches!(none.host, Err(HostError::Refused(Reason::Failed))), "{none:?}");
+        assert!(
+            matches!(none.host, Err(HostError::Refused(Reason::Failed))),
+            "{none:?}"
+        );
         assert!(!none.passed);
     }
 }
@@ -302,7 +311,9 @@ fn nothing_is_taken_or_given_out_of_turn() {
     // Sending twice what was taken once, and what is not due.
     let (mut host, mut controller) = ends(keys(0, Some(1)), keys(0, Some(1)), null(), null());
     let mut messages = Vec::new();
-    authenticate(&mut host, &mut controller, 1, |_, message| messages.push(message.clone()));
+    authenticate(&mut host, &mut controller, 1, |_, message| {
+        messages.push(message.clone())
+    });
     assert!(controller.has_passed());
     for message in [&messages[0], &messages[2], &messages[4]] {
         let (host, mut controller) = ends(keys(0, Some(1)), keys(0, Some(1)), null(), null());
@@ -318,9 +329,15 @@ fn nothing_is_taken_or_given_out_of_turn() {
     // The host.
     let (mut host, _) = ends(keys(0, Some(1)), keys(0, Some(1)), null(), null());
     let early = host.take(&messages[3], 9, &mut system_entropy).unwrap_err();
-    assert!(matches!(early, HostError::Wrong(Reason::IncorrectPayload | Reason::IncorrectMessage)));
+    assert!(matches!(
+        early,
+        HostError::Wrong(Reason::IncorrectPayload | Reason::IncorrectMessage)
+    ));
     let late = host.take(&messages[1], 9, &mut system_entropy).unwrap_err();
-    assert!(matches!(late, HostError::Wrong(_)), "an authentication that failed stays failed");
+    assert!(
+        matches!(late, HostError::Wrong(_)),
+        "an authentication that failed stays failed"
+    );
 }
 
 #[test]
@@ -328,7 +345,10 @@ fn nothing_secret_is_in_debug_output() {
     let (host, controller) = ends(keys(0, Some(1)), keys(0, Some(1)), null(), null());
     let shown = format!("{host:?} {controller:?} {:?}", keys(0, Some(1)));
     assert!(shown.contains("Keys(both ways)"), "{shown}");
-    assert!(!shown.contains("DHHC") && !shown.contains('['.to_string().repeat(2).as_str()), "{shown}");
+    assert!(
+        !shown.contains("DHHC") && !shown.contains('['.to_string().repeat(2).as_str()),
+        "{shown}"
+    );
 }
 
 proptest! {
