@@ -3,8 +3,9 @@
 #
 # A stock kernel in a guest authenticates with DH-HMAC-CHAP to `redhare target`
 # on this machine's loopback, one way and both, with several hash functions and
-# Diffie-Hellman groups, and is refused with wrong secrets and without.  The
-# steps are in guest-nvme-auth.  The secrets come from nvme gen-dhchap-key.
+# Diffie-Hellman groups, and is refused with wrong secrets and without.  Then
+# the program runs in the guest and authenticates to the kernel's own target.
+# The steps are in guest-nvme-auth.  The secrets come from nvme gen-dhchap-key.
 #
 # Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
 # reason and the remedy on the last line), another: failed.
@@ -32,6 +33,7 @@ ss iproute2
 LIST
 "$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
 binary=$1
+binary=$(readlink -f "$binary")
 [ -x "$binary" ] || { echo "nvme-auth: no program at $binary" >&2; exit 2; }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/redhare-vm-auth.XXXXXX")
@@ -111,7 +113,7 @@ done
 status=0
 "$here/vm-run" -t "$limit" -m 1024 -c 2 --file "$here/guest-nvme-auth" --file "$work/host-secret" \
     --file "$work/controller-secret" --file "$work/wrong-secret" -- \
-    env TARGETS="$described" SUBSYSTEM="$nqn" ONE_WAY="$one_way" BOTH_WAYS="$both_ways" \
+    env TARGETS="$described" SUBSYSTEM="$nqn" ONE_WAY="$one_way" BOTH_WAYS="$both_ways" PROGRAM="$binary" \
     bash /run/vmrun/files/guest-nvme-auth || status=$?
 for policy in "${policies[@]}"; do
     log=$work/${policy#* }.log

@@ -137,7 +137,8 @@ async fn lane(channel: Rc<dyn Channel>, model: Rc<Model>, lane: u64, seed: u64) 
 
 /// The keys of both ends, where they have any.
 fn keys(seed: u64) -> Option<Credentials> {
-    (seed % 5 == 0).then(|| credentials(SECRETS[0], Some(SECRETS[1])))
+    seed.is_multiple_of(5)
+        .then(|| credentials(SECRETS[0], Some(SECRETS[1])))
 }
 
 /// Without the groups whose arithmetic is done by a real thread.
