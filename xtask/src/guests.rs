@@ -44,6 +44,12 @@ const GUESTS: &[Guest] = &[
         // The steps are those of the run before; what differs is the target, not the amount.
         environment: &[("MANAGED", "1"), ("FILES", "500"), ("FIO_SECONDS", "2")],
     },
+    Guest {
+        name: "DH-HMAC-CHAP by a stock kernel",
+        script: "tests/vm/nvme-auth.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
 ];
 
 const PROGRAM_PACKAGE: &str = "redhare";

@@ -5,11 +5,13 @@
 //! - [`NamespaceChannel`]: a namespace on one queue, as a [`bdev::Channel`].
 //! - [`RemoteDevice`]: a namespace as a [`bdev::BlockDevice`] whose channels connect, and connect again, by themselves.
 
+mod authenticate;
 mod controller;
 mod device;
 mod namespace;
 mod queue;
 
+pub use authenticate::AuthenticationError;
 pub use controller::{ConnectError, ConnectOptions, Controller, discover};
 pub use device::{RemoteDevice, RemoteOptions};
 pub use namespace::NamespaceChannel;

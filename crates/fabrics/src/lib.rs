@@ -6,6 +6,7 @@
 //! the batch that is filling → one vectored send for all that completed meanwhile. A command that completes
 //! at once never becomes a task and allocates nothing.
 
+pub mod authentication;
 pub mod initiator;
 pub mod managed;
 pub mod status;

@@ -1,14 +1,16 @@
 //! The target and the initiator as people and tools manage them while they run.
 //!
-//! A [`Management`] belongs to one reactor and owns the listeners. [`add_methods`] registers what SPDK calls `nvmf_*`
-//! and `bdev_nvme_*`; `docs/spdk-compatibility.md` says how they compare.
+//! A [`Management`] belongs to one reactor and owns the listeners. [`add_methods`] registers what SPDK calls `nvmf_*`,
+//! `bdev_nvme_*` and `keyring_*`; `docs/spdk-compatibility.md` says how they compare.
 
 mod address;
 mod initiator;
 mod inquiries;
+mod keyring;
 mod listeners;
 mod namespaces;
 mod saved;
+mod security;
 mod subsystems;
 mod transport;
 
@@ -50,6 +52,7 @@ struct State {
     /// Where discovery was told to listen. It answers at every portal; these are kept open without a subsystem.
     discovery: RefCell<BTreeSet<Portal>>,
     attached: RefCell<BTreeMap<String, Attached>>,
+    keyring: RefCell<keyring::Keyring>,
     /// Who we are to other targets, where nothing else is said.
     host_id: [u8; 16],
 }
@@ -70,6 +73,7 @@ impl Management {
             namespaces: RefCell::default(),
             discovery: RefCell::default(),
             attached: RefCell::default(),
+            keyring: RefCell::default(),
             host_id,
         }))
     }
@@ -173,6 +177,11 @@ impl Management {
     pub fn saved(&self) -> Vec<SavedCall> {
         saved::calls(self)
     }
+
+    /// The calls that name the keys again: for `keyring`. What is in the files is not saved.
+    pub fn saved_keys(&self) -> Vec<SavedCall> {
+        keyring::saved(self)
+    }
 }
 
 fn sum(one: QueueStatistics, other: QueueStatistics) -> QueueStatistics {
@@ -209,4 +218,6 @@ pub fn add_methods(registry: &mut Registry, management: &Management) {
     listeners::add(registry, management);
     inquiries::add(registry, management);
     initiator::add(registry, management);
+    keyring::add(registry, management);
+    security::add(registry, management);
 }

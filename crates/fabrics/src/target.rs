@@ -10,6 +10,7 @@
 mod access;
 mod admin;
 mod allowance;
+mod authentication;
 mod command;
 mod connection;
 mod controller;

@@ -1,7 +1,7 @@
 //! Target and initiator on simulated hosts: random requests against a model while the network is cut, either process
 //! is paused or killed, and connections are lost. The device connects again by itself each time. A read gives the last
 //! acknowledged write of each block, or a write whose outcome is unknown (it was in flight when its connection or its
-//! process ended), and nothing else, ever. Equal seeds give equal traces.
+//! process ended), and nothing else, ever. Equal seeds give equal traces. With one seed in five both ends authenticate.
 //!
 //! A target drains what it has of a connection that it knows to be lost before it lets the host in again
 //! (`reconnect.rs`). It cannot know of a loss that only the host has seen, so the layer above has sessions; the delays
@@ -18,12 +18,14 @@ use std::time::Duration;
 
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
+use fabrics::authentication::Credentials;
 use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
 use fabrics::target::{Options, Subsystem, serve};
 use foundation::{ByteCount, Lba, Random};
+use protocols::auth::{Group, HashFunction, Policy};
 use reactor::sim::{Host, Simulation};
 use reactor::{BufferPool, spawn, time};
-use support::{options, read, target};
+use support::{HOST, SECRETS, credentials, options, read, target};
 
 const BLOCK_BYTES: u32 = 512;
 const LANES: u64 = 6;
@@ -133,6 +135,20 @@ async fn lane(channel: Rc<dyn Channel>, model: Rc<Model>, lane: u64, seed: u64) 
     }
 }
 
+/// The keys of both ends, where they have any.
+fn keys(seed: u64) -> Option<Credentials> {
+    seed.is_multiple_of(5)
+        .then(|| credentials(SECRETS[0], Some(SECRETS[1])))
+}
+
+/// Without the groups whose arithmetic is done by a real thread.
+fn policy() -> Policy {
+    Policy {
+        hashes: vec![HashFunction::Sha256],
+        groups: vec![Group::Null],
+    }
+}
+
 struct World {
     simulation: Simulation,
     seed: u64,
@@ -163,9 +179,10 @@ impl World {
     }
 
     fn start_target(&self) {
-        let (place, address) = (
+        let (place, address, seed) = (
             self.subsystem.clone(),
             SocketAddr::new(self.target.address(), PORT),
+            self.seed,
         );
         self.simulation.start(self.target, move || async move {
             let size = ByteCount(LANES * LANE_BLOCKS * u64::from(BLOCK_BYTES));
@@ -176,6 +193,10 @@ impl World {
             };
             let device = FileDevice::open(Path::new(DISK), file).unwrap();
             let (target, subsystem) = target(Arc::new(device));
+            if let Some(keys) = keys(seed) {
+                subsystem.set_credentials(HOST, Some(keys));
+                target.set_authentication_policy(policy());
+            }
             *place.borrow_mut() = Some(subsystem);
             let _server = serve(target, address, Options::default()).unwrap();
             std::future::pending::<()>().await;
@@ -190,6 +211,8 @@ impl World {
             header_digest: seed % 3 == 0,
             keep_alive: Duration::from_millis(800),
             limit: Duration::from_millis(400),
+            credentials: keys(seed),
+            authentication_policy: policy(),
             ..options(SocketAddr::new(self.target.address(), PORT))
         };
         self.simulation.start(self.host, move || async move {

@@ -1,4 +1,4 @@
-//! CRC32C, the checksum of NVMe/TCP digests and of everything Redhare keeps on disk.
+//! CRC32C, the checksum of NVMe/TCP digests and of everything Redhare keeps on disk, and the CRC-32 of foreign formats.
 
 use crc_fast::CrcAlgorithm;
 
@@ -6,6 +6,11 @@ use crc_fast::CrcAlgorithm;
 /// specification 1.0, section 3.3.1.1): initial value and final inversion included.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-32 of `bytes` as RFC 1952 (gzip) has it, which NVMe's representation of secrets uses.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, bytes) as u32
 }
 
 /// CRC32C over bytes that come in pieces.
@@ -51,6 +56,8 @@ mod tests {
         let ascending: Vec<u8> = (0..32).collect();
         assert_eq!(crc32c(&ascending), 0x46dd_794e);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        // The check value that ITU-T V.42's polynomial is known by.
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 
     #[test]

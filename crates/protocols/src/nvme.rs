@@ -5,7 +5,7 @@
 //! bytes, no accessor allocates or can fail. Data structures are decoded whole.
 
 mod codes;
-mod layout;
+pub(crate) mod layout;
 
 pub mod admin;
 pub mod async_event;

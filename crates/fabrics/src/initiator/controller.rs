@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bdev::Data;
+use protocols::auth::Policy;
 use protocols::nvme::admin::{GetLogPage, Identify, SetFeatures, async_event_request, keep_alive};
 use protocols::nvme::async_event::AsyncEvent;
 use protocols::nvme::fabrics::{
@@ -24,8 +25,10 @@ use reactor::net::TcpOptions;
 use reactor::sync::{Receiver, channel};
 use reactor::{Buffer, BufferPool, spawn, time};
 
+use super::authenticate::{AuthenticationError, authenticate};
 use super::namespace::NamespaceChannel;
-use super::queue::Queue;
+use super::queue::{CommandResult, Queue};
+use crate::authentication::Credentials;
 
 /// Entries of the admin queue.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
@@ -75,11 +78,22 @@ pub enum ConnectError {
         /// What to do.
         remedy: &'static str,
     },
+    /// One side did not prove who it is.
+    #[error("authentication to {subsystem} at {address} failed: {why}")]
+    Authentication {
+        /// The target.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: String,
+        /// Why.
+        why: AuthenticationError,
+    },
 }
 
 /// The status in words. Command-specific codes mean other things when a fabrics command is answered.
 fn named(command: &str, status: Status) -> String {
-    let is_fabrics = command == CONNECT || command.starts_with("Property");
+    let is_fabrics =
+        command == CONNECT || command.starts_with("Property") || command.starts_with("Authentication");
     match status.fabrics_name().filter(|_| is_fabrics) {
         Some(name) => format!(
             "{name} (SCT {:x}h, SC {:02x}h)",
@@ -116,6 +130,10 @@ pub struct ConnectOptions {
     pub limit: Duration,
     /// Sockets.
     pub tcp: TcpOptions,
+    /// With which we prove who we are, and the target has to, if there is a key for it.
+    pub credentials: Option<Credentials>,
+    /// The hash functions and groups that are offered for that.
+    pub authentication_policy: Policy,
 }
 
 impl ConnectOptions {
@@ -132,6 +150,8 @@ impl ConnectOptions {
             keep_alive: Duration::from_secs(15),
             limit: Duration::from_secs(5),
             tcp: TcpOptions::default(),
+            credentials: None,
+            authentication_policy: Policy::default(),
         }
     }
 
@@ -170,16 +190,31 @@ impl ConnectOptions {
         };
         let data = Data::From(buffer_of(&data.encode()));
         let completion = self.run(&queue, CONNECT, connect.to_command(), data).await?.0;
-        Ok((queue, ConnectAnswer::from_completion(&completion)))
+        let answer = ConnectAnswer::from_completion(&completion);
+        authenticate(self, &queue, answer).await?;
+        Ok((queue, answer))
     }
 
-    async fn run(
+    pub(super) async fn run(
         &self,
         queue: &Queue,
         name: &'static str,
         command: Command,
         data: Data,
     ) -> Result<(Completion, Data), ConnectError> {
+        let result = self.run_counted(queue, name, command, data).await?;
+        let completion = result.completion.expect("a command that succeeded has one");
+        Ok((completion, result.data))
+    }
+
+    /// Runs a command; its result has a completion whose status is success.
+    pub(super) async fn run_counted(
+        &self,
+        queue: &Queue,
+        name: &'static str,
+        command: Command,
+        data: Data,
+    ) -> Result<CommandResult, ConnectError> {
         let result = time::timeout(self.limit, queue.execute(command, data))
             .await
             .map_err(|_| ConnectError::TimedOut {
@@ -187,7 +222,7 @@ impl ConnectOptions {
                 limit: self.limit,
             })?;
         match result.completion {
-            Some(completion) if completion.status().is_success() => Ok((completion, result.data)),
+            Some(completion) if completion.status().is_success() => Ok(result),
             _ => Err(self.refused(name, result.status())),
         }
     }
@@ -220,7 +255,7 @@ impl Drop for Controller {
     }
 }
 
-fn buffer_of(bytes: &[u8]) -> Buffer {
+pub(super) fn buffer_of(bytes: &[u8]) -> Buffer {
     let mut buffer = BufferPool::current()
         .try_allocate(bytes.len())
         .expect("a page for connecting is free: nothing else of this connection is in flight");
@@ -472,7 +507,7 @@ async fn identify(
     Ok(data.into_read().freeze())
 }
 
-fn page_buffer(bytes: usize) -> reactor::BufferMut {
+pub(super) fn page_buffer(bytes: usize) -> reactor::BufferMut {
     let mut buffer = BufferPool::current()
         .try_allocate(bytes)
         .expect("a page for an admin command is free");

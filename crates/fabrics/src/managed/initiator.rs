@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use super::Management;
 use super::address::{Address, shown};
+use super::keyring::add_names;
 use super::subsystems::parse_nqn;
+use crate::authentication::Credentials;
 use crate::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice, RemoteOptions};
 
 const METHOD: &str = "bdev_nvme_attach_controller";
@@ -49,6 +51,9 @@ struct Attach {
     prchk_guard: Option<bool>,
     allow_unrecognized_csi: Option<bool>,
     disable_sq_flow_control: Option<bool>,
+    psk: Option<String>,
+    dhchap_key: Option<String>,
+    dhchap_ctrlr_key: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -75,6 +80,14 @@ pub(super) struct Attached {
     subsystem: Nqn,
     host: Nqn,
     devices: Vec<String>,
+    credentials: Option<Credentials>,
+}
+
+impl Attached {
+    /// With which it authenticates.
+    pub(super) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
 }
 
 pub(super) fn add(registry: &mut Registry, management: &Management) {
@@ -139,7 +152,16 @@ fn check(management: &Management, given: &Attach) -> Result<Wanted, RpcError> {
             format_uuid(&host_id)
         ))?,
     };
+    if given.psk.is_some() {
+        return Err(RpcError::unsupported(
+            METHOD,
+            "psk",
+            "leave it out: there is no TLS yet",
+        ));
+    }
     let mut options = ConnectOptions::new(address, subsystem, host, host_id);
+    let (key, controller_key) = (given.dhchap_key.as_deref(), given.dhchap_ctrlr_key.as_deref());
+    options.credentials = management.credentials(METHOD, key, controller_key)?;
     options.header_digest = given.hdgst.unwrap_or(false);
     options.data_digest = given.ddgst.unwrap_or(false);
     if let Some(limit_us) = given.fabrics_connect_timeout_us.filter(|limit_us| *limit_us > 0) {
@@ -162,6 +184,7 @@ fn connect_failed(error: &ConnectError) -> RpcError {
         ConnectError::Refused { .. } => libc::ECONNRESET,
         ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
         ConnectError::Command { .. } => libc::EIO,
+        ConnectError::Authentication { .. } => libc::EACCES,
     };
     RpcError::errno(number, error.to_string())
 }
@@ -242,6 +265,7 @@ async fn attach(management: Management, given: Attach) -> Result<Vec<String>, Rp
         subsystem: wanted.options.subsystem,
         host: wanted.options.host,
         devices: devices.clone(),
+        credentials: wanted.options.credentials,
     };
     management.0.attached.borrow_mut().insert(given.name, attached);
     Ok(devices)
@@ -278,6 +302,7 @@ fn saved_call(name: &str, wanted: &Wanted) -> SavedCall {
     params["ddgst"] = json!(wanted.options.data_digest);
     params["fabrics_connect_timeout_us"] = json!(wanted.options.limit.as_micros() as u64);
     params["fast_io_fail_timeout_sec"] = json!(wanted.wait_limit.as_secs());
+    add_names(&mut params, wanted.options.credentials.as_ref());
     SavedCall {
         method: METHOD,
         params,

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::address::shown;
+use super::keyring::add_names;
 use super::{Management, check_target};
 use crate::target::{Path, Subsystem};
 
@@ -108,7 +109,11 @@ fn described(management: &Management, subsystem: &Arc<Subsystem>) -> Value {
     let hosts: Vec<Value> = subsystem
         .hosts()
         .into_iter()
-        .map(|host| json!({ "nqn": host }))
+        .map(|host| {
+            let mut shown = json!({ "nqn": host });
+            add_names(&mut shown, subsystem.credentials(&host).as_ref());
+            shown
+        })
         .collect();
     let namespaces: Vec<Value> = subsystem
         .namespaces()

@@ -7,12 +7,14 @@ use serde_json::json;
 
 use super::address::shown;
 use super::inquiries::addresses;
-use super::{Management, transport};
+use super::keyring::add_names;
+use super::{Management, security, transport};
 use crate::target::Subsystem;
 
 pub(super) fn calls(management: &Management) -> Vec<SavedCall> {
     let state = &management.0;
-    let mut calls: Vec<SavedCall> = state.transport.borrow().iter().map(transport::saved).collect();
+    let mut calls: Vec<SavedCall> = security::saved_policy(management).into_iter().collect();
+    calls.extend(state.transport.borrow().iter().map(transport::saved));
     for portal in state.discovery.borrow().iter() {
         calls.push(SavedCall {
             method: "nvmf_subsystem_add_listener",
@@ -48,9 +50,11 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
         }),
     });
     for host in subsystem.hosts() {
+        let mut params = json!({ "nqn": nqn, "host": host });
+        add_names(&mut params, subsystem.credentials(&host).as_ref());
         calls.push(SavedCall {
             method: "nvmf_subsystem_add_host",
-            params: json!({ "nqn": nqn, "host": host }),
+            params,
         });
     }
     for namespace in subsystem.namespaces() {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::{Management, check_target};
 use crate::target::{CNTLIDS, Hosts, NSID_MAX, Subsystem, SubsystemOptions};
 
+const ADD_HOST: &str = "nvmf_subsystem_add_host";
 /// What SPDK gives subsystems for which nothing is said.
 const NAMESPACES_MAX: u32 = 32;
 const SERIAL: &str = "00000000000000000000";
@@ -47,6 +48,17 @@ struct AddHost {
     nqn: String,
     host: String,
     tgt_name: Option<String>,
+    psk: Option<String>,
+    dhchap_key: Option<String>,
+    dhchap_ctrlr_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoveHost {
+    nqn: String,
+    host: String,
+    tgt_name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -67,14 +79,13 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
         std::future::ready(delete(&own, &given))
     }));
     let own = management.clone();
-    registry.add(Method::new(
-        &["nvmf_subsystem_add_host"],
-        move |given: AddHost| std::future::ready(add_host(&own, &given)),
-    ));
+    registry.add(Method::new(&[ADD_HOST], move |given: AddHost| {
+        std::future::ready(add_host(&own, &given))
+    }));
     let own = management.clone();
     registry.add(Method::new(
         &["nvmf_subsystem_remove_host"],
-        move |given: AddHost| std::future::ready(remove_host(&own, &given)),
+        move |given: RemoveHost| std::future::ready(remove_host(&own, &given)),
     ));
     let own = management.clone();
     registry.add(Method::new(
@@ -167,7 +178,16 @@ fn add_host(management: &Management, given: &AddHost) -> Result<bool, RpcError> 
     check_target(given.tgt_name.as_deref())?;
     let subsystem = management.subsystem(&given.nqn)?;
     let host = parse_nqn(&given.host)?;
-    if !subsystem.add_host(host.as_str()) {
+    if given.psk.is_some() {
+        return Err(RpcError::unsupported(
+            ADD_HOST,
+            "psk",
+            "leave it out: there is no TLS yet",
+        ));
+    }
+    let (key, controller_key) = (given.dhchap_key.as_deref(), given.dhchap_ctrlr_key.as_deref());
+    let credentials = management.credentials(ADD_HOST, key, controller_key)?;
+    if !subsystem.add_host_with(host.as_str(), credentials) {
         return Err(RpcError::errno(
             libc::EEXIST,
             format!("{host} is allowed to connect to {} already", given.nqn),
@@ -176,7 +196,7 @@ fn add_host(management: &Management, given: &AddHost) -> Result<bool, RpcError> 
     Ok(true)
 }
 
-fn remove_host(management: &Management, given: &AddHost) -> Result<bool, RpcError> {
+fn remove_host(management: &Management, given: &RemoveHost) -> Result<bool, RpcError> {
     check_target(given.tgt_name.as_deref())?;
     let subsystem = management.subsystem(&given.nqn)?;
     if !subsystem.remove_host(&given.host) {

@@ -21,6 +21,7 @@ use protocols::nvme::{AdminOpcode, Command, Completion, FabricsType, Status};
 use reactor::mailbox::mailbox;
 use reactor::{spawn, time};
 
+use super::authentication;
 use super::connection::{Connection, SharedController};
 use super::queue::{Answer, Order, Queue};
 use super::subsystem::{Subsystem, Target};
@@ -238,6 +239,13 @@ pub(super) fn fabrics(connection: &Connection, slot: u16, command: &Command, dat
     let answer = match (command.fabrics_type(), &queue) {
         (Some(FabricsType::Connect), Queue::New) => return connect::answer(connection, slot, command, data),
         (Some(FabricsType::Connect), _) | (_, Queue::New) => Answer::refuse(Status::COMMAND_SEQUENCE_ERROR),
+        (Some(FabricsType::AuthenticationSend | FabricsType::AuthenticationReceive), queue) => {
+            if let Queue::Admin(admin) = queue {
+                admin.last_command.set(time::now());
+            }
+            return authentication::run(connection, slot, command, data);
+        }
+        _ if connection.queue().is_barred() => Answer::refuse(Status::AUTHENTICATION_REQUIRED),
         (Some(FabricsType::PropertyGet), Queue::Admin(admin)) => {
             admin.last_command.set(time::now());
             property_get(admin, &PropertyGet::from_command(command))

@@ -387,16 +387,18 @@ impl Connection {
                 return;
             }
         }
-        if !command.is_fabrics() && !self.queue.is_connected() {
-            // Nothing is asked for or allocated for a host that has not said who it is.
-            return self.answer(slot, Answer::status(Status::COMMAND_SEQUENCE_ERROR));
+        if !command.is_fabrics()
+            && let Some(answer) = self.queue.too_early()
+        {
+            // Nothing is asked for or allocated for a host that has not said who it is, or not proved it.
+            return self.answer(slot, answer);
         }
         self.start(slot, command);
     }
 
     /// Shows a command to those who look for fused ones; a status if it cannot be taken.
     fn pair(&self, slot: u16, command: &Command) -> Option<Status> {
-        if command.fuse() == Fuse::Normal && !self.queue.expects_half() {
+        if command.fuse() == Fuse::Normal && !self.queue.expects_half() || self.queue.is_barred() {
             return None;
         }
         match self.queue.get() {
@@ -491,6 +493,10 @@ impl Connection {
     fn execute(&self, slot: u16, command: Command, data: Buffer) {
         if command.is_fabrics() {
             return self.answer_later(slot, super::admin::fabrics(self, slot, &command, &data));
+        }
+        if self.queue.is_barred() {
+            // Its data came in the capsule.
+            return self.answer(slot, Answer::refuse(Status::AUTHENTICATION_REQUIRED));
         }
         match self.queue.get() {
             Queue::New => self.answer(slot, Answer::status(Status::COMMAND_SEQUENCE_ERROR)),

@@ -94,7 +94,10 @@ impl Watched {
                 return false;
             };
             let is_queue = connection.queue().is_connected();
-            if let Some(complaint) = connection.progress().complaint(now, is_queue, limits) {
+            let authentication = connection.queue().authentication();
+            if authentication.is_some_and(|authentication| authentication.is_overdue(now)) {
+                late.push((connection, "it did not authenticate in time"));
+            } else if let Some(complaint) = connection.progress().complaint(now, is_queue, limits) {
                 late.push((connection, complaint));
             }
             true

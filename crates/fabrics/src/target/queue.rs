@@ -8,6 +8,7 @@ use protocols::nvme::{Command, Completion, DataDirection, SglDescriptor, Status}
 use reactor::mailbox::MailboxSender;
 
 use super::admin::AdminQueue;
+use super::authentication::Authentication;
 use super::connection::SharedController;
 use super::io::IoQueue;
 
@@ -126,6 +127,7 @@ pub(super) struct QueueState {
     local: SocketAddr,
     queue: RefCell<Queue>,
     membership: OnceCell<Membership>,
+    authentication: OnceCell<Authentication>,
     entries: Cell<u16>,
     head: Cell<u16>,
     /// The last command was the first half of a fused operation.
@@ -139,6 +141,7 @@ impl QueueState {
             local,
             queue: RefCell::new(Queue::New),
             membership: OnceCell::new(),
+            authentication: OnceCell::new(),
             entries: Cell::new(0),
             head: Cell::new(0),
             expects_half: Cell::new(false),
@@ -219,6 +222,33 @@ impl QueueState {
     /// Whether Connect has succeeded.
     pub(super) fn is_connected(&self) -> bool {
         !matches!(*self.queue.borrow(), Queue::New)
+    }
+
+    /// The host must authenticate before it uses the queue.
+    pub(super) fn require(&self, authentication: Authentication) {
+        // A connection becomes a queue once.
+        let _ = self.authentication.set(authentication);
+    }
+
+    /// The authentication of a queue whose host must.
+    pub(super) fn authentication(&self) -> Option<&Authentication> {
+        self.authentication.get()
+    }
+
+    /// Whether the host has still to authenticate.
+    pub(super) fn is_barred(&self) -> bool {
+        self.authentication.get().is_some_and(Authentication::bars)
+    }
+
+    /// The answer to commands that come too early, before Connect or authentication.
+    pub(super) fn too_early(&self) -> Option<Answer> {
+        if !self.is_connected() {
+            Some(Answer::status(Status::COMMAND_SEQUENCE_ERROR))
+        } else if self.is_barred() {
+            Some(Answer::refuse(Status::AUTHENTICATION_REQUIRED))
+        } else {
+            None
+        }
     }
 
     pub(super) fn disconnected(&self) {

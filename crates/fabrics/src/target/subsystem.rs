@@ -7,16 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bdev::BlockDevice;
+use protocols::auth::Policy;
 use protocols::nvme::Nqn;
 use protocols::nvme::log::{AnaLog, AnaState, ReservationNoticeType};
 
 use super::access::Access;
+use super::authentication::Credentialed;
 use super::command::OpenCommands;
 use super::controller::{Controller, Path};
 use super::discovery::DiscoveryLog;
 use super::drain::Drains;
 use super::notices::Notice;
 use super::reservation::{HostId, Owner, ReservationFile};
+use crate::authentication::Credentials;
 
 /// The largest namespace identifier that a subsystem may serve (NN in Identify Controller).
 pub const NSID_MAX: u32 = 1024;
@@ -131,6 +134,7 @@ pub struct Subsystem {
     serial: String,
     model: String,
     allowed: Mutex<Allowed>,
+    pub(super) credentialed: Credentialed,
     /// `None` for all.
     portals: Mutex<Option<BTreeSet<Portal>>>,
     namespaces_max: u32,
@@ -195,6 +199,7 @@ impl Subsystem {
             serial: options.serial,
             model: options.model,
             allowed: Mutex::new(options.hosts.into()),
+            credentialed: Credentialed::default(),
             portals: Mutex::new((!options.everywhere).then(BTreeSet::new)),
             namespaces_max: options.namespaces_max,
             cntlids: options.cntlids,
@@ -308,17 +313,32 @@ impl Subsystem {
 
     /// Names a host that may connect; false if it was named.
     pub fn add_host(&self, host: &str) -> bool {
-        let added = locked(&self.allowed).names.insert(host.to_owned());
+        self.add_host_with(host, None)
+    }
+
+    /// As [`Subsystem::add_host`]; with keys, the host has to authenticate.
+    pub fn add_host_with(&self, host: &str, credentials: Option<Credentials>) -> bool {
+        let added = {
+            let mut allowed = locked(&self.allowed);
+            let added = allowed.names.insert(host.to_owned());
+            if added {
+                // Before anybody sees the name.
+                self.set_credentials(host, credentials);
+            }
+            added
+        };
         if added {
             self.log_changed();
         }
         added
     }
 
-    /// Takes a name back; false if it was not there. The host is disconnected, unless all may connect.
+    /// Takes a name back, and the host's keys; false if it was not there. The host is disconnected, unless all may
+    /// connect.
     pub fn remove_host(&self, host: &str) -> bool {
         let removed = locked(&self.allowed).names.remove(host);
         if removed {
+            self.set_credentials(host, None);
             self.log_changed();
             self.disconnect_where(|controller| !self.allows(&controller.host().nqn));
         }
@@ -551,6 +571,7 @@ pub struct Target {
     subsystems: Mutex<BTreeMap<String, Arc<Subsystem>>>,
     portals: Mutex<BTreeSet<Portal>>,
     referrals: Mutex<BTreeSet<Referral>>,
+    pub(super) policy: Mutex<Policy>,
     /// A name of its own for the discovery service, beside the well-known one.
     discovery_nqn: Mutex<Option<Nqn>>,
     log: Arc<DiscoveryLog>,

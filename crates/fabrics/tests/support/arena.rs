@@ -22,7 +22,7 @@ use protocols::tcp::FatalError;
 use protocols::tcp::pdu::{Data, InitializeRequest, Layout, PduType, TerminationRequest, flags};
 use reactor::{BufferPool, Config, time};
 
-use super::{HOST, NQN, bytes, nqn, options, read};
+use super::{HOST, KEYED, NQN, SECRETS, bytes, credentials, nqn, options, read};
 
 /// The well-behaved host's subsystem: no raw host names it, so nobody else writes there.
 const GOOD: &str = "nqn.2026-11.io.redhare:good";
@@ -49,6 +49,7 @@ fn add_subsystem(target: &Target, name: &str) {
         device,
     };
     subsystem.add_namespace(namespace).unwrap();
+    subsystem.set_credentials(KEYED, Some(credentials(SECRETS[0], None)));
     target.add_subsystem(subsystem);
 }
 

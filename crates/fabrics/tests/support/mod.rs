@@ -8,14 +8,38 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bdev::{BlockDevice, Channel, ChannelExt};
+use fabrics::authentication::Credentials;
 use fabrics::initiator::ConnectOptions;
 use fabrics::target::{Hosts, Namespace, Subsystem, Target};
 use foundation::{BlockCount, Lba, Random};
+use protocols::auth::{Keys, Secret};
 use protocols::nvme::Nqn;
 use reactor::{Buffer, BufferPool};
 
 pub(crate) const NQN: &str = "nqn.2026-11.io.redhare:test";
 pub(crate) const HOST: &str = "nqn.2026-11.io.redhare:host";
+
+/// A host that has to authenticate with the first of [`SECRETS`] in an `arena`.
+pub(crate) const KEYED: &str = "nqn.2026-11.io.redhare:keyed";
+/// Made by nvme-cli; the first is not bound to its owner's name.
+pub(crate) const SECRETS: [&str; 3] = [
+    "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+    "DHHC-1:01:wVZVDZ/YLplppdxfvOiyI6bltX8ozYUjukX68VN5xSyA7JoN:",
+    "DHHC-1:03:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vcSEgBQ==:",
+];
+
+/// Keys as people would have given them.
+pub(crate) fn credentials(host: &str, controller: Option<&str>) -> Credentials {
+    let secret = |text: &str| Secret::parse(text.as_bytes()).unwrap();
+    Credentials {
+        key_name: "host-key".to_owned(),
+        controller_key_name: controller.map(|_| "controller-key".to_owned()),
+        keys: Arc::new(Keys {
+            host: secret(host),
+            controller: controller.map(secret),
+        }),
+    }
+}
 
 /// Runs a test on a reactor, for a minute at most.
 pub(crate) fn run(future: impl Future<Output = ()>) {

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
@@ -28,6 +29,7 @@ pub(crate) fn free_address() -> SocketAddr {
 pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
+    log: Arc<Mutex<String>>,
 }
 
 impl Daemon {
@@ -53,8 +55,25 @@ impl Daemon {
             said.push(line);
         }
         // So that it never waits for somebody to read its log.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, directory }
+        let log = Arc::<Mutex<String>>::default();
+        let kept = log.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let mut log = kept.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Self {
+            child,
+            directory,
+            log,
+        }
+    }
+
+    /// What it has logged since it took requests.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -121,13 +140,13 @@ impl Daemon {
         )
     }
 
-    /// What is saved of both subsystems.
+    /// What is saved of all subsystems.
     pub(crate) fn saved(&self) -> Value {
         let of = |name: &str| {
             let config = self.call("framework_get_config", json!({ "name": name }));
             json!({ "subsystem": name, "config": config })
         };
-        json!({ "subsystems": [of("bdev"), of("nvmf")] })
+        json!({ "subsystems": [of("keyring"), of("bdev"), of("nvmf")] })
     }
 }
 

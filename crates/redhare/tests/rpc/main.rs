@@ -3,6 +3,7 @@
 
 mod daemon;
 mod host;
+mod keys;
 mod limits;
 mod reservations;
 mod saved;

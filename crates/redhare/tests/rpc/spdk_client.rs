@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::daemon::{Daemon, NQN, free_address};
 use super::host::{BLOCK_BYTES, connect, open, read, run, write};
+use super::keys::add_keys;
 
 /// What `tests/spdk-rpc` ends with where the client cannot be had.
 const CANNOT_BE_HAD: i32 = 69;
@@ -80,8 +81,14 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
     let disk = daemon.directory().join("disk");
     std::fs::File::create(&disk).unwrap().set_len(4 << 20).unwrap();
     let disk = disk.display();
+    let directory = tempfile::tempdir().unwrap();
+    add_keys(&daemon, directory.path());
+    let third = directory.path().join("one");
+    let third = third.display();
     let commands = format!(
-        "bdev_malloc_create -b Malloc0 64 4096\n\
+        "keyring_file_add_key three {third}\n\
+         keyring_file_remove_key three\n\
+         bdev_malloc_create -b Malloc0 64 4096\n\
          bdev_null_create Null0 1024 4096\n\
          bdev_aio_create {disk} Aio0 4096\n\
          bdev_aio_delete Aio0\n\
@@ -95,6 +102,9 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
          nvmf_subsystem_add_ns {NQN} Slow0\n\
          nvmf_subsystem_add_ns {NQN} Uring0 -n 4\n\
          nvmf_subsystem_add_host {NQN} nqn.2026-11.io.redhare:friend\n\
+         nvmf_set_config --dhchap-digests sha256,sha512 --dhchap-dhgroups ffdhe2048\n\
+         nvmf_subsystem_add_host {NQN} nqn.2026-11.io.redhare:keyed --dhchap-key one --dhchap-ctrlr-key two\n\
+         nvmf_subsystem_set_keys {NQN} nqn.2026-11.io.redhare:keyed --dhchap-key two\n\
          nvmf_subsystem_add_listener {NQN} -t tcp -a 127.0.0.1 -s {port}\n\
          nvmf_subsystem_add_listener discovery -t tcp -a 127.0.0.1 -s {port}\n\
          nvmf_discovery_add_referral -t tcp -a 192.0.2.1 -s 8009\n\
@@ -128,6 +138,9 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
             .unwrap()
             .is_empty()
     );
+    assert_eq!(subsystems[1]["hosts"][1]["dhchap_key"], json!("two"));
+    let keys = one(&["keyring_get_keys"]);
+    assert_eq!((&keys[0]["name"], &keys[1]["refcnt"]), (&json!("one"), &json!(2)));
     let refused = spdk(&daemon, &["bdev_malloc_delete", "Nope"], "");
     let errors = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(

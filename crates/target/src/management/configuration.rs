@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// The parts of the state, each after what it stands on.
-const SUBSYSTEMS: [(&str, &[&str]); 2] = [("bdev", &[]), ("nvmf", &["bdev"])];
+const SUBSYSTEMS: [(&str, &[&str]); 3] = [("keyring", &[]), ("bdev", &["keyring"]), ("nvmf", &["bdev"])];
 
 /// Why a saved configuration was not brought back.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +101,7 @@ pub(super) fn add(registry: &mut Registry, devices: &Devices, fabrics: &Manageme
 
 fn saved(devices: &Devices, fabrics: &Management, name: &str) -> Result<Vec<SavedCall>, RpcError> {
     match name {
+        "keyring" => Ok(fabrics.saved_keys()),
         "bdev" => Ok(devices.saved()),
         "nvmf" => Ok(fabrics.saved()),
         _ => Err(RpcError::invalid_params(format!(

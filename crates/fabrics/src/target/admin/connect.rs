@@ -10,6 +10,7 @@ use protocols::tcp::target::QueueKind;
 use reactor::{spawn, time};
 
 use super::AdminQueue;
+use crate::target::authentication;
 use crate::target::command::HostIdentity;
 use crate::target::connection::{Connection, listen_for_orders};
 use crate::target::controller::{Controller, Origin, Path, QUEUE_SIZE_MAX};
@@ -176,14 +177,18 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
     }
     let cntlid = controller.cntlid;
     tracing::info!(%peer, host_nqn, subsystem_nqn, cntlid, "host connected");
+    let required = subsystem.clone();
     let admin = AdminQueue::new(controller, subsystem, target.clone());
     AdminQueue::watch_keep_alive(&admin, &connection.own());
     let sqsize = asked.connect.sqsize;
     connection.resize(u32::from(sqsize) + 1, QueueKind::Admin);
     connection.queue().connected(Queue::Admin(admin), sqsize);
     connection.shared.counts.opened(&connection.queue().get());
+    let authreq = required.map_or(0, |subsystem| {
+        authentication::require(connection, &subsystem, host_nqn, 0, asked.connect.kato_ms)
+    });
     Answer {
-        completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),
+        completion: ConnectAnswer { cntlid, authreq }.to_completion(0),
         data: Vec::new(),
     }
 }
@@ -219,7 +224,8 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
     let waits = subsystem.commands().is_none();
     let membership = Membership::new(controller.clone(), qid, waits);
     let local = connection.queue().local();
-    let Some(queue) = IoQueue::new(subsystem, controller, qid, local, share) else {
+    let kato_ms = controller.kato_ms();
+    let Some(queue) = IoQueue::new(subsystem.clone(), controller, qid, local, share) else {
         // The membership goes, and with it the place in the controller.
         return Answer::refuse(Status::CONNECT_INVALID_HOST);
     };
@@ -227,8 +233,9 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
     connection.resize(u32::from(sqsize) + 1, QueueKind::Io);
     connection.queue().connected(Queue::Io(queue), sqsize);
     connection.shared.counts.opened(&connection.queue().get());
+    let authreq = authentication::require(connection, &subsystem, &asked.host.nqn, qid, kato_ms);
     Answer {
-        completion: ConnectAnswer { cntlid, authreq: 0 }.to_completion(0),
+        completion: ConnectAnswer { cntlid, authreq }.to_completion(0),
         data: Vec::new(),
     }
 }
