@@ -13,6 +13,7 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use slab::Slab;
 
 use crate::context;
+use crate::usage::Books;
 
 /// Tasks that live and die together: one simulated process. Real reactors have one group.
 pub(crate) type Group = u32;
@@ -40,6 +41,9 @@ pub(crate) struct Shared {
     has_remote: AtomicBool,
     asleep: AtomicBool,
     wake_thread: Box<dyn Fn() + Send + Sync>,
+    /// Tells this reactor from others of the process.
+    pub(crate) index: u32,
+    pub(crate) books: Books,
 }
 
 #[derive(Default)]
@@ -124,7 +128,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(wake_thread: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(index: u32, wake_thread: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             tasks: RefCell::new(Slab::new()),
             ready: RefCell::new(VecDeque::new()),
@@ -136,6 +140,8 @@ impl Executor {
                 has_remote: AtomicBool::new(false),
                 asleep: AtomicBool::new(false),
                 wake_thread: Box::new(wake_thread),
+                index,
+                books: Books::default(),
             }),
         }
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use protocols::tcp::target::Limits;
 use reactor::net::{TcpListener, TcpOptions};
-use reactor::{JoinHandle, spawn, time};
+use reactor::{CoreHandle, JoinHandle, spawn, time};
 
 use super::connection::Connection;
 use super::controller::QueueLimits;
+use super::measures::Counts;
 use super::patience::{Watched, watch};
-use super::queue::Queue;
 use super::subsystem::{Portal, Target};
 
 /// How a listener treats its connections.
@@ -59,76 +59,11 @@ impl Default for Options {
     }
 }
 
-/// What has come to a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueStatistics {
-    /// Admin queues that hosts have connected.
-    pub admin_queues: u64,
-    /// I/O queues that hosts have connected.
-    pub io_queues: u64,
-    /// Those of the admin queues that are still connected.
-    pub current_admin_queues: u64,
-    /// Those of the I/O queues that are still connected.
-    pub current_io_queues: u64,
-    /// I/O commands that devices have completed, well or not.
-    pub completed_commands: u64,
-}
-
-#[derive(Default)]
-pub(super) struct Counts {
-    queues: Cell<QueueStatistics>,
-    /// Apart, since it changes with every command.
-    completed_commands: Cell<u64>,
-}
-
-impl Counts {
-    fn change(&self, change: impl FnOnce(&mut QueueStatistics)) {
-        let mut statistics = self.queues.get();
-        change(&mut statistics);
-        self.queues.set(statistics);
-    }
-
-    /// A connection has become a queue.
-    pub(super) fn opened(&self, queue: &Queue) {
-        self.change(|counts| match queue {
-            Queue::New => {}
-            Queue::Admin(_) => {
-                counts.admin_queues += 1;
-                counts.current_admin_queues += 1;
-            }
-            Queue::Io(_) => {
-                counts.io_queues += 1;
-                counts.current_io_queues += 1;
-            }
-        });
-    }
-
-    /// A connection ends.
-    pub(super) fn closed(&self, queue: &Queue) {
-        self.change(|counts| match queue {
-            Queue::New => {}
-            Queue::Admin(_) => counts.current_admin_queues -= 1,
-            Queue::Io(_) => counts.current_io_queues -= 1,
-        });
-    }
-
-    pub(super) fn completed(&self) {
-        self.completed_commands.set(self.completed_commands.get() + 1);
-    }
-
-    fn read(&self) -> QueueStatistics {
-        QueueStatistics {
-            completed_commands: self.completed_commands.get(),
-            ..self.queues.get()
-        }
-    }
-}
-
 /// What the connections of one listener share.
 pub(super) struct Shared {
     pub(super) target: Arc<Target>,
     pub(super) portal: Portal,
-    pub(super) counts: Counts,
+    pub(super) counts: Arc<Counts>,
     pub(super) options: Options,
     pub(super) watched: Watched,
     connections: Cell<usize>,
@@ -148,7 +83,6 @@ pub struct ServeError {
 pub struct Server {
     target: Arc<Target>,
     portal: Portal,
-    shared: Rc<Shared>,
     accepting: JoinHandle<()>,
 }
 
@@ -156,11 +90,6 @@ impl Server {
     /// Where hosts connect.
     pub fn address(&self) -> SocketAddr {
         self.portal.address
-    }
-
-    /// What has come to it.
-    pub fn statistics(&self) -> QueueStatistics {
-        self.shared.counts.read()
     }
 }
 
@@ -182,17 +111,16 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
     let shared = Rc::new(Shared {
         target: target.clone(),
         portal,
-        counts: Counts::default(),
+        counts: target.counts_of(CoreHandle::current().index()),
         options,
         watched: Watched::default(),
         connections: Cell::new(0),
     });
     drop(spawn(watch(Rc::downgrade(&shared))));
-    let accepting = spawn(accept(listener, shared.clone()));
+    let accepting = spawn(accept(listener, shared));
     Ok(Server {
         target,
         portal,
-        shared,
         accepting,
     })
 }
@@ -205,10 +133,12 @@ async fn accept(listener: TcpListener, shared: Rc<Shared>) {
             }
             Ok(stream) => {
                 shared.connections.set(shared.connections.get() + 1);
+                shared.counts.accepted();
                 let shared = shared.clone();
                 drop(spawn(async move {
                     Connection::run(stream, shared.clone()).await;
                     shared.connections.set(shared.connections.get() - 1);
+                    shared.counts.ended();
                 }));
             }
             Err(error) => {

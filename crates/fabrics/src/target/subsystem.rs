@@ -15,6 +15,8 @@ use super::command::OpenCommands;
 use super::controller::{Controller, Path};
 use super::discovery::DiscoveryLog;
 use super::drain::Drains;
+use super::measures::Counts;
+use super::meter::Meters;
 use super::notices::Notice;
 
 /// The largest namespace identifier that a subsystem may serve (NN in Identify Controller).
@@ -137,6 +139,7 @@ pub struct Subsystem {
     /// How well it is reached through each listener.
     access: Mutex<Access>,
     drains: Arc<Drains>,
+    meters: Meters,
     /// The discovery logs that list it.
     logs: Mutex<Vec<Weak<DiscoveryLog>>>,
     commands: Option<OpenCommands>,
@@ -197,6 +200,7 @@ impl Subsystem {
             cntlids: options.cntlids,
             access: Mutex::default(),
             drains: Arc::default(),
+            meters: Meters::default(),
             logs: Mutex::default(),
             commands,
             namespaces: Mutex::default(),
@@ -361,6 +365,11 @@ impl Subsystem {
         &self.drains
     }
 
+    /// What its commands amount to.
+    pub(super) fn meters(&self) -> &Meters {
+        &self.meters
+    }
+
     /// Sets how well the namespaces are reached through a listener (its address as it was given to `serve`), and tells
     /// the hosts. In the states Inaccessible, Persistent Loss and Change, I/O commands that come through it are answered
     /// with that status, which makes a multipath host use another path.
@@ -509,6 +518,7 @@ pub struct Target {
     /// A name of its own for the discovery service, beside the well-known one.
     discovery_nqn: Mutex<Option<Nqn>>,
     log: Arc<DiscoveryLog>,
+    pub(super) counts: Mutex<Vec<Arc<Counts>>>,
 }
 
 impl Target {

@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serve};
 use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
-use reactor::Config;
+use reactor::{Config, CoreHandle};
 use target::management::{LogLevel, Managed};
+use target::metrics::Source;
 use target::node::Node;
 
 use self::config::{NamespaceConfig, NodeConfig, SubsystemConfig, TargetConfig};
@@ -50,7 +51,7 @@ Or start with nothing and say what to serve with SPDK's own client (pip install 
   spdk-rpc nvmf_create_subsystem nqn.2026-11.io.redhare:scratch -a
   spdk-rpc nvmf_subsystem_add_ns nqn.2026-11.io.redhare:scratch Malloc0
   spdk-rpc nvmf_subsystem_add_listener nqn.2026-11.io.redhare:scratch -t tcp -a 127.0.0.1 -s 4420")]
-#[group(required = true, multiple = true)]
+#[command(group = ArgGroup::new("source").required(true).multiple(true).args(["config", "rpc_socket", "json_config"]))]
 pub(crate) struct TargetArguments {
     /// What to serve, in TOML
     #[arg(long, value_name = "FILE")]
@@ -61,6 +62,9 @@ pub(crate) struct TargetArguments {
     /// What to serve, as "spdk-rpc save_config" wrote it
     #[arg(long, value_name = "FILE")]
     json_config: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
 }
 
 pub(crate) fn run(
@@ -72,6 +76,7 @@ pub(crate) fn run(
     let random = random().map_err(|error| Failure::new(format!("cannot read /dev/urandom: {error}")))?;
     reactor::run(&Config::default(), async move {
         let target = Target::new();
+        let _metrics = serve_metrics(arguments.metrics, &target)?;
         if arguments.rpc_socket.is_none() && arguments.json_config.is_none() {
             // Nobody will ask, so nothing is counted.
             let config = config.expect("the command line has one of the three");
@@ -112,6 +117,20 @@ pub(crate) fn run(
         Ok(())
     })
     .map_err(Failure::new)?
+}
+
+fn serve_metrics(
+    address: Option<SocketAddr>,
+    target: &Arc<Target>,
+) -> Result<Option<target::metrics::Server>, Failure> {
+    let Some(address) = address else { return Ok(None) };
+    let source = Source {
+        target: target.clone(),
+        reactors: vec![CoreHandle::current()],
+    };
+    let server = target::metrics::serve(address, source).map_err(Failure::new)?;
+    tracing::info!(address = %server.address(), "serving metrics");
+    Ok(Some(server))
 }
 
 fn random() -> std::io::Result<[u8; 24]> {

@@ -7,7 +7,7 @@ use protocols::nvme::fabrics::{
 };
 use protocols::nvme::{Command, Status};
 use protocols::tcp::target::QueueKind;
-use reactor::{spawn, time};
+use reactor::{CoreHandle, spawn, time};
 
 use super::AdminQueue;
 use crate::target::command::HostIdentity;
@@ -29,6 +29,7 @@ fn path(connection: &Connection) -> Path {
         peer: connection.queue().peer(),
         local: connection.queue().local(),
         portal: connection.shared.portal,
+        reactor: CoreHandle::current().index(),
     }
 }
 
