@@ -9,6 +9,7 @@
 mod access;
 mod admin;
 mod allowance;
+mod catch_up;
 mod command;
 mod connection;
 mod controller;
@@ -22,6 +23,7 @@ mod measures;
 mod meter;
 mod notices;
 mod patience;
+mod placement;
 mod queue;
 mod server;
 mod share;

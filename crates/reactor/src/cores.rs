@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
@@ -30,9 +31,19 @@ impl CoreHandle {
         }
     }
 
+    /// Whether it is the reactor of the calling thread.
+    pub fn is_current(&self) -> bool {
+        context::try_with(|context| Arc::ptr_eq(&context.executor.shared, &self.shared)) == Some(true)
+    }
+
     /// What tells that reactor from others of the process: [`Config::index`].
     pub fn index(&self) -> u32 {
         self.shared.index
+    }
+
+    /// The kernel's number of the thread that runs it; 0 in a simulation.
+    pub fn thread_id(&self) -> u32 {
+        self.shared.thread_id.load(Ordering::Relaxed)
     }
 
     /// What that reactor has done so far.
@@ -45,6 +56,14 @@ impl CoreHandle {
         self.shared
             .inject(Box::new(move || drop(executor::spawn(make()))));
     }
+}
+
+/// Keeps the calling thread, and threads that it starts from then on, on one processor.
+///
+/// # Errors
+/// If there is no such processor, or the process may not use it.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    sys::pin_to_cpu(cpu)
 }
 
 /// Reactors on threads of their own, until dropped.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     /// Tells this reactor from others of the process.
     pub(crate) index: u32,
     pub(crate) books: Books,
+    /// The kernel's number of the thread that runs the reactor; 0 where there is none of its own.
+    pub(crate) thread_id: AtomicU32,
 }
 
 #[derive(Default)]
@@ -142,6 +144,7 @@ impl Executor {
                 wake_thread: Box::new(wake_thread),
                 index,
                 books: Books::default(),
+                thread_id: AtomicU32::new(0),
             }),
         }
     }

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -90,6 +91,11 @@ pub fn run<T>(config: &Config, future: impl Future<Output = T>) -> Result<T, Sta
         turn: Cell::new(None),
     });
     let _guard = context::enter(context.clone());
+    context
+        .executor
+        .shared
+        .thread_id
+        .store(sys::thread_id(), Ordering::Relaxed);
     let result = drive(&context, &ring, config.spin, future);
     context.executor.kill_group(None);
     if !ring.drain() {

@@ -1,20 +1,26 @@
-//! The listener: accepts connections and serves each in a task of its own.
+//! The listener: accepts connections, gives each to the least busy reactor, and serves it there in a task of its own.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use protocols::tcp::target::Limits;
-use reactor::net::{TcpListener, TcpOptions};
+use reactor::mailbox::{MailboxSender, mailbox};
+use reactor::net::{DetachedStream, TcpListener, TcpOptions, TcpStream};
 use reactor::{CoreHandle, JoinHandle, spawn, time};
 
 use super::connection::Connection;
 use super::controller::QueueLimits;
 use super::measures::Counts;
 use super::patience::{Watched, watch};
+use super::placement::{LOOK, Load, Placement};
 use super::subsystem::{Portal, Target};
+
+/// Connections on their way to a reactor, at most.
+const HANDED_OVER_MAX: usize = 1024;
 
 /// How a listener treats its connections.
 #[derive(Clone, Debug)]
@@ -59,14 +65,13 @@ impl Default for Options {
     }
 }
 
-/// What the connections of one listener share.
+/// What the connections of one listener on one reactor share.
 pub(super) struct Shared {
     pub(super) target: Arc<Target>,
     pub(super) portal: Portal,
     pub(super) counts: Arc<Counts>,
     pub(super) options: Options,
     pub(super) watched: Watched,
-    connections: Cell<usize>,
 }
 
 /// Why a target does not listen.
@@ -100,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// Listens on `address` of this core's reactor for connections to `target`.
+/// Listens on `address` of this core's reactor for connections to `target`, which the target's reactors serve.
 pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Result<Server, ServeError> {
     let listener =
         TcpListener::bind(address, options.tcp.clone()).map_err(|source| ServeError { address, source })?;
@@ -108,16 +113,15 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
         address: listener.local_address(),
     };
     target.add_portal(portal);
-    let shared = Rc::new(Shared {
-        target: target.clone(),
-        portal,
-        counts: target.counts_of(CoreHandle::current().index()),
-        options,
-        watched: Watched::default(),
-        connections: Cell::new(0),
-    });
-    drop(spawn(watch(Rc::downgrade(&shared))));
-    let accepting = spawn(accept(listener, shared));
+    let mut reactors = target.reactors();
+    if reactors.is_empty() {
+        reactors.push(CoreHandle::current());
+    }
+    let reactors = reactors
+        .into_iter()
+        .map(|handle| Reactor::new(handle, &target, portal, &options))
+        .collect();
+    let accepting = spawn(accept(listener, options.connections_max, reactors));
     Ok(Server {
         target,
         portal,
@@ -125,27 +129,146 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
     })
 }
 
-async fn accept(listener: TcpListener, shared: Rc<Shared>) {
+impl Shared {
+    /// For the calling core's reactor.
+    fn start(target: Arc<Target>, portal: Portal, options: Options) -> Rc<Self> {
+        let shared = Rc::new(Self {
+            counts: target.counts_of(CoreHandle::current().index()),
+            target,
+            portal,
+            options,
+            watched: Watched::default(),
+        });
+        drop(spawn(watch(Rc::downgrade(&shared))));
+        shared
+    }
+}
+
+/// Serves a connection in a task of its own.
+fn start(stream: TcpStream, seat: Seat, shared: Rc<Shared>) {
+    shared.counts.accepted();
+    drop(spawn(async move {
+        let _seat = seat;
+        Connection::run(stream, shared.clone()).await;
+        shared.counts.ended();
+    }));
+}
+
+/// One of the connections that a listener may have, until dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(open: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        // Who accepts is alone in adding.
+        if open.load(Ordering::Relaxed) >= limit {
+            return None;
+        }
+        open.fetch_add(1, Ordering::Relaxed);
+        Some(Self(open.clone()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A reactor that serves connections of a listener.
+struct Reactor {
+    handle: CoreHandle,
+    counts: Arc<Counts>,
+    way: Way,
+}
+
+enum Way {
+    Here(Rc<Shared>),
+    There(MailboxSender<(DetachedStream, Seat)>),
+}
+
+impl Reactor {
+    fn new(handle: CoreHandle, target: &Arc<Target>, portal: Portal, options: &Options) -> Self {
+        let counts = target.counts_of(handle.index());
+        let (target, options) = (target.clone(), options.clone());
+        let way = if handle.is_current() {
+            Way::Here(Shared::start(target, portal, options))
+        } else {
+            let (sender, mut given) = mailbox(HANDED_OVER_MAX);
+            handle.spawn(move || async move {
+                let shared = Shared::start(target, portal, options);
+                while let Some((stream, seat)) = given.recv().await {
+                    start(DetachedStream::attach(stream), seat, shared.clone());
+                }
+            });
+            Way::There(sender)
+        };
+        Self { handle, counts, way }
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            busy: self.handle.usage().busy,
+            connections: self.counts.read().current_connections,
+        }
+    }
+
+    fn give(&self, stream: TcpStream, seat: Seat) {
+        let peer = stream.peer_address();
+        match &self.way {
+            Way::Here(shared) => start(stream, seat, shared.clone()),
+            Way::There(sender) => {
+                let given = stream
+                    .detach()
+                    .is_ok_and(|stream| sender.try_send((stream, seat)).is_ok());
+                if !given {
+                    tracing::warn!(%peer, reactor = self.handle.index(), "a connection could not be handed to its reactor");
+                }
+            }
+        }
+    }
+}
+
+/// Looks at the reactors' load while there is more than one.
+async fn look(reactors: Rc<[Reactor]>, placement: Rc<RefCell<Placement>>) {
+    let mut last = time::now();
     loop {
-        match listener.accept().await {
-            Ok(stream) if shared.connections.get() >= shared.options.connections_max => {
-                tracing::warn!(peer = %stream.peer_address(), limit = shared.options.connections_max, "too many connections");
-            }
-            Ok(stream) => {
-                shared.connections.set(shared.connections.get() + 1);
-                shared.counts.accepted();
-                let shared = shared.clone();
-                drop(spawn(async move {
-                    Connection::run(stream, shared.clone()).await;
-                    shared.connections.set(shared.connections.get() - 1);
-                    shared.counts.ended();
-                }));
-            }
+        time::sleep(LOOK).await;
+        let now = time::now();
+        let loads: Vec<Load> = reactors.iter().map(Reactor::load).collect();
+        placement.borrow_mut().look(&loads, now - last);
+        last = now;
+    }
+}
+
+/// Ends a task when dropped.
+struct Ends(JoinHandle<()>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, connections_max: usize, reactors: Rc<[Reactor]>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let placement = Rc::new(RefCell::new(Placement::new(reactors.len())));
+    let _looking = (reactors.len() > 1).then(|| Ends(spawn(look(reactors.clone(), placement.clone()))));
+    loop {
+        let stream = match listener.accept().await {
+            Ok(stream) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: others may close some meanwhile.
                 tracing::error!(%error, "cannot accept a connection");
                 time::sleep(Duration::from_millis(100)).await;
+                continue;
             }
-        }
+        };
+        let Some(seat) = Seat::take(&open, connections_max) else {
+            tracing::warn!(peer = %stream.peer_address(), limit = connections_max, "too many connections");
+            continue;
+        };
+        let loads: Vec<Load> = reactors.iter().map(Reactor::load).collect();
+        let chosen = placement.borrow_mut().choose(&loads);
+        reactors[chosen].give(stream, seat);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bdev::BlockDevice;
 use protocols::nvme::Nqn;
 use protocols::nvme::log::{AnaLog, AnaState};
+use reactor::CoreHandle;
 
 use super::access::Access;
 use super::command::OpenCommands;
@@ -519,12 +520,24 @@ pub struct Target {
     discovery_nqn: Mutex<Option<Nqn>>,
     log: Arc<DiscoveryLog>,
     pub(super) counts: Mutex<Vec<Arc<Counts>>>,
+    reactors: Mutex<Vec<CoreHandle>>,
 }
 
 impl Target {
     /// Nothing yet.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    /// Lets these reactors serve the connections of listeners that are made from now on; without, the reactor that
+    /// listens does. A subsystem of handlers whose handlers live on one reactor needs that one alone.
+    pub fn serve_on(&self, reactors: Vec<CoreHandle>) {
+        *locked(&self.reactors) = reactors;
+    }
+
+    /// The reactors that serve connections; none if the one that listens does.
+    pub fn reactors(&self) -> Vec<CoreHandle> {
+        locked(&self.reactors).clone()
     }
 
     /// Adds a subsystem; the one of the same name that was there before is replaced for new connections.

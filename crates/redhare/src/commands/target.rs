@@ -3,6 +3,7 @@
 mod config;
 
 mod managed;
+mod reactors;
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use target::metrics::Source;
 use target::node::Node;
 
 use self::config::{NamespaceConfig, NodeConfig, SubsystemConfig, TargetConfig};
+use self::reactors::ReactorArguments;
 use crate::output::Failure;
 
 /// Where SPDK's tools look by themselves.
@@ -65,6 +67,8 @@ pub(crate) struct TargetArguments {
     /// Serve metrics for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    reactors: ReactorArguments,
 }
 
 pub(crate) fn run(
@@ -76,6 +80,8 @@ pub(crate) fn run(
     let random = random().map_err(|error| Failure::new(format!("cannot read /dev/urandom: {error}")))?;
     reactor::run(&Config::default(), async move {
         let target = Target::new();
+        refuse_a_node_on_several(arguments, config.as_ref())?;
+        let reactors = arguments.reactors.start(&target)?;
         let _metrics = serve_metrics(arguments.metrics, &target)?;
         if arguments.rpc_socket.is_none() && arguments.json_config.is_none() {
             // Nobody will ask, so nothing is counted.
@@ -90,6 +96,7 @@ pub(crate) fn run(
             for server in &servers {
                 tracing::info!(address = %server.address(), "listening for NVMe/TCP");
             }
+            reactors.settle()?;
             stop.await;
             tracing::info!("stopping");
             return Ok(());
@@ -111,6 +118,7 @@ pub(crate) fn run(
         if let Some(server) = &server {
             tracing::info!(path = %server.path().display(), "taking JSON-RPC requests");
         }
+        reactors.settle()?;
         stop.await;
         tracing::info!("stopping");
         drop((server, node));
@@ -119,14 +127,31 @@ pub(crate) fn run(
     .map_err(Failure::new)?
 }
 
+/// The replication core of a node and its disks belong to one reactor.
+fn refuse_a_node_on_several(
+    arguments: &TargetArguments,
+    config: Option<&TargetConfig>,
+) -> Result<(), Failure> {
+    if arguments.reactors.are_several() && config.is_some_and(|config| config.node.is_some()) {
+        return Err(Failure::new(
+            "a cluster node's target runs on one reactor; leave --reactors out, and name one processor with --cpus",
+        ));
+    }
+    Ok(())
+}
+
 fn serve_metrics(
     address: Option<SocketAddr>,
     target: &Arc<Target>,
 ) -> Result<Option<target::metrics::Server>, Failure> {
     let Some(address) = address else { return Ok(None) };
+    let mut reactors = target.reactors();
+    if reactors.is_empty() {
+        reactors.push(CoreHandle::current());
+    }
     let source = Source {
         target: target.clone(),
-        reactors: vec![CoreHandle::current()],
+        reactors,
     };
     let server = target::metrics::serve(address, source).map_err(Failure::new)?;
     tracing::info!(address = %server.address(), "serving metrics");

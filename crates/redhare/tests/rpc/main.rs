@@ -4,6 +4,7 @@
 mod daemon;
 mod host;
 mod limits;
+mod reactors;
 mod saved;
 mod serving;
 mod spdk_client;
