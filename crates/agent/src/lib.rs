@@ -51,6 +51,8 @@ pub struct Config {
     pub program: PathBuf,
     /// End the target with the agent, rather than leave it running for the next agent.
     pub end_target: bool,
+    /// Where a target that this agent starts serves its metrics; one that it adopts goes on as it was started.
+    pub metrics: Option<SocketAddr>,
     /// Overwrite what is on the disks if it is not Redhare's. Holds for the first start of a target only.
     pub force: bool,
 }

@@ -347,6 +347,12 @@ impl Supervisor<'_> {
             .arg("target")
             .arg("--config")
             .arg(config.target_config())
+            .args(
+                config
+                    .metrics
+                    .iter()
+                    .flat_map(|address| ["--metrics".to_owned(), address.to_string()]),
+            )
             .stdin(held.to_child()?)
             .stdout(Stdio::null())
             .stderr(file)
@@ -480,6 +486,7 @@ mod tests {
             directory: directory.into(),
             program: PathBuf::new(),
             end_target: false,
+            metrics: None,
             force: false,
         };
         let error = check(&config(format!("/{}", "d".repeat(100))))

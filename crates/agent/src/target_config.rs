@@ -110,6 +110,7 @@ mod tests {
             directory: directory.path().to_owned(),
             program: "redhare".into(),
             end_target: false,
+            metrics: None,
             force: true,
         };
         let state = State {

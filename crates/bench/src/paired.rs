@@ -28,6 +28,8 @@ pub struct Comparison {
     pub rate_ratio: f64,
     /// Median of our median latency over theirs.
     pub latency_ratio: f64,
+    /// Median of our processor time an operation over theirs.
+    pub cpu_ratio: f64,
     /// Medians of ours.
     pub ours: Slice,
     /// Medians of theirs.
@@ -81,6 +83,7 @@ pub fn compare<E>(
         dropped,
         rate_ratio: median_of(&|(ours, theirs)| ours.rate / theirs.rate),
         latency_ratio: median_of(&|(ours, theirs)| ours.p50_us / theirs.p50_us),
+        cpu_ratio: median_of(&|(ours, theirs)| ours.cpu_us / theirs.cpu_us),
         ours: slice_of(|pair| pair.0),
         theirs: slice_of(|pair| pair.1),
     })

@@ -1,6 +1,7 @@
 //! Contenders as processes: started on one CPU, their processor time read from the kernel.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,9 +15,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `command` on `cpu` (through `taskset`).
-    pub fn start(cpu: usize, command: &[String]) -> io::Result<Self> {
-        let child = pinned(cpu, command)
+    /// Starts `command` on `cpus`, one or a list (through `taskset`).
+    pub fn start(cpus: impl Display, command: &[String]) -> io::Result<Self> {
+        let child = pinned(cpus, command)
             // Its progress is no news here; what goes wrong is.
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
@@ -45,9 +46,9 @@ impl Drop for Server {
 }
 
 /// A command that runs on one CPU.
-pub fn pinned(cpu: usize, command: &[String]) -> Command {
+pub fn pinned(cpus: impl Display, command: &[String]) -> Command {
     let mut pinned = Command::new("taskset");
-    pinned.arg("-c").arg(cpu.to_string()).args(command);
+    pinned.arg("-c").arg(cpus.to_string()).args(command);
     pinned
 }
 

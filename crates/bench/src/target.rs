@@ -16,7 +16,7 @@ use fabrics::target::{
 use foundation::{BlockCount, Instant, Lba, Random};
 use protocols::nvme::Nqn;
 use reactor::sync::Notify;
-use reactor::{Buffer, BufferMut, BufferPool, time};
+use reactor::{Buffer, BufferMut, BufferPool, CoreHandle, time};
 
 use crate::latency::Latencies;
 
@@ -297,8 +297,14 @@ pub enum MemoryTargetError {
 }
 
 /// Serves memory of so many bytes in blocks of 4 KiB, all of it written once: pages that were never written are one
-/// and the same page of zeros to the machine, and would come from its cache. Blocks while it writes.
-pub fn serve_memory(address: SocketAddr, subsystem: Nqn, bytes: u64) -> Result<Server, MemoryTargetError> {
+/// and the same page of zeros to the machine, and would come from its cache. Blocks while it writes. Connections go to `reactors`, or to the calling one if there are
+/// none.
+pub fn serve_memory(
+    address: SocketAddr,
+    subsystem: Nqn,
+    bytes: u64,
+    reactors: Vec<CoreHandle>,
+) -> Result<Server, MemoryTargetError> {
     const BLOCK_BYTES: u32 = 4096;
     let blocks = BlockCount(bytes / u64::from(BLOCK_BYTES));
     let device = MemoryDevice::new(BLOCK_BYTES, blocks)?;
@@ -310,6 +316,7 @@ pub fn serve_memory(address: SocketAddr, subsystem: Nqn, bytes: u64) -> Result<S
         device: Arc::new(device),
     })?;
     let target = Target::new();
+    target.serve_on(reactors);
     target.add_subsystem(subsystem);
     Ok(serve(target, address, Options::default())?)
 }
@@ -322,7 +329,8 @@ mod tests {
     fn a_mixed_load_runs_and_counts() {
         let run = async {
             let nqn: Nqn = "nqn.2026-11.io.redhare:bench".parse().unwrap();
-            let server = serve_memory("127.0.0.1:0".parse().unwrap(), nqn.clone(), 4 << 20).unwrap();
+            let server =
+                serve_memory("127.0.0.1:0".parse().unwrap(), nqn.clone(), 4 << 20, Vec::new()).unwrap();
             let workload = Workload {
                 connect: ConnectOptions::new(server.address(), nqn.clone(), nqn, [1; 16]),
                 nsid: 1,

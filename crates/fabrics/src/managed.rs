@@ -14,7 +14,7 @@ mod security;
 mod subsystems;
 mod transport;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use bdev::managed::{Devices, Use};
 use rpc::{Registry, RpcError, SavedCall};
 
-use crate::target::{Options, Portal, QueueStatistics, ServeError, Server, Subsystem, Target, serve};
+use crate::target::{Options, Portal, ServeError, Server, Subsystem, Target, serve};
 
 use initiator::Attached;
 
@@ -45,8 +45,6 @@ struct State {
     /// `None` until it is created.
     transport: RefCell<Option<Options>>,
     servers: RefCell<BTreeMap<SocketAddr, Server>>,
-    /// What came to listeners that are gone.
-    gone: Cell<QueueStatistics>,
     /// Devices of namespaces by subsystem and number.
     namespaces: RefCell<BTreeMap<(String, u32), KeptNamespace>>,
     /// Where discovery was told to listen. It answers at every portal; these are kept open without a subsystem.
@@ -69,7 +67,6 @@ impl Management {
             devices,
             transport: RefCell::default(),
             servers: RefCell::default(),
-            gone: Cell::default(),
             namespaces: RefCell::default(),
             discovery: RefCell::default(),
             attached: RefCell::default(),
@@ -139,25 +136,9 @@ impl Management {
             let portal = Portal {
                 address: server.address(),
             };
-            let needed = self.0.discovery.borrow().contains(&portal)
-                || subsystems.iter().any(|subsystem| subsystem.is_at(portal));
-            if !needed {
-                // What its connections do from here on is not counted; they belong to no subsystem.
-                let mut last = server.statistics();
-                last.current_admin_queues = 0;
-                last.current_io_queues = 0;
-                self.0.gone.set(sum(self.0.gone.get(), last));
-            }
-            needed
+            self.0.discovery.borrow().contains(&portal)
+                || subsystems.iter().any(|subsystem| subsystem.is_at(portal))
         });
-    }
-
-    /// What has come to all listeners that are and were.
-    fn statistics(&self) -> QueueStatistics {
-        let servers = self.0.servers.borrow();
-        servers
-            .values()
-            .fold(self.0.gone.get(), |total, server| sum(total, server.statistics()))
     }
 
     /// The subsystem that a caller means.
@@ -181,16 +162,6 @@ impl Management {
     /// The calls that name the keys again: for `keyring`. What is in the files is not saved.
     pub fn saved_keys(&self) -> Vec<SavedCall> {
         keyring::saved(self)
-    }
-}
-
-fn sum(one: QueueStatistics, other: QueueStatistics) -> QueueStatistics {
-    QueueStatistics {
-        admin_queues: one.admin_queues + other.admin_queues,
-        io_queues: one.io_queues + other.io_queues,
-        current_admin_queues: one.current_admin_queues + other.current_admin_queues,
-        current_io_queues: one.current_io_queues + other.current_io_queues,
-        completed_commands: one.completed_commands + other.completed_commands,
     }
 }
 

@@ -11,6 +11,7 @@ mod access;
 mod admin;
 mod allowance;
 mod authentication;
+mod catch_up;
 mod command;
 mod connection;
 mod controller;
@@ -20,8 +21,11 @@ mod errors;
 mod fused;
 mod gate;
 mod io;
+mod measures;
+mod meter;
 mod notices;
 mod patience;
+mod placement;
 mod queue;
 mod reservation;
 mod server;
@@ -31,9 +35,11 @@ mod subsystem;
 pub use admin::IN_CAPSULE_BYTES;
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use controller::{Path, QueueLimits};
+pub use measures::{QueueMeasures, ReactorMeasures, SubsystemMeasures};
+pub use meter::{BUCKET_ENDS_NS, ErrorKind, Kind, Latencies, Tally};
 pub use queue::TRANSFER_LIMIT_BYTES;
 pub use reservation::{ReservationFile, ReservationFileError};
-pub use server::{Options, QueueStatistics, ServeError, Server, serve};
+pub use server::{Options, ServeError, Server, serve};
 pub use subsystem::{
     Association, CNTLIDS, Hosts, NSID_MAX, Namespace, NamespaceError, Portal, Referral, Subsystem,
     SubsystemOptions, Target,

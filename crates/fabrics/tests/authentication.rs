@@ -58,7 +58,7 @@ fn hosts_with_the_secret_use_their_queues() {
             (Group::Ffdhe8192, None),
         ] {
             let keys = credentials(SECRETS[1], controller);
-            let (target, _, server, options) = serve(keys.clone());
+            let (target, _, _server, options) = serve(keys.clone());
             target.set_authentication_policy(Policy {
                 hashes: vec![HashFunction::Sha384],
                 groups: vec![group],
@@ -67,7 +67,7 @@ fn hosts_with_the_secret_use_their_queues() {
             let namespace = controller.open_namespace(1).await.unwrap();
             namespace.write(Lba(3), bytes(512, 1)).await.unwrap();
             assert_eq!(read(&namespace, 3, 1).await, bytes(512, 1)[..]);
-            assert_eq!(server.statistics().current_io_queues, 1);
+            assert_eq!(target.reactor_measures()[0].current_io_queues, 1);
         }
     });
 }

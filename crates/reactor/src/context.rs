@@ -1,7 +1,9 @@
 //! What the thread's running reactor is made of.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+
+use foundation::Instant;
 
 use crate::buffer::BufferPool;
 use crate::executor::Executor;
@@ -14,6 +16,8 @@ pub(crate) struct Context {
     pub(crate) timers: Timers,
     pub(crate) pool: BufferPool,
     pub(crate) backend: Backend,
+    /// The clock when the present turn of the loop began, if it was looked at.
+    pub(crate) turn: Cell<Option<Instant>>,
 }
 
 #[derive(Clone)]

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
@@ -11,6 +12,7 @@ use crate::executor::{self, Shared};
 use crate::mailbox::{MailboxSender, mailbox};
 use crate::runtime::{self, Config, StartError};
 use crate::sys;
+use crate::usage::Usage;
 
 /// Sends work to one reactor from any thread.
 #[derive(Clone)]
@@ -29,11 +31,39 @@ impl CoreHandle {
         }
     }
 
+    /// Whether it is the reactor of the calling thread.
+    pub fn is_current(&self) -> bool {
+        context::try_with(|context| Arc::ptr_eq(&context.executor.shared, &self.shared)) == Some(true)
+    }
+
+    /// What tells that reactor from others of the process: [`Config::index`].
+    pub fn index(&self) -> u32 {
+        self.shared.index
+    }
+
+    /// The kernel's number of the thread that runs it; 0 in a simulation.
+    pub fn thread_id(&self) -> u32 {
+        self.shared.thread_id.load(Ordering::Relaxed)
+    }
+
+    /// What that reactor has done so far.
+    pub fn usage(&self) -> Usage {
+        self.shared.books.read()
+    }
+
     /// Starts a task on that reactor: `make` runs there. Dropped unrun if the reactor has ended.
     pub fn spawn<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F + Send + 'static) {
         self.shared
             .inject(Box::new(move || drop(executor::spawn(make()))));
     }
+}
+
+/// Keeps the calling thread, and threads that it starts from then on, on one processor.
+///
+/// # Errors
+/// If there is no such processor, or the process may not use it.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    sys::pin_to_cpu(cpu)
 }
 
 /// Reactors on threads of their own, until dropped.
@@ -48,12 +78,16 @@ struct Core {
 }
 
 impl Cores {
-    /// Starts `count` reactors. With `cpus` given, the n-th is pinned to the n-th of them.
+    /// Starts `count` reactors, numbered on from `config.index`. With `cpus` given, the n-th is pinned to the n-th of them.
     pub fn start(count: usize, cpus: Option<&[usize]>, config: &Config) -> Result<Self, StartError> {
         let mut cores = Vec::with_capacity(count);
         for index in 0..count {
             let cpu = cpus.and_then(|cpus| cpus.get(index % cpus.len().max(1)).copied());
-            cores.push(Core::start(index, cpu, config.clone())?);
+            let config = Config {
+                index: config.index + index as u32,
+                ..config.clone()
+            };
+            cores.push(Core::start(cpu, config)?);
         }
         Ok(Self { cores })
     }
@@ -65,12 +99,12 @@ impl Cores {
 }
 
 impl Core {
-    fn start(index: usize, cpu: Option<usize>, config: Config) -> Result<Self, StartError> {
+    fn start(cpu: Option<usize>, config: Config) -> Result<Self, StartError> {
         let (started, starting) = mpsc::channel();
         let report = started.clone();
         let (stop, mut stopped) = mailbox::<()>(1);
         let thread = thread::Builder::new()
-            .name(format!("reactor-{index}"))
+            .name(format!("reactor-{}", config.index))
             .spawn(move || {
                 if let Some(cpu) = cpu
                     && let Err(error) = sys::pin_to_cpu(cpu)

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
 use slab::Slab;
 
 use crate::context;
+use crate::usage::Books;
 
 /// Tasks that live and die together: one simulated process. Real reactors have one group.
 pub(crate) type Group = u32;
@@ -40,6 +41,11 @@ pub(crate) struct Shared {
     has_remote: AtomicBool,
     asleep: AtomicBool,
     wake_thread: Box<dyn Fn() + Send + Sync>,
+    /// Tells this reactor from others of the process.
+    pub(crate) index: u32,
+    pub(crate) books: Books,
+    /// The kernel's number of the thread that runs the reactor; 0 where there is none of its own.
+    pub(crate) thread_id: AtomicU32,
 }
 
 #[derive(Default)]
@@ -124,7 +130,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(wake_thread: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(index: u32, wake_thread: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             tasks: RefCell::new(Slab::new()),
             ready: RefCell::new(VecDeque::new()),
@@ -136,6 +142,9 @@ impl Executor {
                 has_remote: AtomicBool::new(false),
                 asleep: AtomicBool::new(false),
                 wake_thread: Box::new(wake_thread),
+                index,
+                books: Books::default(),
+                thread_id: AtomicU32::new(0),
             }),
         }
     }

@@ -24,8 +24,10 @@ pub mod sim;
 pub mod sync;
 mod sys;
 pub mod time;
+mod usage;
 
 pub use buffer::{Buffer, BufferMut, BufferPool};
-pub use cores::{CoreHandle, Cores};
+pub use cores::{CoreHandle, Cores, pin};
 pub use executor::{JoinHandle, spawn};
 pub use runtime::{Config, StartError, probe, run, yield_now};
+pub use usage::Usage;

@@ -108,6 +108,13 @@ impl<T> Mailbox<T> {
     }
 }
 
+impl<T> Mailbox<T> {
+    /// The next message, if there is one.
+    pub fn try_recv(&mut self) -> Option<T> {
+        self.0.state().queue.pop_front()
+    }
+}
+
 impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
         self.0.state().open = false;

@@ -269,6 +269,32 @@ impl TcpStream {
         }
     }
 
+    /// Takes the connection from this reactor, for another one. Only before anything was received or sent; a simulated
+    /// connection cannot leave its host and comes back as it was.
+    pub fn detach(self) -> Result<DetachedStream, Self> {
+        let Self {
+            receiver,
+            sender,
+            local,
+            peer,
+        } = self;
+        match (receiver.kind, sender.kind) {
+            (ReceiverKind::Ring(receiver), SenderKind::Ring(ring, fd)) => {
+                drop(receiver);
+                match Rc::try_unwrap(fd) {
+                    Ok(socket) => Ok(DetachedStream { socket, local, peer }),
+                    Err(fd) => Err(Self::of_ring(ring, fd, local, peer)),
+                }
+            }
+            (receiver, sender) => Err(Self {
+                receiver: TcpReceiver { kind: receiver },
+                sender: TcpSender { kind: sender },
+                local,
+                peer,
+            }),
+        }
+    }
+
     /// The other side's address.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
@@ -282,6 +308,26 @@ impl TcpStream {
     /// Separates the two directions, for two tasks.
     pub fn split(self) -> (TcpReceiver, TcpSender) {
         (self.receiver, self.sender)
+    }
+}
+
+/// A connection between two reactors. Dropping it closes the connection.
+pub struct DetachedStream {
+    socket: OwnedFd,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl DetachedStream {
+    /// Makes the connection one of this thread's reactor.
+    ///
+    /// # Panics
+    /// Outside a reactor, and in a simulation, where no connection can come from.
+    pub fn attach(self) -> TcpStream {
+        match context::with(|context| context.backend.clone()) {
+            Backend::Ring(ring) => TcpStream::of_ring(ring, Rc::new(self.socket), self.local, self.peer),
+            Backend::Simulated(_) => panic!("a simulated host has no sockets of the system"),
+        }
     }
 }
 

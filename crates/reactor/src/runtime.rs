@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::context::{self, Backend, Context};
 use crate::executor::Executor;
 use crate::sys::{self, Ring, RingConfig, WakeFd};
 use crate::time::Timers;
+use crate::usage::Bookkeeper;
 
 /// Tasks polled before the ring gets its turn, so that a busy task cannot starve the network.
 const TASKS_PER_TURN: usize = 256;
@@ -30,6 +32,8 @@ pub struct Config {
     pub receive_buffers: u16,
     /// Length of a receive buffer, in bytes.
     pub receive_buffer_bytes: usize,
+    /// Tells this reactor from others of the process.
+    pub index: u32,
 }
 
 impl Default for Config {
@@ -40,6 +44,7 @@ impl Default for Config {
             ring_entries: 256,
             receive_buffers: 64,
             receive_buffer_bytes: 32 << 10,
+            index: 0,
         }
     }
 }
@@ -79,12 +84,18 @@ pub fn run<T>(config: &Config, future: impl Future<Output = T>) -> Result<T, Sta
     };
     let ring = Ring::new(&ring_config, wake.clone())?;
     let context = Rc::new(Context {
-        executor: Executor::new(move || wake.ring()),
+        executor: Executor::new(config.index, move || wake.ring()),
         timers: Timers::default(),
         pool: BufferPool::new(config.buffer_bytes),
         backend: Backend::Ring(ring.clone()),
+        turn: Cell::new(None),
     });
     let _guard = context::enter(context.clone());
+    context
+        .executor
+        .shared
+        .thread_id
+        .store(sys::thread_id(), Ordering::Relaxed);
     let result = drive(&context, &ring, config.spin, future);
     context.executor.kill_group(None);
     if !ring.drain() {
@@ -114,6 +125,7 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
     );
     let mut polling = Polling::new(spin);
     let mut idle_since = None;
+    let books = Bookkeeper::new(&context.executor.shared.books, ring.now());
     loop {
         context.executor.accept_remote();
         context.executor.run_ready(TASKS_PER_TURN);
@@ -126,6 +138,8 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
         let moved = ring.turn();
         let next = context.timers.next();
         let now = (next.is_some() || !moved).then(|| ring.now());
+        context.turn.set(now);
+        books.turned();
         if let (Some(next), Some(now)) = (next, now)
             && next <= now
         {
@@ -133,10 +147,22 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
         }
         if moved || context.executor.ready_count() > 0 || context.executor.shared.has_remote() {
             idle_since = None;
+            if let Some(now) = now {
+                books.worked(now);
+            }
             continue;
         }
         let now = now.unwrap_or_else(|| ring.now());
-        let since = *idle_since.get_or_insert(now);
+        let since = match idle_since {
+            Some(since) => {
+                books.polled(now);
+                since
+            }
+            None => {
+                books.worked(now);
+                *idle_since.insert(now)
+            }
+        };
         if now - since < polling.length {
             std::hint::spin_loop();
             continue;
@@ -144,7 +170,10 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
         if context.executor.shared.prepare_sleep() {
             ring.wait(context.timers.next().map(|at| at - now));
             context.executor.shared.awake();
-            polling.slept(ring.now() - since);
+            let woken = ring.now();
+            context.turn.set(Some(woken));
+            books.slept(woken);
+            polling.slept(woken - since);
         }
         idle_since = None;
     }

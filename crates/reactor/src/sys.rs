@@ -16,7 +16,7 @@ pub(crate) use operation::{Resources, Stream};
 pub(crate) use receive_ring::ReceiveChunk;
 pub(crate) use ring::{Ring, RingConfig, probe};
 pub(crate) use send_message::SendMessage;
-pub(crate) use thread::pin_to_cpu;
+pub(crate) use thread::{id as thread_id, pin_to_cpu};
 pub(crate) use user::{own_user, peer_user};
 pub(crate) use wake::WakeFd;
 

@@ -62,12 +62,12 @@ impl Managed {
         host_id[6] = host_id[6] & 0x0f | 0x40;
         host_id[8] = host_id[8] & 0x3f | 0x80;
         let devices = Devices::new(seed);
-        let fabrics = Management::new(target, devices.clone(), host_id);
+        let fabrics = Management::new(target.clone(), devices.clone(), host_id);
         let mut registry = Registry::default();
         bdev::managed::add_methods(&mut registry, &devices);
         fabrics::managed::add_methods(&mut registry, &fabrics);
         configuration::add(&mut registry, &devices, &fabrics);
-        framework::add(&mut registry);
+        framework::add(&mut registry, &target);
         log::add(&mut registry, set_level);
         let names = Rc::new(OnceCell::<Names>::new());
         let shown = names.clone();

@@ -15,8 +15,6 @@ use super::keyring::add_names;
 use super::{Management, check_target};
 use crate::target::{Path, Subsystem};
 
-/// The name of what serves queues, as SPDK numbers it; there is one reactor.
-const POLL_GROUP: &str = "nvmf_tgt_poll_group_000";
 /// Our ticks are nanoseconds.
 const TICKS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -172,7 +170,7 @@ fn queues(subsystem: &Arc<Subsystem>) -> Vec<Value> {
                 "qid": qid,
                 // Those that are not are not listed.
                 "state": "enabled",
-                "thread": POLL_GROUP,
+                "thread": poll_group(path.reactor),
                 "hostnqn": association.host_nqn,
                 "listen_address": shown(path.local),
                 "peer_address": shown(path.peer),
@@ -193,8 +191,12 @@ fn listeners(subsystem: &Arc<Subsystem>) -> Vec<Value> {
         .collect()
 }
 
+/// The name of what serves queues on a reactor, as SPDK numbers it.
+fn poll_group(reactor: u32) -> String {
+    format!("nvmf_tgt_poll_group_{reactor:03}")
+}
+
 fn statistics(management: &Management) -> Value {
-    let total = management.statistics();
     let transports: Vec<Value> = management
         .0
         .transport
@@ -202,17 +204,24 @@ fn statistics(management: &Management) -> Value {
         .iter()
         .map(|_| json!({ "trtype": "TCP" }))
         .collect();
+    let reactors = management.0.target.reactor_measures();
+    let groups: Vec<Value> = reactors
+        .iter()
+        .map(|reactor| {
+            json!({
+                "name": poll_group(reactor.reactor),
+                "admin_qpairs": reactor.admin_queues,
+                "io_qpairs": reactor.io_queues,
+                "current_admin_qpairs": reactor.current_admin_queues,
+                "current_io_qpairs": reactor.current_io_queues,
+                "completed_nvme_io": reactor.commands.iter().sum::<u64>(),
+                "transports": transports,
+            })
+        })
+        .collect();
     json!({
         "tick_rate": TICKS_PER_SECOND,
         "ticks": time::now().as_nanos(),
-        "poll_groups": [{
-            "name": POLL_GROUP,
-            "admin_qpairs": total.admin_queues,
-            "io_qpairs": total.io_queues,
-            "current_admin_qpairs": total.current_admin_queues,
-            "current_io_qpairs": total.current_io_queues,
-            "completed_nvme_io": total.completed_commands,
-            "transports": transports,
-        }],
+        "poll_groups": groups,
     })
 }

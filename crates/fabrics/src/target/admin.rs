@@ -188,7 +188,7 @@ impl AdminQueue {
     fn watch_keep_alive(admin: &Rc<Self>, connection: &Rc<Connection>) {
         let (admin, weak) = (Rc::downgrade(admin), Rc::downgrade(connection));
         drop(spawn(async move {
-            let mut seen = 0;
+            let mut seen = [0; 3];
             loop {
                 let Some(limit) = admin.upgrade().map(|admin| admin.silence_limit()) else {
                     return;

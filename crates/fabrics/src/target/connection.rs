@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bdev::{Completion as DeviceCompletion, Data, Sink, Token};
+use foundation::Instant;
 use foundation::checksum::crc32c;
 use protocols::nvme::command::Fuse;
 use protocols::nvme::{Command, Completion, SglDescriptor, Status};
@@ -28,6 +29,7 @@ use super::admin::AdminQueue;
 use super::allowance::Allowance;
 use super::gate::Gate;
 use super::io::IoQueue;
+use super::meter::{Kind, Writer};
 use super::patience::Progress;
 use super::queue::{Answer, ORDERS_MAX, Order, Queue, QueueState, check_room, data_length};
 use super::server::Shared;
@@ -53,6 +55,17 @@ struct Slot {
     waits: bool,
     /// It is inside this gate, for as long as it is in the device.
     gate: Option<Rc<Gate>>,
+    measured: Option<Measured>,
+}
+
+/// A command that is counted, and since when it is here.
+#[derive(Clone)]
+struct Measured {
+    meter: Rc<Writer>,
+    kind: Kind,
+    /// What it moves if it succeeds.
+    bytes: u32,
+    began: Instant,
 }
 
 pub(super) struct Connection {
@@ -70,6 +83,8 @@ pub(super) struct Connection {
     /// Commands that a device has.
     below: Cell<u32>,
     next_serial: Cell<u64>,
+    /// When the reactor took in what is being looked at.
+    taken_in: Cell<Instant>,
 }
 
 struct State {
@@ -80,6 +95,8 @@ struct State {
     answers: usize,
     /// What the data in `out` has of the allowance, in bytes.
     out_held_bytes: usize,
+    /// The counted commands whose answers are in `out`.
+    out_measured: Vec<Measured>,
 }
 
 impl Connection {
@@ -99,6 +116,7 @@ impl Connection {
                 slots: vec![Slot::default()],
                 answers: 0,
                 out_held_bytes: 0,
+                out_measured: Vec::new(),
             }),
             queue: QueueState::new(peer, local),
             ready: Notify::new(),
@@ -106,6 +124,7 @@ impl Connection {
             end: Notify::new(),
             below: Cell::new(0),
             next_serial: Cell::new(0),
+            taken_in: Cell::new(time::turn()),
         });
         connection.shared.watched.add(&connection);
         let (receiver, sender) = stream.split();
@@ -173,6 +192,7 @@ impl Connection {
 
     async fn send_batches(self: Rc<Self>, mut sender: TcpSender) {
         let mut spare = SendBatch::new();
+        let mut measured = Vec::new();
         loop {
             self.ready
                 .until(|| self.ended.get() || !self.state.borrow().out.is_empty())
@@ -181,6 +201,7 @@ impl Connection {
                 let mut state = self.state.borrow_mut();
                 state.answers = 0;
                 let held_bytes = std::mem::take(&mut state.out_held_bytes);
+                std::mem::swap(&mut state.out_measured, &mut measured);
                 (std::mem::replace(&mut state.out, spare), held_bytes)
             };
             if batch.is_empty() {
@@ -195,6 +216,10 @@ impl Connection {
             if result.is_err() {
                 self.finish();
                 return;
+            }
+            let now = time::turn();
+            for command in measured.drain(..) {
+                command.meter.sent(command.kind, now - command.began);
             }
             self.resume_commands();
         }
@@ -252,6 +277,20 @@ impl Connection {
         there
     }
 
+    /// Counts the command in `slot` with `meter` when it is answered; false if it was counted with another so far.
+    pub(super) fn measure(&self, slot: u16, meter: &Rc<Writer>, kind: Kind, bytes: u32) -> bool {
+        let mut state = self.state.borrow_mut();
+        let measured = &mut state.slots[usize::from(slot)].measured;
+        let began = measured.as_ref().map(|measured| measured.began);
+        *measured = Some(Measured {
+            meter: meter.clone(),
+            kind,
+            bytes,
+            began: began.unwrap_or_else(|| self.taken_in.get()),
+        });
+        began.is_none()
+    }
+
     /// Aborts a command that has not begun; false if there is none, or it cannot be stopped any more.
     pub(super) fn abort(&self, cid: u16) -> bool {
         let slot = {
@@ -284,6 +323,7 @@ impl Connection {
 
     async fn receive_commands(&self, mut receiver: TcpReceiver) -> Result<(), Ended> {
         while let Some(bytes) = receiver.receive().await.map_err(Ended::Socket)? {
+            self.taken_in.set(time::turn());
             self.take(&bytes)?;
             drop(bytes);
             while let Some(more) = receiver.try_receive() {
@@ -373,6 +413,7 @@ impl Connection {
             };
         }
         if let Some(status) = self.pair(slot, &command) {
+            self.count_failed(slot, &command);
             return self.answer(slot, Answer::refuse(status));
         }
         {
@@ -416,8 +457,16 @@ impl Connection {
         }
     }
 
+    /// An I/O command fails before it reaches its namespace.
+    fn count_failed(&self, slot: u16, command: &Command) {
+        if let Queue::Io(io) = self.queue.get() {
+            io.measure_failed(self, slot, command);
+        }
+    }
+
     /// Answers a command that fails before it has its data; the other half of a fused one fails with it.
     fn fail(&self, slot: u16, command: &Command, answer: Answer) {
+        self.count_failed(slot, command);
         if command.fuse() != Fuse::Normal
             && let Queue::Io(io) = self.queue.get()
         {
@@ -601,6 +650,7 @@ impl Connection {
             slots,
             answers,
             out_held_bytes,
+            out_measured,
         } = &mut *state;
         let entry = &mut slots[usize::from(slot)];
         let Some(command) = entry.command.take() else {
@@ -614,6 +664,14 @@ impl Connection {
             *out_held_bytes += held_bytes;
         }
         *answers += 1;
+        if let Some(measured) = entry.measured.take() {
+            let Measured {
+                meter, kind, bytes, ..
+            } = &measured;
+            meter.answered(*kind, *bytes, completion.status());
+            self.shared.counts.answered(*kind, *bytes, completion.status());
+            out_measured.push(measured);
+        }
         let mut done = false;
         if !data.is_empty() {
             let length = u32::try_from(data.len()).expect("pool buffers are at most 1 MiB");
@@ -651,7 +709,6 @@ impl Sink for Connection {
         if self.ended.get() {
             return;
         }
-        self.shared.counts.completed();
         let status = match completion.status {
             Ok(()) => Status::SUCCESS,
             Err(error) => crate::status::status_of(error),

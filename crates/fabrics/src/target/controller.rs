@@ -40,6 +40,8 @@ pub struct Path {
     pub local: SocketAddr,
     /// The listener that accepted it.
     pub portal: Portal,
+    /// The number of the reactor that serves it.
+    pub reactor: u32,
 }
 
 /// How many queues, and how long, a host is offered.
@@ -273,7 +275,7 @@ impl Controller {
         if !state.status.is_ready() || state.io_queues.iter().any(|queue| queue.qid == qid) {
             return None;
         }
-        let share = Arc::<QueueShare>::default();
+        let share = Arc::new(QueueShare::new());
         state.io_queues.push(IoQueueEntry {
             qid,
             path,
@@ -295,6 +297,14 @@ impl Controller {
             .collect();
         queues.sort_by_key(|(qid, _)| *qid);
         queues
+    }
+
+    /// What each connected I/O queue has done: its number, its reactor, and the sums.
+    pub(super) fn queue_totals(&self) -> Vec<(u16, u32, Totals)> {
+        let state = self.state();
+        let live = state.io_queues.iter().filter(|queue| !queue.lost);
+        live.map(|queue| (queue.qid, queue.share.reactor(), queue.share.totals()))
+            .collect()
     }
 
     /// The connection of an I/O queue is lost; its commands may still be below.

@@ -20,6 +20,7 @@ use super::command::{Call, CommandHandler, Reply};
 use super::connection::{Connection, SharedController};
 use super::fused::{Arrival, Complete, Pairs};
 use super::gate::Gate;
+use super::meter::{Kind, Writer};
 use super::queue::{Answer, TRANSFER_LIMIT_BYTES};
 use super::reservation::Guard;
 use super::share::QueueShare;
@@ -41,6 +42,8 @@ pub(super) struct IoQueue {
     /// Where the host reached this queue.
     local: SocketAddr,
     share: Arc<QueueShare>,
+    /// For commands that reach no namespace, and those of handlers.
+    meter: Rc<Writer>,
     /// Takes all commands, where the subsystem is not one of block devices.
     handler: Option<Rc<dyn CommandHandler>>,
     namespaces: RefCell<Namespaces>,
@@ -55,6 +58,7 @@ struct Open {
     gate: Rc<Gate>,
     /// What a reservation leaves to this host.
     guard: Guard,
+    meter: Rc<Writer>,
 }
 
 #[derive(Default)]
@@ -78,7 +82,9 @@ impl IoQueue {
             None => None,
             Some(open) => Some(open(controller.host())?),
         };
+        let meter = subsystem.meters().writer(None, share.reactor());
         Some(Rc::new(Self {
+            meter,
             subsystem,
             controller,
             qid,
@@ -135,7 +141,13 @@ impl IoQueue {
             Ok(channel) => {
                 let gate = Gate::of(&namespace);
                 let guard = Guard::new(owner, self.controller.host().id);
-                let open = Rc::new(Open { channel, gate, guard });
+                let meter = self.subsystem.meters().writer(Some(nsid), self.share.reactor());
+                let open = Rc::new(Open {
+                    channel,
+                    gate,
+                    guard,
+                    meter,
+                });
                 namespaces.open.push((nsid, open.clone()));
                 Ok(open)
             }
@@ -180,9 +192,22 @@ impl IoQueue {
         }
     }
 
+    /// Counts a command that fails before it is started.
+    pub(super) fn measure_failed(&self, connection: &Connection, slot: u16, command: &Command) {
+        connection.measure(slot, &self.meter, Kind::of(command), 0);
+    }
+
     /// Starts a command whose data, if the host sends any, has come.
     pub(super) fn execute(&self, connection: &Connection, slot: u16, command: &Command, data: Buffer) {
-        self.share.note_command();
+        let kind = match command.fuse() {
+            Fuse::Normal => Kind::of(command),
+            _ => Kind::Other,
+        };
+        let bytes = moved_bytes(kind, command, &data);
+        if connection.measure(slot, &self.meter, kind, bytes) {
+            // It may come here again after it has waited.
+            self.share.note_command(kind);
+        }
         if let Some(handler) = &self.handler {
             let room_bytes = match command.sgl() {
                 SglDescriptor::Transport { length } => (length as usize).min(TRANSFER_LIMIT_BYTES),
@@ -210,6 +235,7 @@ impl IoQueue {
             Ok(open) => open,
             Err(status) => return refuse(status),
         };
+        connection.measure(slot, &open.meter, kind, bytes);
         if !open.guard.allows(opcode) {
             return refuse(Status::RESERVATION_CONFLICT);
         }
@@ -349,6 +375,15 @@ impl Namespaces {
         self.version = subsystem.version();
         self.open.clear();
         self.refused = access::refusal(subsystem.access(local));
+    }
+}
+
+/// What a command moves if it succeeds: then its data are as long as its blocks.
+fn moved_bytes(kind: Kind, command: &Command, data: &Buffer) -> u32 {
+    match (kind, command.sgl()) {
+        (Kind::Read, SglDescriptor::Transport { length }) => length,
+        (Kind::Write, _) => u32::try_from(data.len()).unwrap_or(u32::MAX),
+        _ => 0,
     }
 }
 

@@ -1,20 +1,26 @@
-//! The listener: accepts connections and serves each in a task of its own.
+//! The listener: accepts connections, gives each to the least busy reactor, and serves it there in a task of its own.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use protocols::tcp::target::Limits;
-use reactor::net::{TcpListener, TcpOptions};
-use reactor::{JoinHandle, spawn, time};
+use reactor::mailbox::{MailboxSender, mailbox};
+use reactor::net::{DetachedStream, TcpListener, TcpOptions, TcpStream};
+use reactor::{CoreHandle, JoinHandle, spawn, time};
 
 use super::connection::Connection;
 use super::controller::QueueLimits;
+use super::measures::Counts;
 use super::patience::{Watched, watch};
-use super::queue::Queue;
+use super::placement::{LOOK, Load, Placement};
 use super::subsystem::{Portal, Target};
+
+/// Connections on their way to a reactor, at most.
+const HANDED_OVER_MAX: usize = 1024;
 
 /// How a listener treats its connections.
 #[derive(Clone, Debug)]
@@ -59,79 +65,13 @@ impl Default for Options {
     }
 }
 
-/// What has come to a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueStatistics {
-    /// Admin queues that hosts have connected.
-    pub admin_queues: u64,
-    /// I/O queues that hosts have connected.
-    pub io_queues: u64,
-    /// Those of the admin queues that are still connected.
-    pub current_admin_queues: u64,
-    /// Those of the I/O queues that are still connected.
-    pub current_io_queues: u64,
-    /// I/O commands that devices have completed, well or not.
-    pub completed_commands: u64,
-}
-
-#[derive(Default)]
-pub(super) struct Counts {
-    queues: Cell<QueueStatistics>,
-    /// Apart, since it changes with every command.
-    completed_commands: Cell<u64>,
-}
-
-impl Counts {
-    fn change(&self, change: impl FnOnce(&mut QueueStatistics)) {
-        let mut statistics = self.queues.get();
-        change(&mut statistics);
-        self.queues.set(statistics);
-    }
-
-    /// A connection has become a queue.
-    pub(super) fn opened(&self, queue: &Queue) {
-        self.change(|counts| match queue {
-            Queue::New => {}
-            Queue::Admin(_) => {
-                counts.admin_queues += 1;
-                counts.current_admin_queues += 1;
-            }
-            Queue::Io(_) => {
-                counts.io_queues += 1;
-                counts.current_io_queues += 1;
-            }
-        });
-    }
-
-    /// A connection ends.
-    pub(super) fn closed(&self, queue: &Queue) {
-        self.change(|counts| match queue {
-            Queue::New => {}
-            Queue::Admin(_) => counts.current_admin_queues -= 1,
-            Queue::Io(_) => counts.current_io_queues -= 1,
-        });
-    }
-
-    pub(super) fn completed(&self) {
-        self.completed_commands.set(self.completed_commands.get() + 1);
-    }
-
-    fn read(&self) -> QueueStatistics {
-        QueueStatistics {
-            completed_commands: self.completed_commands.get(),
-            ..self.queues.get()
-        }
-    }
-}
-
-/// What the connections of one listener share.
+/// What the connections of one listener on one reactor share.
 pub(super) struct Shared {
     pub(super) target: Arc<Target>,
     pub(super) portal: Portal,
-    pub(super) counts: Counts,
+    pub(super) counts: Arc<Counts>,
     pub(super) options: Options,
     pub(super) watched: Watched,
-    connections: Cell<usize>,
 }
 
 /// Why a target does not listen.
@@ -148,8 +88,7 @@ pub struct ServeError {
 pub struct Server {
     target: Arc<Target>,
     portal: Portal,
-    shared: Rc<Shared>,
-    accepting: Vec<JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Server {
@@ -157,23 +96,18 @@ impl Server {
     pub fn address(&self) -> SocketAddr {
         self.portal.address
     }
-
-    /// What has come to it.
-    pub fn statistics(&self) -> QueueStatistics {
-        self.shared.counts.read()
-    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.target.remove_portal(self.portal);
-        for accepting in self.accepting.drain(..) {
-            accepting.abort();
+        for task in self.tasks.drain(..) {
+            task.abort();
         }
     }
 }
 
-/// Listens on `address` of this core's reactor for connections to `target`.
+/// Listens on `address` of this core's reactor for connections to `target`, which the target's reactors serve.
 pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Result<Server, ServeError> {
     let listener =
         TcpListener::bind(address, options.tcp.clone()).map_err(|source| ServeError { address, source })?;
@@ -181,45 +115,175 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
         address: listener.local_address(),
     };
     target.add_portal(portal);
-    let shared = Rc::new(Shared {
-        target: target.clone(),
-        portal,
-        counts: Counts::default(),
-        options,
-        watched: Watched::default(),
-        connections: Cell::new(0),
+    let mut reactors = target.reactors();
+    if reactors.is_empty() {
+        reactors.push(CoreHandle::current());
+    }
+    let several = reactors.len() > 1;
+    let door = Rc::new(Door {
+        placement: RefCell::new(Placement::new(reactors.len())),
+        reactors: reactors
+            .into_iter()
+            .map(|handle| Reactor::new(handle, &target, portal, &options))
+            .collect(),
+        open: Arc::default(),
+        connections_max: options.connections_max,
     });
-    drop(spawn(watch(Rc::downgrade(&shared))));
     let beside = listener.beside().unwrap_or_else(|error| {
         tracing::warn!(address = %portal.address, %error, "no Unix socket beside this address: processes of this machine use TCP too");
         None
     });
     let listeners = [Some(listener), beside].into_iter().flatten();
-    let accepting = listeners
-        .map(|listener| spawn(accept(listener, shared.clone())))
+    let mut tasks: Vec<_> = listeners
+        .map(|listener| spawn(accept(listener, door.clone())))
         .collect();
+    if several {
+        tasks.push(spawn(look(door)));
+    }
     Ok(Server {
         target,
         portal,
-        shared,
-        accepting,
+        tasks,
     })
 }
 
-async fn accept(listener: TcpListener, shared: Rc<Shared>) {
+impl Shared {
+    /// For the calling core's reactor.
+    fn start(target: Arc<Target>, portal: Portal, options: Options) -> Rc<Self> {
+        let shared = Rc::new(Self {
+            counts: target.counts_of(CoreHandle::current().index()),
+            target,
+            portal,
+            options,
+            watched: Watched::default(),
+        });
+        drop(spawn(watch(Rc::downgrade(&shared))));
+        shared
+    }
+}
+
+/// Serves a connection in a task of its own.
+fn start(stream: TcpStream, seat: Seat, shared: Rc<Shared>) {
+    shared.counts.accepted();
+    drop(spawn(async move {
+        let _seat = seat;
+        Connection::run(stream, shared.clone()).await;
+        shared.counts.ended();
+    }));
+}
+
+/// One of the connections that a listener may have, until dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(open: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        // Who accepts is alone in adding.
+        if open.load(Ordering::Relaxed) >= limit {
+            return None;
+        }
+        open.fetch_add(1, Ordering::Relaxed);
+        Some(Self(open.clone()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A reactor that serves connections of a listener.
+struct Reactor {
+    handle: CoreHandle,
+    counts: Arc<Counts>,
+    way: Way,
+}
+
+enum Way {
+    Here(Rc<Shared>),
+    There(MailboxSender<(DetachedStream, Seat)>),
+}
+
+impl Reactor {
+    fn new(handle: CoreHandle, target: &Arc<Target>, portal: Portal, options: &Options) -> Self {
+        let counts = target.counts_of(handle.index());
+        let (target, options) = (target.clone(), options.clone());
+        let way = if handle.is_current() {
+            Way::Here(Shared::start(target, portal, options))
+        } else {
+            let (sender, mut given) = mailbox(HANDED_OVER_MAX);
+            handle.spawn(move || async move {
+                let shared = Shared::start(target, portal, options);
+                while let Some((stream, seat)) = given.recv().await {
+                    start(DetachedStream::attach(stream), seat, shared.clone());
+                }
+            });
+            Way::There(sender)
+        };
+        Self { handle, counts, way }
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            busy: self.handle.usage().busy,
+            connections: self.counts.read().current_connections,
+        }
+    }
+
+    fn give(&self, stream: TcpStream, seat: Seat) {
+        let peer = stream.peer_address();
+        match &self.way {
+            Way::Here(shared) => start(stream, seat, shared.clone()),
+            Way::There(sender) => {
+                let given = stream
+                    .detach()
+                    .is_ok_and(|stream| sender.try_send((stream, seat)).is_ok());
+                if !given {
+                    tracing::warn!(%peer, reactor = self.handle.index(), "a connection could not be handed to its reactor");
+                }
+            }
+        }
+    }
+}
+
+/// Where the connections of a listener come in.
+struct Door {
+    reactors: Vec<Reactor>,
+    placement: RefCell<Placement>,
+    open: Arc<AtomicUsize>,
+    connections_max: usize,
+}
+
+impl Door {
+    fn loads(&self) -> Vec<Load> {
+        self.reactors.iter().map(Reactor::load).collect()
+    }
+
+    fn enter(&self, stream: TcpStream) {
+        let Some(seat) = Seat::take(&self.open, self.connections_max) else {
+            tracing::warn!(peer = %stream.peer_address(), limit = self.connections_max, "too many connections");
+            return;
+        };
+        let chosen = self.placement.borrow_mut().choose(&self.loads());
+        self.reactors[chosen].give(stream, seat);
+    }
+}
+
+/// Looks at the reactors' load, where there is more than one.
+async fn look(door: Rc<Door>) {
+    let mut last = time::now();
+    loop {
+        time::sleep(LOOK).await;
+        let now = time::now();
+        door.placement.borrow_mut().look(&door.loads(), now - last);
+        last = now;
+    }
+}
+
+async fn accept(listener: TcpListener, door: Rc<Door>) {
     loop {
         match listener.accept().await {
-            Ok(stream) if shared.connections.get() >= shared.options.connections_max => {
-                tracing::warn!(peer = %stream.peer_address(), limit = shared.options.connections_max, "too many connections");
-            }
-            Ok(stream) => {
-                shared.connections.set(shared.connections.get() + 1);
-                let shared = shared.clone();
-                drop(spawn(async move {
-                    Connection::run(stream, shared.clone()).await;
-                    shared.connections.set(shared.connections.get() - 1);
-                }));
-            }
+            Ok(stream) => door.enter(stream),
             Err(error) => {
                 // Out of descriptors, most likely: others may close some meanwhile.
                 tracing::error!(%error, "cannot accept a connection");

@@ -2,10 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use reactor::CoreHandle;
+
+use super::meter::{Kind, add};
+
 /// See the module. Counts grow; a loss of order between two of them harms nobody.
 #[derive(Default)]
 pub(super) struct QueueShare {
-    commands: AtomicU64,
+    /// The reactor that serves the queue.
+    reactor: u32,
+    /// By kind.
+    commands: [AtomicU64; 3],
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -19,7 +26,8 @@ pub(super) struct QueueShare {
 /// Sums over queues, for the health log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    pub(super) commands: u64,
+    /// By kind.
+    pub(super) commands: [u64; 3],
     pub(super) reads: u64,
     pub(super) read_bytes: u64,
     pub(super) writes: u64,
@@ -28,7 +36,9 @@ pub(super) struct Totals {
 
 impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
-        self.commands += other.commands;
+        for (own, other) in self.commands.iter_mut().zip(other.commands) {
+            *own += other;
+        }
         self.reads += other.reads;
         self.read_bytes += other.read_bytes;
         self.writes += other.writes;
@@ -36,14 +46,21 @@ impl std::ops::AddAssign for Totals {
     }
 }
 
-/// One writer: a plain addition, without the bus lock of `fetch_add`.
-fn add(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-}
-
 impl QueueShare {
-    pub(super) fn note_command(&self) {
-        add(&self.commands, 1);
+    /// For a queue that the calling reactor serves.
+    pub(super) fn new() -> Self {
+        Self {
+            reactor: CoreHandle::current().index(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn reactor(&self) -> u32 {
+        self.reactor
+    }
+
+    pub(super) fn note_command(&self, kind: Kind) {
+        add(&self.commands[kind as usize], 1);
     }
 
     pub(super) fn note_read(&self, bytes: usize) {
@@ -59,7 +76,7 @@ impl QueueShare {
     pub(super) fn totals(&self) -> Totals {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Totals {
-            commands: get(&self.commands),
+            commands: self.commands.each_ref().map(get),
             reads: get(&self.reads),
             read_bytes: get(&self.read_bytes),
             writes: get(&self.writes),

@@ -10,6 +10,7 @@ use bdev::BlockDevice;
 use protocols::auth::Policy;
 use protocols::nvme::Nqn;
 use protocols::nvme::log::{AnaLog, AnaState, ReservationNoticeType};
+use reactor::CoreHandle;
 
 use super::access::Access;
 use super::authentication::Credentialed;
@@ -17,6 +18,8 @@ use super::command::OpenCommands;
 use super::controller::{Controller, Path};
 use super::discovery::DiscoveryLog;
 use super::drain::Drains;
+use super::measures::Counts;
+use super::meter::Meters;
 use super::notices::Notice;
 use super::reservation::{HostId, Owner, ReservationFile};
 use crate::authentication::Credentials;
@@ -142,6 +145,7 @@ pub struct Subsystem {
     /// How well it is reached through each listener.
     access: Mutex<Access>,
     drains: Arc<Drains>,
+    meters: Meters,
     /// The discovery logs that list it.
     logs: Mutex<Vec<Weak<DiscoveryLog>>>,
     commands: Option<OpenCommands>,
@@ -205,6 +209,7 @@ impl Subsystem {
             cntlids: options.cntlids,
             access: Mutex::default(),
             drains: Arc::default(),
+            meters: Meters::default(),
             logs: Mutex::default(),
             commands,
             namespaces: Mutex::default(),
@@ -383,6 +388,11 @@ impl Subsystem {
     /// What is left in the devices of hosts that lost their connection.
     pub(super) fn drains(&self) -> &Arc<Drains> {
         &self.drains
+    }
+
+    /// What its commands amount to.
+    pub(super) fn meters(&self) -> &Meters {
+        &self.meters
     }
 
     /// Sets how well the namespaces are reached through a listener (its address as it was given to `serve`), and tells
@@ -575,12 +585,25 @@ pub struct Target {
     /// A name of its own for the discovery service, beside the well-known one.
     discovery_nqn: Mutex<Option<Nqn>>,
     log: Arc<DiscoveryLog>,
+    pub(super) counts: Mutex<Vec<Arc<Counts>>>,
+    reactors: Mutex<Vec<CoreHandle>>,
 }
 
 impl Target {
     /// Nothing yet.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    /// Lets these reactors serve the connections of listeners that are made from now on; without, the reactor that
+    /// listens does. A subsystem of handlers whose handlers live on one reactor needs that one alone.
+    pub fn serve_on(&self, reactors: Vec<CoreHandle>) {
+        *locked(&self.reactors) = reactors;
+    }
+
+    /// The reactors that serve connections; none if the one that listens does.
+    pub fn reactors(&self) -> Vec<CoreHandle> {
+        locked(&self.reactors).clone()
     }
 
     /// Adds a subsystem; the one of the same name that was there before is replaced for new connections.

@@ -260,10 +260,11 @@ impl Simulation {
             context: RefCell::new(Weak::new()),
         });
         let context = Rc::new(Context {
-            executor: Executor::new(|| {}),
+            executor: Executor::new(0, || {}),
             timers: Timers::default(),
             pool: BufferPool::new(256 << 20),
             backend: Backend::Simulated(world.clone()),
+            turn: std::cell::Cell::new(None),
         });
         *world.context.borrow_mut() = Rc::downgrade(&context);
         Self {

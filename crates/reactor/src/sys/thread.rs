@@ -13,6 +13,12 @@ pub(crate) fn now() -> Instant {
     Instant::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
+/// The calling thread's number.
+pub(crate) fn id() -> u32 {
+    // SAFETY: it takes nothing and changes nothing.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
 /// Keeps the calling thread on one CPU.
 pub(crate) fn pin_to_cpu(cpu: usize) -> std::io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {

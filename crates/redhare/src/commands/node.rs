@@ -29,6 +29,9 @@ pub(crate) struct NodeArguments {
     /// End the target with this process, rather than leave it for the next agent
     #[arg(long)]
     end_target: bool,
+    /// Serve the target's metrics for Prometheus at http://ADDR/metrics; a target that runs already goes on as it was started
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
     /// Overwrite what is on the disks if it is not Redhare's; for the first start, never for a unit file
     #[arg(long)]
     force: bool,
@@ -89,6 +92,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<(), Failure> {
         directory: arguments.data,
         program,
         end_target: arguments.end_target,
+        metrics: arguments.metrics,
         force: arguments.force,
     };
     super::cluster::runtime()?.block_on(async {
@@ -132,6 +136,7 @@ mod tests {
             disk: disks.iter().map(|disk| parse_disk(disk).unwrap()).collect(),
             data: PathBuf::new(),
             end_target: false,
+            metrics: None,
             force: false,
             end_with: None,
         };

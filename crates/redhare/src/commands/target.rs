@@ -3,6 +3,7 @@
 mod config;
 
 mod managed;
+mod reactors;
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -10,16 +11,18 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serve};
 use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
-use reactor::Config;
 use reactor::net::TcpOptions;
+use reactor::{Config, CoreHandle};
 use target::management::{LogLevel, Managed};
+use target::metrics::Source;
 use target::node::Node;
 
 use self::config::{NamespaceConfig, NodeConfig, SubsystemConfig, TargetConfig};
+use self::reactors::ReactorArguments;
 use crate::output::Failure;
 
 /// Where SPDK's tools look by themselves.
@@ -51,7 +54,7 @@ Or start with nothing and say what to serve with SPDK's own client (pip install 
   spdk-rpc nvmf_create_subsystem nqn.2026-11.io.redhare:scratch -a
   spdk-rpc nvmf_subsystem_add_ns nqn.2026-11.io.redhare:scratch Malloc0
   spdk-rpc nvmf_subsystem_add_listener nqn.2026-11.io.redhare:scratch -t tcp -a 127.0.0.1 -s 4420")]
-#[group(required = true, multiple = true)]
+#[command(group = ArgGroup::new("source").required(true).multiple(true).args(["config", "rpc_socket", "json_config"]))]
 pub(crate) struct TargetArguments {
     /// What to serve, in TOML
     #[arg(long, value_name = "FILE")]
@@ -62,6 +65,11 @@ pub(crate) struct TargetArguments {
     /// What to serve, as "spdk-rpc save_config" wrote it
     #[arg(long, value_name = "FILE")]
     json_config: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    reactors: ReactorArguments,
 }
 
 pub(crate) fn run(
@@ -73,6 +81,9 @@ pub(crate) fn run(
     let random = random().map_err(|error| Failure::new(format!("cannot read /dev/urandom: {error}")))?;
     reactor::run(&Config::default(), async move {
         let target = Target::new();
+        refuse_a_node_on_several(arguments, config.as_ref())?;
+        let reactors = arguments.reactors.start(&target)?;
+        let _metrics = serve_metrics(arguments.metrics, &target)?;
         if arguments.rpc_socket.is_none() && arguments.json_config.is_none() {
             // Nobody will ask, so nothing is counted.
             let config = config.expect("the command line has one of the three");
@@ -86,6 +97,7 @@ pub(crate) fn run(
             for server in &servers {
                 tracing::info!(address = %server.address(), "listening for NVMe/TCP");
             }
+            reactors.settle()?;
             stop.await;
             tracing::info!("stopping");
             return Ok(());
@@ -107,12 +119,44 @@ pub(crate) fn run(
         if let Some(server) = &server {
             tracing::info!(path = %server.path().display(), "taking JSON-RPC requests");
         }
+        reactors.settle()?;
         stop.await;
         tracing::info!("stopping");
         drop((server, node));
         Ok(())
     })
     .map_err(Failure::new)?
+}
+
+/// The replication core of a node and its disks belong to one reactor.
+fn refuse_a_node_on_several(
+    arguments: &TargetArguments,
+    config: Option<&TargetConfig>,
+) -> Result<(), Failure> {
+    if arguments.reactors.are_several() && config.is_some_and(|config| config.node.is_some()) {
+        return Err(Failure::new(
+            "a cluster node's target runs on one reactor; leave --reactors out, and name one processor with --cpus",
+        ));
+    }
+    Ok(())
+}
+
+fn serve_metrics(
+    address: Option<SocketAddr>,
+    target: &Arc<Target>,
+) -> Result<Option<target::metrics::Server>, Failure> {
+    let Some(address) = address else { return Ok(None) };
+    let mut reactors = target.reactors();
+    if reactors.is_empty() {
+        reactors.push(CoreHandle::current());
+    }
+    let source = Source {
+        target: target.clone(),
+        reactors,
+    };
+    let server = target::metrics::serve(address, source).map_err(Failure::new)?;
+    tracing::info!(address = %server.address(), "serving metrics");
+    Ok(Some(server))
 }
 
 fn random() -> std::io::Result<[u8; 24]> {

@@ -5,6 +5,7 @@ mod daemon;
 mod host;
 mod keys;
 mod limits;
+mod reactors;
 mod reservations;
 mod saved;
 mod serving;

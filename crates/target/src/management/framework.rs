@@ -1,10 +1,11 @@
-//! The program itself: its version, its reactor, and its end.
+//! The program itself: its version, its reactors, and its end.
 
-use foundation::Instant;
-use reactor::time;
+use std::time::Duration;
+
+use fabrics::target::Target;
+use reactor::CoreHandle;
 use rpc::{Method, NoParameters, Registry, RpcError};
-use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ struct Kill {
     sig_name: String,
 }
 
-pub(super) fn add(registry: &mut Registry) {
+pub(super) fn add(registry: &mut Registry, target: &Target) {
     registry.add(Method::new(&["spdk_get_version"], |_: NoParameters| {
         std::future::ready(Ok(version()))
     }));
@@ -30,14 +31,24 @@ pub(super) fn add(registry: &mut Registry) {
     registry.add(Method::new(&["framework_wait_init"], |_: NoParameters| {
         std::future::ready(Ok(true))
     }));
-    let start = time::now();
+    let all = reactors_of(target);
     registry.add(Method::new(
         &["framework_get_reactors"],
-        move |_: NoParameters| std::future::ready(Ok(reactors(start))),
+        move |_: NoParameters| std::future::ready(Ok(reactors(&all))),
     ));
+    let all = reactors_of(target);
     registry.add(Method::new(&["thread_get_stats"], move |_: NoParameters| {
-        std::future::ready(Ok(threads(start)))
+        std::future::ready(Ok(threads(&all)))
     }));
+}
+
+/// Those that serve the target's connections; the calling one if no others were named.
+fn reactors_of(target: &Target) -> Vec<CoreHandle> {
+    let mut all = target.reactors();
+    if all.is_empty() {
+        all.push(CoreHandle::current());
+    }
+    all
 }
 
 fn version() -> Value {
@@ -72,19 +83,9 @@ fn kill(name: &str) -> Result<bool, RpcError> {
     })
 }
 
-/// The processor time of the calling thread, which is the reactor's; it includes the brief polling before it sleeps.
-fn busy_ns() -> u64 {
-    let used = clock_gettime(ClockId::ThreadCPUTime);
-    used.tv_sec as u64 * TICKS_PER_SECOND + used.tv_nsec as u64
-}
-
-/// Time since `start` that the reactor did not use, in nanoseconds.
-fn idle_ns(start: Instant, busy_ns: u64) -> u64 {
-    ((time::now() - start).as_nanos() as u64).saturating_sub(busy_ns)
-}
-
-fn cpumask() -> String {
-    match rustix::thread::sched_getaffinity(None) {
+/// The processors that a thread may use, in hexadecimal.
+fn cpumask(thread: Option<Pid>) -> String {
+    match rustix::thread::sched_getaffinity(thread) {
         Ok(set) => {
             let mut digits = Vec::new();
             for group in (0..rustix::thread::CpuSet::MAX_CPU / 4).rev() {
@@ -100,40 +101,66 @@ fn cpumask() -> String {
     }
 }
 
-fn reactors(start: Instant) -> Value {
-    let busy_ns = busy_ns();
-    let idle_ns = idle_ns(start, busy_ns);
-    json!({
-        "tick_rate": TICKS_PER_SECOND,
-        "pid": std::process::id(),
-        "reactors": [{
-            // Where it runs now: it is bound to no processor.
-            "lcore": rustix::thread::sched_getcpu(),
-            "tid": rustix::thread::gettid().as_raw_nonzero().get(),
+/// Where a thread of ours ran last (proc_pid_stat(5), field 39), if the system says so.
+fn processor(thread: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    // The second field is a name in parentheses, which may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// SPDK's name for a reactor's thread: the first one answers.
+fn thread_name(reactor: &CoreHandle) -> String {
+    match reactor.index() {
+        0 => THREAD_NAME.to_owned(),
+        index => format!("reactor_{index}"),
+    }
+}
+
+fn reactors(all: &[CoreHandle]) -> Value {
+    let describe = |reactor: &CoreHandle| {
+        let usage = reactor.usage();
+        let (busy_ns, idle_ns) = (ns(usage.busy), ns(usage.polling + usage.sleeping));
+        let thread = reactor.thread_id();
+        json!({
+            "lcore": processor(thread),
+            "tid": thread,
             "busy": busy_ns,
             "idle": idle_ns,
             "in_interrupt": true,
             "lw_threads": [{
-                "name": THREAD_NAME,
-                "id": 1,
-                "cpumask": cpumask(),
+                "name": thread_name(reactor),
+                "id": reactor.index() + 1,
+                "cpumask": cpumask(Pid::from_raw(thread.cast_signed())),
                 "elapsed": busy_ns + idle_ns,
             }],
-        }],
+        })
+    };
+    json!({
+        "tick_rate": TICKS_PER_SECOND,
+        "pid": std::process::id(),
+        "reactors": all.iter().map(describe).collect::<Vec<_>>(),
     })
 }
 
-fn threads(start: Instant) -> Value {
-    let busy_ns = busy_ns();
+fn threads(all: &[CoreHandle]) -> Value {
+    let describe = |reactor: &CoreHandle| {
+        let usage = reactor.usage();
+        json!({
+            "name": thread_name(reactor),
+            "id": reactor.index() + 1,
+            "cpumask": cpumask(Pid::from_raw(reactor.thread_id().cast_signed())),
+            "busy": ns(usage.busy),
+            "idle": ns(usage.polling + usage.sleeping),
+            "in_interrupt": true,
+        })
+    };
     json!({
         "tick_rate": TICKS_PER_SECOND,
-        "threads": [{
-            "name": THREAD_NAME,
-            "id": 1,
-            "cpumask": cpumask(),
-            "busy": busy_ns,
-            "idle": idle_ns(start, busy_ns),
-            "in_interrupt": true,
-        }],
+        "threads": all.iter().map(describe).collect::<Vec<_>>(),
     })
 }

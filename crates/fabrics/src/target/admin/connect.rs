@@ -7,10 +7,11 @@ use protocols::nvme::fabrics::{
 };
 use protocols::nvme::{Command, Status};
 use protocols::tcp::target::QueueKind;
-use reactor::{spawn, time};
+use reactor::{CoreHandle, spawn, time};
 
 use super::AdminQueue;
 use crate::target::authentication;
+use crate::target::catch_up::catch_up;
 use crate::target::command::HostIdentity;
 use crate::target::connection::{Connection, listen_for_orders};
 use crate::target::controller::{Controller, Origin, Path, QUEUE_SIZE_MAX};
@@ -30,6 +31,7 @@ fn path(connection: &Connection) -> Path {
         peer: connection.queue().peer(),
         local: connection.queue().local(),
         portal: connection.shared.portal,
+        reactor: CoreHandle::current().index(),
     }
 }
 
@@ -39,17 +41,29 @@ pub(super) fn answer(connection: &Connection, slot: u16, command: &Command, data
         Ok(asked) => asked,
         Err(answer) => return Some(answer),
     };
-    let subsystem = connection.shared.target.subsystem(&asked.subsystem_nqn);
-    let Some((subsystem, mut drained)) =
-        subsystem.and_then(|subsystem| Some((subsystem.clone(), subsystem.drains().wait(&asked.host)?)))
-    else {
+    let target = &connection.shared.target;
+    let Some(subsystem) = target.subsystem(&asked.subsystem_nqn) else {
         return Some(connect(connection, &asked));
     };
+    let reactors = target.reactors();
+    if reactors.len() < 2 && subsystem.drains().wait(&asked.host).is_none() {
+        return Some(connect(connection, &asked));
+    }
     let own = connection.own();
     let limit = own.shared.options.drain_limit;
     drop(spawn(async move {
         let deadline = time::now() + limit;
+        let caught_up = catch_up(&reactors, limit).await;
         let answer = loop {
+            if !caught_up {
+                tracing::warn!(
+                    "a reactor does not answer, so what it has left of a host is unknown: the host must try again"
+                );
+                break Answer::status(Status::CONNECT_CONTROLLER_BUSY);
+            }
+            let Some(mut drained) = subsystem.drains().wait(&asked.host) else {
+                break connect(&own, &asked);
+            };
             let left = deadline.since(time::now());
             if time::timeout(left, drained.recv()).await.is_err() {
                 tracing::warn!(
@@ -60,10 +74,6 @@ pub(super) fn answer(connection: &Connection, slot: u16, command: &Command, data
                     "commands of a lost connection are still in the devices: the host must try again"
                 );
                 break Answer::status(Status::CONNECT_CONTROLLER_BUSY);
-            }
-            match subsystem.drains().wait(&asked.host) {
-                Some(again) => drained = again,
-                None => break connect(&own, &asked),
             }
         };
         own.answer(slot, answer);

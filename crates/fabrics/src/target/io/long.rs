@@ -12,6 +12,7 @@ use reactor::{Buffer, BufferPool, spawn};
 use super::{ATOMIC_COMPARE_AND_WRITE, IoQueue, Open, length_bytes, refusal};
 use crate::status::status_of;
 use crate::target::connection::Connection;
+use crate::target::meter::Kind;
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
 
 /// The most a Copy moves, in bytes (MCL): all of it is read before any of it is written, so that source and
@@ -170,7 +171,6 @@ impl IoQueue {
                 // DW0 tells the lowest source range that was not copied: nothing was.
                 Err(error) => Completion::new(0, status_of(error)),
             };
-            own.shared.counts.completed();
             own.reply(slot, completion, Buffer::empty());
         }));
     }
@@ -196,7 +196,11 @@ impl IoQueue {
             return refuse(|| Answer::refuse(Status::ATOMIC_WRITE_UNIT_EXCEEDED));
         }
         let open = match self.open(compare.nsid()) {
-            Ok(open) => open,
+            Ok(open) => {
+                connection.measure(first, &open.meter, Kind::Other, 0);
+                connection.measure(second, &open.meter, Kind::Other, 0);
+                open
+            }
             Err(status) => {
                 connection.answer(first, refusal(status));
                 return connection.answer(second, Answer::status(Status::ABORTED_FAILED_FUSED));
@@ -243,9 +247,7 @@ impl IoQueue {
             } else {
                 Status::ABORTED_FAILED_FUSED
             };
-            own.shared.counts.completed();
             own.reply(first, Completion::new(0, compared), Buffer::empty());
-            own.shared.counts.completed();
             own.reply(second, Completion::new(0, written), Buffer::empty());
         }));
     }

@@ -45,7 +45,6 @@ impl IoQueue {
                 }
                 Err(failure) => refusal(failure),
             };
-            own.shared.counts.completed();
             own.answer(slot, answer);
             own.flush();
         }));

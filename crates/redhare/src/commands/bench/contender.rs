@@ -1,4 +1,4 @@
-//! What a comparison runs in turns: a server on CPU 0 and a client on CPU 1.
+//! What a comparison runs in turns: a server on CPU 0 and a client on CPU 1, unless it says otherwise.
 
 use bench::paired::Slice;
 use bench::process::{Server, pinned};
@@ -9,20 +9,31 @@ use crate::output::Failure;
 pub(super) struct Contender {
     server: Server,
     client: Vec<String>,
+    client_cpus: &'static str,
 }
 
 impl Contender {
     pub(super) fn start(server: Vec<String>, client: Vec<String>) -> Result<Self, Failure> {
+        Self::start_on(("0", "1"), server, client)
+    }
+
+    /// With CPUs for the server and for the client.
+    pub(super) fn start_on(
+        (server_cpus, client_cpus): (&str, &'static str),
+        server: Vec<String>,
+        client: Vec<String>,
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            server: Server::start(0, &server).map_err(Failure::new)?,
+            server: Server::start(server_cpus, &server).map_err(Failure::new)?,
             client,
+            client_cpus,
         })
     }
 
     pub(super) fn slice(&self, milliseconds: u64) -> Result<Slice, Failure> {
         let before = self.server.cpu_time().map_err(Failure::new)?;
         let (text, client_cpu) =
-            bench::process::run_timed(&mut pinned(1, &self.client)).map_err(Failure::new)?;
+            bench::process::run_timed(&mut pinned(self.client_cpus, &self.client)).map_err(Failure::new)?;
         let spent = self.server.cpu_time().map_err(Failure::new)? - before + client_cpu;
         let number = |name: &str| {
             let mut words = text.split_whitespace();

@@ -10,7 +10,7 @@ use bench::yardstick::Yardsticks;
 use clap::{Args, Subcommand};
 use fabrics::initiator::ConnectOptions;
 use protocols::nvme::Nqn;
-use reactor::Config;
+use reactor::{Config, CoreHandle, Cores};
 
 use super::contender::Contender;
 use crate::output::{Failure, Output, table};
@@ -34,6 +34,9 @@ pub(crate) enum TargetBench {
         /// Poll without ever sleeping
         #[arg(long)]
         busy: bool,
+        /// Serve on so many reactors
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+        reactors: u16,
     },
     /// Send commands to any NVMe/TCP target and say how fast they were answered. Writes destroy what is there
     #[command(
@@ -105,11 +108,23 @@ fn config(busy: bool) -> Config {
 
 pub(crate) fn run(bench: TargetBench, output: &Output) -> Result<(), Failure> {
     match bench {
-        TargetBench::Serve { port, mib, busy } => {
+        TargetBench::Serve {
+            port,
+            mib,
+            busy,
+            reactors,
+        } => {
             let served = reactor::run(&config(busy), async {
+                let others = Config {
+                    index: 1,
+                    ..config(busy)
+                };
+                let others = Cores::start(usize::from(reactors) - 1, None, &others).map_err(Failure::new)?;
+                let own = std::iter::once(CoreHandle::current());
+                let all = own.chain(others.handles().cloned()).collect();
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let nqn: Nqn = NQN.parse().map_err(Failure::new)?;
-                let _server = serve_memory(address, nqn, mib << 20).map_err(Failure::new)?;
+                let _server = serve_memory(address, nqn, mib << 20, all).map_err(Failure::new)?;
                 std::future::pending().await
             });
             served.map_err(Failure::new)?
@@ -177,16 +192,28 @@ const CASES: [(usize, usize, u32, bool, Option<f64>); 7] = [
     (4, 32, 4096, false, None),
 ];
 
+/// The most that a command may cost with two reactors, in what it costs with one.
+const TWO_REACTORS_COST: f64 = 1.25;
+const TWO_REACTORS: &str = "4x32, 4 KiB read, two reactors against one";
+
 #[derive(serde::Serialize)]
 struct Case {
     name: String,
     bar: Option<f64>,
+    /// The bar is for processor time, of which less is better, and not for the rate.
+    for_cost: bool,
     comparison: Comparison,
 }
 
 impl Case {
     fn passes(&self) -> bool {
-        self.bar.is_none_or(|bar| self.comparison.rate_ratio >= bar)
+        self.bar.is_none_or(|bar| {
+            if self.for_cost {
+                self.comparison.cpu_ratio < bar
+            } else {
+                self.comparison.rate_ratio >= bar
+            }
+        })
     }
 
     fn row(&self) -> Row {
@@ -199,6 +226,20 @@ impl Case {
             ..
         } = &self.comparison;
         let name = format!("target on memory: {}", self.name);
+        if self.for_cost {
+            let bar = self.bar.map(Bar::Below);
+            let row = Row::new(
+                name,
+                self.comparison.cpu_ratio,
+                "of the processor time of one",
+                bar,
+            );
+            return row.with_note(format!(
+                "two {:.0} /s at {:.2} us of CPU, one {:.0} /s at {:.2} us, load and target on both CPUs; {rounds} rounds, \
+                 {dropped} dropped",
+                ours.rate, ours.cpu_us, theirs.rate, theirs.cpu_us
+            ));
+        }
         let bar = self.bar.map(Bar::AtLeast);
         Row::new(name, *rate_ratio, "of the bare loop", bar).with_note(format!(
             "target {:.0} /s at {:.2} us of CPU, loop {:.0} /s at {:.2} us; {rounds} rounds, {dropped} dropped",
@@ -234,10 +275,76 @@ fn compare_all(arguments: &CompareArguments) -> Result<Vec<Case>, Failure> {
         cases.push(Case {
             name,
             bar,
+            for_cost: false,
             comparison,
         });
     }
+    if TWO_REACTORS.contains(&arguments.case) {
+        cases.push(two_reactors(arguments, &yardsticks)?);
+    }
     Ok(cases)
+}
+
+/// Our target with two reactors against our target with one, each with its load on the same two CPUs: what it costs that
+/// connections lie on two threads, not how much faster two processors are, for which a third would have to make the load.
+fn two_reactors(arguments: &CompareArguments, yardsticks: &Yardsticks) -> Result<Case, Failure> {
+    let port = 7_400 + 2 * CASES.len() as u16;
+    let start = |port: u16, reactors: &str| {
+        let serve = [("port", port.to_string()), ("reactors", reactors.to_owned())];
+        let load = [
+            ("connections", "4".to_owned()),
+            ("depth", "32".to_owned()),
+            ("milliseconds", arguments.milliseconds.to_string()),
+            ("address", format!("127.0.0.1:{port}")),
+            ("subsystem", NQN.to_owned()),
+        ];
+        let cpus = ("0,1", "0,1");
+        let (serve, load) = (
+            words(arguments, "target", "serve", &serve)?,
+            words(arguments, "target", "load", &load)?,
+        );
+        Contender::start_on(cpus, serve, load)
+    };
+    let (two, one) = (start(port, "2")?, start(port + 1, "1")?);
+    wait_for_listeners(&[port, port + 1])?;
+    let comparison = compare(
+        arguments.rounds,
+        || yardsticks.handoff_ns().map_err(Failure::new),
+        |is_two| {
+            let contender = if is_two { &two } else { &one };
+            contender.slice(arguments.milliseconds)
+        },
+        |_| {},
+    )?;
+    Ok(Case {
+        name: TWO_REACTORS.to_owned(),
+        bar: Some(TWO_REACTORS_COST),
+        for_cost: true,
+        comparison,
+    })
+}
+
+/// The command line of one of our own benches.
+fn words(
+    arguments: &CompareArguments,
+    kind: &str,
+    verb: &str,
+    options: &[(&str, String)],
+) -> Result<Vec<String>, Failure> {
+    let own = std::env::current_exe().map_err(Failure::new)?;
+    let mut words = vec![
+        own.display().to_string(),
+        "bench".to_owned(),
+        kind.to_owned(),
+        verb.to_owned(),
+    ];
+    for (name, value) in options {
+        words.extend([format!("--{name}"), value.clone()]);
+    }
+    if arguments.busy {
+        words.push("--busy".to_owned());
+    }
+    Ok(words)
 }
 
 /// Our target under our load, and the bare loop with answers of the same length.
@@ -246,28 +353,15 @@ fn contenders(
     port: u16,
     (connections, depth, bytes, is_read, _): (usize, usize, u32, bool, Option<f64>),
 ) -> Result<(Contender, Contender), Failure> {
-    let own = std::env::current_exe()
-        .map_err(Failure::new)?
-        .display()
-        .to_string();
-    let command = |kind: &str, verb: &str, options: &[(&str, String)]| {
-        let mut words = vec![own.clone(), "bench".to_owned(), kind.to_owned(), verb.to_owned()];
-        for (name, value) in options {
-            words.extend([format!("--{name}"), value.clone()]);
-        }
-        if arguments.busy {
-            words.push("--busy".to_owned());
-        }
-        words
-    };
     let load = [
         ("connections", connections.to_string()),
         ("depth", depth.to_string()),
         ("milliseconds", arguments.milliseconds.to_string()),
     ];
     let ours = Contender::start(
-        command("target", "serve", &[("port", port.to_string())]),
-        command(
+        words(arguments, "target", "serve", &[("port", port.to_string())])?,
+        words(
+            arguments,
             "target",
             "load",
             &[
@@ -280,15 +374,15 @@ fn contenders(
                 ],
             ]
             .concat(),
-        ),
+        )?,
     )?;
     let shape = [
         ("port", (port + 1).to_string()),
         ("answer-bytes", (24 + bytes).to_string()),
     ];
     let theirs = Contender::start(
-        command("echo", "serve", &shape),
-        command("echo", "client", &[&shape[..], &load[..]].concat()),
+        words(arguments, "echo", "serve", &shape)?,
+        words(arguments, "echo", "client", &[&shape[..], &load[..]].concat())?,
     )?;
     // The memory device is being written; both must listen before the first slice.
     wait_for_listeners(&[port, port + 1])?;
@@ -316,6 +410,7 @@ fn describe(cases: &[Case], busy: bool) -> String {
         "CASE",
         "RATE TARGET/LOOP",
         "LATENCY TARGET/LOOP",
+        "CPU TARGET/LOOP",
         "TARGET /S",
         "LOOP /S",
         "CPU US TARGET",
@@ -332,6 +427,7 @@ fn describe(cases: &[Case], busy: bool) -> String {
             dropped,
             rate_ratio,
             latency_ratio,
+            cpu_ratio,
             ours,
             theirs,
         } = &case.comparison;
@@ -343,6 +439,7 @@ fn describe(cases: &[Case], busy: bool) -> String {
             case.name.clone(),
             format!("{rate_ratio:.3}"),
             format!("{latency_ratio:.3}"),
+            format!("{cpu_ratio:.3}"),
             format!("{:.0}", ours.rate),
             format!("{:.0}", theirs.rate),
             format!("{:.2}", ours.cpu_us),
@@ -360,7 +457,8 @@ fn describe(cases: &[Case], busy: bool) -> String {
     };
     let method = format!(
         "one CPU a side; {mode}; medians of paired rounds; CPU of both sides together. A read is held against the loop \
-         that answers with as many bytes; so is a write, though its bytes go the other way.\n"
+         that answers with as many bytes; so is a write, though its bytes go the other way. Two reactors stand in the \
+         target's place and one in the loop's, all on both CPUs, and the bar is for CPU.\n"
     );
     method + &table(&rows)
 }
