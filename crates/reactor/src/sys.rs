@@ -17,6 +17,8 @@ pub(crate) use receive_ring::ReceiveChunk;
 pub(crate) use ring::{Ring, RingConfig, probe};
 pub(crate) use send_message::SendMessage;
 pub(crate) use thread::{id as thread_id, pin_to_cpu};
+#[cfg(test)]
+pub(crate) use user::as_user;
 pub(crate) use user::{own_user, peer_user};
 pub(crate) use wake::WakeFd;
 

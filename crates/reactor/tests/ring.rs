@@ -144,45 +144,6 @@ fn without_a_listener_beside_it_tcp_is_used() {
     });
 }
 
-/// Makes calls of this thread those of another user, whom root can be without giving anything up.
-fn as_user<T>(user: u32, work: impl FnOnce() -> T) -> T {
-    let become_user = |user: u32| {
-        // SAFETY: the raw call changes this thread's effective user only, and touches no memory.
-        let result = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
-        assert_eq!(
-            result,
-            0,
-            "these tests run as root: {}",
-            std::io::Error::last_os_error()
-        );
-    };
-    become_user(user);
-    let result = work();
-    become_user(0);
-    result
-}
-
-#[test]
-fn a_foreign_users_socket_is_not_believed() {
-    run(async {
-        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
-        let address = listener.local_address();
-        let name = socket2::SockAddr::unix(format!("\0redhare/{address}")).unwrap();
-        let posing = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-        as_user(65534, || {
-            posing.bind(&name).unwrap();
-            posing.listen(8).unwrap();
-        });
-        let tcp = spawn(serve_text(listener, b"the true one".to_vec()));
-        let local = TcpOptions {
-            local: true,
-            ..TcpOptions::default()
-        };
-        assert_eq!(read_text(address, &local).await, b"<>the true one");
-        assert_eq!(tcp.await, Some(true));
-    });
-}
-
 #[test]
 fn a_reader_that_never_reads_does_not_starve_the_others() {
     run(async {

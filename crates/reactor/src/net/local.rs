@@ -55,3 +55,27 @@ fn reach(listens: SocketAddr, address: SocketAddr) -> Option<Socket> {
     tracing::warn!(%address, owner, "a foreign user's socket poses as this address here: it is reached by TCP instead");
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_users_socket_is_not_believed() {
+        // A port that nothing listens on is enough: only the name matters here.
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let listen = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.bind(&name(address).unwrap()).unwrap();
+            socket.listen(1).unwrap();
+            socket
+        };
+        assert!(connect(address).is_none(), "there is none yet");
+        let own = listen();
+        assert!(connect(address).is_some());
+        drop(own);
+        assert!(connect(address).is_none(), "it ends with its listener");
+        let _posing = sys::as_user(65534, listen);
+        assert!(connect(address).is_none());
+    }
+}

@@ -33,3 +33,18 @@ pub(crate) fn peer_user(socket: &impl AsFd) -> io::Result<u32> {
         Err(io::Error::last_os_error())
     }
 }
+
+/// Does some work as another user, in this thread only, as root may.
+#[cfg(test)]
+pub(crate) fn as_user<T>(user: u32, work: impl FnOnce() -> T) -> T {
+    let become_user = |user: u32| {
+        // SAFETY: the raw call changes this thread's effective user only, and touches no memory.
+        let result = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
+        let error = io::Error::last_os_error();
+        assert_eq!(result, 0, "only root can be another user for a while: {error}");
+    };
+    become_user(user);
+    let result = work();
+    become_user(0);
+    result
+}
