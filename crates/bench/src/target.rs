@@ -2,6 +2,7 @@
 //! at once, without a task or an allocation per command.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use fabrics::target::{
 use foundation::{BlockCount, Instant, Lba, Random};
 use protocols::nvme::Nqn;
 use reactor::sync::Notify;
-use reactor::{Buffer, BufferMut, BufferPool, CoreHandle, time};
+use reactor::{Buffer, BufferMut, BufferPool, CoreHandle, spawn, time};
 
 use crate::latency::Latencies;
 
@@ -40,6 +41,9 @@ pub struct Workload {
     pub connections: usize,
     /// Commands in flight on each, at most [`DEPTH_MAX`].
     pub depth: usize,
+    /// How many requests begin each second, on all connections together, whether or not earlier ones are answered; as many
+    /// as are answered if there is none. A request's latency counts from when it should have begun.
+    pub rate: Option<f64>,
     /// How long to measure.
     pub duration: Duration,
 }
@@ -96,6 +100,8 @@ struct Shared {
     operations: Cell<u64>,
     in_flight: Cell<usize>,
     idle: Notify,
+    /// With a rate: lanes that wait for their time, as connection and lane.
+    free: Option<RefCell<VecDeque<(usize, usize)>>>,
 }
 
 /// One command in flight after the other.
@@ -107,6 +113,7 @@ struct Lane {
 /// One connection's commands.
 struct Connection {
     own: std::rc::Weak<Connection>,
+    number: usize,
     channel: Rc<dyn Channel>,
     shared: Rc<Shared>,
     lanes: RefCell<Vec<Lane>>,
@@ -174,10 +181,13 @@ impl Sink for Connection {
             shared.failure.set(Some(error));
             shared.stop.set(true);
         }
-        if shared.stop.get() {
+        if shared.stop.get() || shared.free.is_some() {
             shared.in_flight.set(shared.in_flight.get() - 1);
             shared.idle.notify();
-        } else {
+        }
+        if let Some(free) = &shared.free {
+            free.borrow_mut().push_back((self.number, index));
+        } else if !shared.stop.get() {
             self.submit(index, now);
         }
     }
@@ -208,16 +218,31 @@ pub async fn load(workload: &Workload) -> Result<Measured, LoadError> {
         operations: Cell::new(0),
         in_flight: Cell::new(0),
         idle: Notify::new(),
+        free: workload.rate.map(|_| RefCell::default()),
     });
     let mut connections = Vec::new();
     for number in 0..workload.connections {
         let channel = controller.open_namespace(workload.nsid).await?;
-        connections.push(open(workload, depth, number as u64, Rc::new(channel), &shared)?);
+        connections.push(open(workload, depth, number, Rc::new(channel), &shared)?);
     }
-    for connection in &connections {
-        shared.in_flight.set(shared.in_flight.get() + depth);
-        for index in 0..depth {
-            connection.submit(index, time::now());
+    let connections = Rc::new(connections);
+    let mut pacing = None;
+    match (workload.rate, &shared.free) {
+        (Some(rate), Some(free)) => {
+            // Connections take turns.
+            let lanes =
+                (0..depth).flat_map(|lane| (0..workload.connections).map(move |number| (number, lane)));
+            free.borrow_mut().extend(lanes);
+            let interval = Duration::from_secs_f64(1.0 / rate.max(1e-3));
+            pacing = Some(spawn(pace(connections.clone(), shared.clone(), interval)));
+        }
+        _ => {
+            for connection in connections.iter() {
+                shared.in_flight.set(shared.in_flight.get() + depth);
+                for index in 0..depth {
+                    connection.submit(index, time::now());
+                }
+            }
         }
     }
     time::sleep(WARM_UP).await;
@@ -227,6 +252,9 @@ pub async fn load(workload: &Workload) -> Result<Measured, LoadError> {
     shared.measuring.set(false);
     let elapsed = time::now() - began;
     shared.stop.set(true);
+    if let Some(pacing) = pacing {
+        pacing.abort();
+    }
     shared.idle.until(|| shared.in_flight.get() == 0).await;
     if let Some(source) = shared.failure.take() {
         let address = workload.connect.address;
@@ -241,10 +269,34 @@ pub async fn load(workload: &Workload) -> Result<Measured, LoadError> {
     })
 }
 
+/// Begins one request after each interval, on the connection whose turn it is. When no lane is free, requests fall behind
+/// and begin as soon as one is; the time they lost is part of their latency.
+async fn pace(connections: Rc<Vec<Rc<Connection>>>, shared: Rc<Shared>, interval: Duration) {
+    let mut due = time::now();
+    loop {
+        let now = time::now();
+        while due <= now
+            && let Some((connection, lane)) = shared
+                .free
+                .as_ref()
+                .and_then(|free| free.borrow_mut().pop_front())
+        {
+            shared.in_flight.set(shared.in_flight.get() + 1);
+            connections[connection].submit(lane, due);
+            due = due + interval;
+        }
+        if due > now {
+            time::sleep(due - now).await;
+        } else {
+            shared.idle.changed().await;
+        }
+    }
+}
+
 fn open(
     workload: &Workload,
     depth: usize,
-    number: u64,
+    number: usize,
     channel: Rc<dyn Channel>,
     shared: &Rc<Shared>,
 ) -> Result<Rc<Connection>, LoadError> {
@@ -271,10 +323,11 @@ fn open(
         .collect();
     Ok(Rc::new_cyclic(|own| Connection {
         own: own.clone(),
+        number,
         channel,
         shared: shared.clone(),
         lanes: RefCell::new(lanes),
-        random: RefCell::new(Random::from_seed(number)),
+        random: RefCell::new(Random::from_seed(number as u64)),
         written: buffer(request_bytes as usize).freeze(),
         blocks,
         places,
@@ -338,6 +391,7 @@ mod tests {
                 request_bytes: 8192,
                 connections: 2,
                 depth: 4,
+                rate: None,
                 duration: Duration::from_millis(50),
             };
             let measured = load(&workload).await.unwrap();

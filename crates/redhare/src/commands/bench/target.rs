@@ -4,11 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bench::paired::{Comparison, compare};
+use bench::process::Server;
 use bench::report::{Bar, Row};
 use bench::target::{Measured, Workload, load, serve_memory};
 use bench::yardstick::Yardsticks;
 use clap::{Args, Subcommand};
-use fabrics::initiator::ConnectOptions;
+use fabrics::initiator::{ConnectOptions, Controller};
 use protocols::nvme::Nqn;
 use reactor::{Config, CoreHandle, Cores};
 
@@ -43,9 +44,27 @@ pub(crate) enum TargetBench {
         after_help = "Example:\n  redhare bench target load --address 127.0.0.1:4420 --subsystem nqn.2026-11.io.redhare:scratch"
     )]
     Load(LoadArguments),
+    /// Connect many hosts that do nothing, each with an admin queue and an I/O queue, until killed
+    #[command(
+        after_help = "Example:\n  redhare bench target hosts --address 127.0.0.1:4420 --subsystem nqn.2026-11.io.redhare:scratch"
+    )]
+    Hosts(HostsArguments),
     /// Compare our target and load with the bare loop, both ours, both in the same waiting mode (needs two CPUs)
     #[command(after_help = "Example:\n  redhare bench target compare --rounds 20")]
     Compare(CompareArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct HostsArguments {
+    /// Where the target listens
+    #[arg(long)]
+    address: SocketAddr,
+    /// The subsystem's name
+    #[arg(long)]
+    subsystem: String,
+    /// How many hosts
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=2000))]
+    hosts: u16,
 }
 
 #[derive(Args)]
@@ -71,6 +90,12 @@ pub(crate) struct LoadArguments {
     /// Commands in flight on each
     #[arg(long, default_value_t = 32)]
     depth: usize,
+    /// Requests that begin each second on all connections together, answered or not; as many as are answered if not given
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
+    /// Ask for data digests
+    #[arg(long)]
+    data_digest: bool,
     /// How long, in milliseconds
     #[arg(long, default_value_t = 1000)]
     milliseconds: u64,
@@ -130,6 +155,7 @@ pub(crate) fn run(bench: TargetBench, output: &Output) -> Result<(), Failure> {
             served.map_err(Failure::new)?
         }
         TargetBench::Load(arguments) => run_load(&arguments, output),
+        TargetBench::Hosts(arguments) => run_hosts(&arguments),
         TargetBench::Compare(arguments) => {
             let cases = compare_all(&arguments)?;
             output.print(&cases, || describe(&cases, arguments.busy));
@@ -151,14 +177,124 @@ pub(super) fn rows(rounds: usize, milliseconds: u64) -> Result<Vec<Row>, Failure
         case: String::new(),
         check: false,
     };
-    Ok(compare_all(&arguments)?.iter().map(Case::row).collect())
+    let mut rows: Vec<Row> = compare_all(&arguments)?.iter().map(Case::row).collect();
+    rows.extend(idle_rows()?);
+    Ok(rows)
+}
+
+/// Hosts that are connected in the idle rows, and their connections.
+const IDLE_HOSTS: u16 = 100;
+const IDLE_CONNECTIONS: f64 = 2.0 * IDLE_HOSTS as f64;
+/// What is started settles for so long, and is then looked at for so long.
+const IDLE_SETTLES: Duration = Duration::from_secs(2);
+const IDLE_LOOKED_AT: Duration = Duration::from_secs(10);
+
+/// What connected hosts that do nothing cost a target.
+fn idle_rows() -> Result<Vec<Row>, Failure> {
+    let port = 7_400 + 2 * PORTS_OF_CASES;
+    let own = || std::env::current_exe().map(|path| path.display().to_string());
+    let command = |rest: &[&str]| -> Result<Vec<String>, Failure> {
+        let own = own().map_err(Failure::new)?;
+        Ok([&[own.as_str(), "bench", "target"], rest]
+            .concat()
+            .into_iter()
+            .map(String::from)
+            .collect())
+    };
+    let (port_text, hosts) = (port.to_string(), IDLE_HOSTS.to_string());
+    let serve = command(&["serve", "--port", &port_text, "--mib", "64"])?;
+    let target = Server::start("0", &serve).map_err(Failure::new)?;
+    wait_for_listeners(&[port])?;
+    std::thread::sleep(IDLE_SETTLES);
+    let resident = || bench::process::resident_bytes(target.id()).map_err(Failure::new);
+    let before = resident()?;
+    let address = format!("127.0.0.1:{port}");
+    let connect = command(&[
+        "hosts",
+        "--address",
+        &address,
+        "--subsystem",
+        NQN,
+        "--hosts",
+        &hosts,
+    ])?;
+    let _hosts = Server::start("1", &connect).map_err(Failure::new)?;
+    wait_for_connections(port, IDLE_CONNECTIONS as usize)?;
+    std::thread::sleep(IDLE_SETTLES);
+    let (cpu, began) = (
+        target.cpu_time().map_err(Failure::new)?,
+        std::time::Instant::now(),
+    );
+    std::thread::sleep(IDLE_LOOKED_AT);
+    let spent = target.cpu_time().map_err(Failure::new)?.saturating_sub(cpu);
+    let share = spent.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+    let each = resident()?.saturating_sub(before) as f64 / 1024.0 / IDLE_CONNECTIONS;
+    let note = format!("{IDLE_HOSTS} hosts with an admin queue and an I/O queue each");
+    Ok(vec![
+        Row::new(
+            "target with idle hosts: processor",
+            share,
+            "% of a core",
+            Some(Bar::Below(1.0)),
+        )
+        .with_note(note.clone()),
+        Row::new(
+            "target with idle hosts: memory",
+            each,
+            "KiB resident a connection",
+            Some(Bar::Below(64.0)),
+        )
+        .with_note(note),
+    ])
+}
+
+/// Waits until so many connections to a port of this host are there.
+fn wait_for_connections(port: u16, count: usize) -> Result<(), Failure> {
+    let wanted = format!(":{port:04X}");
+    for _ in 0..1000 {
+        let text = std::fs::read_to_string("/proc/net/tcp").map_err(Failure::new)?;
+        let established = |line: &&str| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("01")
+        };
+        if text.lines().filter(established).count() >= count {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(Failure::new(format!(
+        "{count} connections to port {port} did not come in ten seconds"
+    )))
+}
+
+/// Connects hosts, and keeps them.
+fn run_hosts(arguments: &HostsArguments) -> Result<(), Failure> {
+    let subsystem: Nqn = arguments.subsystem.parse().map_err(Failure::new)?;
+    let connected = reactor::run(&Config::default(), async {
+        let mut kept = Vec::new();
+        for number in 0..arguments.hosts {
+            let host: Nqn = format!("{HOST_NQN}-{number}").parse().map_err(Failure::new)?;
+            let mut id = [0xbe; 16];
+            id[..2].copy_from_slice(&number.to_le_bytes());
+            let options = ConnectOptions::new(arguments.address, subsystem.clone(), host, id);
+            let controller = Controller::connect(options).await.map_err(Failure::new)?;
+            let queue = controller.open_queue().await.map_err(Failure::new)?;
+            kept.push((controller, queue));
+        }
+        std::future::pending().await
+    });
+    connected.map_err(Failure::new)?
 }
 
 fn run_load(arguments: &LoadArguments, output: &Output) -> Result<(), Failure> {
     let subsystem: Nqn = arguments.subsystem.parse().map_err(Failure::new)?;
     let host: Nqn = HOST_NQN.parse().map_err(Failure::new)?;
     let workload = Workload {
-        connect: ConnectOptions::new(arguments.address, subsystem, host, [0xbe; 16]),
+        connect: ConnectOptions {
+            data_digest: arguments.data_digest,
+            ..ConnectOptions::new(arguments.address, subsystem, host, [0xbe; 16])
+        },
+        rate: arguments.rate,
         nsid: arguments.nsid,
         read_percent: arguments.read_percent,
         request_bytes: arguments.block_bytes,
@@ -182,68 +318,140 @@ fn run_load(arguments: &LoadArguments, output: &Output) -> Result<(), Failure> {
 }
 
 /// Connections, depth, bytes, whether they are reads, and the least ratio that passes.
-const CASES: [(usize, usize, u32, bool, Option<f64>); 7] = [
-    (1, 1, 4096, true, None),
-    (1, 32, 4096, true, None),
-    (4, 32, 4096, true, Some(0.5)),
-    (16, 16, 4096, true, None),
-    (16, 16, 16384, true, None),
-    (1, 32, 4096, false, None),
-    (4, 32, 4096, false, None),
+type Shape = (usize, usize, u32, bool, f64);
+
+const CASES: [Shape; 7] = [
+    // One after the other: a latency of at most 1.25 times the loop's.
+    (1, 1, 4096, true, 0.8),
+    (1, 32, 4096, true, 0.75),
+    (4, 32, 4096, true, 0.75),
+    (16, 16, 4096, true, 0.75),
+    (16, 16, 16384, true, 0.8),
+    (1, 32, 4096, false, 0.6),
+    (4, 32, 4096, false, 0.6),
 ];
 
-/// The most that a command may cost with two reactors, in what it costs with one.
-const TWO_REACTORS_COST: f64 = 1.25;
-const TWO_REACTORS: &str = "4x32, 4 KiB read, two reactors against one";
+/// Connections, depth, and further options with their values.
+type Load = (usize, usize, &'static [(&'static str, &'static str)]);
+
+/// Two loads on two targets of ours: what is compared, the shape of each (connections, depth, further options), CPUs and
+/// reactors, and the bar.
+struct Pair {
+    name: &'static str,
+    shapes: [Load; 2],
+    reactors: [&'static str; 2],
+    cpus: (&'static str, &'static str),
+    measure: Measure,
+    bar: f64,
+}
+
+/// Requests a second of the steady loads, and the most that their slowest hundredth may take with more connections, in what
+/// it takes with one.
+const STEADY: &[(&str, &str)] = &[("rate", "50000")];
+const STEADY_TAIL: f64 = 1.5;
+
+const ONE_EACH: ([&str; 2], (&str, &str)) = (["1", "1"], ("0", "1"));
+
+const fn steady(name: &'static str, connections: usize) -> Pair {
+    Pair {
+        name,
+        shapes: [(connections, 64, STEADY), (1, 64, STEADY)],
+        reactors: ONE_EACH.0,
+        cpus: ONE_EACH.1,
+        measure: Measure::Tail,
+        bar: STEADY_TAIL,
+    }
+}
+
+const PAIRS: [Pair; 5] = [
+    Pair {
+        name: "4x32, 4 KiB read, with data digests against without",
+        shapes: [(4, 32, &[("data-digest", "")]), (4, 32, &[])],
+        reactors: ONE_EACH.0,
+        cpus: ONE_EACH.1,
+        measure: Measure::Rate,
+        bar: 0.85,
+    },
+    steady("4 KiB read at 50,000 /s, 4 connections against 1", 4),
+    steady("4 KiB read at 50,000 /s, 16 connections against 1", 16),
+    steady("4 KiB read at 50,000 /s, 64 connections against 1", 64),
+    // What it costs that connections lie on two threads, not how much faster two processors are, for which a third would have
+    // to make the load.
+    Pair {
+        name: "4x32, 4 KiB read, two reactors against one",
+        shapes: [(4, 32, &[]), (4, 32, &[])],
+        reactors: ["2", "1"],
+        cpus: ("0,1", "0,1"),
+        measure: Measure::Cost,
+        bar: 1.25,
+    },
+];
+
+/// Ports that the comparisons take, in pairs.
+const PORTS_OF_CASES: u16 = (CASES.len() + PAIRS.len()) as u16;
+
+/// What of a comparison the bar is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Measure {
+    /// Requests a second: at least.
+    Rate,
+    /// Processor time a request: less than.
+    Cost,
+    /// The slowest hundredth's latency: less than.
+    Tail,
+}
 
 #[derive(serde::Serialize)]
 struct Case {
     name: String,
-    bar: Option<f64>,
-    /// The bar is for processor time, of which less is better, and not for the rate.
-    for_cost: bool,
+    bar: f64,
+    measure: Measure,
+    /// Two targets of ours, not the target and the loop.
+    of_two: bool,
     comparison: Comparison,
 }
 
 impl Case {
-    fn passes(&self) -> bool {
-        self.bar.is_none_or(|bar| {
-            if self.for_cost {
-                self.comparison.cpu_ratio < bar
-            } else {
-                self.comparison.rate_ratio >= bar
-            }
-        })
+    fn value(&self) -> f64 {
+        let Comparison { ours, theirs, .. } = &self.comparison;
+        match self.measure {
+            Measure::Rate => self.comparison.rate_ratio,
+            Measure::Cost => self.comparison.cpu_ratio,
+            Measure::Tail => ours.p99_us / theirs.p99_us,
+        }
+    }
+
+    fn bar(&self) -> Bar {
+        match self.measure {
+            Measure::Rate => Bar::AtLeast(self.bar),
+            Measure::Cost | Measure::Tail => Bar::Below(self.bar),
+        }
     }
 
     fn row(&self) -> Row {
         let Comparison {
             rounds,
             dropped,
-            rate_ratio,
             ours,
             theirs,
             ..
         } = &self.comparison;
-        let name = format!("target on memory: {}", self.name);
-        if self.for_cost {
-            let bar = self.bar.map(Bar::Below);
-            let row = Row::new(
-                name,
-                self.comparison.cpu_ratio,
-                "of the processor time of one",
-                bar,
-            );
-            return row.with_note(format!(
-                "two {:.0} /s at {:.2} us of CPU, one {:.0} /s at {:.2} us, load and target on both CPUs; {rounds} rounds, \
-                 {dropped} dropped",
-                ours.rate, ours.cpu_us, theirs.rate, theirs.cpu_us
-            ));
-        }
-        let bar = self.bar.map(Bar::AtLeast);
-        Row::new(name, *rate_ratio, "of the bare loop", bar).with_note(format!(
-            "target {:.0} /s at {:.2} us of CPU, loop {:.0} /s at {:.2} us; {rounds} rounds, {dropped} dropped",
-            ours.rate, ours.cpu_us, theirs.rate, theirs.cpu_us
+        let (first, second) = if self.of_two {
+            ("first", "second")
+        } else {
+            ("target", "loop")
+        };
+        let unit = match (self.measure, self.of_two) {
+            (Measure::Rate, false) => "of the bare loop",
+            (Measure::Rate, true) => "of the rate",
+            (Measure::Cost, _) => "of the processor time",
+            (Measure::Tail, _) => "of the p99",
+        };
+        Row::new(format!("target on memory: {}", self.name), self.value(), unit, Some(self.bar())).with_note(format!(
+            "{first} {:.0} /s at {:.2} us of CPU, p99 {:.0} us, {second} {:.0} /s at {:.2} us, p99 {:.0} us; {rounds} rounds, \
+             {dropped} dropped",
+            ours.rate, ours.cpu_us, ours.p99_us, theirs.rate, theirs.cpu_us, theirs.p99_us
         ))
     }
 }
@@ -258,70 +466,75 @@ fn compare_all(arguments: &CompareArguments) -> Result<Vec<Case>, Failure> {
         if !name.contains(&arguments.case) {
             continue;
         }
-        let (ours, theirs) = contenders(arguments, 7_400 + 2 * index as u16, case)?;
-        let milliseconds = arguments.milliseconds;
-        let comparison = compare(
-            arguments.rounds,
-            || yardsticks.handoff_ns().map_err(Failure::new),
-            |is_ours| {
-                if is_ours {
-                    ours.slice(milliseconds)
-                } else {
-                    theirs.slice(milliseconds)
-                }
-            },
-            |_| {},
-        )?;
+        let sides = contenders(arguments, 7_400 + 2 * index as u16, case)?;
         cases.push(Case {
             name,
             bar,
-            for_cost: false,
-            comparison,
+            measure: Measure::Rate,
+            of_two: false,
+            comparison: in_turns(arguments, &yardsticks, &sides)?,
         });
     }
-    if TWO_REACTORS.contains(&arguments.case) {
-        cases.push(two_reactors(arguments, &yardsticks)?);
+    for (index, pair) in PAIRS.iter().enumerate() {
+        if !pair.name.contains(&arguments.case) {
+            continue;
+        }
+        let port = 7_400 + 2 * (CASES.len() + index) as u16;
+        let sides = two_targets(arguments, port, pair)?;
+        cases.push(Case {
+            name: pair.name.to_owned(),
+            bar: pair.bar,
+            measure: pair.measure,
+            of_two: true,
+            comparison: in_turns(arguments, &yardsticks, &sides)?,
+        });
     }
     Ok(cases)
 }
 
-/// Our target with two reactors against our target with one, each with its load on the same two CPUs: what it costs that
-/// connections lie on two threads, not how much faster two processors are, for which a third would have to make the load.
-fn two_reactors(arguments: &CompareArguments, yardsticks: &Yardsticks) -> Result<Case, Failure> {
-    let port = 7_400 + 2 * CASES.len() as u16;
-    let start = |port: u16, reactors: &str| {
-        let serve = [("port", port.to_string()), ("reactors", reactors.to_owned())];
-        let load = [
-            ("connections", "4".to_owned()),
-            ("depth", "32".to_owned()),
+fn in_turns(
+    arguments: &CompareArguments,
+    yardsticks: &Yardsticks,
+    (ours, theirs): &(Contender, Contender),
+) -> Result<Comparison, Failure> {
+    compare(
+        arguments.rounds,
+        || yardsticks.handoff_ns().map_err(Failure::new),
+        |is_ours| if is_ours { ours } else { theirs }.slice(arguments.milliseconds),
+        |_| {},
+    )
+}
+
+/// Two targets of ours, each with its load.
+fn two_targets(
+    arguments: &CompareArguments,
+    port: u16,
+    pair: &Pair,
+) -> Result<(Contender, Contender), Failure> {
+    let start = |side: usize| {
+        let port = port + side as u16;
+        let (connections, depth, further) = pair.shapes[side];
+        let serve = [
+            ("port", port.to_string()),
+            ("reactors", pair.reactors[side].to_owned()),
+        ];
+        let mut load = vec![
+            ("connections", connections.to_string()),
+            ("depth", depth.to_string()),
             ("milliseconds", arguments.milliseconds.to_string()),
             ("address", format!("127.0.0.1:{port}")),
             ("subsystem", NQN.to_owned()),
         ];
-        let cpus = ("0,1", "0,1");
+        load.extend(further.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let (serve, load) = (
             words(arguments, "target", "serve", &serve)?,
             words(arguments, "target", "load", &load)?,
         );
-        Contender::start_on(cpus, serve, load)
+        Contender::start_on(pair.cpus, serve, load)
     };
-    let (two, one) = (start(port, "2")?, start(port + 1, "1")?);
+    let sides = (start(0)?, start(1)?);
     wait_for_listeners(&[port, port + 1])?;
-    let comparison = compare(
-        arguments.rounds,
-        || yardsticks.handoff_ns().map_err(Failure::new),
-        |is_two| {
-            let contender = if is_two { &two } else { &one };
-            contender.slice(arguments.milliseconds)
-        },
-        |_| {},
-    )?;
-    Ok(Case {
-        name: TWO_REACTORS.to_owned(),
-        bar: Some(TWO_REACTORS_COST),
-        for_cost: true,
-        comparison,
-    })
+    Ok(sides)
 }
 
 /// The command line of one of our own benches.
@@ -339,7 +552,8 @@ fn words(
         verb.to_owned(),
     ];
     for (name, value) in options {
-        words.extend([format!("--{name}"), value.clone()]);
+        words.push(format!("--{name}"));
+        words.extend((!value.is_empty()).then(|| value.clone()));
     }
     if arguments.busy {
         words.push("--busy".to_owned());
@@ -351,7 +565,7 @@ fn words(
 fn contenders(
     arguments: &CompareArguments,
     port: u16,
-    (connections, depth, bytes, is_read, _): (usize, usize, u32, bool, Option<f64>),
+    (connections, depth, bytes, is_read, _): Shape,
 ) -> Result<(Contender, Contender), Failure> {
     let load = [
         ("connections", connections.to_string()),
@@ -431,10 +645,11 @@ fn describe(cases: &[Case], busy: bool) -> String {
             ours,
             theirs,
         } = &case.comparison;
-        let bar = match case.bar {
-            None => "-".to_owned(),
-            Some(bar) => format!("{bar} {}", if case.passes() { "pass" } else { "MISS" }),
-        };
+        let bar = format!(
+            "{} {}",
+            case.bar,
+            if case.row().is_missed() { "MISS" } else { "pass" }
+        );
         rows.push(vec![
             case.name.clone(),
             format!("{rate_ratio:.3}"),
@@ -457,8 +672,9 @@ fn describe(cases: &[Case], busy: bool) -> String {
     };
     let method = format!(
         "one CPU a side; {mode}; medians of paired rounds; CPU of both sides together. A read is held against the loop \
-         that answers with as many bytes; so is a write, though its bytes go the other way. Two reactors stand in the \
-         target's place and one in the loop's, all on both CPUs, and the bar is for CPU.\n"
+         that answers with as many bytes; so is a write, though its bytes go the other way. Where one of our targets is held \
+         against another, the first stands in the target's place: digests and reactors on the rate and on CPU, steady loads on \
+         their p99.\n"
     );
     method + &table(&rows)
 }
