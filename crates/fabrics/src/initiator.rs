@@ -6,8 +6,10 @@
 //! - [`RemoteDevice`]: a namespace as a [`bdev::BlockDevice`] whose channels connect, and connect again, by themselves.
 
 mod authenticate;
+mod channel;
 mod controller;
 mod device;
+mod doubt;
 mod namespace;
 mod queue;
 

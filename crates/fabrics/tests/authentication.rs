@@ -184,9 +184,8 @@ fn a_remote_device_authenticates_again_when_it_connects_again() {
         let keys = credentials(SECRETS[0], Some(SECRETS[1]));
         let (_, subsystem, _server, options) = serve(keys.clone());
         let device = RemoteDevice::connect(RemoteOptions {
-            connect: with(&options, keys),
-            nsid: 1,
             wait_limit: Duration::from_secs(20),
+            ..RemoteOptions::new(with(&options, keys), 1)
         });
         let channel = device.await.unwrap().open_channel().unwrap();
         channel.write(Lba(9), bytes(512, 5)).await.unwrap();

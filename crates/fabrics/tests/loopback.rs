@@ -307,22 +307,24 @@ fn a_lost_connection_ends_its_commands_and_a_device_connects_again() {
         let (target, _) = target(slow);
         let (server, options) = listen(target.clone());
         let address = server.address();
-        let wait_limit = Duration::from_secs(5);
+        let wait_limit = Duration::from_secs(20);
         let device = RemoteDevice::connect(RemoteOptions {
-            connect: options,
-            nsid: 1,
             wait_limit,
+            reconnect_delay_max: Duration::from_millis(200),
+            ..RemoteOptions::new(options, 1)
         })
         .await
         .unwrap();
         let channel = device.open_channel().unwrap();
         channel.write(Lba(1), bytes(512, 1)).await.unwrap();
+        // A comparison is not repeated, a read is.
+        let comparing = {
+            let channel = channel.clone();
+            reactor::spawn(async move { channel.compare(Lba(1), bytes(512, 1)).await })
+        };
         let reading = {
             let channel = channel.clone();
-            reactor::spawn(async move {
-                let buffer = reactor::BufferPool::current().try_allocate(512).unwrap();
-                channel.read(Lba(1), buffer).await.0
-            })
+            reactor::spawn(async move { read(&*channel, 1, 1).await })
         };
         time::sleep(Duration::from_millis(50)).await;
         // Every connection of the target goes; nobody listens for a moment.
@@ -330,15 +332,16 @@ fn a_lost_connection_ends_its_commands_and_a_device_connects_again() {
         for subsystem in target.subsystems() {
             subsystem.disconnect_hosts();
         }
-        assert_eq!(reading.await, Some(Err(IoError::Unavailable)));
+        assert_eq!(comparing.await, Some(Err(IoError::Unavailable)));
         delays.set_read(Duration::ZERO);
         let waiting = {
             let channel = channel.clone();
             reactor::spawn(async move { read(&*channel, 1, 1).await })
         };
         time::sleep(Duration::from_millis(200)).await;
-        assert!(!waiting.is_finished());
+        assert!(!waiting.is_finished() && !reading.is_finished());
         let _server = serve(target, address, Options::default()).unwrap();
+        assert_eq!(reading.await.unwrap(), bytes(512, 1)[..]);
         assert_eq!(waiting.await.unwrap(), bytes(512, 1)[..]);
     });
 }

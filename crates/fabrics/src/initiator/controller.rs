@@ -78,6 +78,19 @@ pub enum ConnectError {
         /// What to do.
         remedy: &'static str,
     },
+    /// The namespace is another than before.
+    #[error(
+        "namespace {nsid} of {subsystem} at {address} is not the one that was there before: its identifiers, its block \
+         size or its size have changed; bring it back, or attach it anew"
+    )]
+    Changed {
+        /// The target.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: String,
+        /// The namespace.
+        nsid: u32,
+    },
     /// One side did not prove who it is.
     #[error("authentication to {subsystem} at {address} failed: {why}")]
     Authentication {
@@ -318,6 +331,11 @@ impl Controller {
     /// The controller's number at the target.
     pub fn cntlid(&self) -> u16 {
         self.cntlid
+    }
+
+    /// After so long without a command the target ends the association; zero for never.
+    pub(super) fn keep_alive(&self) -> Duration {
+        self.options.keep_alive
     }
 
     /// What the controller says of itself.

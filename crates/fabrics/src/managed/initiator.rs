@@ -23,6 +23,8 @@ const METHOD: &str = "bdev_nvme_attach_controller";
 const PRODUCT: &str = "NVMe disk";
 /// How long requests wait for a connection, where nothing is said.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// Longest pause between attempts to connect, where nothing is said.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Most namespaces that are attached at once.
 const NAMESPACES_MAX: usize = 128;
 
@@ -40,7 +42,7 @@ struct Attach {
     ddgst: Option<bool>,
     fabrics_connect_timeout_us: Option<u64>,
     fast_io_fail_timeout_sec: Option<u64>,
-    /// -1 (for ever) is what we do.
+    reconnect_delay_sec: Option<u64>,
     ctrlr_loss_timeout_sec: Option<i64>,
     max_bdevs: Option<usize>,
     /// One path is what there is.
@@ -112,10 +114,55 @@ struct Wanted {
     address: SocketAddr,
     options: ConnectOptions,
     wait_limit: Duration,
+    reconnect_delay_max: Duration,
+    loss_timeout: Option<Duration>,
+}
+
+/// How long to do without a connection: the wait of a request, the longest pause between attempts, and when to give up.
+fn losses(given: &Attach) -> Result<(Duration, Duration, Option<Duration>), RpcError> {
+    let seconds = |given: Option<u64>| given.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let (wait, delay) = (
+        seconds(given.fast_io_fail_timeout_sec),
+        seconds(given.reconnect_delay_sec),
+    );
+    let loss = match given.ctrlr_loss_timeout_sec {
+        None | Some(-1) => None,
+        Some(0) => {
+            return Err(RpcError::unsupported(
+                METHOD,
+                "ctrlr_loss_timeout_sec",
+                "a lost controller is always tried again; give how many seconds, or -1 for ever",
+            ));
+        }
+        Some(given) => match u64::try_from(given) {
+            Ok(given) => Some(Duration::from_secs(given)),
+            Err(_) => {
+                return Err(RpcError::invalid_params(format!(
+                    "{METHOD}: ctrlr_loss_timeout_sec is {given}; give a number of seconds, or -1 for ever"
+                )));
+            }
+        },
+    };
+    let order = |shorter: (&str, Option<Duration>), longer: (&str, Option<Duration>)| match (shorter.1, longer.1) {
+        (Some(short), Some(long)) if short > long => Err(RpcError::invalid_params(format!(
+            "{METHOD}: {} is {} s, longer than {} with {} s; give at most that",
+            shorter.0,
+            short.as_secs(),
+            longer.0,
+            long.as_secs()
+        ))),
+        _ => Ok(()),
+    };
+    order(("reconnect_delay_sec", delay), ("ctrlr_loss_timeout_sec", loss))?;
+    order(("fast_io_fail_timeout_sec", wait), ("ctrlr_loss_timeout_sec", loss))?;
+    order(("reconnect_delay_sec", delay), ("fast_io_fail_timeout_sec", wait))?;
+    // What is saved must be taken again.
+    let wait = wait.unwrap_or(WAIT_LIMIT).min(loss.unwrap_or(Duration::MAX));
+    Ok((wait, delay.unwrap_or(RECONNECT_DELAY_MAX).min(wait), loss))
 }
 
 fn check(management: &Management, given: &Attach) -> Result<Wanted, RpcError> {
-    RpcError::unless_usual(METHOD, "ctrlr_loss_timeout_sec", given.ctrlr_loss_timeout_sec, -1)?;
+    let (wait_limit, reconnect_delay_max, loss_timeout) = losses(given)?;
     RpcError::unless_usual(METHOD, "num_io_queues", given.num_io_queues, 1)?;
     RpcError::unless_usual(METHOD, "prchk_reftag", given.prchk_reftag, false)?;
     RpcError::unless_usual(METHOD, "prchk_guard", given.prchk_guard, false)?;
@@ -167,14 +214,12 @@ fn check(management: &Management, given: &Attach) -> Result<Wanted, RpcError> {
     if let Some(limit_us) = given.fabrics_connect_timeout_us.filter(|limit_us| *limit_us > 0) {
         options.limit = Duration::from_micros(limit_us);
     }
-    let wait_limit = match given.fast_io_fail_timeout_sec {
-        Some(limit @ 1..) => Duration::from_secs(limit),
-        _ => WAIT_LIMIT,
-    };
     Ok(Wanted {
         address,
         options,
         wait_limit,
+        reconnect_delay_max,
+        loss_timeout,
     })
 }
 
@@ -184,6 +229,7 @@ fn connect_failed(error: &ConnectError) -> RpcError {
         ConnectError::Refused { .. } => libc::ECONNRESET,
         ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
         ConnectError::Command { .. } => libc::EIO,
+        ConnectError::Changed { .. } => libc::ESTALE,
         ConnectError::Authentication { .. } => libc::EACCES,
     };
     RpcError::errno(number, error.to_string())
@@ -227,9 +273,10 @@ async fn attach(management: Management, given: Attach) -> Result<Vec<String>, Rp
             .await
             .map_err(|error| connect_failed(&error))?;
         let options = RemoteOptions {
-            connect: wanted.options.clone(),
-            nsid,
             wait_limit: wanted.wait_limit,
+            reconnect_delay_max: wanted.reconnect_delay_max,
+            loss_timeout: wanted.loss_timeout,
+            ..RemoteOptions::new(wanted.options.clone(), nsid)
         };
         let device = RemoteDevice::connect(options)
             .await
@@ -302,6 +349,11 @@ fn saved_call(name: &str, wanted: &Wanted) -> SavedCall {
     params["ddgst"] = json!(wanted.options.data_digest);
     params["fabrics_connect_timeout_us"] = json!(wanted.options.limit.as_micros() as u64);
     params["fast_io_fail_timeout_sec"] = json!(wanted.wait_limit.as_secs());
+    params["reconnect_delay_sec"] = json!(wanted.reconnect_delay_max.as_secs());
+    params["ctrlr_loss_timeout_sec"] = match wanted.loss_timeout {
+        Some(limit) => json!(limit.as_secs()),
+        None => json!(-1),
+    };
     add_names(&mut params, wanted.options.credentials.as_ref());
     SavedCall {
         method: METHOD,

@@ -1,6 +1,7 @@
 //! Admin and fabrics commands (NVM Express Base Specification 2.0c, sections 5 and 6).
 
 mod connect;
+mod cross_reset;
 mod features;
 mod identify;
 mod logs;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foundation::Instant;
-use protocols::nvme::admin::{Abort, GetFeatures, GetLogPage, Identify, SetFeatures};
+use protocols::nvme::admin::{Abort, CrossControllerReset, GetFeatures, GetLogPage, Identify, SetFeatures};
 use protocols::nvme::fabrics::{PropertyGet, PropertySet, PropertySize};
 use protocols::nvme::{AdminOpcode, Command, Completion, FabricsType, Status};
 use reactor::mailbox::mailbox;
@@ -112,6 +113,10 @@ impl AdminQueue {
             AdminOpcode::AsynchronousEventRequest => return admin.request_event(connection, slot),
             AdminOpcode::Abort => {
                 return Self::abort(admin, connection, slot, &Abort::from_command(command));
+            }
+            AdminOpcode::CrossControllerReset => {
+                let reset = CrossControllerReset::from_command(command);
+                return cross_reset::answer(admin, connection, slot, reset);
             }
             _ => Answer::refuse(Status::INVALID_COMMAND_OPCODE),
         })

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foundation::Instant;
+use protocols::auth::system_entropy;
 use protocols::nvme::async_event::AsyncEvent;
 use protocols::nvme::features::{AsyncEventConfiguration, Timestamp};
 use protocols::nvme::log::{ChangedNamespaces, ReservationNoticeType, ReservationNotification};
@@ -78,6 +79,9 @@ pub(super) struct Origin {
 
 pub(super) struct Controller {
     pub(super) cntlid: u16,
+    /// Tells it from all others that have its number, before and after a restart (CIRN); 0 without a source of
+    /// randomness.
+    pub(super) cirn: u64,
     origin: Origin,
     kato_ms: AtomicU32,
     /// The host has switched the write cache off: every write is durable before it is answered.
@@ -115,10 +119,19 @@ struct IoQueueEntry {
     lost: bool,
 }
 
+fn random_number() -> u64 {
+    let mut bytes = [0; 8];
+    match system_entropy(&mut bytes) {
+        Ok(()) => u64::from_le_bytes(bytes),
+        Err(_) => 0,
+    }
+}
+
 impl Controller {
     pub(super) fn new(cntlid: u16, origin: Origin) -> Self {
         Self {
             cntlid,
+            cirn: random_number(),
             kato_ms: AtomicU32::new(origin.kato_ms),
             origin,
             write_through: AtomicBool::new(false),

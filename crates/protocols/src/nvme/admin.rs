@@ -226,6 +226,40 @@ impl Abort {
     }
 }
 
+/// Cross-Controller Reset (NVM Express Base Specification 2.3, section 5.4.3): ends an association of the same host of
+/// which the host itself cannot be sure that it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CrossControllerReset {
+    /// Which controller (ICID).
+    pub cntlid: u16,
+    /// Its CIU.
+    pub ciu: u8,
+    /// Its CIRN.
+    pub cirn: u64,
+}
+
+impl CrossControllerReset {
+    /// Dword 0 of the completion when the controller is reset, or there is none (IRS).
+    pub const IMMEDIATE: u32 = 1;
+
+    /// Reads the dwords of a Cross-Controller Reset.
+    pub const fn from_command(command: &Command) -> Self {
+        Self {
+            cntlid: command.cdw10() as u16,
+            ciu: (command.cdw10() >> 16) as u8,
+            cirn: (command.cdw13() as u64) << 32 | command.cdw12() as u64,
+        }
+    }
+
+    /// The command.
+    pub const fn to_command(self) -> Command {
+        Command::new(AdminOpcode::CrossControllerReset.code(), 0)
+            .with_cdw10((self.ciu as u32) << 16 | self.cntlid as u32)
+            .with_cdw12(self.cirn as u32)
+            .with_cdw13((self.cirn >> 32) as u32)
+    }
+}
+
 /// Keep Alive (section 5.18).
 pub const fn keep_alive() -> Command {
     Command::new(AdminOpcode::KeepAlive.code(), 0)
@@ -286,6 +320,16 @@ mod tests {
         }
         .to_command();
         assert_eq!((features.opcode(), features.cdw10()), (0x0a, 0x0307));
+        let reset = CrossControllerReset {
+            cntlid: 0x0102,
+            ciu: 3,
+            cirn: 0x0807_0605_0403_0201,
+        };
+        let reset = reset.to_command();
+        assert_eq!(
+            (reset.opcode(), reset.cdw10(), reset.cdw12(), reset.cdw13()),
+            (0x38, 0x03_0102, 0x0403_0201, 0x0807_0605)
+        );
         let abort = Abort { sqid: 2, cid: 9 }.to_command();
         assert_eq!((abort.opcode(), abort.cdw10()), (8, 0x0009_0002));
         assert_eq!(
@@ -310,6 +354,8 @@ mod tests {
             prop_assert_eq!(SetFeatures::from_command(&set.to_command()), set);
             let get = GetFeatures::from_command(&noise);
             prop_assert_eq!(GetFeatures::from_command(&get.to_command()), get);
+            let reset = CrossControllerReset::from_command(&noise);
+            prop_assert_eq!(CrossControllerReset::from_command(&reset.to_command()), reset);
             let abort = Abort::from_command(&noise);
             prop_assert_eq!(Abort::from_command(&abort.to_command()), abort);
         }

@@ -29,6 +29,8 @@ codes! {
         KeepAlive = 0x18 "Keep Alive",
         DirectiveSend = 0x19 "Directive Send",
         DirectiveReceive = 0x1a "Directive Receive",
+        /// NVM Express Base Specification 2.3, section 5.4.3.
+        CrossControllerReset = 0x38 "Cross-Controller Reset",
         FormatNvm = 0x80 "Format NVM",
         SecuritySend = 0x81 "Security Send",
         SecurityReceive = 0x82 "Security Receive",

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(crate) struct Network {
     next_port: Cell<u16>,
     /// Deliveries that wait for a partition to end, in order.
     held: RefCell<Vec<Held>>,
+    /// Every direction of every connection that is still in use.
+    pipes: RefCell<Vec<Weak<RefCell<Pipe>>>>,
 }
 
 struct Held {
@@ -53,6 +55,7 @@ impl Default for Network {
             listeners: RefCell::default(),
             next_port: Cell::new(40_000),
             held: RefCell::default(),
+            pipes: RefCell::default(),
         }
     }
 }
@@ -74,6 +77,20 @@ impl Network {
                 (message.deliver)(world);
             } else {
                 world.network.held.borrow_mut().push(message);
+            }
+        }
+    }
+}
+
+impl World {
+    pub(super) fn stall(&self, from: Host, to: Host, duration: Duration) {
+        let until_ns = self.now_ns() + duration.as_nanos() as u64;
+        let mut pipes = self.network.pipes.borrow_mut();
+        pipes.retain(|pipe| pipe.strong_count() > 0);
+        for pipe in pipes.iter().filter_map(Weak::upgrade) {
+            let mut pipe = pipe.borrow_mut();
+            if (pipe.from, pipe.to) == (from, to) {
+                pipe.last_delivery_ns = pipe.last_delivery_ns.max(until_ns);
             }
         }
     }
@@ -257,6 +274,10 @@ impl World {
         let listener = self.network.listeners.borrow().get(&address).cloned();
         let Some(listener) = listener else { return };
         let (there, back) = (Pipe::new(from, to), Pipe::new(to, from));
+        let mut pipes = self.network.pipes.borrow_mut();
+        pipes.retain(|pipe| pipe.strong_count() > 0);
+        pipes.extend([Rc::downgrade(&there), Rc::downgrade(&back)]);
+        drop(pipes);
         let accepted = halves(self, &there, &back);
         listener
             .borrow_mut()

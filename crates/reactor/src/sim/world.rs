@@ -405,6 +405,13 @@ impl Simulation {
         Network::heal(&self.owner.world, from, to);
     }
 
+    /// What is sent from now on over the connections that two hosts have, in that direction, arrives no earlier than
+    /// after `duration`; what is sent over newer connections passes it (a lost packet's retransmissions back off).
+    pub fn stall(&self, from: Host, to: Host, duration: Duration) {
+        self.owner.world.note(0x57a11);
+        self.owner.world.stall(from, to, duration);
+    }
+
     /// The faults and contents of a host's file; made empty if the host has not opened it yet.
     pub fn disk(&self, host: Host, path: &Path) -> disk::DiskHandle {
         disk::DiskHandle::new(self.owner.world.disk(host, path))

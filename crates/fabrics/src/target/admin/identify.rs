@@ -11,6 +11,7 @@ use protocols::nvme::identify::{
 };
 use protocols::nvme::{NqnField, Status, Text};
 
+use super::cross_reset::RESETS_MAX;
 use super::{ABORTS_MAX, AdminQueue, EVENT_REQUESTS_MAX};
 use crate::target::access;
 use crate::target::controller::Controller;
@@ -182,6 +183,8 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         anacap: bits::ANACAP_ALL_STATES | bits::ANACAP_GROUP_FIXED,
         anagrpmax: access::GROUP,
         nanagrpid: access::GROUP,
+        cirn: admin.controller.cirn,
+        ccrl: if admin.controller.cirn == 0 { 0 } else { RESETS_MAX },
         acl: ABORTS_MAX as u8 - 1,
         frmw: bits::FRMW_SLOT_1_READ_ONLY | 1 << 1,
         sqes: bits::SQES_64_BYTES,

@@ -145,6 +145,7 @@ fn command_effects() -> CommandEffects {
         AdminOpcode::GetLogPage,
         AdminOpcode::Identify,
         AdminOpcode::Abort,
+        AdminOpcode::CrossControllerReset,
         AdminOpcode::SetFeatures,
         AdminOpcode::GetFeatures,
         AdminOpcode::AsynchronousEventRequest,

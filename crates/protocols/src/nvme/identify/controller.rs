@@ -170,6 +170,10 @@ layout! {
         fguid: [u8; 16] = 112,
         /// Command retry delays 1 to 3, in units of 100 milliseconds (CRDT1 to CRDT3).
         crdt: [u16; 3] = 128,
+        /// Tells apart the controllers that this one's identifier has named, one after the other (CIU; revision 2.3).
+        ciu: u8 = 135,
+        /// As the last, at random; 0 where there is none (CIRN; revision 2.3).
+        cirn: u64 = 136,
         /// Optional admin commands (OACS).
         oacs: u16 = 256,
         /// Abort commands at a time, less one (ACL).
@@ -240,6 +244,8 @@ layout! {
         pels: u32 = 352,
         /// Domain identifier (DOMAINID).
         domainid: u16 = 356,
+        /// How long commands of a lost association may go on after its end, in milliseconds (CQT; revision 2.1).
+        cqt: u16 = 386,
         /// Submission queue entry size (SQES): powers of two, the largest in bits 7:4, the required in 3:0.
         sqes: u8 = 512,
         /// Completion queue entry size (CQES), in the same form.
@@ -292,6 +298,8 @@ layout! {
         ofcs: u16 = 1804,
         /// Discovery controller type (DCTYPE).
         dctype: u8 = 1806,
+        /// Cross-Controller Resets at a time; 0 without that command (CCRL; revision 2.3).
+        ccrl: u8 = 1807,
         /// Power states (PSD0 to PSD31).
         psd: [PowerState; 32] = 2048,
         /// Vendor specific.
@@ -341,6 +349,9 @@ mod tests {
             aerl: 3,
             lpa: 6,
             kas: 10,
+            ciu: 4,
+            cirn: 0x0807_0605_0403_0201,
+            cqt: 0x0605,
             anatt: 10,
             anacap: 0xdf,
             anagrpmax: 0x80,
@@ -363,6 +374,7 @@ mod tests {
             msdbd: 1,
             ofcs: 1,
             dctype: 2,
+            ccrl: 9,
             psd: std::array::from_fn(|index| PowerState {
                 maximum_power: index as u16 + 1,
                 ..PowerState::default()
@@ -378,6 +390,8 @@ mod tests {
         assert_eq!(bytes[80..84], [0, 0, 2, 0]);
         assert_eq!(bytes[92..97], [0, 8, 0, 0, 1]);
         assert_eq!(bytes[111], 1);
+        assert_eq!(bytes[135..145], [4, 1, 2, 3, 4, 5, 6, 7, 8, 0]);
+        assert_eq!(bytes[386..388], [5, 6]);
         assert_eq!(bytes[259..262], [3, 0, 6]);
         assert_eq!(bytes[320], 10);
         assert_eq!(bytes[342..352], [10, 0xdf, 0x80, 0, 0, 0, 0x81, 0, 0, 0]);
@@ -385,7 +399,7 @@ mod tests {
         assert_eq!((bytes[525], &bytes[532..534]), (7, &[2, 1][..]));
         assert_eq!(bytes[536..544], [1, 0, 0x10, 0, 5, 6, 7, 8]);
         assert_eq!(&bytes[768..794], b"nqn.2026-01.com.example:d\0");
-        assert_eq!(bytes[1792..1807], [4, 1, 0, 0, 1, 0, 0, 0, 2, 0, 3, 1, 1, 0, 2]);
+        assert_eq!(bytes[1792..1808], [4, 1, 0, 0, 1, 0, 0, 0, 2, 0, 3, 1, 1, 0, 2, 9]);
         assert_eq!((bytes[2048], bytes[2080], bytes[3040]), (1, 2, 32));
     }
 

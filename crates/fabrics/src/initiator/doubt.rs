@@ -1,0 +1,100 @@
+//! What a lost association may still do at its target, and how a host makes sure that it does nothing any more.
+//!
+//! A host that gives an association up does not know whether the target has noticed: what it has sent may lie in a
+//! buffer there, and a write that is begun late would land on top of a newer one. So no command leaves on a new
+//! association before the old one is known to have ended and drained: the target is told to end it (Cross-Controller
+//! Reset, NVM Express Base Specification 2.3, section 5.4.3), or, if it does not have that command and writes were in
+//! flight, the time is waited in which it must have noticed by itself.
+
+use std::time::Duration;
+
+use bdev::Data;
+use foundation::Instant;
+use protocols::nvme::admin::CrossControllerReset;
+use protocols::nvme::identify::controller_bits::CTRATT_TRAFFIC_BASED_KEEP_ALIVE;
+use reactor::time;
+
+use super::controller::{ConnectError, Controller};
+
+/// Between questions whether an association has ended.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Beyond the keep-alive time: targets look at it now and then.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    reset: CrossControllerReset,
+    /// We have sent nothing there since.
+    since: Instant,
+    /// How long after that it has ended for certain; `None` if it has promised nothing.
+    quiet: Option<Duration>,
+}
+
+impl Doubt {
+    /// Of an association on which nothing is sent from `since` on.
+    pub(super) fn of(controller: &Controller, since: Instant) -> Self {
+        let identity = controller.identity();
+        let reset = CrossControllerReset {
+            cntlid: controller.cntlid(),
+            ciu: identity.ciu,
+            cirn: if identity.ccrl == 0 { 0 } else { identity.cirn },
+        };
+        Self {
+            reset,
+            since,
+            quiet: quiet_time(
+                controller.keep_alive(),
+                identity.ctratt & CTRATT_TRAFFIC_BASED_KEEP_ALIVE != 0,
+                identity.cqt,
+            ),
+        }
+    }
+
+    /// Whether there is a way to be sure. Without one, writes of unknown outcome must not be repeated.
+    pub(super) fn can_be_settled(&self) -> bool {
+        self.reset.cirn != 0 || self.quiet.is_some()
+    }
+
+    /// Returns once the old association can do nothing any more. `writes`: some were in flight when it was lost.
+    pub(super) async fn settle(&self, controller: &Controller, writes: bool) -> Result<(), ConnectError> {
+        if self.reset.cirn != 0 && controller.identity().ccrl != 0 {
+            loop {
+                let command = self.reset.to_command();
+                let (completion, _) = controller
+                    .admin("Cross-Controller Reset", command, Data::None)
+                    .await?;
+                if completion.result() & CrossControllerReset::IMMEDIATE != 0 {
+                    return Ok(());
+                }
+                time::sleep(PAUSE).await;
+            }
+        }
+        if writes && let Some(quiet) = self.quiet {
+            time::sleep((self.since + quiet).since(time::now())).await;
+        }
+        Ok(())
+    }
+}
+
+/// A target ends an association after one keep-alive time without a command, or at the end of the second if it only
+/// looks whether there was any in each (traffic based, NVM Express Base Specification 2.0c, section 3.9); its commands
+/// may go on for the Command Quiesce Time, in milliseconds, after that.
+fn quiet_time(keep_alive: Duration, traffic_based: bool, quiesce_ms: u16) -> Option<Duration> {
+    let periods = if traffic_based { 2 } else { 1 };
+    (!keep_alive.is_zero())
+        .then(|| keep_alive * periods + Duration::from_millis(quiesce_ms.into()) + GRACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_lasts_as_long_as_the_target_may_be_unaware() {
+        let kato = Duration::from_secs(10);
+        assert_eq!(quiet_time(kato, false, 0), Some(Duration::from_secs(11)));
+        assert_eq!(quiet_time(kato, true, 500), Some(Duration::from_millis(21_500)));
+        assert_eq!(quiet_time(Duration::ZERO, true, 500), None);
+    }
+}
