@@ -320,7 +320,13 @@ fn a_lost_connection_ends_its_commands_and_a_device_connects_again() {
         // A comparison is not repeated, a read is.
         let comparing = {
             let channel = channel.clone();
-            reactor::spawn(async move { channel.compare(Lba(1), bytes(512, 1)).await })
+            reactor::spawn(async move {
+                let data = Data::From(bytes(512, 1));
+                channel
+                    .execute(Operation::Compare, Lba(1), BlockCount(1), data, None)
+                    .await
+                    .status
+            })
         };
         let reading = {
             let channel = channel.clone();

@@ -12,6 +12,7 @@ use fabrics::initiator::{ConnectError, ConnectOptions, Controller, NamespaceChan
 use fabrics::target::{Options, Subsystem, Target};
 use foundation::Lba;
 use protocols::nvme::Status;
+use protocols::nvme::admin::CrossControllerReset;
 use protocols::nvme::fabrics::{PropertySet, PropertySize};
 use protocols::nvme::registers::{CC_OFFSET, Configuration};
 use reactor::time;
@@ -172,5 +173,62 @@ fn two_associations_of_one_host_live_side_by_side() {
             "nothing was lost, so nothing is waited for"
         );
         assert!(!one.is_ended());
+    });
+}
+
+/// The other association's controller as the command names it.
+fn reset_of(controller: &Controller) -> CrossControllerReset {
+    CrossControllerReset {
+        cntlid: controller.cntlid(),
+        ciu: controller.identity().ciu,
+        cirn: controller.identity().cirn,
+    }
+}
+
+async fn reset(by: &Controller, of: CrossControllerReset) -> Result<u32, ConnectError> {
+    by.admin("Cross-Controller Reset", of.to_command(), Data::None)
+        .await
+        .map(|(completion, _)| completion.result())
+}
+
+#[test]
+fn a_host_has_an_association_reset_from_another() {
+    run(async {
+        let (delays, target, _) = slow();
+        let (_server, options) = listen(target, Options::default());
+        let old = Controller::connect(options.clone()).await.unwrap();
+        let namespace = old.open_namespace(1).await.unwrap();
+        let new = Controller::connect(options.clone()).await.unwrap();
+        let other = ConnectOptions {
+            host_id: [8; 16],
+            ..options
+        };
+        let other = Controller::connect(other).await.unwrap();
+        let begun = time::now();
+        old_write_in_flight(&namespace, &delays, OLD).await;
+        let meant = reset_of(&old);
+        assert!(meant.cirn != 0 && old.identity().ccrl > 0);
+        // A later controller of the same number, and another host's, are left alone.
+        let later = CrossControllerReset {
+            cirn: meant.cirn ^ 1,
+            ..meant
+        };
+        assert_eq!(reset(&new, later).await.unwrap(), CrossControllerReset::IMMEDIATE);
+        assert_eq!(reset(&other, meant).await.unwrap(), CrossControllerReset::IMMEDIATE);
+        assert!(!old.is_ended() && time::now() - begun < OLD / 2);
+        // Itself is nothing to reset.
+        assert!(reset(&new, reset_of(&new)).await.is_err());
+        assert_eq!(reset(&new, meant).await.unwrap(), CrossControllerReset::IMMEDIATE);
+        assert!(
+            time::now() - begun >= OLD / 2,
+            "the old write was still in the device"
+        );
+        let namespace = new.open_namespace(1).await.unwrap();
+        namespace.write(Lba(7), bytes(512, 3)).await.unwrap();
+        time::sleep(OLD * 2).await;
+        assert_eq!(read(&namespace, 7, 1).await, bytes(512, 3)[..]);
+        assert!(old.is_ended() && !new.is_ended() && !other.is_ended());
+        // What has ended is reset already.
+        assert_eq!(reset(&new, meant).await.unwrap(), CrossControllerReset::IMMEDIATE);
     });
 }

@@ -92,6 +92,9 @@ fn a_namespace_of_another_target_is_a_device() {
         "traddr": first.ip().to_string(),
         "trsvcid": first.port().to_string(),
         "subnqn": NQN,
+        "reconnect_delay_sec": 2,
+        "fast_io_fail_timeout_sec": 10,
+        "ctrlr_loss_timeout_sec": 60,
     });
     let devices = relay.call("bdev_nvme_attach_controller", attach.clone());
     assert_eq!(devices, json!(["Nvme0n1"]));
@@ -119,6 +122,20 @@ fn a_namespace_of_another_target_is_a_device() {
     assert_eq!(relay.call("bdev_get_bdevs", json!({})), json!([]));
 }
 
+/// A controller to attach with these limits.
+fn lossy(mut limits: Value) -> Value {
+    for (key, value) in [
+        ("name", "Nvme0"),
+        ("trtype", "TCP"),
+        ("traddr", "127.0.0.1"),
+        ("trsvcid", "4420"),
+        ("subnqn", NQN),
+    ] {
+        limits[key] = json!(value);
+    }
+    limits
+}
+
 #[test]
 fn mistakes_get_a_code_and_a_remedy() {
     let daemon = Daemon::start(&[]);
@@ -136,6 +153,24 @@ fn mistakes_get_a_code_and_a_remedy() {
             "did you mean bdev_malloc_create?",
         ),
         ("bdev_lvol_get_lvols", json!({}), -32601, "rpc_get_methods"),
+        (
+            "bdev_nvme_attach_controller",
+            lossy(json!({ "ctrlr_loss_timeout_sec": 0 })),
+            -95,
+            "or -1 for ever",
+        ),
+        (
+            "bdev_nvme_attach_controller",
+            lossy(json!({ "ctrlr_loss_timeout_sec": 5, "reconnect_delay_sec": 6 })),
+            -32602,
+            "reconnect_delay_sec is 6 s, longer than ctrlr_loss_timeout_sec with 5 s",
+        ),
+        (
+            "bdev_nvme_attach_controller",
+            lossy(json!({ "fast_io_fail_timeout_sec": 1, "reconnect_delay_sec": 2 })),
+            -32602,
+            "longer than fast_io_fail_timeout_sec with 1 s",
+        ),
         (
             "bdev_malloc_create",
             json!({ "num_blocks": 8 }),
