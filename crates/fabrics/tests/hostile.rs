@@ -206,7 +206,9 @@ fn changed_streams_of_every_command_harm_nobody_else() {
         io.send(&changed[0][cut..]);
         if seed == 0 {
             let statuses: Vec<_> = (0..9).map(|_| io.completion().status()).collect();
-            assert!(statuses.iter().all(|status| status.is_success()), "{statuses:?}");
+            // The admin stream has an Abort of one of them, which may come before it has begun.
+            let is_good = |status: &Status| status.is_success() || *status == Status::ABORT_REQUESTED;
+            assert!(statuses.iter().all(is_good), "{statuses:?}");
         }
         drop(io.stream.shutdown(Shutdown::Write));
         io.drain();

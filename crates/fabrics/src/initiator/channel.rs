@@ -346,7 +346,7 @@ impl RemoteChannel {
             lost
         };
         // Without a borrow: requests complete here, and may submit others.
-        lost.namespace.queue().close();
+        lost.namespace.queue().abandon();
         drop(lost);
         self.connect();
     }
@@ -359,7 +359,7 @@ impl RemoteChannel {
             (state.connection.take(), std::mem::take(&mut state.waiting))
         };
         if let Some(lost) = lost {
-            lost.namespace.queue().close();
+            lost.namespace.queue().abandon();
         }
         for Waiting { held, data, .. } in waiting {
             held.token.complete(Err(error), data);

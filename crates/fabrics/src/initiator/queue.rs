@@ -263,6 +263,12 @@ impl Queue {
         }
     }
 
+    /// As [`Queue::close`], and what has not been given to the socket yet stays here.
+    pub(super) fn abandon(&self) {
+        self.state.borrow_mut().out = SendBatch::new();
+        self.close();
+    }
+
     /// Ends the connection: every command that has not ended does so without a completion.
     pub fn close(&self) {
         if self.ended.replace(true) {
