@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -214,7 +214,10 @@ fn a_host_has_an_association_reset_from_another() {
             ..meant
         };
         assert_eq!(reset(&new, later).await.unwrap(), CrossControllerReset::IMMEDIATE);
-        assert_eq!(reset(&other, meant).await.unwrap(), CrossControllerReset::IMMEDIATE);
+        assert_eq!(
+            reset(&other, meant).await.unwrap(),
+            CrossControllerReset::IMMEDIATE
+        );
         assert!(!old.is_ended() && time::now() - begun < OLD / 2);
         // Itself is nothing to reset.
         assert!(reset(&new, reset_of(&new)).await.is_err());

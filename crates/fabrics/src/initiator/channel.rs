@@ -188,11 +188,7 @@ impl RemoteChannel {
         let deadline = time::now() + self.options.wait_limit;
         let (ended, expiring) = {
             let mut state = self.state.borrow_mut();
-            state.waiting.push_back(Waiting {
-                held,
-                data,
-                deadline,
-            });
+            state.waiting.push_back(Waiting { held, data, deadline });
             let ended = state.connection.as_ref().map(|connection| connection.generation);
             (ended, std::mem::replace(&mut state.expiring, true))
         };
@@ -272,7 +268,11 @@ impl RemoteChannel {
             state.doubtful_writes = false;
             let generation = state.generation;
             // Either may end while the other seems alive (its packets just stay away).
-            drop(spawn(Self::lose_at(self.this.clone(), generation, controller.ended())));
+            drop(spawn(Self::lose_at(
+                self.this.clone(),
+                generation,
+                controller.ended(),
+            )));
             let ended = namespace.queue().end_watch();
             drop(spawn(Self::lose_at(self.this.clone(), generation, ended)));
             if let Some(limit) = self.options.io_timeout {
@@ -402,9 +402,7 @@ impl Sink for RemoteChannel {
             let mut state = self.state.borrow_mut();
             let index = usize::try_from(tag).expect("tags are indexes");
             let Some(InFlight {
-                mut held,
-                generation,
-                ..
+                mut held, generation, ..
             }) = state.in_flight[index].take()
             else {
                 return;
@@ -455,7 +453,8 @@ async fn attempt(
     };
     let controller = Controller::connect(options.connect).await?;
     if let Some(doubt) = doubt {
-        doubt.settle(&controller, writes).await?;    }
+        doubt.settle(&controller, writes).await?;
+    }
     let namespace = controller.open_namespace(options.nsid).await?;
     if let Some(identifiers) = shape.identifiers
         && controller.identifiers(options.nsid).await? != identifiers

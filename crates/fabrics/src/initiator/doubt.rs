@@ -82,8 +82,7 @@ impl Doubt {
 /// may go on for the Command Quiesce Time, in milliseconds, after that.
 fn quiet_time(keep_alive: Duration, traffic_based: bool, quiesce_ms: u16) -> Option<Duration> {
     let periods = if traffic_based { 2 } else { 1 };
-    (!keep_alive.is_zero())
-        .then(|| keep_alive * periods + Duration::from_millis(quiesce_ms.into()) + GRACE)
+    (!keep_alive.is_zero()).then(|| keep_alive * periods + Duration::from_millis(quiesce_ms.into()) + GRACE)
 }
 
 #[cfg(test)]

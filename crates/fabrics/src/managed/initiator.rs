@@ -143,18 +143,22 @@ fn losses(given: &Attach) -> Result<(Duration, Duration, Option<Duration>), RpcE
             }
         },
     };
-    let order = |shorter: (&str, Option<Duration>), longer: (&str, Option<Duration>)| match (shorter.1, longer.1) {
-        (Some(short), Some(long)) if short > long => Err(RpcError::invalid_params(format!(
-            "{METHOD}: {} is {} s, longer than {} with {} s; give at most that",
-            shorter.0,
-            short.as_secs(),
-            longer.0,
-            long.as_secs()
-        ))),
-        _ => Ok(()),
-    };
+    let order =
+        |shorter: (&str, Option<Duration>), longer: (&str, Option<Duration>)| match (shorter.1, longer.1) {
+            (Some(short), Some(long)) if short > long => Err(RpcError::invalid_params(format!(
+                "{METHOD}: {} is {} s, longer than {} with {} s; give at most that",
+                shorter.0,
+                short.as_secs(),
+                longer.0,
+                long.as_secs()
+            ))),
+            _ => Ok(()),
+        };
     order(("reconnect_delay_sec", delay), ("ctrlr_loss_timeout_sec", loss))?;
-    order(("fast_io_fail_timeout_sec", wait), ("ctrlr_loss_timeout_sec", loss))?;
+    order(
+        ("fast_io_fail_timeout_sec", wait),
+        ("ctrlr_loss_timeout_sec", loss),
+    )?;
     order(("reconnect_delay_sec", delay), ("fast_io_fail_timeout_sec", wait))?;
     // What is saved must be taken again.
     let wait = wait.unwrap_or(WAIT_LIMIT).min(loss.unwrap_or(Duration::MAX));

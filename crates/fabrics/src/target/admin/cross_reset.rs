@@ -37,9 +37,9 @@ pub(super) fn answer(
     let host = admin.controller().host().clone();
     // A controller with another number at random is a later one that must not suffer; then the one that is meant has
     // ended already, and perhaps not drained.
-    let meant = subsystem.controller(reset.cntlid).filter(|controller| {
-        reset.ciu == 0 && controller.cirn == reset.cirn && *controller.host() == host
-    });
+    let meant = subsystem
+        .controller(reset.cntlid)
+        .filter(|controller| reset.ciu == 0 && controller.cirn == reset.cirn && *controller.host() == host);
     if let Some(controller) = meant {
         tracing::warn!(
             host_nqn = host.nqn,

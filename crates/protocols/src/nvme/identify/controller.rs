@@ -399,7 +399,10 @@ mod tests {
         assert_eq!((bytes[525], &bytes[532..534]), (7, &[2, 1][..]));
         assert_eq!(bytes[536..544], [1, 0, 0x10, 0, 5, 6, 7, 8]);
         assert_eq!(&bytes[768..794], b"nqn.2026-01.com.example:d\0");
-        assert_eq!(bytes[1792..1808], [4, 1, 0, 0, 1, 0, 0, 0, 2, 0, 3, 1, 1, 0, 2, 9]);
+        assert_eq!(
+            bytes[1792..1808],
+            [4, 1, 0, 0, 1, 0, 0, 0, 2, 0, 3, 1, 1, 0, 2, 9]
+        );
         assert_eq!((bytes[2048], bytes[2080], bytes[3040]), (1, 2, 32));
     }
 
