@@ -12,6 +12,7 @@ use foundation::Instant;
 use reactor::time;
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
+use crate::histogram::{Gauge, Histogram, Needle, Plan};
 use crate::request::{Completion, Operation, Request, Sink, Token};
 
 /// What one kind of operation amounts to. Only operations that succeeded are in it.
@@ -115,6 +116,7 @@ struct Counters {
     writes: TallyCounters,
     deallocations: TallyCounters,
     failures: AtomicU64,
+    gauge: Gauge,
 }
 
 impl Counters {
@@ -133,6 +135,8 @@ impl Counters {
 struct Books {
     closed: Statistics,
     open: Vec<Arc<Counters>>,
+    /// What is collected now, and what closed channels have collected of it.
+    histogram: Option<(Plan, Histogram)>,
 }
 
 /// See the module.
@@ -163,6 +167,26 @@ impl CountedDevice {
             .fold(books.closed, |sum, counters| sum.add(counters.read()))
     }
 
+    /// Collects a histogram from now on, of this plan and from nothing; `None` to collect none and forget.
+    pub fn collect(&self, plan: Option<Plan>) {
+        let mut books = locked(&self.books);
+        books.histogram = plan.map(|plan| (plan, Histogram::empty(plan.shape)));
+        for counters in &books.open {
+            counters.gauge.set(plan);
+        }
+    }
+
+    /// How long the requests took, over all channels that are and were since [`CountedDevice::collect`], those that failed
+    /// among them; `None` if nothing is collected.
+    pub fn histogram(&self) -> Option<Histogram> {
+        let books = locked(&self.books);
+        let (_, mut histogram) = books.histogram.clone()?;
+        for counters in &books.open {
+            histogram.add(&counters.gauge);
+        }
+        Some(histogram)
+    }
+
     /// The channels that are open, each for itself.
     pub fn by_channel(&self) -> Vec<Statistics> {
         locked(&self.books)
@@ -181,9 +205,16 @@ impl BlockDevice for CountedDevice {
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
         let inner = self.inner.open_channel()?;
         let counters = Arc::new(Counters::default());
-        locked(&self.books).open.push(counters.clone());
+        {
+            let mut books = locked(&self.books);
+            if let Some((plan, _)) = &books.histogram {
+                counters.gauge.set(Some(*plan));
+            }
+            books.open.push(counters.clone());
+        }
         let flights = Flights {
             counters,
+            needle: Needle::default(),
             block_bytes: inner.geometry().block_bytes.into(),
             slots: RefCell::default(),
         };
@@ -208,6 +239,9 @@ impl Drop for CountedChannel {
         books.open.retain(|counters| !Arc::ptr_eq(counters, own));
         // What is still in flight ends uncounted.
         books.closed = books.closed.add(own.read());
+        if let Some((_, histogram)) = &mut books.histogram {
+            histogram.add(&own.gauge);
+        }
     }
 }
 
@@ -227,6 +261,7 @@ struct Slots {
 /// Requests that have not completed.
 struct Flights {
     counters: Arc<Counters>,
+    needle: Needle,
     block_bytes: u64,
     slots: RefCell<Slots>,
 }
@@ -258,6 +293,7 @@ impl Sink for Flights {
             flight.expect("a tag is that of a flight until it completes")
         };
         let took_ns = (time::now() - flight.begun).as_nanos() as u64;
+        self.needle.count(&self.counters.gauge, flight.operation, took_ns);
         match (completion.status, flight.operation) {
             (Err(_), _) => bump(&self.counters.failures, 1),
             (Ok(()), Operation::Read) => self.counters.reads.count(flight.bytes, took_ns),

@@ -18,6 +18,7 @@ pub mod delay;
 pub mod fault;
 pub mod fence;
 pub mod file;
+pub mod histogram;
 pub mod managed;
 pub mod memory;
 pub mod null;

@@ -4,6 +4,7 @@
 //! opens it by name and is told when it goes away, as with a disk that is pulled out. [`add_methods`] registers what
 //! SPDK calls `bdev_*`; `docs/spdk-compatibility.md` says how they compare.
 
+mod histograms;
 mod layers;
 mod parameters;
 mod queries;
@@ -312,4 +313,5 @@ pub fn add_methods(registry: &mut Registry, devices: &Devices) {
     sources::add(registry, devices);
     layers::add(registry, devices);
     queries::add(registry, devices);
+    histograms::add(registry, devices);
 }

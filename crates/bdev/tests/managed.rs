@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bdev::counted::CountedDevice;
 use bdev::fault::{Effect, Fault, FaultDevice, Faults, Target};
+use bdev::histogram::{Looked, Plan, Shape};
 use bdev::managed::{Description, Devices};
 use bdev::memory::MemoryDevice;
 use bdev::null::NullDevice;
@@ -181,5 +182,39 @@ fn a_device_that_is_waited_for_is_found_when_it_comes() {
         reactor::yield_now().await;
         devices.register(description("late")).unwrap();
         assert_eq!(waiting.await.unwrap().unwrap()[0]["name"], "late");
+    });
+}
+
+#[test]
+fn a_histogram_holds_every_request_of_its_kind_while_it_is_collected() {
+    run(async {
+        let device = CountedDevice::new(null());
+        let all = Shape::new(7, 0, u64::MAX).unwrap();
+        let total = || {
+            let histogram = device.histogram().unwrap();
+            histogram.counts.iter().sum::<u64>()
+        };
+        let before = device.open_channel().unwrap();
+        read(&*before, 1).await.unwrap();
+        assert_eq!(device.histogram(), None);
+        let plan = |shape, looked| Some(Plan { shape, looked });
+        device.collect(plan(all, Looked::All));
+        assert_eq!(total(), 0);
+        let after = device.open_channel().unwrap();
+        read(&*before, 1).await.unwrap();
+        write(&*after, 1).await.unwrap();
+        assert_eq!(total(), 2);
+        drop(after);
+        assert_eq!(total(), 2, "what a closed channel did stays counted");
+
+        // No request takes as long as an hour, so all are in the first bucket.
+        let hours = Shape::new(1, 3_600_000_000_000, u64::MAX).unwrap();
+        device.collect(plan(hours, Looked::Writes));
+        read(&*before, 1).await.unwrap();
+        write(&*before, 1).await.unwrap();
+        assert_eq!((total(), device.histogram().unwrap().counts[0]), (1, 1));
+        device.collect(None);
+        read(&*before, 1).await.unwrap();
+        assert_eq!(device.histogram(), None);
     });
 }
