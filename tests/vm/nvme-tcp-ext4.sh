@@ -29,7 +29,7 @@ start_target() { # BINARY PORT DIRECTORY
 ]}, {"subsystem": "nvmf", "config": [
   {"method": "nvmf_create_transport",
    "params": {"trtype": "TCP", "max_queue_depth": 128, "max_io_qpairs_per_ctrlr": 4}},
-  {"method": "nvmf_create_subsystem", "params": {$nqn, "allow_any_host": true}},
+  {"method": "nvmf_create_subsystem", "params": {$nqn, "allow_any_host": true, "ana_reporting": true}},
   {"method": "nvmf_subsystem_add_ns", "params": {$nqn, "namespace": {"bdev_name": "Malloc0", "ptpl_file": "$3/reservations"}}},
   {"method": "nvmf_subsystem_add_listener",
    "params": {$nqn, "listen_address": {"trtype": "TCP", "traddr": "127.0.0.1", "trsvcid": "$2"}}}

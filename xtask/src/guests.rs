@@ -50,6 +50,12 @@ const GUESTS: &[Guest] = &[
         argument: Argument::Program,
         environment: &[],
     },
+    Guest {
+        name: "ANA failover by a stock kernel",
+        script: "tests/vm/nvme-access.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
 ];
 
 const PROGRAM_PACKAGE: &str = "redhare";

@@ -145,6 +145,17 @@ impl FileDevice {
     /// # Errors
     /// The file cannot be looked at, or holds less than a block; the size stays as it was.
     pub fn look_at_size(&self) -> Result<BlockCount, OpenError> {
+        let blocks = self.size_now()?;
+        self.shape.blocks.store(blocks.0, Ordering::Relaxed);
+        Ok(blocks)
+    }
+
+    /// The number of blocks that the file or disk holds now, which the device need not have. Blocks briefly. Must be called
+    /// on a reactor.
+    ///
+    /// # Errors
+    /// The file cannot be looked at, or holds less than a block.
+    pub fn size_now(&self) -> Result<BlockCount, OpenError> {
         let os = |source| OpenError::Os {
             path: self.path.display().to_string(),
             source,
@@ -164,7 +175,6 @@ impl FileDevice {
                 remedy: "give it back its size".to_owned(),
             });
         }
-        self.shape.blocks.store(blocks, Ordering::Relaxed);
         Ok(BlockCount(blocks))
     }
 }

@@ -8,6 +8,7 @@ mod histograms;
 mod layers;
 mod parameters;
 mod queries;
+mod sizes;
 mod sources;
 
 use std::cell::{Cell, RefCell};
@@ -66,12 +67,14 @@ pub struct Managed {
     users: RefCell<Vec<User>>,
     next_user: Cell<u64>,
     base: RefCell<Option<Use>>,
+    sizable: RefCell<Option<sizes::Sizable>>,
 }
 
 struct User {
     number: u64,
     claim: &'static str,
     removed: Rc<dyn Fn()>,
+    resized: Option<Rc<dyn Fn()>>,
 }
 
 impl Managed {
@@ -85,9 +88,36 @@ impl Managed {
         self.uuid
     }
 
+    /// That it is of the kind that a method is for.
+    fn check_kind(&self, product: &'static str) -> Result<(), RpcError> {
+        if self.product == product {
+            return Ok(());
+        }
+        Err(RpcError::errno(
+            libc::ENODEV,
+            format!(
+                "device {} is a \"{}\" and not a \"{product}\"; use its own kind's method",
+                self.name, self.product
+            ),
+        ))
+    }
+
     /// Its blocks, counted and within the limits.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         self.device.clone()
+    }
+
+    /// Tells who uses it that its size is another now.
+    fn tell_resized(&self) {
+        let told: Vec<_> = self
+            .users
+            .borrow()
+            .iter()
+            .filter_map(|user| user.resized.clone())
+            .collect();
+        for resized in told {
+            resized();
+        }
     }
 
     /// Who alone may write to it, if anybody has claimed it.
@@ -100,6 +130,18 @@ impl Managed {
 pub struct Use {
     managed: Weak<Managed>,
     number: u64,
+}
+
+impl Use {
+    /// Calls this each time the device has got another size, from now on.
+    pub fn when_resized(&self, resized: impl Fn() + 'static) {
+        if let Some(managed) = self.managed.upgrade() {
+            let mut users = managed.users.borrow_mut();
+            if let Some(user) = users.iter_mut().find(|user| user.number == self.number) {
+                user.resized = Some(Rc::new(resized));
+            }
+        }
+    }
 }
 
 impl Drop for Use {
@@ -178,6 +220,7 @@ impl Devices {
             users: RefCell::default(),
             next_user: Cell::new(0),
             base: RefCell::new(new.base),
+            sizable: RefCell::default(),
         });
         self.0.next_number.set(managed.number + 1);
         self.0.by_name.borrow_mut().insert(name, managed.clone());
@@ -249,6 +292,7 @@ impl Devices {
             number,
             claim,
             removed: Rc::new(removed),
+            resized: None,
         });
         let used = Use {
             managed: Rc::downgrade(&managed),
@@ -260,15 +304,7 @@ impl Devices {
     /// Removes a device of this kind, and tells who uses it.
     pub fn remove(&self, name: &str, product: &'static str) -> Result<(), RpcError> {
         let managed = self.get(name)?;
-        if managed.product != product {
-            return Err(RpcError::errno(
-                libc::ENODEV,
-                format!(
-                    "device {name} is a \"{}\" and not a \"{product}\"; delete it by its own kind's method",
-                    managed.product
-                ),
-            ));
-        }
+        managed.check_kind(product)?;
         // First, so that whoever is told does not find it any more.
         self.0.by_name.borrow_mut().remove(&managed.name);
         let told: Vec<_> = managed
@@ -314,4 +350,5 @@ pub fn add_methods(registry: &mut Registry, devices: &Devices) {
     layers::add(registry, devices);
     queries::add(registry, devices);
     histograms::add(registry, devices);
+    sizes::add(registry, devices);
 }

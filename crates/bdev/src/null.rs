@@ -1,6 +1,8 @@
 //! A device that keeps nothing: reads give zeros, writes vanish. For measuring what stands above it.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foundation::BlockCount;
 
@@ -10,7 +12,23 @@ use crate::request::{Data, Operation, Request};
 
 /// See the module.
 pub struct NullDevice {
-    geometry: Geometry,
+    shape: Shape,
+}
+
+/// A geometry whose number of blocks may change while channels are open.
+#[derive(Clone)]
+struct Shape {
+    fixed: Geometry,
+    blocks: Arc<AtomicU64>,
+}
+
+impl Shape {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            blocks: BlockCount(self.blocks.load(Ordering::Relaxed)),
+            ..self.fixed
+        }
+    }
 }
 
 impl NullDevice {
@@ -23,35 +41,45 @@ impl NullDevice {
             boundary_blocks: 0,
             write_cache: false,
         };
-        Self { geometry }
+        Self {
+            shape: Shape {
+                fixed: geometry,
+                blocks: Arc::new(AtomicU64::new(blocks.0)),
+            },
+        }
+    }
+
+    /// Gives it another size, for all channels. Who serves the device must tell those above.
+    pub fn resize(&self, blocks: BlockCount) {
+        self.shape.blocks.store(blocks.0, Ordering::Relaxed);
     }
 }
 
 impl BlockDevice for NullDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.shape.geometry()
     }
 
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
         Ok(Rc::new(NullChannel {
-            geometry: self.geometry,
+            shape: self.shape.clone(),
         }))
     }
 }
 
 struct NullChannel {
-    geometry: Geometry,
+    shape: Shape,
 }
 
 impl Channel for NullChannel {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.shape.geometry()
     }
 
     fn submit(&self, mut request: Request) {
         let status = match request.operation {
             Operation::Fence => Err(IoError::Unsupported),
-            _ => self.geometry.check_range(request.lba, request.blocks),
+            _ => self.shape.geometry().check_range(request.lba, request.blocks),
         };
         if let (Operation::Read, Data::Into(buffer)) = (request.operation, &mut request.data) {
             buffer.fill(0);

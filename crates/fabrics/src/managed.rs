@@ -3,6 +3,7 @@
 //! A [`Management`] belongs to one reactor and owns the listeners. [`add_methods`] registers what SPDK calls `nvmf_*`,
 //! `bdev_nvme_*` and `keyring_*`; `docs/spdk-compatibility.md` says how they compare.
 
+mod access;
 mod address;
 mod initiator;
 mod inquiries;
@@ -187,6 +188,7 @@ pub fn add_methods(registry: &mut Registry, management: &Management) {
     subsystems::add(registry, management);
     namespaces::add(registry, management);
     listeners::add(registry, management);
+    access::add(registry, management);
     inquiries::add(registry, management);
     initiator::add(registry, management);
     keyring::add(registry, management);

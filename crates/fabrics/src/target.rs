@@ -32,6 +32,7 @@ mod server;
 mod share;
 mod subsystem;
 
+pub use access::ListenerAccess;
 pub use admin::IN_CAPSULE_BYTES;
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use controller::{Path, QueueLimits};

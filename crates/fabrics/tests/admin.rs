@@ -11,7 +11,9 @@ use std::time::Duration;
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{ChannelExt, Data, IoError};
 use fabrics::initiator::{ConnectOptions, Controller, discover};
-use fabrics::target::{Hosts, Namespace, Options, Portal, Referral, Subsystem, SubsystemOptions, Target};
+use fabrics::target::{
+    Hosts, NSID_MAX, Namespace, Options, Portal, Referral, Subsystem, SubsystemOptions, Target,
+};
 use foundation::{BlockCount, ByteCount, Lba};
 use protocols::nvme::admin::{GetFeatures, GetLogPage, Identify, SetFeatures};
 use protocols::nvme::async_event::AsyncEvent;
@@ -297,7 +299,7 @@ fn identify_says_what_the_controller_can_do() {
         assert_eq!(identity.cntrltype, bits::CNTRLTYPE_IO);
         assert_ne!(identity.ctratt & bits::CTRATT_TRAFFIC_BASED_KEEP_ALIVE, 0);
         assert_ne!(identity.cmic & bits::CMIC_ANA, 0);
-        assert_eq!((identity.anagrpmax, identity.nanagrpid), (1, 1));
+        assert_eq!((identity.anagrpmax, identity.nanagrpid), (NSID_MAX, NSID_MAX));
         let ask = async |cns, nsid| {
             let identify = Identify {
                 cns,
@@ -671,6 +673,7 @@ fn controllers_are_numbered_in_turn_from_their_range() {
             namespaces_max: 16,
             cntlids: 100..=101,
             everywhere: true,
+            reports_access: false,
         }));
         let (_server, options) = listen(target, Options::default());
         let one = Controller::connect(options.clone()).await.unwrap();

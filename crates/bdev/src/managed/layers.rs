@@ -73,6 +73,13 @@ fn stand_on(
             tracing::debug!(%error, "a layer was gone before its base");
         }
     })?;
+    let (own, own_name) = (Rc::downgrade(&devices.0), name.to_owned());
+    used.when_resized(move || {
+        let layer = own.upgrade().and_then(|state| Devices(state).find(&own_name));
+        if let Some(layer) = layer {
+            layer.tell_resized();
+        }
+    });
     Ok((managed.device(), used))
 }
 

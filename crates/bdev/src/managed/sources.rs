@@ -1,6 +1,7 @@
 //! Devices that stand on nothing of ours: memory, null, and files.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rpc::{Method, Registry, RpcError, SavedCall};
@@ -8,15 +9,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::parameters::{check_block_bytes, check_size, uuid_of};
-use super::{Description, Devices, open_failed};
+use super::sizes::Sizable;
+use super::{Description, Devices, Managed, open_failed};
 use crate::file::{FileDevice, FileOptions};
 use crate::memory::MemoryDevice;
 use crate::null::NullDevice;
 
 const MALLOC: &str = "Malloc disk";
-const NULL: &str = "Null disk";
-const AIO: &str = "AIO disk";
-const URING: &str = "URING bdev";
+pub(super) const NULL: &str = "Null disk";
+pub(super) const AIO: &str = "AIO disk";
+pub(super) const URING: &str = "URING bdev";
 
 /// Block size of a file whose method names none.
 const FILE_BLOCK_BYTES: u32 = 4096;
@@ -144,7 +146,8 @@ fn malloc_create(devices: &Devices, given: Malloc) -> Result<String, RpcError> {
     let uuid = uuid_of(given.uuid.as_deref())?;
     let name = given.name.unwrap_or_else(|| devices.free_name("Malloc"));
     let device = MemoryDevice::new(given.block_size, blocks).map_err(|error| open_failed(&error))?;
-    register_sized(devices, METHOD, MALLOC, name, uuid, Arc::new(device))
+    let managed = register_sized(devices, METHOD, MALLOC, name, uuid, Arc::new(device))?;
+    Ok(managed.name().to_owned())
 }
 
 fn null_create(devices: &Devices, given: Null) -> Result<String, RpcError> {
@@ -170,8 +173,10 @@ fn null_create(devices: &Devices, given: Null) -> Result<String, RpcError> {
         RpcError::unless_usual(METHOD, parameter, value, 0)?;
     }
     let uuid = uuid_of(given.uuid.as_deref())?;
-    let device = NullDevice::new(given.block_size, blocks);
-    register_sized(devices, METHOD, NULL, given.name, uuid, Arc::new(device))
+    let device = Arc::new(NullDevice::new(given.block_size, blocks));
+    let managed = register_sized(devices, METHOD, NULL, given.name, uuid, device.clone())?;
+    managed.set_sizable(Sizable::Null(device));
+    Ok(managed.name().to_owned())
 }
 
 /// Registers a device that its size and name make again.
@@ -182,16 +187,16 @@ fn register_sized(
     name: String,
     uuid: Option<[u8; 16]>,
     device: Arc<dyn crate::BlockDevice>,
-) -> Result<String, RpcError> {
-    let geometry = device.geometry();
-    let saved_name = name.clone();
-    let managed = devices.register(Description {
+) -> Result<Rc<Managed>, RpcError> {
+    let (saved_name, shape) = (name.clone(), device.clone());
+    devices.register(Description {
         name,
         uuid,
         product,
         device,
         details: Box::new(|| json!({})),
         saved: Box::new(move |uuid| {
+            let geometry = shape.geometry();
             Some(SavedCall {
                 method,
                 params: json!({
@@ -203,8 +208,7 @@ fn register_sized(
             })
         }),
         base: None,
-    })?;
-    Ok(managed.name().to_owned())
+    })
 }
 
 fn aio_create(devices: &Devices, given: Aio) -> Result<String, RpcError> {
@@ -283,11 +287,12 @@ impl FileKind {
             direct: true,
         };
         let device = FileDevice::open(Path::new(&filename), options).map_err(|error| open_failed(&error))?;
+        let device = Arc::new(device);
         let managed = devices.register(Description {
             name: self.name,
             uuid,
             product: self.product,
-            device: Arc::new(device),
+            device: device.clone(),
             details: Box::new(move || details(block_bytes)),
             saved: Box::new(move |uuid| {
                 let mut params = json!({ "filename": filename, "block_size": block_bytes, "uuid": uuid });
@@ -296,6 +301,7 @@ impl FileKind {
             }),
             base: None,
         })?;
+        managed.set_sizable(Sizable::File(device));
         Ok(managed.name().to_owned())
     }
 }

@@ -10,6 +10,7 @@ use rpc::{Method, Registry, RpcError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::access;
 use super::address::shown;
 use super::keyring::add_names;
 use super::{Management, check_target};
@@ -129,6 +130,9 @@ fn described(management: &Management, subsystem: &Arc<Subsystem>) -> Value {
             if let Some(path) = management.reservations_of(nqn, namespace.nsid) {
                 described["ptpl_file"] = json!(path);
             }
+            if subsystem.reports_access() {
+                described["anagrpid"] = json!(subsystem.access_group(namespace.nsid));
+            }
             described
         })
         .collect();
@@ -143,6 +147,7 @@ fn described(management: &Management, subsystem: &Arc<Subsystem>) -> Value {
         "max_namespaces": subsystem.namespaces_max(),
         "min_cntlid": subsystem.cntlids().start(),
         "max_cntlid": subsystem.cntlids().end(),
+        "ana_reporting": subsystem.reports_access(),
         "namespaces": namespaces,
     })
 }
@@ -187,7 +192,13 @@ fn queues(subsystem: &Arc<Subsystem>) -> Vec<Value> {
 fn listeners(subsystem: &Arc<Subsystem>) -> Vec<Value> {
     let addresses = addresses(subsystem).into_iter();
     addresses
-        .map(|address| json!({ "address": shown(address), "secure_channel": false }))
+        .map(|address| {
+            let mut described = json!({ "address": shown(address), "secure_channel": false });
+            if subsystem.reports_access() {
+                described["ana_states"] = access::shown(subsystem, address);
+            }
+            described
+        })
         .collect()
 }
 

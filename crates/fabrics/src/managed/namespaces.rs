@@ -8,6 +8,7 @@ use bdev::managed::uuid_of;
 use rpc::{Method, Registry, RpcError};
 use serde::Deserialize;
 
+use super::access::check_group;
 use super::{KeptNamespace, Management, check_target};
 use crate::target::{Namespace, ReservationFile, Subsystem};
 
@@ -29,6 +30,7 @@ struct AddNamespace {
     nsid: Option<u32>,
     uuid: Option<String>,
     nguid: Option<String>,
+    anagrpid: Option<u32>,
     no_auto_visible: Option<bool>,
     ptpl_file: Option<PathBuf>,
 }
@@ -87,6 +89,12 @@ impl Management {
                 Management(state).remove_namespace(&subsystem, nsid);
             }
         })?;
+        let weak_subsystem = Arc::downgrade(subsystem);
+        used.when_resized(move || {
+            if let Some(subsystem) = weak_subsystem.upgrade() {
+                subsystem.namespace_resized(nsid);
+            }
+        });
         let namespace = Namespace {
             nsid,
             uuid: uuid.unwrap_or(managed.uuid()),
@@ -153,7 +161,12 @@ fn add_namespace(management: &Management, given: &Add) -> Result<u32, RpcError> 
     // 0 is SPDK's way to ask for any number.
     let nsid = asked.nsid.filter(|nsid| *nsid > 0);
     let file = asked.ptpl_file.as_deref();
-    management.add_namespace(&subsystem, nsid, &asked.bdev_name, uuid.or(nguid), file)
+    let group = check_group(METHOD, &subsystem, asked.anagrpid.filter(|group| *group > 0))?;
+    let nsid = management.add_namespace(&subsystem, nsid, &asked.bdev_name, uuid.or(nguid), file)?;
+    if let Some(group) = group {
+        subsystem.set_access_group(nsid, group);
+    }
+    Ok(nsid)
 }
 
 fn remove(management: &Management, given: &Remove) -> Result<bool, RpcError> {

@@ -5,6 +5,7 @@ use protocols::nvme::nqn::DISCOVERY_NQN;
 use rpc::SavedCall;
 use serde_json::json;
 
+use super::access;
 use super::address::shown;
 use super::inquiries::addresses;
 use super::keyring::add_names;
@@ -47,6 +48,7 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
             "max_namespaces": subsystem.namespaces_max(),
             "min_cntlid": subsystem.cntlids().start(),
             "max_cntlid": subsystem.cntlids().end(),
+            "ana_reporting": subsystem.reports_access(),
         }),
     });
     for host in subsystem.hosts() {
@@ -64,6 +66,9 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
             if let Some(path) = management.reservations_of(nqn, namespace.nsid) {
                 described["ptpl_file"] = json!(path);
             }
+            if subsystem.reports_access() {
+                described["anagrpid"] = json!(subsystem.access_group(namespace.nsid));
+            }
             calls.push(SavedCall {
                 method: "nvmf_subsystem_add_ns",
                 params: json!({ "nqn": nqn, "namespace": described }),
@@ -75,5 +80,6 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
             method: "nvmf_subsystem_add_listener",
             params: json!({ "nqn": nqn, "listen_address": shown(address) }),
         });
+        calls.extend(access::saved(subsystem, address));
     }
 }

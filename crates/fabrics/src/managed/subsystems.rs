@@ -113,7 +113,6 @@ fn check_text(parameter: &str, text: &str, bytes_max: usize) -> Result<(), RpcEr
 fn create(management: &Management, given: Create) -> Result<bool, RpcError> {
     const METHOD: &str = "nvmf_create_subsystem";
     check_target(given.tgt_name.as_deref())?;
-    RpcError::unless_usual(METHOD, "ana_reporting", given.ana_reporting, false)?;
     RpcError::unless_usual(METHOD, "passthrough", given.passthrough, false)?;
     RpcError::unless_usual(METHOD, "enable_nssr", given.enable_nssr, false)?;
     let nqn = parse_nqn(&given.nqn)?;
@@ -158,6 +157,7 @@ fn create(management: &Management, given: Create) -> Result<bool, RpcError> {
         namespaces_max,
         cntlids: first..=last,
         everywhere: false,
+        reports_access: given.ana_reporting.unwrap_or(false),
     });
     management.0.target.add_subsystem(subsystem);
     Ok(true)

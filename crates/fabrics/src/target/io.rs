@@ -64,8 +64,6 @@ struct Open {
 #[derive(Default)]
 struct Namespaces {
     version: u64,
-    /// Why none can be reached through this listener now.
-    refused: Option<Status>,
     open: Vec<(u32, Rc<Open>)>,
 }
 
@@ -115,20 +113,20 @@ impl IoQueue {
     /// Lets go of namespaces that are no longer there, so that their devices can be closed.
     pub(super) fn look_at_namespaces(&self) {
         self.share.looking.store(false, Ordering::Release);
-        self.namespaces.borrow_mut().refresh(&self.subsystem, self.local);
+        self.namespaces.borrow_mut().refresh(&self.subsystem);
     }
 
     /// A namespace, opened on first use; all are let go when namespaces or the access to them change.
     fn open(&self, nsid: u32) -> Result<Rc<Open>, Status> {
         let mut namespaces = self.namespaces.borrow_mut();
         if namespaces.version != self.subsystem.version() {
-            namespaces.refresh(&self.subsystem, self.local);
-        }
-        if let Some(status) = namespaces.refused {
-            return Err(status);
+            namespaces.refresh(&self.subsystem);
         }
         if let Some((_, open)) = namespaces.open.iter().find(|(open, _)| *open == nsid) {
             return Ok(open.clone());
+        }
+        if let Some(status) = access::refusal(self.subsystem.access(self.local, nsid)) {
+            return Err(status);
         }
         let found = self
             .subsystem
@@ -370,11 +368,10 @@ impl IoQueue {
 }
 
 impl Namespaces {
-    fn refresh(&mut self, subsystem: &Subsystem, local: SocketAddr) {
+    fn refresh(&mut self, subsystem: &Subsystem) {
         // The version first: a change after it is seen the next time.
         self.version = subsystem.version();
         self.open.clear();
-        self.refused = access::refusal(subsystem.access(local));
     }
 }
 

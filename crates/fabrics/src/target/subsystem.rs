@@ -12,7 +12,7 @@ use protocols::nvme::Nqn;
 use protocols::nvme::log::{AnaLog, AnaState, ReservationNoticeType};
 use reactor::CoreHandle;
 
-use super::access::Access;
+use super::access::{Access, GROUP, ListenerAccess};
 use super::authentication::Credentialed;
 use super::command::OpenCommands;
 use super::controller::{Controller, Path};
@@ -90,6 +90,8 @@ pub struct SubsystemOptions {
     pub cntlids: RangeInclusive<u16>,
     /// Where it is reached: at all of the target's portals, or at those that are added one by one.
     pub everywhere: bool,
+    /// Whether hosts are told how well namespaces are reached through each listener (asymmetric namespace access).
+    pub reports_access: bool,
 }
 
 /// A host's association with a subsystem, as people look at it.
@@ -142,6 +144,7 @@ pub struct Subsystem {
     portals: Mutex<Option<BTreeSet<Portal>>>,
     namespaces_max: u32,
     cntlids: RangeInclusive<u16>,
+    reports_access: bool,
     /// How well it is reached through each listener.
     access: Mutex<Access>,
     drains: Arc<Drains>,
@@ -194,6 +197,7 @@ impl Subsystem {
             namespaces_max: NSID_MAX,
             cntlids: CNTLIDS,
             everywhere: true,
+            reports_access: true,
         }
     }
 
@@ -207,6 +211,7 @@ impl Subsystem {
             portals: Mutex::new((!options.everywhere).then(BTreeSet::new)),
             namespaces_max: options.namespaces_max,
             cntlids: options.cntlids,
+            reports_access: options.reports_access,
             access: Mutex::default(),
             drains: Arc::default(),
             meters: Meters::default(),
@@ -288,6 +293,7 @@ impl Subsystem {
             .as_mut()
             .is_some_and(|portals| portals.remove(&portal));
         if removed {
+            locked(&self.access).forget(portal.address);
             self.log_changed();
             self.disconnect_where(|controller| controller.path().portal == portal);
         }
@@ -399,22 +405,60 @@ impl Subsystem {
     /// the hosts. In the states Inaccessible, Persistent Loss and Change, I/O commands that come through it are answered
     /// with that status, which makes a multipath host use another path.
     pub fn set_access(&self, listener: SocketAddr, state: AnaState) {
-        if locked(&self.access).set(listener, state) {
-            self.version.fetch_add(1, Ordering::Release);
-            for controller in self.controllers() {
-                controller.notify(Notice::Access);
+        if locked(&self.access).set(listener, None, state) {
+            self.access_changed();
+        }
+    }
+
+    /// As [`Subsystem::set_access`], for the namespaces of one group.
+    pub fn set_group_access(&self, listener: SocketAddr, group: u32, state: AnaState) {
+        if locked(&self.access).set(listener, Some(group), state) {
+            self.access_changed();
+        }
+    }
+
+    fn access_changed(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+        for controller in self.controllers() {
+            controller.notify(Notice::Access);
+        }
+    }
+
+    /// Whether hosts are told how well namespaces are reached.
+    pub fn reports_access(&self) -> bool {
+        self.reports_access
+    }
+
+    /// How well namespaces are reached through a listener, as it was set.
+    pub fn listener_access(&self, listener: SocketAddr) -> ListenerAccess {
+        locked(&self.access).of(listener)
+    }
+
+    /// Puts a namespace, which need not be there yet, into a group, and tells the hosts. Groups are 1, in which all are
+    /// at first, to [`Subsystem::namespaces_max`].
+    pub fn set_access_group(&self, nsid: u32, group: u32) {
+        if locked(&self.access).put(nsid, group) {
+            self.access_changed();
+            if self.namespace(nsid).is_some() {
+                self.namespaces_changed(nsid);
             }
         }
     }
 
-    /// How well the namespaces are reached by a host whose connection ends at `local`.
-    pub(super) fn access(&self, local: SocketAddr) -> AnaState {
-        locked(&self.access).state(local)
+    /// The group of a namespace.
+    pub fn access_group(&self, nsid: u32) -> u32 {
+        locked(&self.access).group(nsid)
+    }
+
+    /// How well a namespace is reached by a host whose connection ends at `local`.
+    pub(super) fn access(&self, local: SocketAddr, nsid: u32) -> AnaState {
+        let access = locked(&self.access);
+        access.state(local, access.group(nsid))
     }
 
     /// The ANA log for such a host.
-    pub(super) fn access_log(&self, local: SocketAddr, nsids: Vec<u32>) -> AnaLog {
-        locked(&self.access).log(local, nsids)
+    pub(super) fn access_log(&self, local: SocketAddr, nsids: &[u32], groups_only: bool) -> AnaLog {
+        locked(&self.access).log(local, nsids, groups_only)
     }
 
     /// Tells the connected hosts that a namespace's device has another size now; false if there is no such namespace.
@@ -475,6 +519,7 @@ impl Subsystem {
             namespaces.remove(&nsid).is_some()
         };
         if removed {
+            locked(&self.access).put(nsid, GROUP);
             self.namespaces_changed(nsid);
         }
         removed

@@ -98,7 +98,7 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
          bdev_delay_update_latency Slow0 avg_read 5\n\
          bdev_set_qos_limit Uring0 --rw-mbytes-per-sec 200\n\
          nvmf_create_transport -t TCP -m 4 -q 64\n\
-         nvmf_create_subsystem {NQN} -a -s SERIAL7 -d Model -m 4\n\
+         nvmf_create_subsystem {NQN} -a -s SERIAL7 -d Model -m 4 -r\n\
          nvmf_subsystem_add_ns {NQN} Slow0\n\
          nvmf_subsystem_add_ns {NQN} Uring0 -n 4\n\
          nvmf_subsystem_add_host {NQN} nqn.2026-11.io.redhare:friend\n\
@@ -108,6 +108,11 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
          nvmf_subsystem_add_listener {NQN} -t tcp -a 127.0.0.1 -s {port}\n\
          nvmf_subsystem_add_listener discovery -t tcp -a 127.0.0.1 -s {port}\n\
          nvmf_discovery_add_referral -t tcp -a 192.0.2.1 -s 8009\n\
+         nvmf_subsystem_set_ns_ana_group {NQN} 4 3\n\
+         nvmf_subsystem_listener_set_ana_state {NQN} -n non_optimized -t tcp -a 127.0.0.1 -s {port} -g 3\n\
+         bdev_null_resize Null0 2048\n\
+         bdev_uring_rescan Uring0\n\
+         bdev_enable_histogram Malloc0 --histogram --opc write\n\
          log_set_print_level WARNING\n\
          framework_wait_init\n"
     );
@@ -128,10 +133,30 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
     for device in statistics["bdevs"].as_array().unwrap() {
         assert_eq!(device["num_write_ops"], json!(1), "{device}");
     }
+    let histogram = one(&["bdev_get_histogram", "Malloc0"]);
+    assert_eq!(
+        (&histogram["granularity"], &histogram["max_range"]),
+        (&json!(7), &json!(57)),
+        "{histogram}"
+    );
+    said(&spdk(
+        &daemon,
+        &["bdev_enable_histogram", "Malloc0", "--no-histogram"],
+        "",
+    ));
+    let resized = &one(&["bdev_get_bdevs", "-b", "Null0"])[0];
+    assert_eq!(resized["num_blocks"], json!((2048_u64 << 20) / 4096));
+    let states = one(&["nvmf_subsystem_get_listeners", NQN])[0]["ana_states"].clone();
+    let expected = ["optimized", "optimized", "non_optimized", "optimized"];
+    for (group, state) in (1..).zip(expected) {
+        let shown = json!({ "ana_group": group, "ana_state": state });
+        assert_eq!(states[group - 1], shown);
+    }
     assert_eq!(one(&["nvmf_get_transports"])[0]["max_queue_depth"], json!(64));
     let subsystems = one(&["nvmf_get_subsystems"]);
     assert_eq!(subsystems[1]["serial_number"], json!("SERIAL7"));
     assert_eq!(subsystems[1]["namespaces"][1]["nsid"], json!(4));
+    assert_eq!(subsystems[1]["namespaces"][1]["anagrpid"], json!(3));
     assert!(
         !one(&["framework_get_reactors"])["reactors"]
             .as_array()

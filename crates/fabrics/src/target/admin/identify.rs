@@ -18,7 +18,7 @@ use crate::target::controller::Controller;
 use crate::target::errors::ENTRIES_MAX;
 use crate::target::io::{ATOMIC_COMPARE_AND_WRITE, COPY_LIMIT_BYTES, COPY_RANGES_MAX};
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
-use crate::target::subsystem::Namespace;
+use crate::target::subsystem::{Namespace, Subsystem};
 
 /// In-capsule data of I/O commands, in bytes.
 pub const IN_CAPSULE_BYTES: u32 = 8192;
@@ -52,7 +52,9 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
             Answer::data(NamespaceList::after(identify.nsid, nsids()).encode().to_vec())
         }
         IdentifyStructure::Namespace | IdentifyStructure::AllocatedNamespace => {
-            namespace_answer(admin, identify.nsid, describe_namespace)
+            namespace_answer(admin, identify.nsid, |namespace, rescap| {
+                describe_namespace(namespace, rescap, group_of(subsystem, identify.nsid))
+            })
         }
         IdentifyStructure::NamespaceDescriptors => match subsystem.namespace(identify.nsid) {
             Some(namespace) => Answer::data(descriptors(&namespace)),
@@ -60,7 +62,7 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
         },
         IdentifyStructure::IndependentNamespace => namespace_answer(admin, identify.nsid, |_, rescap| {
             let independent = IdentifyNamespaceIndependent {
-                anagrpid: access::GROUP,
+                anagrpid: group_of(subsystem, identify.nsid),
                 nmic: namespace_bits::NMIC_SHARED,
                 rescap,
                 nstat: NSTAT_READY,
@@ -172,17 +174,21 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             ..common
         };
     };
+    let reported = subsystem.reports_access();
+    let if_reported = |value: u32| if reported { value } else { 0 };
     IdentifyController {
         sn: text(subsystem.serial()),
         mn: text(subsystem.model()),
-        cmic: bits::CMIC_MULTIPLE_PORTS | bits::CMIC_MULTIPLE_CONTROLLERS | bits::CMIC_ANA,
-        oaes: bits::OAES_NAMESPACE_ATTRIBUTE | bits::OAES_ANA_CHANGE,
+        cmic: bits::CMIC_MULTIPLE_PORTS
+            | bits::CMIC_MULTIPLE_CONTROLLERS
+            | if_reported(bits::CMIC_ANA.into()) as u8,
+        oaes: bits::OAES_NAMESPACE_ATTRIBUTE | if_reported(bits::OAES_ANA_CHANGE),
         cntrltype: bits::CNTRLTYPE_IO,
         lpa: common.lpa | bits::LPA_COMMAND_EFFECTS,
-        anatt: access::TRANSITION_SECONDS,
-        anacap: bits::ANACAP_ALL_STATES | bits::ANACAP_GROUP_FIXED,
-        anagrpmax: access::GROUP,
-        nanagrpid: access::GROUP,
+        anatt: if_reported(access::TRANSITION_SECONDS.into()) as u8,
+        anacap: if_reported(bits::ANACAP_ALL_STATES.into()) as u8,
+        anagrpmax: if_reported(subsystem.namespaces_max()),
+        nanagrpid: if_reported(subsystem.namespaces_max()),
         cirn: admin.controller.cirn,
         ccrl: if admin.controller.cirn == 0 { 0 } else { RESETS_MAX },
         acl: ABORTS_MAX as u8 - 1,
@@ -213,7 +219,16 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
     }
 }
 
-fn describe_namespace(namespace: &Arc<Namespace>, rescap: u8) -> Vec<u8> {
+/// A namespace's ANA group; 0 where none are reported.
+fn group_of(subsystem: &Subsystem, nsid: u32) -> u32 {
+    if subsystem.reports_access() {
+        subsystem.access_group(nsid)
+    } else {
+        0
+    }
+}
+
+fn describe_namespace(namespace: &Arc<Namespace>, rescap: u8, anagrpid: u32) -> Vec<u8> {
     let geometry = namespace.device.geometry();
     let blocks = geometry.blocks.0;
     let format = LbaFormat {
@@ -233,7 +248,7 @@ fn describe_namespace(namespace: &Arc<Namespace>, rescap: u8) -> Vec<u8> {
         mssrl: u16::try_from(copy_blocks).unwrap_or(u16::MAX),
         mcl: copy_blocks,
         msrc: COPY_RANGES_MAX as u8 - 1,
-        anagrpid: access::GROUP,
+        anagrpid,
         nsze: blocks,
         ncap: blocks,
         nuse: blocks,

@@ -53,7 +53,16 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
         return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
     }
     let bytes = match (page, &admin.subsystem) {
-        (LogPage::SupportedLogPages, _) => supported(pages).encode().to_vec(),
+        (LogPage::SupportedLogPages, subsystem) => {
+            let mut log = supported(pages);
+            if !subsystem
+                .as_ref()
+                .is_some_and(|subsystem| subsystem.reports_access())
+            {
+                log.pages[usize::from(LogPage::AsymmetricNamespaceAccess.code())] = 0;
+            }
+            log.encode().to_vec()
+        }
         (LogPage::ErrorInformation, _) => admin.controller.errors().0,
         (LogPage::Discovery, _) => discovery::log(&admin.target, &admin.controller.host().nqn, local),
         (LogPage::Health, Some(subsystem)) => health(admin, subsystem).encode().to_vec(),
@@ -68,16 +77,12 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
         }
         (LogPage::CommandEffects, _) => command_effects().encode().to_vec(),
         (LogPage::FeatureEffects, _) => features::effects().encode().to_vec(),
-        (LogPage::AsymmetricNamespaceAccess, Some(subsystem)) => {
-            let mut nsids = Vec::new();
-            if get.specific & GROUPS_ONLY == 0 {
-                nsids = subsystem
-                    .namespaces()
-                    .iter()
-                    .map(|namespace| namespace.nsid)
-                    .collect();
-            }
-            subsystem.access_log(admin.controller.local(), nsids).encode()
+        (LogPage::AsymmetricNamespaceAccess, Some(subsystem)) if subsystem.reports_access() => {
+            let namespaces = subsystem.namespaces();
+            let nsids: Vec<u32> = namespaces.iter().map(|namespace| namespace.nsid).collect();
+            let groups_only = get.specific & GROUPS_ONLY != 0;
+            let local = admin.controller.local();
+            subsystem.access_log(local, &nsids, groups_only).encode()
         }
         _ => return Answer::refuse(Status::INVALID_LOG_PAGE),
     };
