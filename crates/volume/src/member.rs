@@ -300,9 +300,9 @@ impl Member {
             } => self.handle_replica_answer(now, from, incarnation, epoch, sequence),
             Message::Refused {
                 epoch,
-                refusal: Refusal::DeviceFailed | Refusal::NoSuchChunk,
+                refusal: refusal @ (Refusal::DeviceFailed | Refusal::NoSuchChunk),
                 ..
-            } => self.member_is_lost(now, from, epoch),
+            } => self.member_is_lost(now, from, epoch, refusal),
             Message::Settle {
                 epoch,
                 settled,

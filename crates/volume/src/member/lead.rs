@@ -11,7 +11,7 @@ use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
     WriterToken,
 };
-use crate::message::{Message, ReplicaWrite, WriteKind};
+use crate::message::{Message, Refusal, ReplicaWrite, WriteKind};
 use crate::output::{Operation, Output, ReadPurpose, Reason, Request, Status};
 use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
@@ -23,6 +23,8 @@ use crate::settings::Settings;
 const UNSETTLED_MAX: u64 = 4096;
 /// A member that answers but lacks one write for so many times the usual limit is left out, too.
 const HANGS_AFTER: u32 = 4;
+/// That of the configuration with which a chunk is made.
+const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// How far a write node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -748,10 +750,14 @@ impl Member {
     }
 
     /// A member says that it has no disk any more: it is left out without waiting for its silence.
-    pub(super) fn member_is_lost(&mut self, now: Instant, from: NodeId, epoch: Epoch) {
+    pub(super) fn member_is_lost(&mut self, now: Instant, from: NodeId, epoch: Epoch, refusal: Refusal) {
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
+        // A chunk's first configuration is known before all of its copies are made; the seal is sent again until they are.
+        if refusal == Refusal::NoSuchChunk && lead.phase == Phase::Sealing && epoch == FIRST_EPOCH {
+            return;
+        }
         if let Some(index) = lead.config.index_of(from) {
             lead.told[index].lost = true;
             self.propose_without_silent(now);

@@ -320,6 +320,38 @@ fn a_member_without_a_disk_is_left_out_at_once() {
     }
 }
 
+/// The nodes of a new volume do not make their copies at the same moment.
+#[test]
+fn a_member_whose_copy_is_still_to_be_made_is_waited_for() {
+    let mut core = sealing();
+    let refused = Message::Refused {
+        chunk: chunk(),
+        epoch: Epoch(1),
+        sealed: Epoch(0),
+        refusal: Refusal::NoSuchChunk,
+    };
+    core.handle_message(NOW, NodeId(3), refused, None);
+    let later = NOW + Settings::default().suspect_after * 2;
+    core.handle_timeout(later);
+    let after = outputs(&mut core);
+    assert_eq!(proposals(&after), []);
+    let asks_again = |output: &Output| {
+        matches!(
+            output,
+            Output::Send {
+                to: NodeId(3),
+                message: Message::Seal { .. },
+                ..
+            }
+        )
+    };
+    assert!(after.iter().any(asks_again), "{after:?}");
+    for from in [2, 3] {
+        seal_answer(&mut core, from, Vec::new());
+    }
+    assert_eq!(core.member(chunk()).unwrap().phase(), Some(crate::Phase::Serving));
+}
+
 #[test]
 fn a_mark_of_a_region_that_is_not_there_is_passed_over() {
     let mut core = sealing();
