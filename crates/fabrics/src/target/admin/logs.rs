@@ -82,7 +82,10 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
             let nsids: Vec<u32> = namespaces.iter().map(|namespace| namespace.nsid).collect();
             let groups_only = get.specific & GROUPS_ONLY != 0;
             let local = admin.controller.local();
-            subsystem.access_log(local, &nsids, groups_only).encode()
+            let mut log = subsystem.access_log(local, &nsids, groups_only).encode();
+            // A host reads as much as Identify says there may be, perhaps in parts, the last of them beyond the end.
+            log.resize(log.len().max(access_log_bytes_max(subsystem)), 0);
+            log
         }
         _ => return Answer::refuse(Status::INVALID_LOG_PAGE),
     };
@@ -102,6 +105,12 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
         }
     }
     Answer::data(data)
+}
+
+/// The length of an ANA log page with NANAGRPID groups and MNAN namespaces (section 5.16.1.13): a header of 16 bytes, 32
+/// bytes a group, 4 bytes a namespace.
+fn access_log_bytes_max(subsystem: &Subsystem) -> usize {
+    16 + subsystem.namespaces_max() as usize * (32 + 4)
 }
 
 fn supported(pages: &[LogPage]) -> SupportedLogPages {

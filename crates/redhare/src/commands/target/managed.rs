@@ -48,6 +48,7 @@ async fn add_subsystem(managed: &Managed, described: &SubsystemConfig) -> Result
         "serial_number": config::serial(described),
         "allow_any_host": described.hosts.is_none(),
         "max_namespaces": NSID_MAX,
+        "ana_reporting": true,
     });
     call(managed, "nvmf_create_subsystem", params).await?;
     for host in described.hosts.iter().flatten() {
