@@ -4,7 +4,7 @@
 //! share it: all of them use one open file, whose lock (`flock(2)`) ends with its last user. A node agent takes the lock
 //! as the proof that a dead process has no more writes on their way. Cost of a request: one task, one ring operation.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -137,6 +137,11 @@ impl FileDevice {
     /// Whether the page cache is passed by.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// The open file that all requests go through; none in a simulation.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.as_ref().map(AsFd::as_fd)
     }
 
     /// Takes over the size that the file or disk has now, for all channels, and gives its number of blocks. Who serves

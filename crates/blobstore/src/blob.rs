@@ -170,7 +170,37 @@ async fn first_clusters(io: &PageIo, shape: &Shape, clear: bool) -> Result<Clust
     Ok(Clusters::new(free, Vec::new(), end, end))
 }
 
+/// Pages that follow each other both in a blob and on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobRun {
+    /// The first one in the blob.
+    pub page: u64,
+    /// How many.
+    pub pages: u64,
+    /// The first one on the device.
+    pub device_page: u64,
+}
+
 impl Blob {
+    /// Where the blob lies now, in ascending order; what is in none reads zeros. Only a write, a deallocation, a resize or
+    /// the blob's end change that, from when they are submitted on.
+    pub fn runs(&self) -> Vec<BlobRun> {
+        let (store, blob) = (&self.channel.store, &self.channel.blob);
+        let end = if blob.deleted.get() { 0 } else { self.size_pages() };
+        let mut runs = Vec::new();
+        let mut page = 0;
+        while page < end {
+            let piece = store.piece(blob, page, end - page);
+            runs.extend(piece.device_page.map(|device_page| BlobRun {
+                page,
+                pages: piece.pages,
+                device_page,
+            }));
+            page += piece.pages;
+        }
+        runs
+    }
+
     /// The blob's name in its store.
     pub fn id(&self) -> BlobId {
         self.channel.blob.id

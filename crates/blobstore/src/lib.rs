@@ -58,7 +58,7 @@ mod slow_path;
 mod store;
 
 pub use attributes::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX};
-pub use blob::{Blob, Blobstore};
+pub use blob::{Blob, BlobRun, Blobstore};
 pub use channel::BlobChannel;
 pub use describe::{BlobDescription, Description, Inconsistency};
 pub use error::{BlobId, DamagedPage, Error, FormatError, OpenError};

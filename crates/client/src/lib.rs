@@ -7,8 +7,9 @@
 mod connection;
 mod leases;
 mod links;
+mod past;
 mod session;
 
 pub use leases::MasterLeases;
-pub use links::{LinkOptions, NodeDirectory, NodeLinks, node_subsystem};
+pub use links::{LinkOptions, Nearby, NodeDirectory, NodeLinks, node_subsystem};
 pub use session::{Session, SessionError};

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bdev::Data;
@@ -18,7 +19,7 @@ use foundation::Instant;
 use protocols::nvme::Nqn;
 use reactor::net::TcpOptions;
 use reactor::{spawn, time};
-use volume::client::{PeerStatus, Peers, Reply, Sessions};
+use volume::client::{PeerStatus, Peers, Place, Reply, Sessions};
 use volume::message::codec::{NativeCommand, NativeOperation};
 use volume::{HostId, NodeId};
 
@@ -31,6 +32,18 @@ const WAITING_MAX: usize = 4096;
 pub trait NodeDirectory: Send + Sync {
     /// Where the node's peer subsystem listens; none if that is not known. Asked before each attempt to connect.
     fn address(&self, node: NodeId) -> Option<SocketAddr>;
+}
+
+/// How nodes of this machine are reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nearby {
+    /// By Unix socket ([`reactor::net::local`]), and their disks are read past them (decision 0059).
+    #[default]
+    Disk,
+    /// By Unix socket.
+    Socket,
+    /// By TCP, as all others.
+    Tcp,
 }
 
 /// As whom and how to connect.
@@ -54,8 +67,10 @@ pub struct LinkOptions {
     pub keep_alive: Duration,
     /// Limit of each step of connecting.
     pub limit: Duration,
-    /// Nodes of this machine are reached by Unix socket, see [`reactor::net::local`].
-    pub local: bool,
+    /// How nodes of this machine are reached.
+    pub nearby: Nearby,
+    /// Counts what was read past nodes.
+    pub past_reads: Arc<AtomicU64>,
 }
 
 impl LinkOptions {
@@ -71,7 +86,8 @@ impl LinkOptions {
             pause_max: Duration::from_secs(1),
             keep_alive: Duration::from_secs(4),
             limit: Duration::from_secs(3),
-            local: true,
+            nearby: Nearby::default(),
+            past_reads: Arc::default(),
         }
     }
 }
@@ -118,12 +134,13 @@ impl Settings {
             keep_alive: options.keep_alive,
             limit: options.limit,
             tcp: TcpOptions {
-                local: options.local,
+                local: options.nearby != Nearby::Tcp,
                 ..TcpOptions::default()
             },
             ..ConnectOptions::new(address, node_subsystem(node), options.host.clone(), host_id)
         };
-        Ok(Connection::open(connect, session, options.queues).await?)
+        let past = (options.nearby == Nearby::Disk).then(|| options.past_reads.clone());
+        Ok(Connection::open(connect, session, options.queues, past).await?)
     }
 }
 
@@ -169,10 +186,19 @@ impl NodeLinks {
 }
 
 impl Peers for NodeLinks {
-    fn submit(&self, node: NodeId, session: u64, command: NativeCommand, data: Data, reply: Reply) {
+    fn submit(
+        &self,
+        node: NodeId,
+        session: u64,
+        command: NativeCommand,
+        place: Place,
+        data: Data,
+        reply: Reply,
+    ) {
         let command = Waiting {
             session,
             command,
+            place,
             data,
             reply,
         };
@@ -184,6 +210,7 @@ impl Peers for NodeLinks {
 struct Waiting {
     session: u64,
     command: NativeCommand,
+    place: Place,
     data: Data,
     reply: Reply,
 }
@@ -243,7 +270,7 @@ impl Link {
             } else if connection.session() >= command.session {
                 let connection = connection.clone();
                 drop(state);
-                return connection.submit(&command.command, command.data, command.reply);
+                return connection.submit(&command.command, command.place, command.data, command.reply);
             }
         }
         let refuse = if state.connecting {
@@ -279,7 +306,7 @@ impl Link {
             (ready, state.connecting)
         };
         for command in ready {
-            connection.submit(&command.command, command.data, command.reply);
+            connection.submit(&command.command, command.place, command.data, command.reply);
         }
         more
     }

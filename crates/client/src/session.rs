@@ -23,7 +23,7 @@ use volume::{
     VolumeNumber,
 };
 
-use crate::links::{LinkOptions, NodeDirectory, NodeLinks};
+use crate::links::{LinkOptions, Nearby, NodeDirectory, NodeLinks};
 
 /// Chunks asked for in one part of a map.
 const MAP_PART: u32 = 4096;
@@ -72,6 +72,7 @@ pub struct Session {
     version: AtomicU64,
     sessions: Sessions,
     host_id: HostId,
+    past_reads: Arc<AtomicU64>,
 }
 
 /// Random bytes from the system.
@@ -129,6 +130,7 @@ impl Session {
             version: AtomicU64::new(1),
             sessions: Sessions::starting_at(1),
             host_id,
+            past_reads: Arc::default(),
         }))
     }
 
@@ -137,16 +139,22 @@ impl Session {
         self.number
     }
 
-    /// The volume as a block device of native speed: each request goes to a copy in one hop. With `local`, nodes of this
-    /// machine are reached by Unix socket ([`reactor::net::local`]), without it by TCP as all others.
-    pub fn device(self: &Arc<Self>, local: bool) -> VolumeDevice {
+    /// How many reads went past nodes of this machine, to their disks, see [`Nearby::Disk`].
+    pub fn past_reads(&self) -> u64 {
+        self.past_reads.load(Ordering::Relaxed)
+    }
+
+    /// The volume as a block device of native speed: each request goes to a copy in one hop. `nearby` says how nodes
+    /// of this machine are reached.
+    pub fn device(self: &Arc<Self>, nearby: Nearby) -> VolumeDevice {
         let session = self.clone();
         let open_peers = Arc::new(move || {
             let name = format!("nqn.2026-11.io.redhare:client:{:016x}", session.host_id.0);
             let host: Nqn = name.parse().expect("client names are well-formed");
             let options = LinkOptions {
                 queues: 2,
-                local,
+                nearby,
+                past_reads: session.past_reads.clone(),
                 ..LinkOptions::new(host, session.host_id)
             };
             let directory: Arc<dyn NodeDirectory> = session.clone();

@@ -20,6 +20,7 @@ pub mod file;
 pub mod mailbox;
 pub mod net;
 mod runtime;
+pub mod shared;
 pub mod sim;
 pub mod sync;
 mod sys;

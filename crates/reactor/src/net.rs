@@ -305,6 +305,16 @@ impl TcpStream {
         self.local
     }
 
+    /// Whether the two sides are processes of one machine that meet on a Unix socket, see [`local`].
+    pub fn is_local(&self) -> bool {
+        match &self.receiver.kind {
+            ReceiverKind::Ring(receiver) => SockRef::from(&*receiver.fd)
+                .domain()
+                .is_ok_and(|domain| domain == Domain::UNIX),
+            ReceiverKind::Simulated(_) => false,
+        }
+    }
+
     /// Separates the two directions, for two tasks.
     pub fn split(self) -> (TcpReceiver, TcpSender) {
         (self.receiver, self.sender)

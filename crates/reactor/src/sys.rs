@@ -8,6 +8,7 @@ mod operation;
 mod receive_ring;
 mod ring;
 mod send_message;
+mod shared;
 mod thread;
 mod user;
 mod wake;
@@ -16,6 +17,7 @@ pub(crate) use operation::{Resources, Stream};
 pub(crate) use receive_ring::ReceiveChunk;
 pub(crate) use ring::{Ring, RingConfig, probe};
 pub(crate) use send_message::SendMessage;
+pub(crate) use shared::{LIFE_WORDS, SharedWords};
 pub(crate) use thread::{id as thread_id, pin_to_cpu};
 #[cfg(test)]
 pub(crate) use user::as_user;

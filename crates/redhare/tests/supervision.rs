@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Signal;
 use support::load::{self, Load};
-use support::{Cluster, Place, free_ports, kill, process, users_of, wait_until};
+use support::{Cluster, Place, free_ports, kill, process, wait_until, writers_of};
 
 const VOLUME: &str = "load";
 
@@ -116,7 +116,7 @@ fn a_target_outlives_its_node_engine_and_is_adopted() {
     assert_eq!(cluster.incarnation(2), life);
     let disk = std::fs::canonicalize(cluster.directory(2).join("disk")).unwrap();
     assert_eq!(
-        users_of(&disk),
+        writers_of(&disk),
         Vec::from_iter(target),
         "one process has the disk open"
     );

@@ -4,10 +4,12 @@
 //! the core one after the other and carries out what the core puts out, in order. So the core is never entered
 //! twice, however a device completes.
 //!
+//! - `board`: what lets clients of this machine read the disks themselves.
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `native`: requests of native clients.
 
+mod board;
 mod copies;
 mod native;
 mod peers;
@@ -35,6 +37,7 @@ use volume::{
 
 pub use copies::{CopyError, DiskConfig, DiskError};
 
+use board::Board;
 use copies::Copies;
 use native::Natives;
 use peers::Peers;
@@ -137,6 +140,8 @@ pub struct Node {
     next_token: Cell<u64>,
     local: RefCell<slab::Slab<LocalIo>>,
     copies: Copies,
+    /// None in a simulation, and where the system does not let us.
+    board: Option<Board>,
     peers: Peers,
     natives: Natives,
     agent: RefCell<Option<Sender<FromTarget>>>,
@@ -165,6 +170,7 @@ impl Node {
             next_token: Cell::new(1),
             local: RefCell::default(),
             copies,
+            board: own_board(),
             peers: Peers::new(identity),
             natives: Natives::default(),
             agent: RefCell::default(),
@@ -310,6 +316,7 @@ impl Node {
             if let Some(event) = event {
                 self.feed(event);
             }
+            self.show_stirred();
             let output = self.core.borrow_mut().poll_output();
             match output {
                 Some(output) => self.carry_out(output),
@@ -395,6 +402,10 @@ impl Node {
                     },
                     WriteKind::Fence => unreachable!("a fence asks nothing of the disk"),
                 };
+                if let Some(board) = &self.board {
+                    // The core's event has said so already; nothing may ever be written to what may be read.
+                    board.show(place(), None);
+                }
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 let local = LocalIo {
                     chunk: place(),
@@ -529,6 +540,15 @@ impl Sink for Node {
             read: read.filter(|_| succeeded),
         });
     }
+}
+
+/// The board of a real node. Without one its clients read through it.
+fn own_board() -> Option<Board> {
+    Board::create()
+        .inspect_err(
+            |error| tracing::debug!(%error, "clients of this machine cannot read its disks themselves"),
+        )
+        .ok()
 }
 
 /// Gives the core its time. A poke only says that the next time may be earlier than it was, so a busy node looks at

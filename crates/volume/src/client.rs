@@ -30,5 +30,5 @@ mod unflushed;
 
 pub use channel::VolumeChannel;
 pub use device::{ClientOptions, OpenPeers, VolumeDevice};
-pub use peers::{Answer, AnswerSink, PeerStatus, Peers, Reply};
+pub use peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 pub use source::{MapSource, Sessions, VolumeMap};

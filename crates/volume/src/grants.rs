@@ -182,12 +182,26 @@ impl Grants {
 
     /// How many members of `config` have granted `chunk` to this node and are still bound.
     pub fn held(&self, now: Instant, chunk: ChunkId, config: &ChunkConfig) -> usize {
-        let holds = |node: &NodeId| {
-            let peer = self.peers.get(node);
-            let held = peer.and_then(|p| Some((p, p.entries.get(&chunk)?)));
-            held.is_some_and(|(peer, held)| now < peer.answered.until(chunk, held))
+        self.ends(chunk, config).filter(|end| now < *end).count()
+    }
+
+    /// Until when so many members of `config` have granted `chunk` to this node; the end of the clock for none.
+    pub(crate) fn held_until(&self, chunk: ChunkId, config: &ChunkConfig, members: usize) -> Instant {
+        let Some(last) = members.checked_sub(1) else {
+            return Instant::from_nanos(u64::MAX);
         };
-        config.members.iter().filter(|m| holds(&m.node)).count()
+        let mut ends: Vec<Instant> = self.ends(chunk, config).collect();
+        ends.sort_unstable_by(|a, b| b.cmp(a));
+        ends.get(last).copied().unwrap_or_default()
+    }
+
+    /// When each grant of a member of `config` ends.
+    fn ends(&self, chunk: ChunkId, config: &ChunkConfig) -> impl Iterator<Item = Instant> {
+        let members = config.members.iter();
+        members.filter_map(move |member| {
+            let peer = self.peers.get(&member.node)?;
+            Some(peer.answered.until(chunk, peer.entries.get(&chunk)?))
+        })
     }
 
     /// Until when this node is bound by any grant it has given to any life of `node`.

@@ -24,6 +24,8 @@ struct Place {
     /// Its place in [`NodeCore::due`]: never later than the copy's next timeout.
     due: Option<Instant>,
     standing: Standing,
+    /// Somebody beside the node reads by [`NodeCore::read_right`].
+    watched: bool,
 }
 
 /// The replication core of one life of one node's target.
@@ -40,6 +42,8 @@ pub struct NodeCore {
     due: BTreeSet<(Instant, ChunkId)>,
     /// Copies that may go on when a grant comes, or when one given is given back.
     waiting_for_grants: BTreeSet<ChunkId>,
+    /// Watched copies to which something has happened.
+    stirred: Vec<ChunkId>,
     outputs: VecDeque<ChunkOutput>,
     planted: Planted,
     /// Copies looked at so far, for the test that counts.
@@ -59,6 +63,7 @@ impl NodeCore {
             members: BTreeMap::new(),
             due: BTreeSet::new(),
             waiting_for_grants: BTreeSet::new(),
+            stirred: Vec::new(),
             outputs: VecDeque::new(),
             planted: Planted::default(),
             #[cfg(test)]
@@ -89,6 +94,7 @@ impl NodeCore {
             Place {
                 standing: Standing::default(),
                 due: None,
+                watched: false,
                 member,
             }
         });
@@ -125,6 +131,26 @@ impl NodeCore {
         member.is_some_and(|member| member.may_read(now, &self.grants))
     }
 
+    /// From now on [`NodeCore::poll_stirred`] names this copy when something has happened to it, or does no more.
+    pub fn watch(&mut self, chunk: ChunkId, watched: bool) {
+        if let Some(place) = self.members.get_mut(&chunk) {
+            place.watched = watched;
+        }
+    }
+
+    /// A watched copy whose [`NodeCore::read_right`] may have changed. To be asked for after each event, and before any
+    /// output is carried out.
+    pub fn poll_stirred(&mut self) -> Option<ChunkId> {
+        self.stirred.pop()
+    }
+
+    /// The right to read the copy here beside this node: what its disk holds of the whole chunk may be given to clients
+    /// until then, if this is still so after the disk has answered. None while any write is not settled, or if this copy
+    /// has no right itself.
+    pub fn read_right(&self, now: Instant, chunk: ChunkId) -> Option<Instant> {
+        self.member(chunk)?.read_right(now, &self.grants)
+    }
+
     fn with(&mut self, now: Instant, chunk: ChunkId, event: impl FnOnce(&mut Member, &mut Grants)) -> bool {
         let Some(place) = self.members.get_mut(&chunk) else {
             return false;
@@ -149,6 +175,9 @@ impl NodeCore {
         #[cfg(test)]
         {
             self.looked_at += 1;
+        }
+        if place.watched {
+            self.stirred.push(chunk);
         }
         let member = &place.member;
         if let Some(next) = member.next_timeout(&self.grants)

@@ -17,11 +17,17 @@ pub(crate) enum Bug {
     SequenceFromZero,
     TokenNotPersisted,
     OldTokenAccepted,
+    ReadRightDuringWrites,
+    ReadRightPastGrants,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadNotChecked,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadOfTheDead,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 13] = [
+    pub(crate) const ALL: [Bug; 17] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -35,6 +41,10 @@ impl Bug {
         Bug::SequenceFromZero,
         Bug::TokenNotPersisted,
         Bug::OldTokenAccepted,
+        Bug::ReadRightDuringWrites,
+        Bug::ReadRightPastGrants,
+        Bug::PastReadNotChecked,
+        Bug::PastReadOfTheDead,
     ];
 }
 

@@ -128,6 +128,11 @@ impl Window {
             .find(|e| e.progress == Progress::Writing(io))
     }
 
+    /// Whether every write known here is settled.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether any write still waits or is with the device.
     pub(crate) fn under_way(&self) -> bool {
         self.entries.iter().any(|e| e.progress != Progress::Applied)

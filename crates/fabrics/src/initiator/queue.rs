@@ -112,6 +112,7 @@ pub struct Queue {
     end: Notify,
     opened: Cell<bool>,
     peer: SocketAddr,
+    local: bool,
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -153,6 +154,7 @@ impl Queue {
             in_capsule_bytes: 0,
         };
         let peer = stream.peer_address();
+        let local = stream.is_local();
         let queue = Rc::new(Self {
             state: RefCell::new(state),
             ready: Notify::new(),
@@ -160,6 +162,7 @@ impl Queue {
             end: Notify::new(),
             opened: Cell::new(false),
             peer,
+            local,
             tasks: RefCell::default(),
         });
         let (receiver, sender) = stream.split();
@@ -167,6 +170,11 @@ impl Queue {
         let receiving = spawn(receive(Rc::downgrade(&queue), receiver));
         queue.tasks.borrow_mut().extend([sending, receiving]);
         queue
+    }
+
+    /// Whether the target is a process of this machine, trusted as [`reactor::net::local`] says.
+    pub fn is_local(&self) -> bool {
+        self.local
     }
 
     /// The target's address.

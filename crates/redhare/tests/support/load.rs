@@ -85,7 +85,7 @@ impl Load {
 /// Reads every block once and compares it.
 pub(crate) fn check(masters: &str, volume: &str, contents: &Contents) {
     let session = Session::connect(masters, volume).unwrap();
-    let device = session.device(true);
+    let device = session.device(client::Nearby::default());
     let outcome = reactor::run(&reactor::Config::default(), async {
         let channel = device.open_channel().unwrap();
         let blocks = channel.geometry().blocks.0;
@@ -106,7 +106,7 @@ fn run(
     progress: &Arc<Progress>,
 ) -> Result<Contents, String> {
     let session = Session::connect(masters, volume).map_err(|error| error.to_string())?;
-    let device = session.device(true);
+    let device = session.device(client::Nearby::default());
     let done = reactor::run(&reactor::Config::default(), async {
         let channel = device.open_channel().map_err(|error| error.to_string())?;
         let workers: Vec<_> = (0..)

@@ -92,8 +92,8 @@ pub(crate) fn processes_of(data: &Path) -> Vec<String> {
     found
 }
 
-/// The processes that have a file open.
-pub(crate) fn users_of(path: &Path) -> Vec<u32> {
+/// The processes that have a file open for writing; those that read it past its node have it open, too.
+pub(crate) fn writers_of(path: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -103,6 +103,7 @@ pub(crate) fn users_of(path: &Path) -> Vec<u32> {
         let names_it = |descriptor: std::io::Result<std::fs::DirEntry>| {
             descriptor.is_ok_and(|descriptor| {
                 std::fs::read_link(descriptor.path()).is_ok_and(|target| target == path)
+                    && is_writable(&descriptor.path())
             })
         };
         if descriptors.into_iter().any(names_it) {
@@ -110,6 +111,14 @@ pub(crate) fn users_of(path: &Path) -> Vec<u32> {
         }
     }
     found
+}
+
+/// Whether a descriptor in `/proc/PROCESS/fd` may be written to: the last octal digit of its flags (`proc(5)`).
+fn is_writable(descriptor: &Path) -> bool {
+    let information = descriptor.to_str().unwrap().replace("/fd/", "/fdinfo/");
+    let text = std::fs::read_to_string(information).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.is_some_and(|flags| flags.ends_with(['1', '2']))
 }
 
 pub(crate) struct Cluster {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use foundation::checksum::Crc32c;
 use foundation::{ByteCount, Lba};
 use reactor::BufferPool;
 use reactor::sync::Notify;
+use volume::message::codec::{OpenFile, Run};
 use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
 
 /// Blocks of a blob, and of every volume so far.
@@ -163,7 +165,7 @@ struct Disk {
     noted: RefCell<Vec<ChunkId>>,
     changed: Notify,
     /// Holds the lock on the file.
-    _device: Arc<FileDevice>,
+    device: Arc<FileDevice>,
 }
 
 struct Copy {
@@ -240,6 +242,33 @@ impl Copies {
 
     pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
         self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
+    }
+
+    /// Where a copy's own blocks lie, and on which open file; none in a simulation, and on a disk without direct I/O,
+    /// which others could not read past its page cache.
+    pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>)> {
+        let copies = self.copies.borrow();
+        let copy = copies.get(&chunk)?;
+        let disk = &self.disks[copy.disk];
+        let descriptor = disk.device.descriptor().filter(|_| disk.device.is_direct())?;
+        let found = rustix::fs::fstat(descriptor).ok()?;
+        let file = OpenFile {
+            descriptor: u32::try_from(descriptor.as_raw_fd()).ok()?,
+            device: found.st_dev,
+            inode: found.st_ino,
+        };
+        let runs = disk.store.blob(copy.blob).ok()?.runs().into_iter();
+        let own = runs.filter_map(|run| {
+            let head = HEAD_BLOCKS.saturating_sub(run.page);
+            Some(Run {
+                first_block: u32::try_from(run.page + head - HEAD_BLOCKS).ok()?,
+                blocks: u32::try_from(run.pages.checked_sub(head)?)
+                    .ok()
+                    .filter(|blocks| *blocks > 0)?,
+                offset_bytes: (run.device_page + head) * BLOCK_BYTES as u64,
+            })
+        });
+        Some((file, own.collect()))
     }
 
     /// Calls `look` with the geometry of a volume of which a copy is here. Of a volume that has grown, the last chunk
@@ -488,7 +517,7 @@ async fn open_disk(cluster: ClusterId, disk: &DiskConfig) -> Result<Disk, DiskEr
         store,
         noted: RefCell::default(),
         changed: Notify::new(),
-        _device: device,
+        device,
     })
 }
 

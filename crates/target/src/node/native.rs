@@ -1,7 +1,7 @@
 //! Requests of native clients: NVM commands with the epoch and the writer's token beside them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use fabrics::target::{Call, CommandHandler, Reply};
@@ -81,6 +81,7 @@ pub(super) fn handler(node: &Rc<Node>, host_id: &[u8; 16]) -> Rc<dyn CommandHand
         node: Rc::downgrade(node),
         session,
         open: RefCell::default(),
+        located: RefCell::default(),
     })
 }
 
@@ -89,6 +90,8 @@ struct NativeHandler {
     session: Session,
     /// Requests of this queue, to be cancelled with it. Ended ones are cleared out now and then.
     open: RefCell<Vec<(ChunkId, RequestId)>>,
+    /// Chunks that its client reads by the board.
+    located: RefCell<BTreeSet<ChunkId>>,
 }
 
 impl NativeHandler {
@@ -106,6 +109,7 @@ impl NativeHandler {
             NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
             NativeOperation::Fence => (write(WriteKind::Fence, false), false),
             NativeOperation::Flush => (Operation::Flush, false),
+            NativeOperation::Locate => (Operation::Read, false),
         };
         let of_chunk = native.operation.is_of_chunk();
         let blocks = if of_chunk { 1 } else { native.blocks };
@@ -135,6 +139,10 @@ impl NativeHandler {
             volume,
             index: piece.chunk,
         };
+        if native.operation == NativeOperation::Locate {
+            self.locate(node, chunk, call);
+            return Ok(());
+        }
         let Call {
             data,
             room_bytes,
@@ -159,6 +167,32 @@ impl NativeHandler {
         let data = (!data.is_empty()).then_some(data);
         node.push(Event::Request { chunk, request, data });
         Ok(())
+    }
+
+    /// Answers at once, whatever the core has to do.
+    fn locate(&self, node: &Rc<Node>, chunk: ChunkId, call: Call) {
+        // A client asks again when something has changed: it counts once.
+        if !self.located.borrow_mut().insert(chunk) {
+            node.forget_located([chunk]);
+        }
+        let room = reactor::BufferPool::current().try_allocate(call.room_bytes);
+        let answer = node.locate(chunk).map(|location| location.encode());
+        match (answer, room) {
+            (Some(bytes), Ok(mut room)) if bytes.len() <= room.len() => {
+                let (head, rest) = room.split_at_mut(bytes.len());
+                head.copy_from_slice(&bytes);
+                rest.fill(0);
+                call.reply.complete(NvmeStatus::SUCCESS, 0, room.freeze());
+            }
+            (Some(_), Ok(_)) => call
+                .reply
+                .complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
+            _ => {
+                self.located.borrow_mut().remove(&chunk);
+                call.reply
+                    .complete(NvmeStatus::INVALID_FIELD_IN_COMMAND, 0, Buffer::empty());
+            }
+        }
     }
 
     fn remember(&self, node: &Node, chunk: ChunkId, id: RequestId) {
@@ -190,6 +224,7 @@ impl CommandHandler for NativeHandler {
 
     fn closed(&self) {
         let Some(node) = self.node.upgrade() else { return };
+        node.forget_located(std::mem::take(&mut *self.located.borrow_mut()));
         for (chunk, request) in self.open.borrow_mut().drain(..) {
             if node.natives.pending.borrow().contains_key(&request) {
                 node.push(Event::Cancel { chunk, request });

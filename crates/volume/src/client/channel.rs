@@ -19,7 +19,7 @@ use crate::output::Status;
 use super::device::{ClientOptions, VolumeDevice, shape};
 use super::group::Group;
 use super::job::{Job, Owner, Terms};
-use super::peers::{Answer, AnswerSink, PeerStatus, Peers, Reply};
+use super::peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 use super::retry::{self, Ended};
 use super::source::{MapSource, Sessions, VolumeMap};
 use super::unflushed::Unflushed;
@@ -245,7 +245,10 @@ impl Core {
         };
         let job = Job {
             terms,
-            chunk: piece.chunk,
+            place: Place {
+                chunk: piece.chunk,
+                first_block: piece.range.start,
+            },
             first_lba: lba,
             blocks: piece.range.count,
             kept,
@@ -268,7 +271,7 @@ impl Core {
         match self.route(&job, &[]) {
             Some(route) => {
                 let command = job.command(self.volume, route.epoch);
-                self.send(route, command, data, Waiting::First(job));
+                self.send(route, command, job.place, data, Waiting::First(job));
             }
             None => drop(spawn(retry::finish(self.clone(), job, data, None))),
         }
@@ -278,14 +281,14 @@ impl Core {
     pub(super) fn route(&self, job: &Job, avoid: &[NodeId]) -> Option<Route> {
         let view = self.view();
         if job.terms.operation != NativeOperation::Read {
-            return view.chunks.write_route(job.chunk);
+            return view.chunks.write_route(job.place.chunk);
         }
         let wanted = job
             .terms
             .copy
-            .and_then(|copy| view.chunks.copy_route(job.chunk, copy))
+            .and_then(|copy| view.chunks.copy_route(job.place.chunk, copy))
             .filter(|route| !avoid.contains(&route.node));
-        wanted.or_else(|| view.chunks.read_route_avoiding(job.chunk, avoid))
+        wanted.or_else(|| view.chunks.read_route_avoiding(job.place.chunk, avoid))
     }
 
     /// The epoch known of a chunk; 0 for none.
@@ -301,6 +304,7 @@ impl Core {
         &self,
         route: Route,
         command: NativeCommand,
+        place: Place,
         data: Data,
         waiting: Waiting,
     ) -> (u64, u64) {
@@ -325,7 +329,7 @@ impl Core {
         self.view.borrow_mut().chunks.started(route.node);
         let sink = self.this.upgrade().expect("the caller holds the core");
         self.peers
-            .submit(route.node, session, command, data, Reply::new(sink, tag));
+            .submit(route.node, session, command, place, data, Reply::new(sink, tag));
         self.watch();
         (tag, session)
     }

@@ -17,6 +17,7 @@ use crate::message::codec::{NATIVE_BLOCKS_MAX, NativeOperation};
 
 use super::channel::Core;
 use super::job::{Job, Owner, Terms};
+use super::peers::Place;
 use super::source::VolumeMap;
 use super::unflushed::Stamp;
 
@@ -154,7 +155,7 @@ impl Group {
 
     fn next_piece(self: &Rc<Self>, state: &mut State, time_limit: Duration) -> Option<(Job, Data)> {
         let mut terms = self.terms;
-        let (chunk, first_lba, blocks) = match &mut state.plan {
+        let (place, first_lba, blocks) = match &mut state.plan {
             Plan::Range { next, end } => {
                 let left = BlockCount(end.0 - next.0);
                 let mut pieces = self.map.geometry.pieces(*next, left).ok()?;
@@ -162,11 +163,19 @@ impl Group {
                 let blocks = piece.range.count.min(NATIVE_BLOCKS_MAX);
                 let first_lba = *next;
                 *next = Lba(next.0 + u64::from(blocks));
-                (piece.chunk, first_lba, blocks)
+                let place = Place {
+                    chunk: piece.chunk,
+                    first_block: piece.range.start,
+                };
+                (place, first_lba, blocks)
             }
             Plan::Chunks(chunks) => {
                 let chunk = chunks.pop()?;
-                (chunk, self.map.geometry.first_lba(chunk)?, 0)
+                let place = Place {
+                    chunk,
+                    first_block: 0,
+                };
+                (place, self.map.geometry.first_lba(chunk)?, 0)
             }
         };
         if let NativeOperation::WriteZeroes { .. }
@@ -200,7 +209,7 @@ impl Group {
         };
         let job = Job {
             terms,
-            chunk,
+            place,
             first_lba,
             blocks,
             kept,

@@ -6,11 +6,12 @@ use bdev::{Data, IoError, Token};
 use foundation::{Epoch, Instant, Lba};
 use reactor::Buffer;
 
-use crate::identity::{ChunkIndex, TraceId, VolumeNumber, WriterToken};
+use crate::identity::{TraceId, VolumeNumber, WriterToken};
 use crate::message::codec::{NativeCommand, NativeFields, NativeOperation};
 
 use super::channel::Core;
 use super::group::Group;
+use super::peers::Place;
 
 /// What all pieces of a request have in common.
 #[derive(Clone, Copy)]
@@ -34,7 +35,7 @@ pub(super) enum Owner {
 /// See the module.
 pub(super) struct Job {
     pub(super) terms: Terms,
-    pub(super) chunk: ChunkIndex,
+    pub(super) place: Place,
     pub(super) first_lba: Lba,
     pub(super) blocks: u32,
     /// The bytes of a write, to be sent again if need be.
@@ -62,13 +63,13 @@ impl Job {
     pub(super) fn finish(self, core: &Rc<Core>, status: Result<(), IoError>, data: Data) {
         let Self {
             terms,
-            chunk,
+            place,
             kept,
             owner,
             ..
         } = self;
         if status.is_ok() && needs_flush(terms.operation) {
-            core.unflushed.wrote(chunk);
+            core.unflushed.wrote(place.chunk);
         }
         // One view only goes back, so that the caller may write into its buffer again.
         let data = match (kept, data) {
@@ -87,7 +88,9 @@ impl Job {
 
 fn needs_flush(operation: NativeOperation) -> bool {
     match operation {
-        NativeOperation::Read | NativeOperation::Flush | NativeOperation::Fence => false,
+        NativeOperation::Read | NativeOperation::Flush | NativeOperation::Fence | NativeOperation::Locate => {
+            false
+        }
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }
         | NativeOperation::Deallocate { fua } => !fua,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use bdev::{Data, IoError};
 
-use crate::identity::NodeId;
+use crate::identity::{ChunkIndex, NodeId};
 use crate::message::codec::NativeCommand;
 use crate::output::Status;
 
@@ -78,6 +78,15 @@ impl Drop for Reply {
     }
 }
 
+/// Where a command's blocks lie, which the command itself says by the volume's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The chunk.
+    pub chunk: ChunkIndex,
+    /// The first block in it; 0 for commands of a whole chunk.
+    pub first_block: u32,
+}
+
 /// One core's ways to the nodes.
 pub trait Peers {
     /// Sends a command; never blocks. `reply` is answered now or later on this core, and within a
@@ -86,5 +95,13 @@ pub trait Peers {
     /// `session` is the least session number of the association that may carry the command: an older
     /// association has to be replaced first. 0 for commands that any may carry (reads and flushes). A command
     /// that waits here, for a connection say, is sent only if [`Reply::is_wanted`] still.
-    fn submit(&self, node: NodeId, session: u64, command: NativeCommand, data: Data, reply: Reply);
+    fn submit(
+        &self,
+        node: NodeId,
+        session: u64,
+        command: NativeCommand,
+        place: Place,
+        data: Data,
+        reply: Reply,
+    );
 }

@@ -125,7 +125,7 @@ pub(super) async fn finish(core: Rc<Core>, job: Job, mut data: Data, mut ended: 
         };
         let (sender, answer) = oneshot();
         let command = job.command(core.volume, route.epoch);
-        let (tag, session) = core.send(route, command, data, Waiting::Retry(sender));
+        let (tag, session) = core.send(route, command, job.place, data, Waiting::Retry(sender));
         let left = job.terms.deadline.since(time::now());
         match time::timeout(left, answer).await {
             Ok(Some(answer)) => {
@@ -156,7 +156,7 @@ impl Attempts {
         let Some(ended) = ended else {
             self.tried.clear();
             self.device_errors = 0;
-            self.pause(core, job, core.epoch(job.chunk), true).await;
+            self.pause(core, job, core.epoch(job.place.chunk), true).await;
             return None;
         };
         let next = match job.terms.operation {
@@ -202,7 +202,7 @@ impl Attempts {
             if time::timeout(left, refreshed).await.is_err() {
                 return;
             }
-            if core.epoch(job.chunk) > epoch {
+            if core.epoch(job.place.chunk) > epoch {
                 return;
             }
         }

@@ -5,6 +5,7 @@ use foundation::Instant;
 
 use super::Member;
 use super::lead::Phase;
+use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{BlockRange, IoToken, RequestId};
 use crate::output::{Output, ReadPurpose, Request, Status};
@@ -103,6 +104,15 @@ impl Reads {
 }
 
 impl Member {
+    fn grants_needed(&self, config: &ChunkConfig) -> usize {
+        let minimum = usize::from(self.record.geometry.minimum);
+        let needed = config.members.len().saturating_sub(minimum);
+        if self.planted.is(Bug::OneGrantFewer) {
+            return needed.saturating_sub(1);
+        }
+        needed
+    }
+
     /// Rule 1 of the grants: whether this copy may answer reads of settled ranges now.
     pub(crate) fn may_read(&self, now: Instant, grants: &Grants) -> bool {
         let Some(config) = &self.config else {
@@ -117,12 +127,24 @@ impl Member {
         {
             return false;
         }
-        let minimum = usize::from(self.record.geometry.minimum);
-        let mut needed = config.members.len().saturating_sub(minimum);
-        if self.planted.is(Bug::OneGrantFewer) {
-            needed = needed.saturating_sub(1);
-        }
+        let needed = self.grants_needed(config);
         needed == 0 || grants.held(now, self.chunk(), config) >= needed
+    }
+
+    /// See [`crate::NodeCore::read_right`].
+    pub(crate) fn read_right(&self, now: Instant, grants: &Grants) -> Option<Instant> {
+        let config = self.config.as_ref()?;
+        let quiet = self.window.is_empty() || self.planted.is(Bug::ReadRightDuringWrites);
+        if !self.may_read(now, grants) || !quiet {
+            return None;
+        }
+        let needed = self.grants_needed(config);
+        let mut granted = grants.held_until(self.chunk(), config, needed);
+        if self.planted.is(Bug::ReadRightPastGrants) {
+            granted = now + self.settings.usable_term();
+        }
+        // Bounded although no grant bounds it: a new life of this node waits that long before it takes part in anything.
+        Some(granted.min(now + self.settings.usable_term()))
     }
 
     fn must_hold(&self, covers: BlockRange) -> bool {

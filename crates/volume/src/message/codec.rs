@@ -16,8 +16,10 @@ use crate::identity::{
     VolumeNumber, WriterToken,
 };
 
+mod location;
 mod native;
 
+pub use location::{Location, OpenFile, Run};
 pub use native::{
     NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode, native_status_code,
     native_status_from_code,

@@ -212,6 +212,10 @@ impl World {
                 }
                 let at = self.random.below(members.len() as u64) as usize;
                 node = node_index(members[at].node);
+                let past = if state.stubborn { 2 } else { 1 };
+                if self.random.chance(past, 3) {
+                    return self.read_past(node, client, attempt, chunk, range);
+                }
                 Operation::Read
             }
             Op::Flush => Operation::Flush,

@@ -1,7 +1,7 @@
 //! Whole clusters in virtual time, from one seed each: the real cores of several nodes over
 //! simulated disks and a network that delays, loses, doubles and reorders, with clock-rate
 //! errors, pauses, partitions, crashes, power cuts and masters that may be wrong about who is
-//! dead. Each block is checked for linearizability; copies must be equal when all is quiet; once
+//! dead. Clients also read disks past their nodes (`past`). Each block is checked for linearizability; copies must be equal when all is quiet; once
 //! faults stop everything that is pending must complete.
 //!
 //! In every other seed the clients write under tokens and overtake each other (`clients::takes_over`). Scenarios, drawn by the seed: 0 a node is cut from the masters and the others die and return at
@@ -20,6 +20,7 @@ mod clients;
 mod disk;
 mod linear;
 mod masters;
+mod past;
 mod world;
 
 use crate::planted::Bug;
@@ -35,7 +36,7 @@ fn clusters_keep_their_promises_under_faults() {
         }
         return;
     }
-    let (mut operations, mut failed) = (0, Vec::new());
+    let (mut operations, mut past_reads, mut failed) = (0, 0, Vec::new());
     for &seed in &seeds {
         let mut world = World::new(seed, false);
         if let Err(why) = world.run() {
@@ -43,8 +44,12 @@ fn clusters_keep_their_promises_under_faults() {
             failed.push(seed);
         }
         operations += world.done_ops;
+        past_reads += world.past_reads;
     }
-    println!("{} seeds, {operations} operations", seeds.len());
+    println!(
+        "{} seeds, {operations} operations, {past_reads} reads past nodes",
+        seeds.len()
+    );
     assert!(
         failed.is_empty(),
         "replay with REDHARE_SEED=S, S one of {failed:?}"
@@ -52,6 +57,10 @@ fn clusters_keep_their_promises_under_faults() {
     assert!(
         operations > seeds.len() as u64 * 100,
         "only {operations} operations: nothing was tested"
+    );
+    assert!(
+        past_reads > operations / 100,
+        "only {past_reads} reads past nodes"
     );
 }
 
@@ -70,6 +79,7 @@ fn scenario(bug: Bug) -> Option<u64> {
         Bug::GrantCountedFromReceipt | Bug::NoQuietTerm | Bug::OneGrantFewer | Bug::SealWithoutGate => {
             Some(0)
         }
+        Bug::ReadRightPastGrants => Some(3),
         Bug::IntentClearedBeforeFlush => Some(1),
         _ => None,
     }

@@ -11,6 +11,7 @@ use foundation::{Epoch, Instant, Random};
 use super::clients::Client;
 use super::disk::Disk;
 use super::linear::Monitor;
+use super::past::{Board, PastRead};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::{
@@ -84,6 +85,13 @@ pub(super) enum Event {
         node: usize,
         life: u64,
     },
+    ShowBoard {
+        node: usize,
+        life: u64,
+    },
+    PastEnd {
+        read: PastRead,
+    },
     Masters,
     Commit {
         chunk: usize,
@@ -118,6 +126,7 @@ impl Event {
             | Event::Persisted { node, .. }
             | Event::Tick { node, .. }
             | Event::SendHeartbeat { node, .. }
+            | Event::ShowBoard { node, .. }
             | Event::Config { node, .. } => Some(*node),
             _ => None,
         }
@@ -152,6 +161,7 @@ pub(super) struct Node {
     pub(super) requests: BTreeMap<RequestId, Asked>,
     /// Outputs put out in the event being handled.
     pub(super) read: BTreeMap<RequestId, Vec<u32>>,
+    pub(super) board: Board,
 }
 
 pub(super) struct Asked {
@@ -214,12 +224,14 @@ pub(super) struct World {
     pub(super) healing: bool,
     pub(super) loss: u64,
     settings: Settings,
-    planted: Planted,
+    pub(super) planted: Planted,
     pub(super) hash: Fnv,
     pub(super) trace: bool,
     pub(super) failure: Option<String>,
     pub(super) next_value: u32,
     pub(super) done_ops: u64,
+    /// Reads past nodes that counted.
+    pub(super) past_reads: u64,
 }
 
 pub(super) fn chunk_id(chunk: usize) -> ChunkId {
@@ -291,6 +303,7 @@ impl World {
             failure: None,
             next_value: 0,
             done_ops: 0,
+            past_reads: 0,
             shape,
             random,
         };
@@ -326,6 +339,7 @@ impl World {
                 next_token: 0,
                 requests: BTreeMap::new(),
                 read: BTreeMap::new(),
+                board: Board::default(),
             });
             self.restart(node);
         }
@@ -499,6 +513,8 @@ impl World {
                 });
             }
             Event::Restart { node } => self.restart(node),
+            Event::ShowBoard { node, life } if self.alive(node, life) => self.show_board(node),
+            Event::PastEnd { read } => self.end_past(&read),
             Event::SendHeartbeat { node, life } if self.alive(node, life) => {
                 let masters = self.shape.nodes;
                 self.send(node, masters, Event::Heartbeat { node, life });
@@ -559,6 +575,7 @@ impl World {
             return;
         };
         event(core, clock);
+        self.show_stirred(node);
         while let Some(output) = self.nodes[node].core.as_mut().and_then(NodeCore::poll_output) {
             let chunk = output.chunk.map_or(0, |c| c.index.0 as usize);
             self.output(node, chunk, output.output);
@@ -724,6 +741,7 @@ impl World {
             core.add_copy(clock, disk.record.clone());
         }
         sim.core = Some(core);
+        self.show_new_board(node);
         self.at(0, Event::SendHeartbeat { node, life });
         self.at(0, Event::Tick { node, life });
         if life > 1 {

@@ -82,6 +82,8 @@ pub(super) struct AgainstView {
     /// Cores that read the volume; local files are read by a thread for each file in flight.
     cores: usize,
     index: Index,
+    /// The volume's reads that came from disks of this machine past their nodes.
+    past_reads: u64,
     /// Files there are in both places.
     common_files: usize,
     common_bytes: u64,
@@ -300,6 +302,7 @@ pub(super) async fn measure(against: &Against<'_>, files: Vec<VolumeFile>) -> Re
         next: common_files,
     };
     let files_per_slice = race.files_per_slice().await?;
+    let past_before = opened.found.past_reads();
     let (mut volume, mut local) = (Side::default(), Side::default());
     let mut ratios = Vec::with_capacity(against.rounds);
     let progress = Progress::of_steps("rounds", against.rounds as u64);
@@ -325,6 +328,7 @@ pub(super) async fn measure(against: &Against<'_>, files: Vec<VolumeFile>) -> Re
         files_per_slice,
         files_in_flight: against.in_flight,
         cores: race.volume_readers.cores(),
+        past_reads: opened.found.past_reads() - past_before,
         index: race.index(),
         common_files,
         common_bytes: race.local_files.iter().map(|file| file.size_bytes).sum(),
@@ -430,7 +434,8 @@ pub(super) fn describe(view: &AgainstView) -> String {
     format!(
         "{} files, {}{left_out}; {} rounds of {} files in random order, the same for both, {} in flight, {} of this process \
          for the volume\n\n{}\n{}\n\
-         {:.2} of the local files/s (median of {} rounds; half of them between {:.2} and {:.2})\n\n\
+         {:.2} of the local files/s (median of {} rounds; half of them between {:.2} and {:.2})\n\
+         {}\n\n\
          cold, {}: {}\ncold, {}: {}\nCPU: {}{busy}",
         view.common_files,
         ByteCount(view.common_bytes),
@@ -447,6 +452,10 @@ pub(super) fn describe(view: &AgainstView) -> String {
         view.rounds,
         view.ratio_lower_quartile,
         view.ratio_upper_quartile,
+        match view.past_reads {
+            0 => "all of the volume's bytes came from its nodes".to_owned(),
+            reads => format!("{reads} reads of the volume went past its nodes, to their disks (--via disk)"),
+        },
         view.volume.name,
         view.cold_volume,
         view.local.name,

@@ -10,7 +10,7 @@ use foundation::{ByteCount, Random};
 use packfs::ReaderOptions;
 
 use super::against::{self, Against};
-use super::medium::{Location, Role, open_volume_over};
+use super::medium::{Found, Location, Role, open_volume_over};
 use super::readers::{Taken, VolumeReaders, files};
 use crate::output::{Failure, Output};
 
@@ -37,9 +37,9 @@ pub(super) struct BenchArguments {
     /// Threads of this process that read the volume, each with a reactor, a channel and an index of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     cores: u16,
-    /// Reach nodes of this machine by TCP as all others, not by Unix socket
-    #[arg(long)]
-    tcp: bool,
+    /// How nodes of this machine are reached
+    #[arg(long, value_enum, default_value_t = Via::Disk)]
+    via: Via,
     /// How long, both sides together
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -64,6 +64,28 @@ pub(super) struct BenchArguments {
     /// Bound of the metadata cache
     #[arg(long, default_value = "64MiB")]
     cache: ByteCount,
+}
+
+/// How nodes of this machine are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Via {
+    /// By Unix socket, and their disks are read past them where they allow it
+    Disk,
+    /// By Unix socket: all bytes come from the nodes
+    Socket,
+    /// By TCP, as nodes of other machines
+    Tcp,
+}
+
+impl From<Via> for client::Nearby {
+    fn from(via: Via) -> Self {
+        match via {
+            Via::Disk => Self::Disk,
+            Via::Socket => Self::Socket,
+            Via::Tcp => Self::Tcp,
+        }
+    }
 }
 
 /// What is dropped from memory before local files are read.
@@ -99,12 +121,14 @@ struct BenchView {
     p99_us: u64,
     cpu_seconds_per_1000_files: f64,
     device_reads: u64,
+    /// Of these, read from disks of this machine past their nodes.
+    past_reads: u64,
     device_bytes: u64,
 }
 
 pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
-    let opened = open_volume_over(&volume, Role::Read, !arguments.tcp)?;
+    let opened = open_volume_over(&volume, Role::Read, arguments.via.into())?;
     let options = ReaderOptions {
         cache_bytes: usize::try_from(arguments.cache.0).unwrap_or(usize::MAX),
         ..ReaderOptions::default()
@@ -141,7 +165,7 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
         return Ok(());
     }
     let readers = VolumeReaders::start(&opened, &options, &path, files.clone(), in_flight, cores)?;
-    alone(arguments, output, readers, files.len(), duration).await
+    alone(arguments, output, readers, &opened.found, files.len(), duration).await
 }
 
 /// Reads the volume's files, with nothing to compare them with: each once in random order, then again in another.
@@ -149,6 +173,7 @@ async fn alone(
     arguments: &BenchArguments,
     output: &Output,
     mut readers: VolumeReaders,
+    found: &Found,
     count: usize,
     duration: Duration,
 ) -> Result<(), Failure> {
@@ -162,7 +187,7 @@ async fn alone(
     let mut latencies = Latencies::default();
     let mut total = Taken::default();
     let cpu = || bench::process::cpu_time(std::process::id()).map_err(Failure::new);
-    let cpu_before = cpu()?;
+    let (cpu_before, past_before) = (cpu()?, found.past_reads());
     let begun = Instant::now();
     let until = begun + duration;
     while Instant::now() < until {
@@ -195,6 +220,7 @@ async fn alone(
         p99_us: latencies.percentile_us(0.99),
         cpu_seconds_per_1000_files: spent.as_secs_f64() * 1000.0 / total.files.max(1) as f64,
         device_reads: total.device_reads,
+        past_reads: found.past_reads() - past_before,
         device_bytes: total.device_bytes,
     };
     output.print(&view, || describe(&view, count));
@@ -204,7 +230,7 @@ async fn alone(
 fn describe(view: &BenchView, count: usize) -> String {
     format!(
         "{} files read, of {count} there are, {} in {:.1} s on {}: {:.0} files/s, {:.1} MiB/s\np50 {} us, p99 {} us, \
-         {:.4} CPU s of this process per 1000 files, {} reads of the volume; {}",
+         {:.4} CPU s of this process per 1000 files, {} reads of the volume, {} of them past its nodes; {}",
         view.files,
         ByteCount(view.content_bytes),
         view.seconds,
@@ -218,6 +244,7 @@ fn describe(view: &BenchView, count: usize) -> String {
         view.p99_us,
         view.cpu_seconds_per_1000_files,
         view.device_reads,
+        view.past_reads,
         match view.index {
             Index::Cold => "index cold at first",
             Index::Warm => "index in memory from the start",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel};
-use client::{MasterLeases, Session};
+use client::{MasterLeases, Nearby, Session};
 use foundation::ByteCount;
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
@@ -150,20 +150,28 @@ impl Location {
 /// # Errors
 /// What is missing or in the way, and what to do about it.
 pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure> {
-    open_volume_over(volume, role, true)
+    open_volume_over(volume, role, Nearby::default())
 }
 
 /// As [`open_volume`]; without `local`, nodes of this machine are reached by TCP too.
-pub(super) fn open_volume_over(volume: &Volume, role: Role, local: bool) -> Result<Opened, Failure> {
+pub(super) fn open_volume_over(volume: &Volume, role: Role, nearby: Nearby) -> Result<Opened, Failure> {
     let way = match volume {
         Volume::File(path) => Way::File(find_file(volume, path, role)?),
-        Volume::Named(name) => find_named(volume, name, local)?,
+        Volume::Named(name) => find_named(volume, name, nearby)?,
     };
     let volume = volume.clone();
     Arc::new(Found { volume, way }).open()
 }
 
 impl Found {
+    /// Reads that went past nodes of this machine, to their disks.
+    pub(super) fn past_reads(&self) -> u64 {
+        match &self.way {
+            Way::File(_) => 0,
+            Way::Named(session, _) => session.past_reads(),
+        }
+    }
+
     /// A failure that names the volume.
     pub(super) fn failure(&self, error: impl std::fmt::Display) -> Failure {
         self.volume.failure(error)
@@ -204,14 +212,14 @@ impl Found {
 }
 
 /// A cluster's volume, through a session with its masters. Blocks until a master has answered.
-fn find_named(volume: &Volume, name: &str, local: bool) -> Result<Way, Failure> {
+fn find_named(volume: &Volume, name: &str, nearby: Nearby) -> Result<Way, Failure> {
     let masters = crate::commands::cluster::named_or_local().map_err(|error| {
         volume.failure(format!(
             "{error}; if \"{name}\" is a file here, write file:{name}"
         ))
     })?;
     let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
-    let device = session.device(local);
+    let device = session.device(nearby);
     Ok(Way::Named(session, device))
 }
 

@@ -15,7 +15,8 @@ use foundation::{BlockCount, Epoch, Random};
 use reactor::{spawn, time};
 
 use crate::client::{
-    ClientOptions, MapSource, PeerStatus, Peers, Reply, Sessions, VolumeChannel, VolumeDevice, VolumeMap,
+    ClientOptions, MapSource, PeerStatus, Peers, Place, Reply, Sessions, VolumeChannel, VolumeDevice,
+    VolumeMap,
 };
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
@@ -217,12 +218,19 @@ impl Nodes {
     }
 
     fn chunk_of(&self, command: &NativeCommand) -> u32 {
+        self.place_of(command).chunk.0
+    }
+
+    fn place_of(&self, command: &NativeCommand) -> Place {
         let geometry = self.masters.committed.lock().unwrap().0.clone();
         let blocks = BlockCount(command.blocks.max(1).into());
         let mut pieces = geometry.pieces(command.fields.first_lba, blocks).unwrap();
-        let chunk = pieces.next().unwrap().chunk.0;
+        let piece = pieces.next().unwrap();
         assert_eq!(pieces.next(), None, "a command's blocks lie in one stripe unit");
-        chunk
+        Place {
+            chunk: piece.chunk,
+            first_block: piece.range.start,
+        }
     }
 
     /// Does a command as its node would.
@@ -386,8 +394,17 @@ impl Nodes {
 struct Links(Rc<Nodes>);
 
 impl Peers for Links {
-    fn submit(&self, node: NodeId, session: u64, command: NativeCommand, data: Data, reply: Reply) {
+    fn submit(
+        &self,
+        node: NodeId,
+        session: u64,
+        command: NativeCommand,
+        place: Place,
+        data: Data,
+        reply: Reply,
+    ) {
         assert_eq!(command.volume, VolumeNumber(7));
+        assert_eq!(place, self.0.place_of(&command));
         assert_eq!(session != 0, command.operation.changes());
         self.0.seen.borrow_mut().push((node, session, command));
         let at_once = self.0.chaos.borrow().is_none() && self.0.delay_us.borrow().is_empty();

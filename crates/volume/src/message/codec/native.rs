@@ -27,6 +27,9 @@ pub mod native_opcode {
     pub const WRITE_ZEROES: u8 = 0x08;
     /// Put the writer's token into force on the chunk that the first block lies in; vendor specific, no data.
     pub const FENCE: u8 = 0x80;
+    /// Where the disk holds the chunk that the first block lies in ([`super::super::Location`](crate::message::codec::Location)); vendor specific, data to
+    /// the host.
+    pub const LOCATE: u8 = 0x82;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -88,17 +91,19 @@ pub enum NativeOperation {
     /// Make the command's writer token durable on every in-sync copy of the chunk, which refuses older ones from then
     /// on.
     Fence,
+    /// Tell where this node's disk holds the chunk, for one who may read that disk itself.
+    Locate,
 }
 
 impl NativeOperation {
     /// Whether it changes the chunk, so that a second run of it would count.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::Read | Self::Flush)
+        !matches!(self, Self::Read | Self::Flush | Self::Locate)
     }
 
     /// Whether it is about a chunk as a whole and names no blocks.
     pub fn is_of_chunk(self) -> bool {
-        matches!(self, Self::Flush | Self::Fence)
+        matches!(self, Self::Flush | Self::Fence | Self::Locate)
     }
 }
 
@@ -111,7 +116,7 @@ pub struct NativeCommand {
     pub volume: VolumeNumber,
     /// Authority, and where.
     pub fields: NativeFields,
-    /// How many blocks, 1 to [`NATIVE_BLOCKS_MAX`]; 0 for a flush and a fence.
+    /// How many blocks, 1 to [`NATIVE_BLOCKS_MAX`]; 0 for those of a whole chunk.
     pub blocks: u32,
     /// Follows the request: CDW14 and CDW15.
     pub trace: TraceId,
@@ -140,6 +145,7 @@ impl NativeCommand {
             NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
             NativeOperation::Fence => (native_opcode::FENCE, false, false),
+            NativeOperation::Locate => (native_opcode::LOCATE, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -174,6 +180,7 @@ impl NativeCommand {
             native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
             native_opcode::FLUSH => NativeOperation::Flush,
             native_opcode::FENCE => NativeOperation::Fence,
+            native_opcode::LOCATE => NativeOperation::Locate,
             other => {
                 return Err(FormatError::Invalid {
                     what: "native command",
@@ -316,14 +323,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..6u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..7u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
                 2 => NativeOperation::WriteZeroes { fua },
                 3 => NativeOperation::Deallocate { fua },
                 4 => NativeOperation::Flush,
-                _ => NativeOperation::Fence,
+                5 => NativeOperation::Fence,
+                _ => NativeOperation::Locate,
             };
             let command = NativeCommand {
                 operation,
