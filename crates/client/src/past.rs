@@ -299,8 +299,7 @@ mod tests {
             blocks,
             offset_bytes,
         };
-        let (sender, receiver) = std::sync::mpsc::channel();
-        reactor::run(reactor::Config::default(), async move {
+        reactor::run(&reactor::Config::default(), async {
             let board = shared::Board::create("test", 4).unwrap();
             let words = Words::open(std::process::id(), board.descriptor()).unwrap();
             let options = OpenOptions::default();
@@ -326,9 +325,7 @@ mod tests {
                 board.store(2, version);
                 assert_eq!(view.is_true(), is_true, "version {version} until {until}");
             }
-            sender.send(()).unwrap();
         })
         .unwrap();
-        receiver.recv().unwrap();
     }
 }

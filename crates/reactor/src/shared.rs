@@ -117,7 +117,7 @@ mod tests {
             let board = Board::create("test", 4).unwrap();
             board.store(3, 7);
             sender.send(board.descriptor()).unwrap();
-            drop(ended.recv());
+            let _ = ended.recv();
         });
         let words = Words::open(std::process::id(), receiver.recv().unwrap()).unwrap();
         assert_eq!(

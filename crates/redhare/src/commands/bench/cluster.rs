@@ -174,7 +174,19 @@ pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
     up.redhare(&["fs", "format", VOLUME])?;
     up.redhare(&["fs", "import", &shown, VOLUME])?;
     let mut rows = Vec::new();
-    for (index, what) in [("cold", "index cold"), ("warm", "index in memory")] {
+    let bar = Some(Bar::AtLeast(FILES_BAR));
+    // The last has no bar: what a client on another machine would do, but for the network between.
+    let cases = [
+        ("cold", "disk", "index cold", bar),
+        ("warm", "disk", "index in memory", bar),
+        (
+            "warm",
+            "tcp",
+            "index in memory, all bytes from the nodes by TCP",
+            None,
+        ),
+    ];
+    for (index, via, what, bar) in cases {
         let text = up.redhare(&[
             "fs",
             "bench",
@@ -189,8 +201,10 @@ pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
             &arguments.seconds.to_string(),
             "--index",
             index,
+            "--via",
+            via,
         ])?;
-        rows.push(against_row(what, &text)?);
+        rows.push(against_row(what, bar, &text)?);
     }
     rows.push(memory_row(&up)?);
     rows.push(idle_row(&up, arguments.idle_seconds)?);
@@ -214,7 +228,7 @@ fn make_files(source: &Path, count: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-fn against_row(what: &str, text: &str) -> Result<Row, Failure> {
+fn against_row(what: &str, bar: Option<Bar>, text: &str) -> Result<Row, Failure> {
     let view: serde_json::Value = serde_json::from_str(text).map_err(Failure::new)?;
     let number = |side: &str, name: &str| view[side][name].as_f64().unwrap_or(f64::NAN);
     let side = |side| {
@@ -232,13 +246,14 @@ fn against_row(what: &str, text: &str) -> Result<Row, Failure> {
         format!("16 KiB files, 3 copies, 16 in flight, {what}"),
         view["ratio"].as_f64().unwrap_or(f64::NAN),
         "of local files/s",
-        Some(Bar::AtLeast(FILES_BAR)),
+        bar,
     );
     Ok(row.with_note(format!(
-        "volume {} (client and cluster); local {}; half of the {} rounds between {:.2} and {:.2}; volume cold: {}; local \
+        "volume {} (client and cluster); local {}; {} of the volume's reads past its nodes; half of the {} rounds between {:.2} and {:.2}; volume cold: {}; local \
          cold: {}",
         side("volume"),
         side("local"),
+        view["past_reads"],
         view["rounds"],
         spread("ratio_lower_quartile"),
         spread("ratio_upper_quartile"),
