@@ -18,8 +18,8 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
         "buffers the kernel owns while an operation is in flight",
     ),
     (
-        "crates/bdev/src/memory/map.rs",
-        "memory that cores share as they would a disk",
+        "crates/bdev/src/memory/",
+        "memory that cores share as they would a disk, and that is lent to be sent",
     ),
     ("crates/python/src/", "the buffer protocol of Python"),
 ];

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foundation::Instant;
+use foundation::{BlockCount, Instant, Lba};
 use reactor::time;
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
@@ -308,6 +308,14 @@ impl Sink for Flights {
 impl Channel for CountedChannel {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn lends(&self) -> bool {
+        self.inner.lends()
+    }
+
+    fn will_read(&self, lba: Lba, blocks: BlockCount) {
+        self.inner.will_read(lba, blocks);
     }
 
     fn submit(&self, mut request: Request) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foundation::Random;
+use foundation::{BlockCount, Lba, Random};
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
 use crate::request::{Operation, Request};
@@ -93,6 +93,10 @@ struct DelayChannel {
 impl Channel for DelayChannel {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn will_read(&self, lba: Lba, blocks: BlockCount) {
+        self.inner.will_read(lba, blocks);
     }
 
     fn submit(&self, request: Request) {

@@ -92,4 +92,13 @@ pub trait Channel {
     /// Starts a request; never blocks. Its token is completed now or later on this core. Ranges, buffer
     /// lengths and alignment are checked by the callee: a wrong request completes with an error.
     fn submit(&self, request: Request);
+
+    /// Whether a read may come without a buffer ([`crate::Data::None`]): it then ends with the bytes where they lie in memory
+    /// ([`crate::Data::From`]), which do not change as long as they are held, or with [`IoError::Exhausted`].
+    fn lends(&self) -> bool {
+        false
+    }
+
+    /// A read of these blocks is about to be submitted. Where they lie in memory the processor may begin to fetch them.
+    fn will_read(&self, _lba: Lba, _blocks: BlockCount) {}
 }

@@ -178,6 +178,10 @@ impl Channel for FaultChannel {
         self.inner.geometry()
     }
 
+    fn will_read(&self, lba: Lba, blocks: BlockCount) {
+        self.inner.will_read(lba, blocks);
+    }
+
     fn submit(&self, request: Request) {
         let Some(effect) = self.faults.strike(&request) else {
             return self.inner.submit(request);

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use foundation::{BlockCount, Lba};
+
 use crate::device::{Channel, Geometry};
 use crate::error::IoError;
 use crate::request::{Completion, Operation, Request, Sink, Token};
@@ -114,6 +116,14 @@ impl Fenced {
 impl Channel for Fenced {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn lends(&self) -> bool {
+        self.inner.lends()
+    }
+
+    fn will_read(&self, lba: Lba, blocks: BlockCount) {
+        self.inner.will_read(lba, blocks);
     }
 
     fn submit(&self, request: Request) {

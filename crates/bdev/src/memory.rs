@@ -1,23 +1,27 @@
 //! A device in this process' memory, shared by all cores.
 //!
-//! Cost of a 4 KiB read: one copy of 4 KiB; it completes inside `submit`.
+//! Cost of a 4 KiB read: one copy of 4 KiB, or none where the caller brings no buffer and gets the bytes where they lie
+//! ([`crate::Channel::lends`]). It completes inside `submit`.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foundation::{BlockCount, Lba};
+use reactor::{Buffer, BufferPool};
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
 use crate::error::IoError;
 use crate::request::{Data, Operation, Request};
 
 mod map;
-use map::MemoryMap;
+mod pages;
+
+use pages::{Allowance, PAGE_BYTES, Pages};
 
 /// See the module.
 pub struct MemoryDevice {
     geometry: Geometry,
-    map: Arc<MemoryMap>,
+    pages: Arc<Pages>,
 }
 
 impl MemoryDevice {
@@ -31,13 +35,13 @@ impl MemoryDevice {
             write_cache: false,
         };
         let length = usize::try_from(geometry.capacity_bytes()).unwrap_or(usize::MAX);
-        let map = MemoryMap::new(length).map_err(|source| OpenError::Os {
+        let pages = Pages::new(length).map_err(|source| OpenError::Os {
             path: format!("{length} bytes of memory"),
             source,
         })?;
         Ok(Self {
             geometry,
-            map: Arc::new(map),
+            pages: Arc::new(pages),
         })
     }
 }
@@ -45,11 +49,12 @@ impl MemoryDevice {
 impl MemoryDevice {
     /// Sets every byte, before anybody uses the device. Blocks for as long as the memory takes.
     pub fn fill(&self, byte: u8) {
-        self.map.prefer_large_pages();
-        let piece = [byte; 4096];
+        self.pages.prefer_large_pages();
+        let piece = [byte; PAGE_BYTES];
         let length = self.geometry.capacity_bytes() as usize;
         for offset in (0..length).step_by(piece.len()) {
-            self.map.write(offset, &piece[..piece.len().min(length - offset)]);
+            self.pages
+                .write(offset, &piece[..piece.len().min(length - offset)]);
         }
     }
 }
@@ -62,14 +67,16 @@ impl BlockDevice for MemoryDevice {
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
         Ok(Rc::new(MemoryChannel {
             geometry: self.geometry,
-            map: self.map.clone(),
+            allowance: self.pages.allowance(),
+            pages: self.pages.clone(),
         }))
     }
 }
 
 struct MemoryChannel {
     geometry: Geometry,
-    map: Arc<MemoryMap>,
+    pages: Arc<Pages>,
+    allowance: Allowance,
 }
 
 impl MemoryChannel {
@@ -87,16 +94,19 @@ impl MemoryChannel {
         let offset = self.geometry.offset_bytes(lba) as usize;
         let length = blocks.0 as usize * self.geometry.block_bytes as usize;
         match (operation, data) {
-            (Operation::Read, Data::Into(buffer)) if buffer.len() == length => self.map.read(offset, buffer),
+            (Operation::Read, Data::Into(buffer)) if buffer.len() == length => {
+                self.pages.read(offset, buffer)
+            }
+            (Operation::Read, data @ Data::None) => *data = Data::From(self.bytes(offset, length)?),
             (Operation::Write { .. }, Data::From(buffer)) if buffer.len() == length => {
-                self.map.write(offset, buffer);
+                self.pages.write(offset, buffer);
             }
             (Operation::Compare, Data::From(buffer)) if buffer.len() == length => {
-                if !self.map.equals(offset, buffer) {
+                if !self.pages.equals(offset, buffer) {
                     return Err(IoError::Mismatch);
                 }
             }
-            (Operation::WriteZeroes { .. } | Operation::Deallocate, _) => self.map.zero(offset, length),
+            (Operation::WriteZeroes { .. } | Operation::Deallocate, _) => self.pages.zero(offset, length),
             (Operation::Fence, _) => return Err(IoError::Unsupported),
             _ => return Err(IoError::Unaligned),
         }
@@ -104,9 +114,32 @@ impl MemoryChannel {
     }
 }
 
+impl MemoryChannel {
+    /// The bytes of a range where they lie, else copied.
+    fn bytes(&self, offset: usize, length: usize) -> Result<Buffer, IoError> {
+        if let Some(lent) = self.pages.lend(&self.allowance, offset, length) {
+            return Ok(lent);
+        }
+        let room = BufferPool::current().try_allocate(length);
+        let mut buffer = room.map_err(|_| IoError::Exhausted)?;
+        self.pages.read(offset, &mut buffer);
+        Ok(buffer.freeze())
+    }
+}
+
 impl Channel for MemoryChannel {
+    fn lends(&self) -> bool {
+        true
+    }
+
     fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    fn will_read(&self, lba: Lba, blocks: BlockCount) {
+        if self.geometry.check_range(lba, blocks).is_ok() && blocks.0 > 0 {
+            self.pages.fetch(self.geometry.offset_bytes(lba) as usize);
+        }
     }
 
     fn submit(&self, mut request: Request) {

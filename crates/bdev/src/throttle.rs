@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use reactor::time;
 
+use foundation::{BlockCount, Lba};
+
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
 use crate::request::{Operation, Request};
 
@@ -146,6 +148,15 @@ struct ThrottleChannel {
 impl Channel for ThrottleChannel {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn lends(&self) -> bool {
+        // What a read moves is counted by its buffer.
+        !self.limits.any.load(Ordering::Acquire) && self.inner.lends()
+    }
+
+    fn will_read(&self, lba: Lba, blocks: BlockCount) {
+        self.inner.will_read(lba, blocks);
     }
 
     fn submit(&self, request: Request) {

@@ -5,9 +5,11 @@
 //! back to the pool with the last view. Pools carve blocks out of a few large regions, so that a
 //! transport can register them once. A full pool makes callers wait: it never grows past its limit.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 
 use crate::context;
@@ -25,11 +27,28 @@ pub const BUFFER_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
 /// Buffers start at multiples of this many bytes, which direct I/O needs.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-struct Block {
-    region: Rc<Region>,
-    offset: usize,
-    class: usize,
-    pool: Weak<Inner>,
+enum Block {
+    Pooled {
+        region: Rc<Region>,
+        offset: usize,
+        class: usize,
+        pool: Weak<Inner>,
+    },
+    /// Memory of somebody else's, see [`Buffer::lent`].
+    Lent {
+        first: NonNull<u8>,
+        _owner: Box<dyn Any>,
+    },
+}
+
+impl Block {
+    fn pointer_at(&self, start: usize) -> *mut u8 {
+        match self {
+            Self::Pooled { region, offset, .. } => region.pointer_at(offset + start),
+            // Wrapping, since what is added is checked where views are made, and nothing is read here.
+            Self::Lent { first, .. } => first.as_ptr().wrapping_add(start),
+        }
+    }
 }
 
 struct Inner {
@@ -137,7 +156,7 @@ impl BufferPool {
         // Descending, so that the first pops come from the region's start.
         free.extend((0..REGION_BYTES / CLASS_BYTES[class]).rev().map(|index| {
             let offset = index * CLASS_BYTES[class];
-            Rc::new(Block {
+            Rc::new(Block::Pooled {
                 region: region.clone(),
                 offset,
                 class,
@@ -174,7 +193,7 @@ struct View {
 impl View {
     fn pointer(&self) -> *mut u8 {
         match &self.block {
-            Some(block) => block.region.pointer_at(block.offset + self.start),
+            Some(block) => block.pointer_at(self.start),
             None => std::ptr::NonNull::dangling().as_ptr(),
         }
     }
@@ -199,8 +218,12 @@ impl Drop for View {
         if Rc::strong_count(&block) > 1 {
             return;
         }
-        let Some(pool) = block.pool.upgrade() else { return };
-        pool.free[block.class].borrow_mut().push(block);
+        let Block::Pooled { class, pool, .. } = &*block else {
+            return;
+        };
+        let class = *class;
+        let Some(pool) = pool.upgrade() else { return };
+        pool.free[class].borrow_mut().push(block);
         if pool.waiters.get() > 0 {
             pool.freed.notify();
         }
@@ -282,6 +305,23 @@ impl Buffer {
         BufferMut::empty().freeze()
     }
 
+    /// A view of bytes that lie elsewhere, for as long as their owner is kept: it is dropped with the last view, on this
+    /// thread.
+    ///
+    /// # Safety
+    /// Until the owner is dropped, the `length_bytes` bytes from `first` must be initialised, stay where they are, and not
+    /// change.
+    pub unsafe fn lent(first: NonNull<u8>, length_bytes: usize, owner: Box<dyn Any>) -> Self {
+        let _owner = owner;
+        Buffer {
+            view: View {
+                block: Some(Rc::new(Block::Lent { first, _owner })),
+                start: 0,
+                length: length_bytes,
+            },
+        }
+    }
+
     /// A view of a part.
     ///
     /// # Panics
@@ -295,7 +335,7 @@ impl Buffer {
     /// Makes the bytes writable if no other view of the block is left; otherwise gives itself back.
     pub fn try_into_mut(self) -> Result<BufferMut, Buffer> {
         match &self.view.block {
-            Some(block) if Rc::strong_count(block) > 1 => Err(self),
+            Some(block) if Rc::strong_count(block) > 1 || matches!(**block, Block::Lent { .. }) => Err(self),
             _ => Ok(BufferMut { view: self.view }),
         }
     }

@@ -1,6 +1,11 @@
 //! Memory that several cores read and write without a lock, as they would a disk.
 
 use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+/// How much of a range is fetched ahead of its copy.
+const FETCHED_BYTES: usize = 512;
 
 /// A private mapping. Rust never holds a reference into it: bytes are copied in and out.
 pub(super) struct MemoryMap {
@@ -39,9 +44,9 @@ impl MemoryMap {
 
     /// Asks the kernel for large pages, for memory that will all be used: random access then costs fewer page
     /// table walks. Without them everything works as well, so an error says nothing.
-    pub(super) fn prefer_large_pages(&self) {
-        // SAFETY: the range is this mapping, and the advice does not change what it holds.
-        unsafe { libc::madvise(self.address.cast(), self.length, libc::MADV_HUGEPAGE) };
+    pub(super) fn prefer_large_pages(&self, length: usize) {
+        // SAFETY: the range lies in this mapping, and the advice does not change what it holds.
+        unsafe { libc::madvise(self.at(0, length).cast(), length, libc::MADV_HUGEPAGE) };
     }
 
     /// The address of a range that lies inside.
@@ -53,6 +58,34 @@ impl MemoryMap {
         );
         // SAFETY: the range lies inside the mapping (asserted).
         unsafe { self.address.add(offset) }
+    }
+
+    /// Begins to bring what lies at `offset` into the cache. The first lines are enough: then the processor sees by itself
+    /// that more will be read, while the copy has not begun yet.
+    pub(super) fn fetch(&self, offset: usize, length: usize) {
+        let length = FETCHED_BYTES.min(length);
+        let first = self.at(offset, length);
+        #[cfg(target_arch = "x86_64")]
+        for line in (0..length).step_by(64) {
+            // SAFETY: the line lies inside the mapping (`at` has asserted it), and a hint reads and changes nothing.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.add(line).cast())
+            };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = first;
+    }
+
+    /// The address of a range.
+    pub(super) fn address(&self, offset: usize, length: usize) -> NonNull<u8> {
+        NonNull::new(self.at(offset, length)).expect("no mapping begins at zero")
+    }
+
+    /// Copies one part of the memory to another.
+    pub(super) fn copy(&self, from: usize, to: usize, length: usize) {
+        let (from, to) = (self.at(from, length), self.at(to, length));
+        // SAFETY: both ranges lie inside the mapping; `copy` allows them to overlap.
+        unsafe { std::ptr::copy(from, to, length) }
     }
 
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
@@ -88,5 +121,32 @@ impl Drop for MemoryMap {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new`, and no channel holds it any more (they share an Arc).
         unsafe { libc::munmap(self.address.cast(), self.length) };
+    }
+}
+
+/// Many numbers, all zero at first, that cores share. Memory is taken as they are used.
+pub(super) struct NumberMap {
+    map: MemoryMap,
+    count: usize,
+}
+
+impl NumberMap {
+    pub(super) fn new(count: usize) -> io::Result<Self> {
+        Ok(Self {
+            map: MemoryMap::new((count * size_of::<AtomicU32>()).max(1))?,
+            count,
+        })
+    }
+
+    /// A number.
+    pub(super) fn at(&self, index: u32) -> &AtomicU32 {
+        let index = index as usize;
+        assert!(index < self.count, "number {index} of {}", self.count);
+        let address = self
+            .map
+            .at(index * size_of::<AtomicU32>(), size_of::<AtomicU32>());
+        // SAFETY: the number lies inside the mapping (asserted), which is aligned to pages, zeroed, lives as long as
+        // `self`, and is reached as atomics only.
+        unsafe { &*address.cast::<AtomicU32>() }
     }
 }

@@ -18,7 +18,7 @@ use bdev::{Completion as DeviceCompletion, Data, Sink, Token};
 use foundation::Instant;
 use foundation::checksum::crc32c;
 use protocols::nvme::command::Fuse;
-use protocols::nvme::{Command, Completion, SglDescriptor, Status};
+use protocols::nvme::{Command, Completion, NvmOpcode, SglDescriptor, Status};
 use protocols::tcp::target::{Event, Target as Protocol};
 use protocols::tcp::{Fault, Termination};
 use reactor::net::{SendBatch, TcpReceiver, TcpSender, TcpStream};
@@ -85,6 +85,8 @@ pub(super) struct Connection {
     next_serial: Cell<u64>,
     /// When the reactor took in what is being looked at.
     taken_in: Cell<Instant>,
+    /// A read whose blocks are being fetched.
+    ahead: Cell<Option<(u16, Command)>>,
 }
 
 struct State {
@@ -125,6 +127,7 @@ impl Connection {
             below: Cell::new(0),
             next_serial: Cell::new(0),
             taken_in: Cell::new(time::turn()),
+            ahead: Cell::new(None),
         });
         connection.shared.watched.add(&connection);
         let (receiver, sender) = stream.split();
@@ -314,6 +317,11 @@ impl Connection {
         true
     }
 
+    fn is_read(&self, slot: u16) -> bool {
+        let command = self.state.borrow().slots[usize::from(slot)].command;
+        command.is_some_and(|command| command.nvm_opcode() == Some(NvmOpcode::Read))
+    }
+
     /// The identifier of the command in `slot`, if there is one.
     pub(super) fn cid(&self, slot: u16) -> Option<u16> {
         let state = self.state.borrow();
@@ -378,6 +386,7 @@ impl Connection {
                 }
             }
         }
+        self.start_ahead();
         let mut state = self.state.borrow_mut();
         let State { protocol, out, .. } = &mut *state;
         protocol.poll_transmit(out.headers());
@@ -412,6 +421,14 @@ impl Connection {
                 ..Slot::default()
             };
         }
+        let earlier = self.ahead.take();
+        let waits = self.is_fetched_ahead(&command);
+        if let Some((slot, command)) = earlier {
+            self.start(slot, command);
+        }
+        if waits {
+            return self.ahead.set(Some((slot, command)));
+        }
         if let Some(status) = self.pair(slot, &command) {
             self.count_failed(slot, &command);
             return self.answer(slot, Answer::refuse(status));
@@ -435,6 +452,21 @@ impl Connection {
             return self.answer(slot, answer);
         }
         self.start(slot, command);
+    }
+
+    /// Whether a command is a read whose blocks its device has begun to fetch. It starts when the next one has come, or when
+    /// all that has arrived is read: so much earlier its blocks are on their way.
+    fn is_fetched_ahead(&self, command: &Command) -> bool {
+        if command.is_fabrics() || self.queue.is_barred() || self.queue.expects_half() {
+            return false;
+        }
+        matches!(self.queue.get(), Queue::Io(io) if io.fetch_ahead(command))
+    }
+
+    fn start_ahead(&self) {
+        if let Some((slot, command)) = self.ahead.take() {
+            self.start(slot, command);
+        }
     }
 
     /// Shows a command to those who look for fused ones; a status if it cannot be taken.
@@ -715,6 +747,8 @@ impl Sink for Connection {
         };
         let data = match completion.data {
             Data::Into(buffer) if status.is_success() => buffer.freeze(),
+            // Lent by the device; what a write brought goes nowhere.
+            Data::From(buffer) if status.is_success() && self.is_read(slot) => buffer,
             _ => Buffer::empty(),
         };
         self.finish_command(slot, Completion::new(0, status), data);

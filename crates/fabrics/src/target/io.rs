@@ -156,6 +156,22 @@ impl IoQueue {
         }
     }
 
+    /// Has the blocks of a read fetched, if it is one of an open namespace; false for any other command.
+    pub(super) fn fetch_ahead(&self, command: &Command) -> bool {
+        if command.nvm_opcode() != Some(NvmOpcode::Read)
+            || command.fuse() != Fuse::Normal
+            || self.handler.is_some()
+        {
+            return false;
+        }
+        let namespaces = self.namespaces.borrow();
+        let open = namespaces.open.iter().find(|(nsid, _)| *nsid == command.nsid());
+        if let Some((_, open)) = open {
+            open.channel.will_read(command.slba(), command.nlb());
+        }
+        open.is_some()
+    }
+
     /// Looks at the FUSE field of a command that has come, or at one that follows a first half; a status if it cannot
     /// be taken.
     pub(super) fn pair(&self, connection: &Connection, slot: u16, fuse: Fuse) -> Option<Status> {
@@ -296,6 +312,9 @@ impl IoQueue {
             return;
         }
         self.share.note_read(length);
+        if channel.lends() {
+            return submit(connection, channel, slot, Operation::Read, command, Data::None);
+        }
         if let Ok(buffer) = connection.pool().try_allocate(length) {
             return submit(
                 connection,
