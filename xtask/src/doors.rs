@@ -1,4 +1,4 @@
-//! `sim`, `fuzz`, `bench` and `soak`: which programs stand behind each door.
+//! `sim`, `bench` and `soak`: which programs stand behind each door.
 //!
 //! A door opens as soon as one of its rows in the tables below can run; until then it says that
 //! there is nothing, with exit status 2.
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::process::{cargo, status, workspace_root};
 use crate::tests_result::Counts;
-use crate::{Outcome, test};
+use crate::{Outcome, guests, refuse_arguments, test};
 
 /// One cargo command behind a door.
 struct Row {
@@ -89,9 +89,6 @@ const SOAK_RESULT: &str = "docs/soak.md";
 /// How long a soak goes on unless told.
 const SOAK_HOURS: &str = "8";
 
-/// Read `REDHARE_SECONDS` when it is set: how long each decoder is fed.
-const FUZZERS: &[Row] = &[];
-
 /// Builds first, with the network; then the comparison runs in a private network namespace (see `netns`).
 const IN_NETNS: &str = "target.'cfg(all())'.runner=['cargo', 'xtask', 'netns', '--']";
 
@@ -135,16 +132,11 @@ pub(crate) fn simulate(arguments: &[String]) -> Outcome {
     }
 }
 
-/// `cargo xtask fuzz [--seconds N]`
-pub(crate) fn fuzz(arguments: &[String]) -> Outcome {
-    match one_option(arguments, &[("--seconds", "REDHARE_SECONDS", true)]) {
-        Ok(setting) => open("fuzz", FUZZERS, &[], setting.as_slice()),
-        Err(why) => Outcome::Unusable(format!("{why}; usage: fuzz [--seconds N]")),
-    }
-}
-
-/// `cargo xtask bench [ARGUMENT...]`
+/// `cargo xtask bench [ARGUMENT...]`, or `cargo xtask bench nvmet`: that one in a guest, and without a bar.
 pub(crate) fn bench(arguments: &[String]) -> Outcome {
+    if arguments.first().is_some_and(|first| first == "nvmet") {
+        return refuse_arguments("bench nvmet", &arguments[1..]).unwrap_or_else(guests::bench_nvmet);
+    }
     open("bench", BENCHES, arguments, &[])
 }
 
@@ -354,8 +346,8 @@ mod tests {
             cargo: &["help"],
             is_test: false,
         };
-        match open("fuzz", &[row], &[], &[]) {
-            Outcome::Unusable(why) => assert!(why.starts_with("no fuzz targets yet"), "{why}"),
+        match open("bench", &[row], &[], &[]) {
+            Outcome::Unusable(why) => assert!(why.starts_with("no bench targets yet"), "{why}"),
             _ => panic!("it must be unusable"),
         }
     }

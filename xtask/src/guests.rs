@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::Outcome;
 use crate::metadata::Metadata;
 use crate::process::{cargo, status, workspace_root};
 use crate::tests_result::Counts;
@@ -63,7 +64,7 @@ const PROGRAM_PACKAGE: &str = "redhare";
 /// Runs every guest test and adds to the counts; returns what was skipped, with the reason.
 pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String>, String> {
     let program = if metadata.own_id(PROGRAM_PACKAGE).is_some() {
-        Some(build_program(metadata)?)
+        Some(build_program(metadata, false)?)
     } else {
         None
     };
@@ -105,13 +106,38 @@ pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String
     Ok(skips)
 }
 
-/// Builds the program in the dev profile and returns its path.
-fn build_program(metadata: &Metadata) -> Result<String, String> {
-    let status = status(&mut cargo(&["build", "--quiet", "-p", PROGRAM_PACKAGE]))?;
+/// `bench nvmet`: our target and the kernel's in one guest. It has no bar, and is no test.
+pub(crate) fn bench_nvmet() -> Outcome {
+    measure_nvmet().unwrap_or_else(Outcome::Unusable)
+}
+
+fn measure_nvmet() -> Result<Outcome, String> {
+    let metadata = Metadata::load()?;
+    let program = build_program(&metadata, true)?;
+    let mut script = Command::new(workspace_root().join("tests/vm/bench-nvmet.sh"));
+    let ended = status(script.arg(program).current_dir(workspace_root()))?;
+    Ok(match ended.code() {
+        Some(0) => Outcome::Passed,
+        Some(SKIPPED) => Outcome::Unusable("the comparison needs what the last line above says".to_owned()),
+        _ => Outcome::Failed,
+    })
+}
+
+/// Builds the program and returns its path.
+fn build_program(metadata: &Metadata, optimised: bool) -> Result<String, String> {
+    let mut build = cargo(&["build", "--quiet", "-p", PROGRAM_PACKAGE]);
+    if optimised {
+        build.arg("--release");
+    }
+    let status = status(&mut build)?;
     if !status.success() {
         return Err(format!(
             "`cargo build -p {PROGRAM_PACKAGE}` ended with {status}; mend what it says above"
         ));
     }
-    Ok(format!("{}/debug/{PROGRAM_PACKAGE}", metadata.target_directory))
+    let profile = if optimised { "release" } else { "debug" };
+    Ok(format!(
+        "{}/{profile}/{PROGRAM_PACKAGE}",
+        metadata.target_directory
+    ))
 }

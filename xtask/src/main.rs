@@ -9,6 +9,7 @@ mod doors;
 mod floors;
 mod forbidden;
 mod formats;
+mod fuzz;
 mod guests;
 mod licences;
 mod metadata;
@@ -65,9 +66,9 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "fuzz",
-        arguments: "[--seconds N]",
-        about: "feed noise to every decoder",
-        run: doors::fuzz,
+        arguments: "[TARGET] [--seconds N | --minimize]",
+        about: "feed noise to everything that reads what others wrote",
+        run: fuzz::run,
     },
     Command {
         name: "bench",

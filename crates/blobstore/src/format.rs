@@ -18,6 +18,10 @@ pub const VERSION: u16 = 1;
 /// "RHBS", little-endian.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"RHBS");
 
+/// No store counts commits or blobs so far. What is above comes from a damaged or made up page, and the next number must
+/// exist.
+pub(crate) const COUNT_MAX: u64 = 1 << 62;
+
 /// A page's bytes.
 pub(crate) type Page = [u8; PAGE_BYTES];
 

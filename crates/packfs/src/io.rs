@@ -17,7 +17,7 @@ pub trait CopySelector {
 }
 
 /// More copies are never asked.
-const ATTEMPTS_MAX: u32 = 8;
+pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
 /// A volume as PackFS uses it: byte addresses, whole blocks on the way.
 #[derive(Clone)]

@@ -16,5 +16,6 @@ mod server;
 
 pub use error::RpcError;
 pub use frames::{Frames, FramesError, REQUEST_BYTES_MAX};
+pub use message::answer;
 pub use registry::{Method, NoParameters, Registry, SavedCall};
 pub use server::{Call, Reply, ServeError, Server};

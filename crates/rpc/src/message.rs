@@ -1,4 +1,4 @@
-//! Requests and responses (sections 4 to 6).
+//! Requests and responses (sections 4 to 6), without a socket.
 
 use serde_json::{Map, Value};
 
@@ -84,6 +84,25 @@ pub(crate) fn response(id: Value, outcome: Result<Value, RpcError>) -> Value {
     match outcome {
         Ok(result) => serde_json::json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Err(error) => serde_json::json!({ "jsonrpc": "2.0", "id": id, "error": error.to_value() }),
+    }
+}
+
+/// The response to one value of the stream (see [`Frames`](crate::Frames)); `None` if it asks for none. Each request in
+/// it that is one is handed to `call`, method and parameters, which gives its outcome.
+pub fn answer(value: &[u8], mut call: impl FnMut(String, Value) -> Result<Value, RpcError>) -> Option<Value> {
+    let mut run = |request: Result<Request, Refused>| match request {
+        Ok(Request { method, params, id }) => {
+            let outcome = call(method, params);
+            Some(response(id?, outcome))
+        }
+        Err(Refused { id, error }) => Some(response(id, Err(error))),
+    };
+    match parse(value) {
+        Incoming::Single(request) => run(request),
+        Incoming::Batch(requests) => {
+            let answers: Vec<Value> = requests.into_iter().filter_map(run).collect();
+            (!answers.is_empty()).then_some(Value::Array(answers))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::error::RpcError;
 use crate::frames::Frames;
-use crate::message::{Incoming, Refused, Request, parse, response};
+use crate::message::{answer, response};
 
 /// Connections at once; further ones are told so and closed.
 const CONNECTIONS_MAX: usize = 64;
@@ -196,7 +196,8 @@ fn converse(mut stream: UnixStream, submit: &dyn Fn(Call)) -> std::io::Result<()
             match frames.take() {
                 Ok(None) => break,
                 Ok(Some(value)) => {
-                    if let Some(answer) = answer(&value, submit) {
+                    let call = |method, params| run(method, params, submit);
+                    if let Some(answer) = answer(&value, call) {
                         write(&mut stream, &answer)?;
                     }
                 }
@@ -216,34 +217,14 @@ fn write(stream: &mut UnixStream, answer: &Value) -> std::io::Result<()> {
     stream.write_all(&bytes)
 }
 
-/// The response to a value; `None` if it asks for none.
-fn answer(value: &[u8], submit: &dyn Fn(Call)) -> Option<Value> {
-    match parse(value) {
-        Incoming::Single(request) => run(request, submit),
-        Incoming::Batch(requests) => {
-            let answers: Vec<Value> = requests
-                .into_iter()
-                .filter_map(|request| run(request, submit))
-                .collect();
-            (!answers.is_empty()).then_some(Value::Array(answers))
-        }
-    }
-}
-
 /// Hands a request in and waits for its outcome.
-fn run(request: Result<Request, Refused>, submit: &dyn Fn(Call)) -> Option<Value> {
-    let Request { method, params, id } = match request {
-        Ok(request) => request,
-        Err(Refused { id, error }) => return Some(response(id, Err(error))),
-    };
+fn run(method: String, params: Value, submit: &dyn Fn(Call)) -> Result<Value, RpcError> {
     let (sender, outcome) = mpsc::sync_channel(1);
     submit(Call {
         method,
         params,
         reply: Reply(Some(sender)),
     });
-    let outcome = outcome
-        .recv()
-        .unwrap_or_else(|_| Err(RpcError::internal("the program is ending")));
-    Some(response(id?, outcome))
+    let ended = |_| Err(RpcError::internal("the program is ending"));
+    outcome.recv().unwrap_or_else(ended)
 }

@@ -146,9 +146,9 @@ pub enum GeometryError {
         /// Minimum asked for.
         minimum: u8,
     },
-    /// No group, too many, an empty one, or more blocks than can be addressed.
+    /// No group, too many, an empty one, or more chunks or bytes than can be counted.
     #[error(
-        "stripe group {index} of {chunks} chunks cannot be used; a volume has 1 to {GROUPS_MAX} groups of at least one chunk and at most 2^32 chunks in all"
+        "stripe group {index} of {chunks} chunks cannot be used; a volume has 1 to {GROUPS_MAX} groups of at least one chunk and at most 2^32 chunks and 2^64 bytes in all"
     )]
     Group {
         /// Which group.
@@ -239,6 +239,10 @@ impl Geometry {
                 return Err(bad(index));
             }
             chunks = chunks.checked_add(width).ok_or_else(|| bad(index))?;
+            let blocks = u64::from(chunks) * u64::from(self.chunk_blocks);
+            if blocks.checked_mul(u64::from(self.block_bytes)).is_none() {
+                return Err(bad(index));
+            }
         }
         Ok(())
     }

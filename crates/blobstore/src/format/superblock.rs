@@ -1,6 +1,8 @@
 //! The store's root: its geometry, and where the table pages lie.
 
-use super::{Identity, Kind, PAGE_BYTES, Page, PageError, bytes, get_u32, get_u64, put, seal, verify};
+use super::{
+    COUNT_MAX, Identity, Kind, PAGE_BYTES, Page, PageError, bytes, get_u32, get_u64, put, seal, verify,
+};
 
 /// The two copies' page numbers.
 pub(crate) const ADDRESSES: [u64; 2] = [0, 1];
@@ -152,6 +154,10 @@ impl Superblock {
                 "it names more table pages than the store can have",
             ));
         }
+        let next_blob = get_u64(page, field::NEXT_BLOB);
+        if identity.generation > COUNT_MAX || next_blob > COUNT_MAX {
+            return Err(PageError::Contents("it counts further than any store"));
+        }
         let (pointers, _) = page[field::POINTERS.offset..].as_chunks::<POINTER_BYTES>();
         let table: Vec<Pointer> = pointers[..table_pages].iter().map(decode_pointer).collect();
         if table
@@ -166,7 +172,7 @@ impl Superblock {
             shape,
             generation: identity.generation,
             untouched_cluster,
-            next_blob: get_u64(page, field::NEXT_BLOB),
+            next_blob,
             features_incompatible: get_u64(page, field::FEATURES_INCOMPATIBLE),
             features_write: get_u64(page, field::FEATURES_WRITE),
             table,
@@ -202,6 +208,9 @@ impl Shape {
         let cluster_pages = u64::from(self.cluster_pages);
         if !self.cluster_pages.is_power_of_two() || self.cluster_pages > crate::layout::CLUSTER_PAGES_MAX {
             return bad("the cluster size is not a power of two of pages up to 64 MiB");
+        }
+        if self.device_pages > u64::MAX / PAGE_BYTES as u64 {
+            return bad("the device has more bytes than can be counted");
         }
         if u64::from(self.clusters) * cluster_pages > self.device_pages {
             return bad("the clusters reach beyond the device");

@@ -1,6 +1,6 @@
 //! Table pages: where the metadata pages of blobs lie, and their checksums, so that a lost write is seen.
 
-use super::{Identity, Kind, PAGE_BYTES, Page, PageError, header, put, seal, verify};
+use super::{COUNT_MAX, Identity, Kind, PAGE_BYTES, Page, PageError, header, put, seal, verify};
 
 pub(crate) mod field {
     crate::format::fields! {
@@ -55,7 +55,7 @@ pub(crate) fn encode(entries: &[Entry], identity: &Identity) -> (Page, u32) {
 pub(crate) fn decode(page: &Page, address: u64) -> Result<(Identity, u32, Vec<Entry>), PageError> {
     let (identity, crc) = verify(page, Kind::Table, address)?;
     let (places, _) = page[field::ENTRIES.offset..].as_chunks::<{ entry::BYTES }>();
-    let entries = places
+    let entries: Vec<Entry> = places
         .iter()
         .map(|place| Entry {
             blob: super::get_u64(place, entry::BLOB),
@@ -64,5 +64,8 @@ pub(crate) fn decode(page: &Page, address: u64) -> Result<(Identity, u32, Vec<En
             crc: super::get_u32(place, entry::CRC),
         })
         .collect();
+    if entries.iter().any(|entry| entry.blob > COUNT_MAX) {
+        return Err(PageError::Contents("it names a blob that no store has come to"));
+    }
     Ok((identity, crc, entries))
 }

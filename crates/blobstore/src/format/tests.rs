@@ -132,7 +132,7 @@ fn identity(address: u64) -> Identity {
 
 proptest! {
     #[test]
-    fn a_table_page_is_read_back(numbers in prop::collection::vec((1u64.., any::<u32>(), any::<u32>(), any::<u32>()), 0..168)) {
+    fn a_table_page_is_read_back(numbers in prop::collection::vec((1..=COUNT_MAX, any::<u32>(), any::<u32>(), any::<u32>()), 0..168)) {
         let entries: Vec<Entry> = numbers
             .into_iter()
             .map(|(blob, index, page, crc)| Entry { blob, index, page, crc })

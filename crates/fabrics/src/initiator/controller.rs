@@ -34,6 +34,10 @@ use crate::authentication::Credentials;
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 /// A discovery log longer than this is not believed.
 const DISCOVERY_ENTRIES_MAX: u64 = 4096;
+/// A discovery log that changes while it is read is read again, at most so often.
+const DISCOVERY_READS_MAX: u32 = 8;
+/// Nor is a list of more namespaces than this.
+const NAMESPACES_MAX: usize = 1 << 16;
 /// Events that wait to be taken; more are dropped, since each only says "look again".
 const EVENTS_MAX: usize = 16;
 
@@ -386,7 +390,7 @@ impl Controller {
         Ok(queue)
     }
 
-    /// The numbers of the active namespaces.
+    /// The numbers of the active namespaces. A controller that lists what was not asked for, or without end, is refused.
     pub async fn namespaces(&self) -> Result<Vec<u32>, ConnectError> {
         let mut nsids: Vec<u32> = Vec::new();
         loop {
@@ -394,7 +398,11 @@ impl Controller {
             let page = self
                 .identify(IdentifyStructure::ActiveNamespaceList, after)
                 .await?;
-            let Ok(list) = NamespaceList::decode(&page) else {
+            let list = NamespaceList::decode(&page).ok();
+            // Only numbers above the one named are asked for (NVM Express Base Specification 2.0c, section 5.17.2.2), and
+            // the list is ascending: otherwise this would never end.
+            let list = list.filter(|list| list.nsids().first().is_none_or(|&first| first > after));
+            let Some(list) = list.filter(|list| nsids.len() + list.nsids().len() <= NAMESPACES_MAX) else {
                 return Err(self.options.refused("Identify", Status::INTERNAL_ERROR));
             };
             nsids.extend(list.nsids());
@@ -594,7 +602,7 @@ pub async fn discover(options: ConnectOptions) -> Result<Vec<DiscoveryEntry>, Co
         ..options
     })
     .await?;
-    loop {
+    for _ in 0..DISCOVERY_READS_MAX {
         let header = controller
             .log_page(LogPage::Discovery, 0, DiscoveryHeader::BYTES)
             .await?;
@@ -618,4 +626,5 @@ pub async fn discover(options: ConnectOptions) -> Result<Vec<DiscoveryEntry>, Co
             return Ok(entries);
         }
     }
+    Err(controller.options.refused("Get Log Page", Status::INTERNAL_ERROR))
 }

@@ -170,7 +170,7 @@ impl Page {
             let cell = self.bytes.get(start..end).ok_or(CodecError::Inconsistent)?;
             let mut decoder = Decoder::new(cell);
             let suffix = usize::try_from(decoder.varint()?).map_err(|_| CodecError::TooLarge)?;
-            if suffix + usize::from(self.prefix) > KEY_BYTES_MAX {
+            if suffix.saturating_add(self.prefix.into()) > KEY_BYTES_MAX {
                 return Err(CodecError::TooLarge);
             }
             decoder.take(suffix)?;

@@ -8,6 +8,8 @@ use super::{FORMAT_VERSION, PAGE_BYTES, PagePointer};
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"RHPACKFS";
+/// No file system counts so far. What is above comes from a damaged or made up superblock, and the next number must exist.
+const COUNT_MAX: u64 = 1 << 62;
 /// Length of a superblock in bytes.
 pub const SUPERBLOCK_BYTES: usize = PAGE_BYTES;
 /// Length of the label in bytes.
@@ -254,6 +256,21 @@ impl Superblock {
         };
         if features != 0 {
             return Err(CodecError::Unknown(features as u8));
+        }
+        let Totals {
+            files,
+            directories,
+            content_bytes,
+        } = superblock.totals;
+        let counts = [
+            generation,
+            superblock.next_inode,
+            files,
+            directories,
+            content_bytes,
+        ];
+        if counts.iter().any(|&count| count > COUNT_MAX) {
+            return Err(CodecError::TooLarge);
         }
         if !parameters.are_possible() || generation == 0 || superblock.root.is_none() {
             return Err(CodecError::Inconsistent);

@@ -7,6 +7,7 @@ use reactor::Buffer;
 use super::planner::{Piece, Run};
 use super::{ExtentError, Reader};
 use crate::format::extent::Extent;
+use crate::io::ATTEMPTS_MAX;
 
 /// The bytes of an extent, or why not.
 pub(super) type Fetched = Result<Buffer, ExtentError>;
@@ -64,7 +65,8 @@ impl Reader {
     /// Asks other copies, one after another, for an extent that was damaged or could not be read.
     async fn fetch_from_copies(&self, extent: &Extent, first: ExtentError) -> Fetched {
         let mut kept = first;
-        for attempt in 1.. {
+        // What lies outside the volume does so for every copy, and none is asked: the bound ends it.
+        for attempt in 1..ATTEMPTS_MAX {
             let _permit = self.0.permits.acquire().await;
             match self
                 .read_range(extent.address, u64::from(extent.length), attempt)
