@@ -130,7 +130,10 @@ fn openssl(command: &str, psk: &Psk) -> Command {
     let mut openssl = Command::new("openssl");
     openssl.args([command, "-quiet", "-tls1_3"]);
     openssl.args(["-psk_identity", psk.identity(), "-psk", &hex(psk.key())]);
-    openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    openssl
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     openssl
 }
 
@@ -201,6 +204,9 @@ fn listens(address: SocketAddr) -> bool {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
     sockets.lines().any(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
-        words.get(1).is_some_and(|local| format!("{local} ").ends_with(&port)) && words.get(3) == Some(&"0A")
+        words
+            .get(1)
+            .is_some_and(|local| format!("{local} ").ends_with(&port))
+            && words.get(3) == Some(&"0A")
     })
 }
