@@ -170,9 +170,9 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
             .unwrap()
             .is_empty()
     );
-    assert_eq!(subsystems[1]["hosts"][1]["dhchap_key"], json!("two"));
+    assert_eq!(subsystems[1]["hosts"][2]["dhchap_key"], json!("two"));
     let keys = one(&["keyring_get_keys"]);
-    assert_eq!((&keys[0]["name"], &keys[1]["refcnt"]), (&json!("one"), &json!(2)));
+    assert_eq!((&keys[1]["name"], &keys[2]["refcnt"]), (&json!("one"), &json!(2)));
     let refused = spdk(&daemon, &["bdev_malloc_delete", "Nope"], "");
     let errors = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(
@@ -192,7 +192,7 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
     let attached = json_of(&spdk(&initiator, &["bdev_get_bdevs", "-b", "Nvme0n1"], ""));
     assert_eq!(attached[0]["block_size"], json!(BLOCK_BYTES));
     initiator.end();
-    assert_eq!(subsystems[1]["hosts"][0], json!({ "nqn": HOST, "psk": "long" }));
+    assert_eq!(subsystems[1]["hosts"][1], json!({ "nqn": HOST, "psk": "long" }));
 
     let saved = spdk(&daemon, &["save_config"], "");
     let text = said(&saved);
