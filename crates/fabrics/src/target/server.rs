@@ -69,7 +69,7 @@ impl Default for Options {
             stall_limit: Duration::from_secs(30),
             drain_limit: Duration::from_secs(3),
             secure_channel: false,
-            handshake_limit: Duration::from_secs(5),
+            handshake_limit: Duration::from_secs(10),
         }
     }
 }

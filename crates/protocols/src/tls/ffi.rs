@@ -20,7 +20,9 @@ use crate::auth::HashFunction;
 /// `pre_shared_key` (RFC 8446, section 4.2).
 const PRE_SHARED_KEY: c_uint = 41;
 
+// SAFETY: a type alone; who makes such a function says when it may be called.
 type FindSession = unsafe extern "C" fn(*mut SSL, *const c_uchar, usize, *mut *mut SSL_SESSION) -> c_int;
+// SAFETY: a type alone; who makes such a function says when it may be called.
 type UseSession = unsafe extern "C" fn(
     *mut SSL,
     *const EVP_MD,
