@@ -14,7 +14,7 @@ use protocols::nvme::log::{sectype, treq};
 use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Completion, Status};
 use protocols::tls::{IdentityVersion, Read};
-use reactor::time;
+use reactor::{Config, CoreHandle, Cores, time};
 use support::arena::{connect_capsule, initialize};
 use support::tls::{
     KEY, LONG_KEY, OTHER_KEY, RawTls, answer_to, has_openssl, named, psk, through_s_client, through_s_server,
@@ -200,6 +200,45 @@ fn a_lost_association_is_made_again_over_tls() {
             assert!(read(&*channel, 1, 1).await == bytes(512, 3)[..]);
             assert!(target.reactor_measures()[0].connections >= accepted + 2);
         }
+    });
+}
+
+/// The handshake is made on the reactor to which the connection was given.
+#[test]
+fn queues_on_two_reactors_are_all_over_tls() {
+    run(async {
+        let (target, subsystem) = target(memory(512));
+        subsystem.set_psk(HOST, Some(named(LONG_KEY)));
+        let config = Config {
+            index: 1,
+            ..Config::default()
+        };
+        let cores = Cores::start(1, None, &config).unwrap();
+        let here = std::iter::once(CoreHandle::current());
+        target.serve_on(here.chain(cores.handles().cloned()).collect());
+        let secure = Options {
+            secure_channel: true,
+            ..Options::default()
+        };
+        let (_server, options) = listen(target.clone(), secure);
+        let controller = Controller::connect(with(&options, LONG_KEY)).await.unwrap();
+        let mut queues = Vec::new();
+        // On a busy machine connections go where it leaves time.
+        while queues.len() < 4
+            || target
+                .reactor_measures()
+                .iter()
+                .any(|reactor| reactor.current_connections == 0)
+        {
+            queues.push(controller.open_namespace(1).await.unwrap());
+        }
+        for (lba, queue) in (0..).zip(&queues) {
+            queue.write(Lba(lba), bytes(512, lba)).await.unwrap();
+        }
+        for (lba, queue) in (0..).zip(queues.iter().rev()) {
+            assert!(read(queue, lba, 1).await == bytes(512, lba)[..]);
+        }
+        assert!(why(with(&options, OTHER_KEY)).await.contains("alert"));
     });
 }
 

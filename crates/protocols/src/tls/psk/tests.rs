@@ -43,7 +43,7 @@ fn reads_what_others_make() {
     }
 }
 
-/// The identities of `test/psk.c` in libnvme 1.15; the digest goes through the retained PSK, and so holds the first
+/// The identities of `test/psk.c` in libnvme; the digest goes through the retained PSK, and so holds the first
 /// derivation, too. The keys are those that Python's `hmac` makes with the formulas of the module.
 #[test]
 fn identities_are_libnvmes_and_keys_follow_the_text() {
