@@ -3,7 +3,8 @@
 #
 # A stock kernel in a guest connects over TLS 1.3 with pre-shared keys to
 # `redhare target` on this machine's loopback: both suites, both versions of the
-# identity, data, a reset, and hosts that are refused.  The records are the
+# identity, data, a reset, and hosts that are refused.  Then the program runs in
+# the guest and connects over TLS to the kernel's own target.  The records are the
 # kernel's (kTLS); its handshakes are done by handshake-agent with the system's
 # libssl, since Debian 12 has no tlshd.  The steps are in guest-nvme-tls.  The
 # keys come from nvme gen-tls-key.
@@ -93,7 +94,7 @@ fi
 status=0
 "$here/vm-run" -t "$limit" -m 1024 -c 2 --file "$here/guest-nvme-tls" --file "$here/handshake-agent" \
     --file "$work/short-key" --file "$work/long-key" -- \
-    env PORT="$port" SUBSYSTEM="$nqn" HOST="$host" AGENT=/run/vmrun/files/handshake-agent \
+    env PORT="$port" SUBSYSTEM="$nqn" HOST="$host" AGENT=/run/vmrun/files/handshake-agent PROGRAM="$binary" \
     bash /run/vmrun/files/guest-nvme-tls || status=$?
 log=$work/target.log
 if [ "$status" = 0 ] && ! { grep -q "host connected" "$log" && grep -q "no key that is known" "$log"; }; then
