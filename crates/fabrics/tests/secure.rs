@@ -10,14 +10,16 @@ use bdev::{BlockDevice, ChannelExt};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice, RemoteOptions, discover};
 use fabrics::target::{Options, Server, Subsystem, Target};
 use foundation::Lba;
+use protocols::nvme::admin::keep_alive;
 use protocols::nvme::log::{sectype, treq};
 use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Completion, Status};
 use protocols::tls::{IdentityVersion, Read};
 use reactor::{Config, CoreHandle, Cores, time};
-use support::arena::{connect_capsule, initialize};
+use support::arena::{capsule, connect_capsule, initialize};
 use support::tls::{
-    KEY, LONG_KEY, OTHER_KEY, RawTls, answer_to, has_openssl, named, psk, through_s_client, through_s_server,
+    Commanded, KEY, LONG_KEY, OTHER_KEY, RawTls, answer_to, has_openssl, named, psk, through_s_client,
+    through_s_server,
 };
 use support::{HOST, NQN, agrees_with_an_array, bytes, listen, memory, nqn, read, run, target};
 
@@ -400,6 +402,42 @@ fn openssls_client_carries_a_host() {
             ..options
         };
         assert!(Controller::connect(options).await.is_err());
+    });
+}
+
+/// Keys of records that the host renews, also when it wants ours renewed.
+#[test]
+fn a_host_renews_its_keys() {
+    if !has_openssl() {
+        return;
+    }
+    run(async {
+        let (target, _, server, _) = serve(KEY);
+        let address = server.address();
+        let thread = std::thread::spawn(move || {
+            let mut host = Commanded::connect(address, &psk(KEY, IdentityVersion::V1, HOST, NQN));
+            // It takes letters for commands only where they come first.
+            host.send(&initialize());
+            assert_eq!(host.take(128)[0], 1, "ICResp");
+            host.command("k\n", "KEYUPDATE");
+            host.send(&connect_capsule(0, 31, 0xffff, NQN, HOST));
+            let success = |response: &[u8]| {
+                Completion::from_bytes(response[8..].try_into().unwrap())
+                    .status()
+                    .is_success()
+            };
+            assert!(success(&host.take(24)));
+            for _ in 0..3 {
+                host.command("K\n", "KEYUPDATE");
+                host.send(&capsule(&keep_alive(), &[]));
+                assert!(success(&host.take(24)));
+            }
+        });
+        while !thread.is_finished() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        thread.join().unwrap();
+        until_empty(&target).await;
     });
 }
 

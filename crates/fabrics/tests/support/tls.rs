@@ -128,7 +128,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn openssl(command: &str, psk: &Psk) -> Command {
     let mut openssl = Command::new("openssl");
-    openssl.args([command, "-quiet", "-tls1_3"]);
+    openssl.args([command, "-tls1_3"]);
     openssl.args(["-psk_identity", psk.identity(), "-psk", &hex(psk.key())]);
     openssl
         .stdin(Stdio::piped())
@@ -174,11 +174,53 @@ pub(crate) fn through_s_client(target: SocketAddr, psk: Psk) -> SocketAddr {
     std::thread::spawn(move || {
         for socket in listener.incoming() {
             let mut client = openssl("s_client", &psk);
-            client.args(["-connect", &target.to_string()]);
+            client.args(["-quiet", "-connect", &target.to_string()]);
             carry(client.spawn().unwrap(), socket.unwrap());
         }
     });
     address
+}
+
+/// A connection that OpenSSL's client makes, whose input begins with a letter for what is a command to it.
+pub(crate) struct Commanded(Child);
+
+impl Commanded {
+    pub(crate) fn connect(target: SocketAddr, psk: &Psk) -> Self {
+        let mut client = openssl("s_client", psk);
+        client.args(["-brief", "-connect", &target.to_string()]);
+        Self(client.stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Sends bytes that are no command.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let input = self.0.stdin.as_mut().unwrap();
+        input.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.stdout.as_mut().unwrap().read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Gives a command, and waits until it says this.
+    pub(crate) fn command(&mut self, command: &str, said: &str) {
+        self.send(command.as_bytes());
+        let errors = self.0.stderr.as_mut().unwrap();
+        let mut all = Vec::new();
+        while !String::from_utf8_lossy(&all).contains(said) {
+            let mut byte = [0];
+            errors.read_exact(&mut byte).unwrap();
+            all.push(byte[0]);
+        }
+    }
+}
+
+impl Drop for Commanded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// An address where a TLS host reaches the plain target at `target` through `openssl s_server`, for one connection.
@@ -187,7 +229,14 @@ pub(crate) fn through_s_server(target: SocketAddr, psk: &Psk) -> SocketAddr {
     let address = free.local_addr().unwrap();
     drop(free);
     let mut server = openssl("s_server", psk);
-    server.args(["-accept", &address.to_string(), "-nocert", "-naccept", "1"]);
+    server.args([
+        "-quiet",
+        "-accept",
+        &address.to_string(),
+        "-nocert",
+        "-naccept",
+        "1",
+    ]);
     carry(server.spawn().unwrap(), TcpStream::connect(target).unwrap());
     let deadline = Instant::now() + PATIENCE;
     // Not by connecting, which would be its one connection.
