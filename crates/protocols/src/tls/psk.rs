@@ -11,8 +11,8 @@
 //!
 //! The context is the identity (version 0) or `hh digest` (version 1). The hash function, and L with it, follows from the
 //! length of the configured PSK: 32 bytes are SHA-256's (hh 01), 48 are SHA-384's (02). HKDF-Expand-Label is that of RFC
-//! 8446, section 7.1, with the lengths of label and context before them. libnvme left those out until August
-//! 2025 (its pull request 1051), so that what their `nvme gen-tls-key` and `check-tls-key` put into a keyring does not fit any other implementation.
+//! 8446, section 7.1, with the lengths of label and context before them. libnvme left those out until August 2025 (its pull
+//! request 1051), so that what an older `nvme gen-tls-key --insert` puts into a keyring does not fit.
 
 use std::fmt;
 
