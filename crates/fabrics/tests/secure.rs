@@ -275,7 +275,7 @@ fn discovery_tells_of_tls_and_is_reached_by_it() {
 #[test]
 fn broken_handshakes_are_ended_and_nobody_else_notices() {
     run(async {
-        let limit = Duration::from_millis(300);
+        let limit = Duration::from_secs(1);
         let (target, _, server, options) = serve_with(
             KEY,
             Options {
@@ -306,11 +306,16 @@ fn broken_handshakes_are_ended_and_nobody_else_notices() {
             let endless = [&[22, 3, 1, 0x40, 0], &[1; 1 << 14][..]].concat();
             assert!(answer_to(address, &endless, patience).is_some());
             // What is cut waits for the rest, but not for ever; silence does, too.
-            for length in [0, 1, 5, hello.len() / 2, hello.len() - 1] {
-                let began = std::time::Instant::now();
-                assert!(answer_to(address, &hello[..length], patience).is_some());
-                assert!(began.elapsed() >= limit, "{length} bytes");
-            }
+            std::thread::scope(|scope| {
+                for length in [0, 1, 5, hello.len() / 2, hello.len() - 1] {
+                    let cut = &hello[..length];
+                    scope.spawn(move || {
+                        let began = std::time::Instant::now();
+                        assert!(answer_to(address, cut, patience).is_some());
+                        assert!(began.elapsed() >= limit, "{length} bytes");
+                    });
+                }
+            });
             // A whole hello is answered, and the rest must follow in time.
             assert_eq!(answer_to(address, &hello, patience).unwrap()[0], 22);
         });
