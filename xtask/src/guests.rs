@@ -52,6 +52,12 @@ const GUESTS: &[Guest] = &[
         environment: &[],
     },
     Guest {
+        name: "TLS by a stock kernel",
+        script: "tests/vm/nvme-tls.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
         name: "ANA failover by a stock kernel",
         script: "tests/vm/nvme-access.sh",
         argument: Argument::Program,

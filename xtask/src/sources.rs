@@ -21,6 +21,10 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
         "crates/bdev/src/memory/",
         "memory that cores share as they would a disk, and that is lent to be sent",
     ),
+    (
+        "crates/protocols/src/tls/ffi.rs",
+        "OpenSSL's callbacks for TLS 1.3 pre-shared keys",
+    ),
     ("crates/python/src/", "the buffer protocol of Python"),
 ];
 

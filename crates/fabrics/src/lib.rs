@@ -8,6 +8,8 @@
 
 pub mod authentication;
 pub mod initiator;
+pub mod key_file;
 pub mod managed;
+pub mod secure;
 pub mod status;
 pub mod target;

@@ -93,33 +93,50 @@ impl Management {
     }
 
     /// Listens on an address, unless we do; the portal is the address with the port that was taken.
-    fn listen(&self, address: SocketAddr) -> Result<Portal, RpcError> {
+    fn listen(&self, address: SocketAddr, is_secure: bool) -> Result<Portal, RpcError> {
         let mut servers = self.0.servers.borrow_mut();
         if let Some(server) = servers.get(&address) {
-            return Ok(Portal {
+            let portal = Portal {
                 address: server.address(),
-            });
+            };
+            return match self.0.target.is_secure(portal) {
+                was if was == is_secure => Ok(portal),
+                was => Err(RpcError::errno(
+                    libc::EINVAL,
+                    format!(
+                        "{address} is listened on with secure_channel {was}, for all subsystems; use the same, or                          another port"
+                    ),
+                )),
+            };
         }
-        let Some(options) = self.0.transport.borrow().clone() else {
+        let Some(mut options) = self.0.transport.borrow().clone() else {
             return Err(RpcError::invalid_params(
                 "there is no TCP transport to listen with; call nvmf_create_transport with trtype TCP first",
             ));
         };
+        options.secure_channel = is_secure;
         let server = serve(self.0.target.clone(), address, options).map_err(|error| listen_failed(&error))?;
         let portal = Portal {
             address: server.address(),
         };
-        tracing::info!(address = %portal.address, "listening for NVMe/TCP");
+        tracing::info!(address = %portal.address, tls = is_secure, "listening for NVMe/TCP");
         servers.insert(portal.address, server);
         Ok(portal)
     }
 
-    /// Makes a subsystem reached at an address, on which we listen from now on at the latest.
+    /// Makes a subsystem reached at an address, on which we listen from now on at the latest. A secure listener takes TLS
+    /// alone.
     ///
     /// # Errors
-    /// If it is reached there, if there is no transport, or if the system does not let us listen.
-    pub fn add_listener(&self, subsystem: &Subsystem, address: SocketAddr) -> Result<Portal, RpcError> {
-        let portal = self.listen(address)?;
+    /// If it is reached there, if there is no transport, if we listen there and it differs, or if the system does not let
+    /// us listen.
+    pub fn add_listener(
+        &self,
+        subsystem: &Subsystem,
+        address: SocketAddr,
+        is_secure: bool,
+    ) -> Result<Portal, RpcError> {
+        let portal = self.listen(address, is_secure)?;
         if !subsystem.add_portal(portal) {
             return Err(RpcError::errno(
                 libc::EEXIST,
@@ -167,10 +184,11 @@ impl Management {
 }
 
 fn listen_failed(error: &ServeError) -> RpcError {
-    RpcError::errno(
-        error.source.raw_os_error().unwrap_or(libc::EIO),
-        error.to_string(),
-    )
+    let number = match error {
+        ServeError::Listen { source, .. } => source.raw_os_error(),
+        ServeError::Tls { .. } => None,
+    };
+    RpcError::errno(number.unwrap_or(libc::EIO), error.to_string())
 }
 
 fn check_target(given: Option<&str>) -> Result<(), RpcError> {

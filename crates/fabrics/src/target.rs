@@ -28,6 +28,7 @@ mod patience;
 mod placement;
 mod queue;
 mod reservation;
+mod secure;
 mod server;
 mod share;
 mod subsystem;

@@ -34,6 +34,10 @@ pub use hash::{CryptoError, HashFunction};
 pub use host::{Host, HostError, Step};
 pub use message::Reason;
 pub use secret::{Secret, SecretError};
+pub(crate) use {
+    hash::same,
+    secret::{CRC_BYTES, decode_base64, frame, take_checksum},
+};
 
 /// What two parties know of each other. Debug output has no secret in it.
 #[derive(PartialEq, Eq)]

@@ -477,6 +477,11 @@ impl SendBatch {
         self.length() == 0
     }
 
+    /// The bytes in order, piece by piece, for a sender that has to change them.
+    pub fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
+        self.message.pieces()
+    }
+
     /// Drops the contents and keeps the memory.
     pub fn clear(&mut self) {
         self.message.clear();
@@ -502,7 +507,7 @@ impl TcpSender {
             SenderKind::Simulated(sender) => {
                 let mut message = batch.message;
                 let mut bytes = Vec::with_capacity(message.length());
-                message.each_part(|part| bytes.extend_from_slice(part));
+                message.pieces().for_each(|piece| bytes.extend_from_slice(piece));
                 (sender.send(bytes).await, message)
             }
         };

@@ -21,6 +21,7 @@ use protocols::nvme::log::{DiscoveryEntry, DiscoveryHeader, LogPage};
 use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, ControllerStatus};
 use protocols::nvme::{Command, Completion, Nqn, NqnField, Status};
 use protocols::tcp::initiator::Options;
+use protocols::tls::Psk;
 use reactor::net::TcpOptions;
 use reactor::sync::{Receiver, channel};
 use reactor::{Buffer, BufferPool, spawn, time};
@@ -29,6 +30,7 @@ use super::authenticate::{AuthenticationError, authenticate};
 use super::namespace::NamespaceChannel;
 use super::queue::{CommandResult, Queue};
 use crate::authentication::Credentials;
+use crate::secure::{NamedPsk, SecureError};
 
 /// Entries of the admin queue.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
@@ -95,6 +97,14 @@ pub enum ConnectError {
         /// The namespace.
         nsid: u32,
     },
+    /// There is no TLS connection.
+    #[error("no TLS connection to the NVMe/TCP target at {address}: {why}")]
+    Secure {
+        /// The target.
+        address: SocketAddr,
+        /// Why.
+        why: SecureError,
+    },
     /// One side did not prove who it is.
     #[error("authentication to {subsystem} at {address} failed: {why}")]
     Authentication {
@@ -151,6 +161,8 @@ pub struct ConnectOptions {
     pub credentials: Option<Credentials>,
     /// The hash functions and groups that are offered for that.
     pub authentication_policy: Policy,
+    /// With which we connect over TLS; without, not over TLS.
+    pub psk: Option<NamedPsk>,
 }
 
 impl ConnectOptions {
@@ -169,6 +181,7 @@ impl ConnectOptions {
             tcp: TcpOptions::default(),
             credentials: None,
             authentication_policy: Policy::default(),
+            psk: None,
         }
     }
 
@@ -185,7 +198,8 @@ impl ConnectOptions {
             queue_entries: entries.into(),
             ..Options::default()
         };
-        let queue = Queue::open(self.address, &self.tcp, options, self.limit).await?;
+        let psk = self.tls_psk()?;
+        let queue = Queue::open(self.address, &self.tcp, psk, options, self.limit).await?;
         let kato_ms = if qid == 0 {
             u32::try_from(self.keep_alive.as_millis()).unwrap_or(u32::MAX)
         } else {
@@ -210,6 +224,18 @@ impl ConnectOptions {
         let answer = ConnectAnswer::from_completion(&completion);
         authenticate(self, &queue, answer).await?;
         Ok((queue, answer))
+    }
+
+    /// What TLS takes, for the names of both ends.
+    fn tls_psk(&self) -> Result<Option<Psk>, ConnectError> {
+        let Some(named) = &self.psk else { return Ok(None) };
+        let derived = named
+            .psk
+            .derive_usual(self.host.as_str(), self.subsystem.as_str());
+        derived.map(Some).map_err(|error| ConnectError::Secure {
+            address: self.address,
+            why: error.into(),
+        })
     }
 
     pub(super) async fn run(

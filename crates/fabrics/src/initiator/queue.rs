@@ -16,11 +16,13 @@ use bdev::{Data, IoError, Token};
 use foundation::checksum::crc32c;
 use protocols::nvme::{Command, Completion, Status};
 use protocols::tcp::initiator::{Direction, Event, Initiator as Protocol, Options, Transfer};
-use reactor::net::{SendBatch, TcpOptions, TcpReceiver, TcpSender, TcpStream};
+use protocols::tls::Psk;
+use reactor::net::{SendBatch, TcpOptions, TcpStream};
 use reactor::sync::Notify;
 use reactor::{Buffer, JoinHandle, spawn, time};
 
 use super::controller::ConnectError;
+use crate::secure::{self, Receiver, Sender, Stream};
 
 /// How a command ended.
 #[derive(Debug)]
@@ -117,16 +119,23 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Connects and exchanges the first PDUs. The queue takes only a Connect command then.
+    /// Connects, over TLS if there is a key for it, and exchanges the first PDUs. The queue takes only a Connect command then.
     pub(super) async fn open(
         address: SocketAddr,
         tcp: &TcpOptions,
+        psk: Option<Psk>,
         options: Options,
         limit: Duration,
     ) -> Result<Rc<Self>, ConnectError> {
         let lost = |source| ConnectError::Socket { address, source };
         let opening = async {
             let stream = TcpStream::connect(address, tcp).await.map_err(lost)?;
+            let stream = match psk {
+                None => stream.into(),
+                Some(psk) => secure::connect(stream, psk, limit)
+                    .await
+                    .map_err(|why| ConnectError::Secure { address, why })?,
+            };
             let queue = Self::start(stream, options);
             queue.end.until(|| queue.opened.get() || queue.ended.get()).await;
             if queue.opened.get() {
@@ -140,7 +149,14 @@ impl Queue {
             .map_err(|_| ConnectError::TimedOut { address, limit })?
     }
 
-    fn start(stream: TcpStream, options: Options) -> Rc<Self> {
+    fn start(stream: Stream, options: Options) -> Rc<Self> {
+        let Stream {
+            receiver,
+            sender,
+            peer,
+            is_local,
+            ..
+        } = stream;
         let mut protocol = Protocol::new(options);
         let mut out = SendBatch::new();
         protocol.initialize(out.headers());
@@ -153,8 +169,6 @@ impl Queue {
             waiting: VecDeque::new(),
             in_capsule_bytes: 0,
         };
-        let peer = stream.peer_address();
-        let local = stream.is_local();
         let queue = Rc::new(Self {
             state: RefCell::new(state),
             ready: Notify::new(),
@@ -162,10 +176,9 @@ impl Queue {
             end: Notify::new(),
             opened: Cell::new(false),
             peer,
-            local,
+            local: is_local,
             tasks: RefCell::default(),
         });
-        let (receiver, sender) = stream.split();
         let sending = spawn(send_batches(Rc::downgrade(&queue), sender));
         let receiving = spawn(receive(Rc::downgrade(&queue), receiver));
         queue.tasks.borrow_mut().extend([sending, receiving]);
@@ -481,7 +494,7 @@ impl Drop for Queue {
     }
 }
 
-async fn send_batches(queue: Weak<Queue>, mut sender: TcpSender) {
+async fn send_batches(queue: Weak<Queue>, mut sender: Sender) {
     let mut spare = SendBatch::new();
     loop {
         let waiting = poll_fn(|cx| {
@@ -497,7 +510,7 @@ async fn send_batches(queue: Weak<Queue>, mut sender: TcpSender) {
         let batch = std::mem::replace(&mut owned.state.borrow_mut().out, spare);
         drop(owned);
         if batch.is_empty() {
-            sender.shutdown();
+            sender.close().await;
             return;
         }
         let (result, emptied) = sender.send(batch).await;
@@ -511,7 +524,7 @@ async fn send_batches(queue: Weak<Queue>, mut sender: TcpSender) {
     }
 }
 
-async fn receive(queue: Weak<Queue>, mut receiver: TcpReceiver) {
+async fn receive(queue: Weak<Queue>, mut receiver: Receiver) {
     while let Ok(Some(bytes)) = receiver.receive().await {
         let Some(owned) = queue.upgrade() else { return };
         let mut good = owned.take(&bytes);

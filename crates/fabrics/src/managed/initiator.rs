@@ -17,6 +17,7 @@ use super::keyring::add_names;
 use super::subsystems::parse_nqn;
 use crate::authentication::Credentials;
 use crate::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice, RemoteOptions};
+use crate::secure::NamedPsk;
 
 const METHOD: &str = "bdev_nvme_attach_controller";
 /// What kind of device a namespace is, in SPDK's words.
@@ -83,12 +84,18 @@ pub(super) struct Attached {
     host: Nqn,
     devices: Vec<String>,
     credentials: Option<Credentials>,
+    psk: Option<NamedPsk>,
 }
 
 impl Attached {
     /// With which it authenticates.
     pub(super) fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
+    }
+
+    /// With which it connects over TLS.
+    pub(super) fn psk(&self) -> Option<&NamedPsk> {
+        self.psk.as_ref()
     }
 }
 
@@ -203,16 +210,10 @@ fn check(management: &Management, given: &Attach) -> Result<Wanted, RpcError> {
             format_uuid(&host_id)
         ))?,
     };
-    if given.psk.is_some() {
-        return Err(RpcError::unsupported(
-            METHOD,
-            "psk",
-            "leave it out: there is no TLS yet",
-        ));
-    }
     let mut options = ConnectOptions::new(address, subsystem, host, host_id);
     let (key, controller_key) = (given.dhchap_key.as_deref(), given.dhchap_ctrlr_key.as_deref());
     options.credentials = management.credentials(METHOD, key, controller_key)?;
+    options.psk = management.named_psk(given.psk.as_deref())?;
     options.header_digest = given.hdgst.unwrap_or(false);
     options.data_digest = given.ddgst.unwrap_or(false);
     if let Some(limit_us) = given.fabrics_connect_timeout_us.filter(|limit_us| *limit_us > 0) {
@@ -234,7 +235,7 @@ fn connect_failed(error: &ConnectError) -> RpcError {
         ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
         ConnectError::Command { .. } => libc::EIO,
         ConnectError::Changed { .. } => libc::ESTALE,
-        ConnectError::Authentication { .. } => libc::EACCES,
+        ConnectError::Secure { .. } | ConnectError::Authentication { .. } => libc::EACCES,
     };
     RpcError::errno(number, error.to_string())
 }
@@ -317,6 +318,7 @@ async fn attach(management: Management, given: Attach) -> Result<Vec<String>, Rp
         host: wanted.options.host,
         devices: devices.clone(),
         credentials: wanted.options.credentials,
+        psk: wanted.options.psk,
     };
     management.0.attached.borrow_mut().insert(given.name, attached);
     Ok(devices)
@@ -358,7 +360,8 @@ fn saved_call(name: &str, wanted: &Wanted) -> SavedCall {
         Some(limit) => json!(limit.as_secs()),
         None => json!(-1),
     };
-    add_names(&mut params, wanted.options.credentials.as_ref());
+    let options = &wanted.options;
+    add_names(&mut params, options.credentials.as_ref(), options.psk.as_ref());
     SavedCall {
         method: METHOD,
         params,

@@ -14,7 +14,7 @@ use super::access;
 use super::address::shown;
 use super::keyring::add_names;
 use super::{Management, check_target};
-use crate::target::{Path, Subsystem};
+use crate::target::{Path, Portal, Subsystem};
 
 /// Our ticks are nanoseconds.
 const TICKS_PER_SECOND: u64 = 1_000_000_000;
@@ -45,7 +45,7 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
         &["nvmf_get_subsystems"],
         move |given: GetSubsystems| std::future::ready(get_subsystems(&own, &given)),
     ));
-    type OfOne = fn(&Arc<Subsystem>) -> Vec<Value>;
+    type OfOne = fn(&Management, &Arc<Subsystem>) -> Vec<Value>;
     let inquiries: [(&'static [&'static str], OfOne); 3] = [
         (&["nvmf_subsystem_get_controllers"], controllers),
         (&["nvmf_subsystem_get_qpairs"], queues),
@@ -55,7 +55,7 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
         let own = management.clone();
         registry.add(Method::new(names, move |given: OfSubsystem| {
             let found = check_target(given.tgt_name.as_deref()).and_then(|()| own.subsystem(&given.nqn));
-            std::future::ready(found.map(|subsystem| inquire(&subsystem)))
+            std::future::ready(found.map(|subsystem| inquire(&own, &subsystem)))
         }));
     }
     let own = management.clone();
@@ -110,7 +110,8 @@ fn described(management: &Management, subsystem: &Arc<Subsystem>) -> Value {
         .into_iter()
         .map(|host| {
             let mut shown = json!({ "nqn": host });
-            add_names(&mut shown, subsystem.credentials(&host).as_ref());
+            let credentials = subsystem.credentials(&host);
+            add_names(&mut shown, credentials.as_ref(), subsystem.psk(&host).as_ref());
             shown
         })
         .collect();
@@ -152,7 +153,7 @@ fn described(management: &Management, subsystem: &Arc<Subsystem>) -> Value {
     })
 }
 
-fn controllers(subsystem: &Arc<Subsystem>) -> Vec<Value> {
+fn controllers(_: &Management, subsystem: &Arc<Subsystem>) -> Vec<Value> {
     let associations = subsystem.associations().into_iter();
     associations
         .map(|association| {
@@ -166,7 +167,7 @@ fn controllers(subsystem: &Arc<Subsystem>) -> Vec<Value> {
         .collect()
 }
 
-fn queues(subsystem: &Arc<Subsystem>) -> Vec<Value> {
+fn queues(_: &Management, subsystem: &Arc<Subsystem>) -> Vec<Value> {
     let mut all = Vec::new();
     for association in subsystem.associations() {
         let mut add = |qid: u16, path: Path| {
@@ -189,11 +190,12 @@ fn queues(subsystem: &Arc<Subsystem>) -> Vec<Value> {
     all
 }
 
-fn listeners(subsystem: &Arc<Subsystem>) -> Vec<Value> {
+fn listeners(management: &Management, subsystem: &Arc<Subsystem>) -> Vec<Value> {
     let addresses = addresses(subsystem).into_iter();
     addresses
         .map(|address| {
-            let mut described = json!({ "address": shown(address), "secure_channel": false });
+            let is_secure = management.0.target.is_secure(Portal { address });
+            let mut described = json!({ "address": shown(address), "secure_channel": is_secure });
             if subsystem.reports_access() {
                 described["ana_states"] = access::shown(subsystem, address);
             }

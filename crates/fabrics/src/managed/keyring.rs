@@ -4,28 +4,22 @@
 //! given again.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocols::auth::{Keys, Secret};
 use rpc::{Method, NoParameters, Registry, RpcError, SavedCall};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use zeroize::Zeroizing;
 
 use super::Management;
 use crate::authentication::Credentials;
+use crate::key_file::{self, KeyFileError};
+use crate::secure::NamedPsk;
 
 /// The module's name, in SPDK's words.
 const MODULE: &str = "keyring_file";
 const ADD: &str = "keyring_file_add_key";
-/// A key file that is longer holds something else.
-const FILE_BYTES_MAX: u64 = 4096;
-/// Permissions that a key file may not give: anything for its group and others.
-const OTHERS: u32 = 0o077;
 
 /// The key files by name.
 pub(super) type Keyring = BTreeMap<String, PathBuf>;
@@ -58,29 +52,8 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
     }));
 }
 
-/// Opens a key file that nobody else can read.
-fn open(name: &str, path: &Path) -> Result<File, RpcError> {
-    let about = format!("key {name}, file {}", path.display());
-    let failed = |error: std::io::Error| {
-        RpcError::errno(
-            error.raw_os_error().unwrap_or(libc::EIO),
-            format!("{about}: {error}; a key file is one that this program can read"),
-        )
-    };
-    let file = File::open(path).map_err(failed)?;
-    // Of what was opened: the name may be another file's by now.
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
-        let why =
-            format!("{about}: it is no file of at most {FILE_BYTES_MAX} bytes; name the file with the key");
-        return Err(RpcError::errno(libc::EINVAL, why));
-    }
-    if metadata.mode() & OTHERS != 0 {
-        let mode = metadata.mode() & 0o7777;
-        let why = format!("{about}: its mode is {mode:04o}, so that others can use it; chmod 0600 it");
-        return Err(RpcError::errno(libc::EPERM, why));
-    }
-    Ok(file)
+fn unusable(name: &str, error: &KeyFileError) -> RpcError {
+    RpcError::errno(error.errno(), format!("key {name}, {error}"))
 }
 
 fn add_key(management: &Management, given: Add) -> Result<bool, RpcError> {
@@ -99,7 +72,7 @@ fn add_key(management: &Management, given: Add) -> Result<bool, RpcError> {
             format!("there is a key {name} already; remove it first, or choose another name"),
         ));
     }
-    open(&name, &path)?;
+    key_file::open(&path).map_err(|error| unusable(&name, &error))?;
     keyring.insert(name, path);
     Ok(true)
 }
@@ -156,40 +129,49 @@ impl Management {
         let uses = |credentials: &Credentials| {
             credentials.key_name == name || credentials.controller_key_name.as_deref() == Some(name)
         };
+        let uses_psk = |psk: &NamedPsk| psk.key_name == name;
         let mut users = Vec::new();
         for subsystem in self.0.target.subsystems() {
             let hosts = subsystem.credentialed_hosts().into_iter();
             let hosts = hosts.filter(|(_, credentials)| uses(credentials));
-            users.extend(hosts.map(|(host, _)| format!("host {host} of subsystem {}", subsystem.nqn())));
+            let hosts = hosts.map(|(host, _)| host);
+            let keyed = subsystem.keyed_hosts().into_iter();
+            let keyed = keyed.filter(|(_, psk)| uses_psk(psk));
+            let hosts = hosts.chain(keyed.map(|(host, _)| host));
+            users.extend(hosts.map(|host| format!("host {host} of subsystem {}", subsystem.nqn())));
         }
         for (name, attached) in self.0.attached.borrow().iter() {
-            if attached.credentials().is_some_and(uses) {
+            if attached.psk().is_some_and(uses_psk) || attached.credentials().is_some_and(uses) {
                 users.push(format!("controller {name}"));
             }
         }
         users
     }
 
-    fn secret(&self, name: &str) -> Result<Secret, RpcError> {
+    fn path_of_key(&self, name: &str) -> Result<PathBuf, RpcError> {
         let path = self.0.keyring.borrow().get(name).cloned();
-        let path = path.ok_or_else(|| no_key(name))?;
-        let file = open(name, &path)?;
-        // Room for all of it from the start, so that growing leaves no copies behind.
-        let mut text = Zeroizing::new(Vec::with_capacity(2 * FILE_BYTES_MAX as usize));
-        let read = file.take(FILE_BYTES_MAX).read_to_end(&mut text);
-        let about = format!("key {name}, file {}", path.display());
-        read.map_err(|error| {
-            RpcError::errno(
-                error.raw_os_error().unwrap_or(libc::EIO),
-                format!("{about}: {error}; a key file is one that this program can read"),
-            )
-        })?;
+        path.ok_or_else(|| no_key(name))
+    }
+
+    fn secret(&self, name: &str) -> Result<Secret, RpcError> {
+        let path = self.path_of_key(name)?;
+        let text = key_file::read(&path).map_err(|error| unusable(name, &error))?;
         Secret::parse(&text).map_err(|error| {
-            RpcError::errno(
-                libc::EINVAL,
-                format!("{about}, is no DH-HMAC-CHAP secret: {error}"),
-            )
+            let path = path.display();
+            let why = format!("key {name}, file {path}, is no DH-HMAC-CHAP secret: {error}");
+            RpcError::errno(libc::EINVAL, why)
         })
+    }
+
+    /// The pre-shared key of this name; none without one.
+    pub(super) fn named_psk(&self, name: Option<&str>) -> Result<Option<NamedPsk>, RpcError> {
+        let Some(name) = name else { return Ok(None) };
+        let path = self.path_of_key(name)?;
+        let psk = key_file::read_psk(&path).map_err(|error| unusable(name, &error))?;
+        Ok(Some(NamedPsk {
+            key_name: name.to_owned(),
+            psk: Arc::new(psk),
+        }))
     }
 
     /// The keys of these names; none without a host's.
@@ -221,7 +203,10 @@ impl Management {
 }
 
 /// Adds the names of keys to the parameters of a saved call or to what is shown of a host.
-pub(super) fn add_names(params: &mut Value, credentials: Option<&Credentials>) {
+pub(super) fn add_names(params: &mut Value, credentials: Option<&Credentials>, psk: Option<&NamedPsk>) {
+    if let Some(psk) = psk {
+        params["psk"] = json!(psk.key_name);
+    }
     let Some(credentials) = credentials else { return };
     params["dhchap_key"] = json!(credentials.key_name);
     if let Some(name) = &credentials.controller_key_name {

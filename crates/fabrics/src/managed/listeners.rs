@@ -67,29 +67,24 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
 
 fn add_listener(management: &Management, given: &Listener) -> Result<bool, RpcError> {
     check_target(given.tgt_name.as_deref())?;
-    RpcError::unless_usual(
-        "nvmf_subsystem_add_listener",
-        "secure_channel",
-        given.secure_channel,
-        false,
-    )?;
     let address = given.listen_address.parse()?;
+    let is_secure = given.secure_channel.unwrap_or(false);
     if given.nqn != DISCOVERY_NQN {
         let subsystem = management.subsystem(&given.nqn)?;
-        management.add_listener(&subsystem, address)?;
+        management.add_listener(&subsystem, address, is_secure)?;
         return Ok(true);
     }
-    management.add_discovery_listener(address)?;
+    management.add_discovery_listener(address, is_secure)?;
     Ok(true)
 }
 
 impl Management {
-    /// Keeps a listener open for discovery, whether or not a subsystem is reached there.
+    /// Keeps a listener open for discovery, whether or not a subsystem is reached there. A secure one takes TLS alone.
     ///
     /// # Errors
-    /// If it is kept, if there is no transport, or if the system does not let us listen.
-    pub fn add_discovery_listener(&self, address: SocketAddr) -> Result<Portal, RpcError> {
-        let portal = self.listen(address)?;
+    /// If it is kept, if there is no transport, if it is there and differs, or if the system does not let us listen.
+    pub fn add_discovery_listener(&self, address: SocketAddr, is_secure: bool) -> Result<Portal, RpcError> {
+        let portal = self.listen(address, is_secure)?;
         if !self.0.discovery.borrow_mut().insert(portal) {
             return Err(RpcError::errno(
                 libc::EEXIST,

@@ -1,16 +1,18 @@
 //! The target as calls that make it again.
 
+use std::net::SocketAddr;
+
 use foundation::uuid::format_uuid;
 use protocols::nvme::nqn::DISCOVERY_NQN;
 use rpc::SavedCall;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::access;
 use super::address::shown;
 use super::inquiries::addresses;
 use super::keyring::add_names;
 use super::{Management, security, transport};
-use crate::target::Subsystem;
+use crate::target::{Portal, Subsystem};
 
 pub(super) fn calls(management: &Management) -> Vec<SavedCall> {
     let state = &management.0;
@@ -19,7 +21,7 @@ pub(super) fn calls(management: &Management) -> Vec<SavedCall> {
     for portal in state.discovery.borrow().iter() {
         calls.push(SavedCall {
             method: "nvmf_subsystem_add_listener",
-            params: json!({ "nqn": DISCOVERY_NQN, "listen_address": shown(portal.address) }),
+            params: listener_params(management, DISCOVERY_NQN, portal.address),
         });
     }
     for referral in state.target.referrals() {
@@ -34,6 +36,14 @@ pub(super) fn calls(management: &Management) -> Vec<SavedCall> {
         }
     }
     calls
+}
+
+fn listener_params(management: &Management, nqn: &str, address: SocketAddr) -> Value {
+    let mut params = json!({ "nqn": nqn, "listen_address": shown(address) });
+    if management.0.target.is_secure(Portal { address }) {
+        params["secure_channel"] = json!(true);
+    }
+    params
 }
 
 fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec<SavedCall>) {
@@ -53,7 +63,8 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
     });
     for host in subsystem.hosts() {
         let mut params = json!({ "nqn": nqn, "host": host });
-        add_names(&mut params, subsystem.credentials(&host).as_ref());
+        let credentials = subsystem.credentials(&host);
+        add_names(&mut params, credentials.as_ref(), subsystem.psk(&host).as_ref());
         calls.push(SavedCall {
             method: "nvmf_subsystem_add_host",
             params,
@@ -78,7 +89,7 @@ fn add_subsystem(management: &Management, subsystem: &Subsystem, calls: &mut Vec
     for address in addresses(subsystem) {
         calls.push(SavedCall {
             method: "nvmf_subsystem_add_listener",
-            params: json!({ "nqn": nqn, "listen_address": shown(address) }),
+            params: listener_params(management, nqn, address),
         });
         calls.extend(access::saved(subsystem, address));
     }

@@ -178,21 +178,16 @@ fn add_host(management: &Management, given: &AddHost) -> Result<bool, RpcError> 
     check_target(given.tgt_name.as_deref())?;
     let subsystem = management.subsystem(&given.nqn)?;
     let host = parse_nqn(&given.host)?;
-    if given.psk.is_some() {
-        return Err(RpcError::unsupported(
-            ADD_HOST,
-            "psk",
-            "leave it out: there is no TLS yet",
-        ));
-    }
     let (key, controller_key) = (given.dhchap_key.as_deref(), given.dhchap_ctrlr_key.as_deref());
     let credentials = management.credentials(ADD_HOST, key, controller_key)?;
+    let psk = management.named_psk(given.psk.as_deref())?;
     if !subsystem.add_host_with(host.as_str(), credentials) {
         return Err(RpcError::errno(
             libc::EEXIST,
             format!("{host} is allowed to connect to {} already", given.nqn),
         ));
     }
+    subsystem.set_psk(host.as_str(), psk);
     Ok(true)
 }
 

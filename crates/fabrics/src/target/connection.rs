@@ -21,7 +21,7 @@ use protocols::nvme::command::Fuse;
 use protocols::nvme::{Command, Completion, NvmOpcode, SglDescriptor, Status};
 use protocols::tcp::target::{Event, Target as Protocol};
 use protocols::tcp::{Fault, Termination};
-use reactor::net::{SendBatch, TcpReceiver, TcpSender, TcpStream};
+use reactor::net::SendBatch;
 use reactor::sync::Notify;
 use reactor::{Buffer, BufferMut, BufferPool, spawn, time};
 
@@ -33,6 +33,7 @@ use super::meter::{Kind, Writer};
 use super::patience::Progress;
 use super::queue::{Answer, ORDERS_MAX, Order, Queue, QueueState, check_room, data_length};
 use super::server::Shared;
+use crate::secure::{Proven, Receiver, Sender, Stream};
 
 /// What a connection that is being ended may still take to send its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -75,6 +76,8 @@ pub(super) struct Connection {
     allowance: Allowance,
     progress: Progress,
     state: RefCell<State>,
+    /// Whom a TLS handshake proved.
+    pub(super) proven: Option<Proven>,
     queue: QueueState,
     /// Something is in the batch, or the connection ended.
     ready: Notify,
@@ -103,9 +106,15 @@ struct State {
 
 impl Connection {
     /// Serves the connection until either side ends it.
-    pub(super) async fn run(stream: TcpStream, shared: Rc<Shared>) {
-        let peer = stream.peer_address();
-        let local = stream.local_address();
+    pub(super) async fn run(stream: Stream, shared: Rc<Shared>) {
+        let Stream {
+            receiver,
+            sender,
+            peer,
+            local,
+            proven,
+            ..
+        } = stream;
         let connection = Rc::new_cyclic(|own| Self {
             own: own.clone(),
             allowance: Allowance::new(shared.options.held_bytes_max),
@@ -120,6 +129,7 @@ impl Connection {
                 out_held_bytes: 0,
                 out_measured: Vec::new(),
             }),
+            proven,
             queue: QueueState::new(peer, local),
             ready: Notify::new(),
             ended: Cell::new(false),
@@ -130,7 +140,6 @@ impl Connection {
             ahead: Cell::new(None),
         });
         connection.shared.watched.add(&connection);
-        let (receiver, sender) = stream.split();
         let mut sending = spawn(connection.clone().send_batches(sender));
         let ended = connection.end.until(|| connection.ended.get());
         match first_of(connection.receive_commands(receiver), ended).await {
@@ -193,7 +202,7 @@ impl Connection {
         self.settle();
     }
 
-    async fn send_batches(self: Rc<Self>, mut sender: TcpSender) {
+    async fn send_batches(self: Rc<Self>, mut sender: Sender) {
         let mut spare = SendBatch::new();
         let mut measured = Vec::new();
         loop {
@@ -208,7 +217,7 @@ impl Connection {
                 (std::mem::replace(&mut state.out, spare), held_bytes)
             };
             if batch.is_empty() {
-                sender.shutdown();
+                sender.close().await;
                 return;
             }
             self.progress.sending.set(true);
@@ -329,7 +338,7 @@ impl Connection {
         command.map(|command| command.cid())
     }
 
-    async fn receive_commands(&self, mut receiver: TcpReceiver) -> Result<(), Ended> {
+    async fn receive_commands(&self, mut receiver: Receiver) -> Result<(), Ended> {
         while let Some(bytes) = receiver.receive().await.map_err(Ended::Socket)? {
             self.taken_in.set(time::turn());
             self.take(&bytes)?;

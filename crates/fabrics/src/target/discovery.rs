@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use protocols::nvme::log::{
-    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, treq,
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, sectype, treq,
 };
 use protocols::nvme::{NqnField, Text};
 
@@ -77,19 +77,21 @@ pub(super) fn log(target: &Target, host: &str, local: SocketAddr) -> Vec<u8> {
     for (portid, portal) in portals.iter().enumerate() {
         let address = reachable(portal.address, local);
         let portid = portid as u16;
+        let is_secure = target.is_secure(*portal);
         for subsystem in subsystems.iter().filter(|subsystem| subsystem.is_at(*portal)) {
             let nqn = NqnField::from(subsystem.nqn());
-            entries.push(entry(SubsystemType::Nvm, nqn, address, portid));
+            entries.push(entry(SubsystemType::Nvm, nqn, (address, is_secure), portid));
         }
         entries.push(DiscoveryEntry {
             eflags: eflags::EXPLICIT_PERSISTENT_CONNECTION | eflags::DUPLICATE_INFORMATION,
-            ..entry(SubsystemType::CurrentDiscovery, own, address, portid)
+            ..entry(SubsystemType::CurrentDiscovery, own, (address, is_secure), portid)
         });
     }
     for (index, referral) in target.referrals().iter().enumerate() {
         let portid = (portals.len() + index) as u16;
         let nqn = NqnField::from(&referral.subsystem);
-        entries.push(entry(SubsystemType::Referral, nqn, referral.address, portid));
+        let address = (referral.address, false);
+        entries.push(entry(SubsystemType::Referral, nqn, address, portid));
     }
     let header = DiscoveryHeader {
         generation_counter: generation,
@@ -112,7 +114,20 @@ fn reachable(portal: SocketAddr, local: SocketAddr) -> SocketAddr {
     }
 }
 
-fn entry(kind: SubsystemType, subnqn: NqnField, address: SocketAddr, portid: u16) -> DiscoveryEntry {
+/// An entry for an address, and whether it takes TLS alone.
+fn entry(
+    kind: SubsystemType,
+    subnqn: NqnField,
+    (address, is_secure): (SocketAddr, bool),
+    portid: u16,
+) -> DiscoveryEntry {
+    let (channel, security) = if is_secure {
+        (treq::SECURE_CHANNEL_REQUIRED, sectype::TLS_1_3)
+    } else {
+        (treq::SECURE_CHANNEL_NOT_REQUIRED, sectype::NONE)
+    };
+    let mut tsas = [0; 256];
+    tsas[0] = security;
     let family = match address.ip() {
         IpAddr::V4(_) => AddressFamily::Ipv4,
         IpAddr::V6(_) => AddressFamily::Ipv6,
@@ -121,7 +136,7 @@ fn entry(kind: SubsystemType, subnqn: NqnField, address: SocketAddr, portid: u16
         trtype: TransportType::Tcp.code(),
         adrfam: family.code(),
         subtype: kind.code(),
-        treq: treq::SECURE_CHANNEL_NOT_REQUIRED | treq::SQ_FLOW_CONTROL_DISABLE,
+        treq: channel | treq::SQ_FLOW_CONTROL_DISABLE,
         portid,
         cntlid: DYNAMIC,
         asqsz: ADMIN_QUEUE_ENTRIES,
@@ -129,6 +144,6 @@ fn entry(kind: SubsystemType, subnqn: NqnField, address: SocketAddr, portid: u16
         trsvcid: Text::new(&address.port().to_string()).unwrap_or_default(),
         subnqn,
         traddr: Text::new(&address.ip().to_string()).unwrap_or_default(),
-        tsas: [0; 256],
+        tsas,
     }
 }

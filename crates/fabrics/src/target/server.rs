@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use protocols::auth::CryptoError;
 use protocols::tcp::target::Limits;
+use protocols::tls::Acceptor;
 use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::net::{DetachedStream, TcpListener, TcpOptions, TcpStream};
 use reactor::{CoreHandle, JoinHandle, spawn, time};
@@ -18,6 +20,7 @@ use super::measures::Counts;
 use super::patience::{Watched, watch};
 use super::placement::{LOOK, Load, Placement};
 use super::subsystem::{Portal, Target};
+use crate::secure::{self, Stream};
 
 /// Connections on their way to a reactor, at most.
 const HANDED_OVER_MAX: usize = 1024;
@@ -47,6 +50,10 @@ pub struct Options {
     /// A host that connects again waits this long for what its lost connection left in the devices; after that it
     /// is told to try later (Controller Busy). Below the time in which hosts give up a Connect.
     pub drain_limit: Duration,
+    /// Take TLS alone (`docs/decisions/0051`): hosts need a key, see [`super::Subsystem::set_psk`].
+    pub secure_channel: bool,
+    /// A TLS handshake that takes longer is given up.
+    pub handshake_limit: Duration,
 }
 
 impl Default for Options {
@@ -61,6 +68,8 @@ impl Default for Options {
             connect_limit: Duration::from_secs(10),
             stall_limit: Duration::from_secs(30),
             drain_limit: Duration::from_secs(3),
+            secure_channel: false,
+            handshake_limit: Duration::from_secs(10),
         }
     }
 }
@@ -71,17 +80,31 @@ pub(super) struct Shared {
     pub(super) portal: Portal,
     pub(super) counts: Arc<Counts>,
     pub(super) options: Options,
+    acceptor: Option<Acceptor>,
     pub(super) watched: Watched,
 }
 
 /// Why a target does not listen.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen for NVMe/TCP on {address}: {source}; choose a free port and an address of this host")]
-pub struct ServeError {
-    /// The address asked for.
-    pub address: SocketAddr,
-    /// The system's answer.
-    pub source: std::io::Error,
+pub enum ServeError {
+    /// The system does not let us.
+    #[error(
+        "cannot listen for NVMe/TCP on {address}: {source}; choose a free port and an address of this host"
+    )]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// There is no TLS.
+    #[error("cannot listen for TLS on {address}: {source}")]
+    Tls {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What is wrong with it.
+        source: CryptoError,
+    },
 }
 
 /// A listener that serves until dropped; its connections go on until they end.
@@ -101,6 +124,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.target.remove_portal(self.portal);
+        self.target.set_secure(self.portal, false);
         for task in self.tasks.drain(..) {
             task.abort();
         }
@@ -109,11 +133,14 @@ impl Drop for Server {
 
 /// Listens on `address` of this core's reactor for connections to `target`, which the target's reactors serve.
 pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Result<Server, ServeError> {
-    let listener =
-        TcpListener::bind(address, options.tcp.clone()).map_err(|source| ServeError { address, source })?;
+    let listener = TcpListener::bind(address, options.tcp.clone())
+        .map_err(|source| ServeError::Listen { address, source })?;
+    let acceptor = options.secure_channel.then(|| target.acceptor()).transpose();
+    let acceptor = acceptor.map_err(|source| ServeError::Tls { address, source })?;
     let portal = Portal {
         address: listener.local_address(),
     };
+    target.set_secure(portal, options.secure_channel);
     target.add_portal(portal);
     let mut reactors = target.reactors();
     if reactors.is_empty() {
@@ -124,7 +151,7 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
         placement: RefCell::new(Placement::new(reactors.len())),
         reactors: reactors
             .into_iter()
-            .map(|handle| Reactor::new(handle, &target, portal, &options))
+            .map(|handle| Reactor::new(handle, &target, portal, (&options, acceptor.as_ref())))
             .collect(),
         open: Arc::default(),
         connections_max: options.connections_max,
@@ -149,12 +176,13 @@ pub fn serve(target: Arc<Target>, address: SocketAddr, options: Options) -> Resu
 
 impl Shared {
     /// For the calling core's reactor.
-    fn start(target: Arc<Target>, portal: Portal, options: Options) -> Rc<Self> {
+    fn start(target: Arc<Target>, portal: Portal, options: Options, acceptor: Option<Acceptor>) -> Rc<Self> {
         let shared = Rc::new(Self {
             counts: target.counts_of(CoreHandle::current().index()),
             target,
             portal,
             options,
+            acceptor,
             watched: Watched::default(),
         });
         drop(spawn(watch(Rc::downgrade(&shared))));
@@ -167,9 +195,26 @@ fn start(stream: TcpStream, seat: Seat, shared: Rc<Shared>) {
     shared.counts.accepted();
     drop(spawn(async move {
         let _seat = seat;
-        Connection::run(stream, shared.clone()).await;
+        if let Some(stream) = secured(stream, &shared).await {
+            Connection::run(stream, shared.clone()).await;
+        }
         shared.counts.ended();
     }));
+}
+
+/// The connection as it is, or after its handshake; `None` if that failed.
+async fn secured(stream: TcpStream, shared: &Shared) -> Option<Stream> {
+    let Some(acceptor) = &shared.acceptor else {
+        return Some(stream.into());
+    };
+    let peer = stream.peer_address();
+    match secure::accept(stream, acceptor, shared.options.handshake_limit).await {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            tracing::warn!(%peer, %error, "no TLS connection");
+            None
+        }
+    }
 }
 
 /// One of the connections that a listener may have, until dropped.
@@ -205,15 +250,20 @@ enum Way {
 }
 
 impl Reactor {
-    fn new(handle: CoreHandle, target: &Arc<Target>, portal: Portal, options: &Options) -> Self {
+    fn new(
+        handle: CoreHandle,
+        target: &Arc<Target>,
+        portal: Portal,
+        (options, acceptor): (&Options, Option<&Acceptor>),
+    ) -> Self {
         let counts = target.counts_of(handle.index());
-        let (target, options) = (target.clone(), options.clone());
+        let (target, options, acceptor) = (target.clone(), options.clone(), acceptor.cloned());
         let way = if handle.is_current() {
-            Way::Here(Shared::start(target, portal, options))
+            Way::Here(Shared::start(target, portal, options, acceptor))
         } else {
             let (sender, mut given) = mailbox(HANDED_OVER_MAX);
             handle.spawn(move || async move {
-                let shared = Shared::start(target, portal, options);
+                let shared = Shared::start(target, portal, options, acceptor);
                 while let Some((stream, seat)) = given.recv().await {
                     start(DetachedStream::attach(stream), seat, shared.clone());
                 }

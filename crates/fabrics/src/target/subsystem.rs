@@ -22,6 +22,7 @@ use super::measures::Counts;
 use super::meter::Meters;
 use super::notices::Notice;
 use super::reservation::{HostId, Owner, ReservationFile};
+use super::secure::{Keyed, SecurePortals};
 use crate::authentication::Credentials;
 
 /// The largest namespace identifier that a subsystem may serve (NN in Identify Controller).
@@ -140,6 +141,7 @@ pub struct Subsystem {
     model: String,
     allowed: Mutex<Allowed>,
     pub(super) credentialed: Credentialed,
+    pub(super) keyed: Keyed,
     /// `None` for all.
     portals: Mutex<Option<BTreeSet<Portal>>>,
     namespaces_max: u32,
@@ -208,6 +210,7 @@ impl Subsystem {
             model: options.model,
             allowed: Mutex::new(options.hosts.into()),
             credentialed: Credentialed::default(),
+            keyed: Keyed::default(),
             portals: Mutex::new((!options.everywhere).then(BTreeSet::new)),
             namespaces_max: options.namespaces_max,
             cntlids: options.cntlids,
@@ -344,12 +347,13 @@ impl Subsystem {
         added
     }
 
-    /// Takes a name back, and the host's keys; false if it was not there. The host is disconnected, unless all may
+    /// Takes a name back, and all of the host's keys; false if it was not there. The host is disconnected, unless all may
     /// connect.
     pub fn remove_host(&self, host: &str) -> bool {
         let removed = locked(&self.allowed).names.remove(host);
         if removed {
             self.set_credentials(host, None);
+            self.set_psk(host, None);
             self.log_changed();
             self.disconnect_where(|controller| !self.allows(&controller.host().nqn));
         }
@@ -625,6 +629,7 @@ pub struct Referral {
 pub struct Target {
     subsystems: Mutex<BTreeMap<String, Arc<Subsystem>>>,
     portals: Mutex<BTreeSet<Portal>>,
+    pub(super) secure: SecurePortals,
     referrals: Mutex<BTreeSet<Referral>>,
     pub(super) policy: Mutex<Policy>,
     /// A name of its own for the discovery service, beside the well-known one.

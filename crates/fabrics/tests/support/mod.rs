@@ -3,6 +3,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod reserving;
+pub(crate) mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

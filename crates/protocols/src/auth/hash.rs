@@ -96,7 +96,7 @@ impl HashFunction {
 }
 
 /// Whether both are the same; how long that takes tells nothing of where they differ.
-pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && openssl::memcmp::eq(one, other)
 }
 

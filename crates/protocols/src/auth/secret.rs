@@ -9,7 +9,8 @@ use super::hash::{CryptoError, HashFunction};
 const PREFIX: &str = "DHHC-1:";
 /// What each key is bound to beside a name.
 const PURPOSE: &[u8] = b"NVMe-over-Fabrics";
-const CRC_BYTES: usize = 4;
+/// Of the checksum behind each key.
+pub(crate) const CRC_BYTES: usize = 4;
 
 /// Why a text is no secret. None of these says anything of the text's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,17 +59,7 @@ impl Secret {
     /// # Errors
     /// See [`SecretError`].
     pub fn parse(text: &[u8]) -> Result<Self, SecretError> {
-        let text = text.strip_suffix(b"\n").unwrap_or(text);
-        let body = text
-            .strip_prefix(PREFIX.as_bytes())
-            .and_then(|rest| rest.strip_suffix(b":"))
-            .ok_or(SecretError::Form)?;
-        let (hash, base64) = match body {
-            [tens @ b'0'..=b'9', ones @ b'0'..=b'9', b':', base64 @ ..] => {
-                ((tens - b'0') * 10 + (ones - b'0'), base64)
-            }
-            _ => return Err(SecretError::Form),
-        };
+        let (hash, base64) = frame(text, PREFIX).ok_or(SecretError::Form)?;
         let transformation = match hash {
             0 => None,
             id => Some(HashFunction::from_id(id).ok_or(SecretError::HashFunction(id))?),
@@ -78,11 +69,9 @@ impl Secret {
         if !matches!(length, 32 | 48 | 64) {
             return Err(SecretError::Length(length));
         }
-        let (content, crc) = key.split_at(length);
-        if crc32(content).to_le_bytes() != crc {
+        if !take_checksum(&mut key) {
             return Err(SecretError::Checksum);
         }
-        key.truncate(length);
         Ok(Self { transformation, key })
     }
 
@@ -95,8 +84,29 @@ impl Secret {
     }
 }
 
+/// Takes `PREFIXhh:base64:` apart: the number and the base64. One line break after it is passed over.
+pub(crate) fn frame<'a>(text: &'a [u8], prefix: &str) -> Option<(u8, &'a [u8])> {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    match text.strip_prefix(prefix.as_bytes())?.strip_suffix(b":")? {
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9', b':', base64 @ ..] => {
+            Some(((tens - b'0') * 10 + (ones - b'0'), base64))
+        }
+        _ => None,
+    }
+}
+
+/// Takes the CRC-32 off the end of a key; false if it does not fit what it stands behind.
+pub(crate) fn take_checksum(key: &mut Vec<u8>) -> bool {
+    let Some(length) = key.len().checked_sub(CRC_BYTES) else {
+        return false;
+    };
+    let fits = crc32(&key[..length]).to_le_bytes() == key[length..];
+    key.truncate(length);
+    fits
+}
+
 /// Base64 with padding (RFC 4648, section 4); `None` for anything else. Nothing of it is left in memory.
-fn decode_base64(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+pub(crate) fn decode_base64(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
     if !text.len().is_multiple_of(4) || padding > 2 {
         return None;

@@ -11,7 +11,7 @@ pub use device::{
     LOG_PAGE_SUPPORTED, SupportedLogPages, effects, feature_effects,
 };
 pub use discovery::{
-    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, treq,
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType, eflags, sectype, treq,
 };
 pub use reservation::{ReservationNoticeType, ReservationNotification};
 

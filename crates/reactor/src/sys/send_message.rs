@@ -61,15 +61,13 @@ impl SendMessage {
         (self.header_taken, self.length, self.first_part, self.skip) = (0, 0, 0, 0);
     }
 
-    /// All bytes in order, for a backend that copies.
-    pub(crate) fn each_part(&mut self, mut take: impl FnMut(&[u8])) {
+    /// All bytes in order, for who copies them.
+    pub(crate) fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
         self.close_header();
-        for part in &self.parts {
-            match part {
-                Part::Header { start, length } => take(&self.headers[*start..*start + *length]),
-                Part::Data(data) => take(data),
-            }
-        }
+        self.parts.iter().map(|part| match part {
+            Part::Header { start, length } => &self.headers[*start..*start + *length],
+            Part::Data(data) => data,
+        })
     }
 
     /// Points the kernel at what has not been sent yet: the message header's address and how many

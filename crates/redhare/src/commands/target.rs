@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
+use fabrics::key_file::read_psk;
+use fabrics::secure::NamedPsk;
 use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serve};
 use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
@@ -202,12 +204,23 @@ fn start(config: &TargetConfig, target: &Arc<Target>) -> Result<Vec<Server>, Fai
         for namespace in &described.namespace {
             add_namespace(&subsystem, namespace)?;
         }
+        for (host, path) in &described.psk {
+            let psk = read_psk(path).map_err(|error| Failure::new(format!("the key of {host}, {error}")))?;
+            let named = NamedPsk {
+                key_name: path.display().to_string(),
+                psk: Arc::new(psk),
+            };
+            subsystem.set_psk(host, Some(named));
+        }
         target.add_subsystem(subsystem);
     }
-    let options = options_of(config);
     let mut servers = Vec::new();
-    for &address in &config.nvme_tcp.listen {
-        servers.push(serve(target.clone(), address, options.clone()).map_err(Failure::new)?);
+    for (address, secure_channel) in config.listeners() {
+        let options = Options {
+            secure_channel,
+            ..options_of(config)
+        };
+        servers.push(serve(target.clone(), address, options).map_err(Failure::new)?);
     }
     Ok(servers)
 }

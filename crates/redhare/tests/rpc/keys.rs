@@ -92,7 +92,8 @@ fn keys_are_files_that_nobody_else_can_read() {
         "keyring_get_keys",
     );
     refused(add_host(&json!({ "dhchap_ctrlr_key": "one" })), -22, "give both");
-    refused(add_host(&json!({ "psk": "one" })), -95, "TLS");
+    refused(add_host(&json!({ "psk": "one" })), -22, "gen-tls-key");
+    refused(add_host(&json!({ "psk": "nope" })), -126, "keyring_get_keys");
     // The file's permissions count when it is read, too.
     file(directory.path(), "junk", SECRETS[0], 0o644);
     refused(add_host(&json!({ "dhchap_key": "junk" })), -1, "chmod 0600");

@@ -12,3 +12,4 @@ mod saved;
 mod serving;
 mod sizes;
 mod spdk_client;
+mod tls;

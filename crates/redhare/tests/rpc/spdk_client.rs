@@ -8,8 +8,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use super::daemon::{Daemon, NQN, free_address};
-use super::host::{BLOCK_BYTES, connect, open, read, run, write};
+use super::host::{BLOCK_BYTES, HOST, connect, open, read, run, write};
 use super::keys::add_keys;
+use super::tls::key_files;
 
 /// What `tests/spdk-rpc` ends with where the client cannot be had.
 const CANNOT_BE_HAD: i32 = 69;
@@ -85,6 +86,9 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
     add_keys(&daemon, directory.path());
     let third = directory.path().join("one");
     let third = third.display();
+    let [_, long] = key_files(directory.path());
+    let long = long.display();
+    let secure = free_address().port();
     let commands = format!(
         "keyring_file_add_key three {third}\n\
          keyring_file_remove_key three\n\
@@ -106,6 +110,9 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
          nvmf_subsystem_add_host {NQN} nqn.2026-11.io.redhare:keyed --dhchap-key one --dhchap-ctrlr-key two\n\
          nvmf_subsystem_set_keys {NQN} nqn.2026-11.io.redhare:keyed --dhchap-key two\n\
          nvmf_subsystem_add_listener {NQN} -t tcp -a 127.0.0.1 -s {port}\n\
+         keyring_file_add_key long {long}\n\
+         nvmf_subsystem_add_host {NQN} {HOST} --psk long\n\
+         nvmf_subsystem_add_listener {NQN} -t tcp -a 127.0.0.1 -s {secure} --secure-channel\n\
          nvmf_subsystem_add_listener discovery -t tcp -a 127.0.0.1 -s {port}\n\
          nvmf_discovery_add_referral -t tcp -a 192.0.2.1 -s 8009\n\
          nvmf_subsystem_set_ns_ana_group {NQN} 4 3\n\
@@ -163,9 +170,9 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
             .unwrap()
             .is_empty()
     );
-    assert_eq!(subsystems[1]["hosts"][1]["dhchap_key"], json!("two"));
+    assert_eq!(subsystems[1]["hosts"][2]["dhchap_key"], json!("two"));
     let keys = one(&["keyring_get_keys"]);
-    assert_eq!((&keys[0]["name"], &keys[1]["refcnt"]), (&json!("one"), &json!(2)));
+    assert_eq!((&keys[1]["name"], &keys[2]["refcnt"]), (&json!("one"), &json!(2)));
     let refused = spdk(&daemon, &["bdev_malloc_delete", "Nope"], "");
     let errors = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(
@@ -175,6 +182,17 @@ fn spdk_s_client_makes_a_target_and_saves_it() {
     let absent = spdk(&daemon, &["bdev_lvol_get_lvols"], "");
     assert!(!absent.status.success());
     assert!(String::from_utf8_lossy(&absent.stdout).contains("-32601"));
+
+    let initiator = Daemon::start(&[]);
+    let attach = format!(
+        "keyring_file_add_key long {long}\n\
+         bdev_nvme_attach_controller -b Nvme0 -t tcp -f ipv4 -a 127.0.0.1 -s {secure} -n {NQN} -q {HOST} --psk long\n"
+    );
+    said(&spdk(&initiator, &[], &attach));
+    let attached = json_of(&spdk(&initiator, &["bdev_get_bdevs", "-b", "Nvme0n1"], ""));
+    assert_eq!(attached[0]["block_size"], json!(BLOCK_BYTES));
+    initiator.end();
+    assert_eq!(subsystems[1]["hosts"][1], json!({ "nqn": HOST, "psk": "long" }));
 
     let saved = spdk(&daemon, &["save_config"], "");
     let text = said(&saved);

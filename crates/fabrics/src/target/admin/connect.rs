@@ -125,6 +125,20 @@ fn connect(connection: &Connection, asked: &Asked) -> Answer {
         // Nobody is there to have a queue.
         return Answer::status(Status::ABORTED_SQ_DELETION);
     }
+    if let Some(proven) = &connection.proven
+        && (proven.host != asked.host.nqn || proven.subsystem != asked.subsystem_nqn)
+    {
+        // The key says who may be whom (NVMe over TCP transport specification 1.0c, section 3.6.1.3).
+        tracing::warn!(
+            peer = %connection.queue().peer(),
+            host_nqn = asked.host.nqn,
+            subsystem_nqn = asked.subsystem_nqn,
+            proven_host_nqn = proven.host,
+            proven_subsystem_nqn = proven.subsystem,
+            "connect under other names than those of the key that TLS was made with"
+        );
+        return Answer::refuse(Status::CONNECT_INVALID_HOST);
+    }
     if asked.connect.qid == 0 {
         admin_queue(connection, asked)
     } else {

@@ -46,6 +46,14 @@ pub mod treq {
     pub const SQ_FLOW_CONTROL_DISABLE: u8 = 1 << 2;
 }
 
+/// Security type, the first byte of TSAS (NVMe over TCP transport specification 1.0c, section 3.1.2).
+pub mod sectype {
+    /// None.
+    pub const NONE: u8 = 0;
+    /// TLS 1.3 or later.
+    pub const TLS_1_3: u8 = 2;
+}
+
 /// Entry flags (EFLAGS).
 pub mod eflags {
     /// Every port with this flag gives the same information (DUPRETINFO).

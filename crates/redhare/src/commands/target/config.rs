@@ -1,5 +1,6 @@
 //! The target's configuration file.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,7 +86,11 @@ impl NodeConfig {
 #[serde(deny_unknown_fields)]
 pub(super) struct NvmeTcpConfig {
     /// Addresses with ports; port 0 takes a free one.
+    #[serde(default)]
     pub(super) listen: Vec<SocketAddr>,
+    /// Of the same kind, where hosts must use TLS.
+    #[serde(default)]
+    pub(super) secure_listen: Vec<SocketAddr>,
     /// Offer digests to hosts that ask.
     #[serde(default = "yes")]
     pub(super) header_digest: bool,
@@ -103,6 +108,9 @@ pub(super) struct SubsystemConfig {
     pub(super) serial: Option<String>,
     /// Names of the hosts that may connect; all if absent.
     pub(super) hosts: Option<Vec<String>>,
+    /// Files with the keys of hosts that connect over TLS, by the hosts' names.
+    #[serde(default)]
+    pub(super) psk: BTreeMap<String, PathBuf>,
     #[serde(default)]
     pub(super) namespace: Vec<NamespaceConfig>,
 }
@@ -140,13 +148,43 @@ impl TargetConfig {
                 path.display()
             ))
         })?;
-        if config.nvme_tcp.listen.is_empty() {
-            return Err(Failure::new(format!(
-                "{}: nvme_tcp.listen names no address; write listen = [\"127.0.0.1:4420\"]",
-                path.display()
-            )));
-        }
+        config
+            .check()
+            .map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
         Ok(config)
+    }
+
+    /// Where to listen, and whether TLS is required there. Those without come first.
+    pub(super) fn listeners(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
+        let plain = self.nvme_tcp.listen.iter().map(|address| (*address, false));
+        plain.chain(self.nvme_tcp.secure_listen.iter().map(|address| (*address, true)))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let NvmeTcpConfig {
+            listen,
+            secure_listen,
+            ..
+        } = &self.nvme_tcp;
+        if listen.is_empty() && secure_listen.is_empty() {
+            return Err("nvme_tcp.listen names no address; write listen = [\"127.0.0.1:4420\"]".to_owned());
+        }
+        if self.node.is_some() && listen.is_empty() {
+            return Err("a node's peers do not use TLS; write nvme_tcp.listen, too".to_owned());
+        }
+        for described in &self.subsystem {
+            let unlisted = |host: &&String| {
+                let hosts = described.hosts.as_ref();
+                hosts.is_some_and(|hosts| !hosts.contains(host))
+            };
+            if let Some(host) = described.psk.keys().find(unlisted) {
+                let nqn = &described.nqn;
+                return Err(format!(
+                    "{host} has a psk in subsystem {nqn} and is not among its hosts; add it there"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

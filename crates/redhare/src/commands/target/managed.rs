@@ -1,6 +1,7 @@
 //! The configuration file's devices and subsystems as ones that are managed: made by the same calls that a client would
 //! make, so that clients see them, change them and save them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use fabrics::target::NSID_MAX;
@@ -18,22 +19,34 @@ pub(super) async fn start(config: &TargetConfig, managed: &Managed) -> Result<So
         .create_transport(options_of(config))
         .map_err(Failure::new)?;
     let mut portals = Vec::new();
-    for &address in &config.nvme_tcp.listen {
-        portals.push(fabrics.add_discovery_listener(address).map_err(Failure::new)?);
+    for (address, is_secure) in config.listeners() {
+        let portal = fabrics.add_discovery_listener(address, is_secure);
+        portals.push((portal.map_err(Failure::new)?, is_secure));
+    }
+    let keys: BTreeSet<_> = config
+        .subsystem
+        .iter()
+        .flat_map(|described| described.psk.values())
+        .collect();
+    for path in keys {
+        // A key of the file is known by where it is.
+        let params = json!({ "name": path, "path": path });
+        call(managed, "keyring_file_add_key", params).await?;
     }
     for described in &config.subsystem {
         add_subsystem(managed, described).await?;
-        for portal in &portals {
+        for (portal, is_secure) in &portals {
             let address = json!({
                 "trtype": "TCP",
                 "traddr": portal.address.ip().to_string(),
                 "trsvcid": portal.address.port().to_string(),
             });
-            let params = json!({ "nqn": described.nqn, "listen_address": address });
+            let params =
+                json!({ "nqn": described.nqn, "listen_address": address, "secure_channel": is_secure });
             call(managed, "nvmf_subsystem_add_listener", params).await?;
         }
     }
-    let first = portals.first().map(|portal| portal.address);
+    let first = portals.first().map(|(portal, _)| portal.address);
     first.ok_or_else(|| Failure::new("the target must listen: write nvme_tcp.listen"))
 }
 
@@ -51,8 +64,17 @@ async fn add_subsystem(managed: &Managed, described: &SubsystemConfig) -> Result
         "ana_reporting": true,
     });
     call(managed, "nvmf_create_subsystem", params).await?;
-    for host in described.hosts.iter().flatten() {
-        let params = json!({ "nqn": nqn, "host": host });
+    let hosts: BTreeSet<_> = described
+        .hosts
+        .iter()
+        .flatten()
+        .chain(described.psk.keys())
+        .collect();
+    for host in hosts {
+        let mut params = json!({ "nqn": nqn, "host": host });
+        if let Some(path) = described.psk.get(host) {
+            params["psk"] = json!(path);
+        }
         call(managed, "nvmf_subsystem_add_host", params).await?;
     }
     for namespace in &described.namespace {
