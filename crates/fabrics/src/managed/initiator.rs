@@ -234,6 +234,7 @@ fn connect_failed(error: &ConnectError) -> RpcError {
         ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
         ConnectError::Command { .. } => libc::EIO,
         ConnectError::Changed { .. } => libc::ESTALE,
+        ConnectError::OtherNamespace { .. } => libc::EINVAL,
         ConnectError::Authentication { .. } => libc::EACCES,
     };
     RpcError::errno(number, error.to_string())
