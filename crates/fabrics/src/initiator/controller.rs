@@ -106,6 +106,19 @@ pub enum ConnectError {
         /// What differs.
         why: &'static str,
     },
+    /// The namespace is not to be reached there.
+    #[error(
+        "namespace {nsid} of {subsystem} is not accessible at {address} (asymmetric namespace access): the path's other \
+         addresses are tried"
+    )]
+    Inaccessible {
+        /// The target.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: String,
+        /// The namespace.
+        nsid: u32,
+    },
     /// One side did not prove who it is.
     #[error("authentication to {subsystem} at {address} failed: {why}")]
     Authentication {

@@ -235,6 +235,7 @@ fn connect_failed(error: &ConnectError) -> RpcError {
         ConnectError::Command { .. } => libc::EIO,
         ConnectError::Changed { .. } => libc::ESTALE,
         ConnectError::OtherNamespace { .. } => libc::EINVAL,
+        ConnectError::Inaccessible { .. } => libc::EAGAIN,
         ConnectError::Authentication { .. } => libc::EACCES,
     };
     RpcError::errno(number, error.to_string())

@@ -88,26 +88,40 @@ impl RemoteChannel {
                     seconds = controller.identity().anatt,
                     "a path is in the state Change for longer than the target said (ANATT): it is connected anew"
                 );
-                return channel.lose(generation);
+                channel.leave(generation);
+                return;
             }
         }
     }
 
-    /// False if the connection is lost.
-    fn has_access(&self, generation: u64, access: AnaState) -> bool {
+    /// Ends a connection, so that the path's next address is tried.
+    fn leave(&self, generation: u64) {
         {
             let mut state = self.state.borrow_mut();
-            let slot = state.slots.iter().find(|slot| {
-                let connection = slot.connection.as_ref();
-                connection.is_some_and(|connection| connection.generation == generation)
-            });
-            let Some(id) = slot.map(|slot| slot.id) else {
-                return false;
-            };
+            let slot = state.slots.iter_mut().find(|slot| slot.has(generation));
+            if let Some(slot) = slot {
+                slot.go_on();
+            }
+        }
+        self.lose(generation);
+    }
+
+    /// False if the connection is lost.
+    fn has_access(&self, generation: u64, access: AnaState) -> bool {
+        let leave = {
+            let mut state = self.state.borrow_mut();
+            let slot = state.slots.iter_mut().find(|slot| slot.has(generation));
+            let Some(slot) = slot else { return false };
+            let (id, leave) = (slot.id, slot.leaves(access));
             if state.paths.state(id) != Some(access) {
                 tracing::info!(path = id.0, ?access, "access to a namespace has changed");
             }
             state.paths.set_state(id, access);
+            leave
+        };
+        if leave {
+            self.leave(generation);
+            return false;
         }
         self.publish();
         self.pump();

@@ -54,6 +54,26 @@ impl PathSlot {
     pub(super) fn address(&self) -> SocketAddr {
         self.addresses[self.at % self.addresses.len()].address
     }
+
+    pub(super) fn has(&self, generation: u64) -> bool {
+        let live = self.connection.as_ref();
+        live.is_some_and(|connection| connection.generation == generation)
+    }
+
+    /// To the next address.
+    pub(super) fn go_on(&mut self) {
+        self.at = (self.at + 1) % self.addresses.len();
+    }
+
+    /// Whether another address may be better than one where the namespace cannot be reached.
+    pub(super) fn leaves(&self, access: AnaState) -> bool {
+        self.addresses.len() > 1 && is_closed(access)
+    }
+}
+
+/// Whether no command goes there until somebody changes that.
+fn is_closed(access: AnaState) -> bool {
+    matches!(access, AnaState::Inaccessible | AnaState::PersistentLoss)
 }
 
 /// What an attempt brings.
@@ -165,14 +185,18 @@ impl RemoteChannel {
         let mut pause = FIRST_PAUSE;
         loop {
             let Some(channel) = weak.upgrade() else { return };
-            let (options, past) = {
+            let (options, past, is_only) = {
                 let mut state = channel.state.borrow_mut();
                 let Some(slot) = state.slot(id) else { return };
                 let at = slot.at % slot.addresses.len();
-                (slot.addresses[at].clone(), slot.past.clone())
+                (
+                    slot.addresses[at].clone(),
+                    slot.past.clone(),
+                    slot.addresses.len() == 1,
+                )
             };
             let deadline = channel.loss_deadline(id);
-            let attempt = attempt(options, channel.shared.clone(), past);
+            let attempt = attempt(options, channel.shared.clone(), past, is_only);
             // The user may go while we try.
             drop(channel);
             let outcome = match deadline {
@@ -192,7 +216,7 @@ impl RemoteChannel {
                 return channel.give_path_up(id);
             }
             if let Some(slot) = channel.state.borrow_mut().slot(id) {
-                slot.at = (slot.at + 1) % slot.addresses.len();
+                slot.go_on();
             }
             drop(channel);
             let left = deadline.map_or(pause, |deadline| deadline.since(now));
@@ -371,9 +395,15 @@ async fn attempt(
     options: ConnectOptions,
     shared: Arc<Shared>,
     past: Option<Past>,
+    is_only: bool,
 ) -> Result<Made, ConnectError> {
     let (nsid, shape, address) = (shared.options.nsid, shared.shape, options.address);
     let changed = ConnectError::Changed {
+        address,
+        subsystem: options.subsystem.as_str().to_owned(),
+        nsid,
+    };
+    let closed = ConnectError::Inaccessible {
         address,
         subsystem: options.subsystem.as_str().to_owned(),
         nsid,
@@ -403,6 +433,9 @@ async fn attempt(
         false => None,
     };
     let access = controller.access(nsid).await?;
+    if !is_only && is_closed(access) {
+        return Err(closed);
+    }
     Ok(Made {
         controller,
         namespace,
