@@ -18,15 +18,17 @@ use std::time::Duration;
 use bdev::BlockDevice;
 use bdev::delay::{DelayDevice, Delays};
 use bdev::file::{FileDevice, FileOptions};
-use fabrics::initiator::{Balance, ConnectOptions, PathId, Policy, RemoteDevice, RemoteOptions};
-use fabrics::target::{Options, Subsystem, serve};
+use fabrics::initiator::{
+    Balance, ConnectError, ConnectOptions, Controller, PathId, Policy, RemoteDevice, RemoteOptions,
+};
+use fabrics::target::{Hosts, Namespace, Options, Subsystem, Target, serve};
 use foundation::{ByteCount, Random};
 use protocols::nvme::log::AnaState;
 use reactor::net::{SendBatch, TcpListener, TcpOptions, TcpReceiver, TcpSender, TcpStream};
 use reactor::sim::{Host, Simulation};
 use reactor::{spawn, time};
 use support::model::{BLOCK_BYTES, LANE_BLOCKS, LANES, Model, lane};
-use support::{options, target};
+use support::{NQN, listen, memory, nqn, options, run, target};
 
 const DISK: &str = "/disk";
 const REQUESTS: u64 = 600;
@@ -311,6 +313,62 @@ fn no_write_is_lost_and_none_lands_late_by_two_paths() {
     let faults: u64 = seeds.iter().map(|&seed| simulate(seed).1).sum();
     // Otherwise this proves nothing.
     assert!(seeds.len() < 60 || faults > 300, "{faults} faults");
+}
+
+/// A path of two addresses stayed at one where the namespace could not be reached.
+#[test]
+fn seeds_that_failed_once() {
+    simulate(1315);
+}
+
+/// What a second path is refused for.
+async fn refused(first: &RemoteDevice, second: ConnectOptions) -> ConnectError {
+    let controller = Controller::connect(second).await.unwrap();
+    first.check_path(&controller).await.unwrap_err()
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_is_refused() {
+    run(async {
+        let (device, other) = (memory(512), memory(512));
+        let (one, _) = target(device.clone());
+        let (_one, first) = listen(one, Options::default());
+        let remote = RemoteDevice::connect(RemoteOptions::new(first.clone(), 1))
+            .await
+            .unwrap();
+        let controller = Controller::connect(first).await.unwrap();
+        remote.check_path(&controller).await.unwrap();
+        for (name, uuid, device, expected) in [
+            (NQN, [8; 16], other.clone(), "its identifiers"),
+            (NQN, [7; 16], memory(4096), "its block size"),
+            (
+                "nqn.2026-11.io.redhare:other",
+                [7; 16],
+                other,
+                "the subsystem's name",
+            ),
+        ] {
+            let subsystem = Subsystem::new(nqn(name), "SERIAL", "Redhare", Hosts::Any);
+            let namespace = Namespace {
+                nsid: 1,
+                uuid,
+                device,
+            };
+            subsystem.add_namespace(namespace).unwrap();
+            let target = Target::new();
+            target.add_subsystem(subsystem);
+            let (_server, second) = listen(target, Options::default());
+            let second = ConnectOptions {
+                subsystem: nqn(name),
+                ..second
+            };
+            let error = refused(&remote, second).await.to_string();
+            assert!(
+                error.contains(expected) && error.contains("under another name"),
+                "{error}"
+            );
+        }
+    });
 }
 
 #[test]

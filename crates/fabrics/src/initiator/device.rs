@@ -247,6 +247,22 @@ impl RemoteDevice {
         self.shared.change(|table| table.policy = policy);
     }
 
+    /// How they are shared out.
+    pub fn policy(&self) -> Policy {
+        self.shared.table().policy
+    }
+
+    /// How long a request waits for a connection, the longest pause between attempts to connect, and when a path is given
+    /// up.
+    pub fn limits(&self) -> (Duration, Duration, Option<Duration>) {
+        let options = &self.shared.options;
+        (
+            options.wait_limit,
+            options.reconnect_delay_max,
+            options.loss_timeout,
+        )
+    }
+
     /// The path that goes before those that are as good, where one is active.
     pub fn prefer(&self, id: PathId) {
         self.shared.change(|table| table.preferred = Some(id));

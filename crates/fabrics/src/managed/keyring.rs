@@ -163,7 +163,7 @@ impl Management {
             users.extend(hosts.map(|(host, _)| format!("host {host} of subsystem {}", subsystem.nqn())));
         }
         for (name, attached) in self.0.attached.borrow().iter() {
-            if attached.credentials().is_some_and(uses) {
+            if attached.credentials().as_ref().is_some_and(uses) {
                 users.push(format!("controller {name}"));
             }
         }
