@@ -10,8 +10,8 @@
 #
 # Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
 # reason and the remedy on the last line), another: failed.
-# LIMIT_SECONDS bounds the guest (default 600; a quiet machine took 190).
-# CUT_SECONDS is how long the network is cut (default 120).
+# LIMIT_SECONDS bounds the guest (default 600; a busy machine took 204).
+# CUT_SECONDS is how long the network is cut at least (default 120).
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
