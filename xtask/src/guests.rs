@@ -63,6 +63,12 @@ const GUESTS: &[Guest] = &[
         argument: Argument::Program,
         environment: &[],
     },
+    Guest {
+        name: "a cut network, removal, growth and reset by a stock kernel",
+        script: "tests/vm/nvme-host.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
 ];
 
 const PROGRAM_PACKAGE: &str = "redhare";

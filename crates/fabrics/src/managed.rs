@@ -6,10 +6,12 @@
 mod access;
 mod address;
 mod initiator;
+mod initiator_options;
 mod inquiries;
 mod keyring;
 mod listeners;
 mod namespaces;
+mod paths;
 mod saved;
 mod security;
 mod subsystems;
@@ -51,6 +53,8 @@ struct State {
     /// Where discovery was told to listen. It answers at every portal; these are kept open without a subsystem.
     discovery: RefCell<BTreeSet<Portal>>,
     attached: RefCell<BTreeMap<String, Attached>>,
+    /// What controllers that are attached next do.
+    initiator: RefCell<initiator_options::InitiatorOptions>,
     keyring: RefCell<keyring::Keyring>,
     /// Who we are to other targets, where nothing else is said.
     host_id: [u8; 16],
@@ -71,6 +75,7 @@ impl Management {
             namespaces: RefCell::default(),
             discovery: RefCell::default(),
             attached: RefCell::default(),
+            initiator: RefCell::default(),
             keyring: RefCell::default(),
             host_id,
         }))
@@ -209,6 +214,8 @@ pub fn add_methods(registry: &mut Registry, management: &Management) {
     access::add(registry, management);
     inquiries::add(registry, management);
     initiator::add(registry, management);
+    initiator_options::add(registry, management);
+    paths::add(registry, management);
     keyring::add(registry, management);
     security::add(registry, management);
 }

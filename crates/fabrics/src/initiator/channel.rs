@@ -1,43 +1,65 @@
-//! A remote device's channel: it has an association of its own, makes another when that is lost, and repeats what was in
-//! flight.
+//! A remote device's channel: by each path it has an association of its own, makes another when that is lost, and repeats
+//! what was in flight, by whatever path takes commands (`select`).
 //!
 //! Repeated are reads, writes (of data, zeros and nothing) and flushes: done twice, with nothing of this channel in
-//! between, they leave what doing them once leaves. Nothing is in between: an association is used only once the one
-//! before can do nothing any more (`doubt`). Other requests, and those that were repeated too often, end with
-//! "unavailable": whether they took effect is unknown.
+//! between, they leave what doing them once leaves. Nothing is in between: a write that was in flight on a lost
+//! association is neither repeated nor answered before that association can do nothing any more (`doubts`). Other
+//! requests, and those that were repeated too often, end with "unavailable": whether they took effect is unknown.
+//!
+//! A command that was *answered* with a path-related error has not been done, so it moves to another path at once.
+
+mod access;
+mod connect;
+mod doubts;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bdev::{Channel, Completion, Data, Geometry, IoError, Operation, Request, Sink, Token, TraceId};
 use foundation::{BlockCount, Instant, Lba};
-use reactor::{spawn, time};
+use protocols::nvme::Status;
+use reactor::mailbox::{Mailbox, mailbox};
+use reactor::{JoinHandle, spawn, time};
 
-use super::controller::{ConnectError, Controller};
-use super::device::{RemoteOptions, Shape};
+use super::controller::Controller;
+use super::device::{Order, PathView, Shared, View};
 use super::doubt::Doubt;
 use super::namespace::NamespaceChannel;
+use super::select::{PathId, Paths, SUSPICION};
+use access::Look;
+use connect::PathSlot;
+use doubts::OpenDoubt;
 
-/// Pause after the first attempt to connect.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Looks within the time that a command has for its answer.
-const LOOKS: u32 = 4;
+/// Orders that wait to be obeyed.
+const ORDERS_MAX: usize = 16;
 
 /// Opens a channel. It connects in the background.
-pub(super) fn open(options: RemoteOptions, shape: Shape) -> Rc<dyn Channel> {
+pub(super) fn open(shared: Arc<Shared>) -> Rc<dyn Channel> {
+    let (sender, orders) = mailbox(ORDERS_MAX);
+    let view = View::default();
+    shared.join(sender, view.clone());
     let channel = Rc::new_cyclic(|this| RemoteChannel {
-        shape,
-        options,
-        state: RefCell::new(State {
-            without_since: time::now(),
-            ..State::default()
-        }),
+        shared,
+        view,
+        state: RefCell::default(),
         this: this.clone(),
     });
-    channel.connect();
-    Rc::new(Handle(channel))
+    channel.look();
+    let obeying = spawn(obey(Rc::downgrade(&channel), orders));
+    Rc::new(Handle { channel, obeying })
+}
+
+async fn obey(channel: Weak<RemoteChannel>, mut orders: Mailbox<Order>) {
+    while let Some(order) = orders.recv().await {
+        let Some(channel) = channel.upgrade() else { return };
+        match order {
+            Order::Look => channel.look(),
+            Order::Reset(id) => channel.reset(id),
+        }
+    }
 }
 
 fn may_be_repeated(operation: Operation) -> bool {
@@ -58,6 +80,13 @@ fn changes(operation: Operation) -> bool {
     )
 }
 
+const fn is_access_refused(status: Status) -> bool {
+    matches!(
+        status,
+        Status::ANA_INACCESSIBLE | Status::ANA_PERSISTENT_LOSS | Status::ANA_TRANSITION
+    )
+}
+
 /// A request without its data.
 struct Held {
     operation: Operation,
@@ -66,10 +95,15 @@ struct Held {
     trace: TraceId,
     token: Token,
     repeated: u32,
+    /// When a path first answered it with a path-related error.
+    refused_since: Option<Instant>,
+    /// The association on which it may still take effect.
+    doubt: Option<u64>,
 }
 
 struct InFlight {
     held: Held,
+    path: PathId,
     generation: u64,
     since: Instant,
 }
@@ -82,8 +116,11 @@ struct Waiting {
 
 struct Connection {
     generation: u64,
+    /// Equal for controllers that are known to be of one target.
+    target: u64,
     controller: Rc<Controller>,
     namespace: NamespaceChannel,
+    look: Rc<Look>,
 }
 
 impl Connection {
@@ -94,28 +131,28 @@ impl Connection {
 
 #[derive(Default)]
 struct State {
-    connection: Option<Connection>,
+    slots: Vec<PathSlot>,
+    paths: Paths,
     /// Counts connections.
     generation: u64,
-    connecting: bool,
     /// A task looks after the deadlines of `waiting`.
     expiring: bool,
-    /// Oldest deadline first.
+    /// A task looks again at paths that are suspect.
+    reviving: bool,
     waiting: VecDeque<Waiting>,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<usize>,
-    /// Of the last association that carried requests, until it can do nothing any more.
-    doubt: Option<Doubt>,
-    /// It was lost with writes in flight.
-    doubtful_writes: bool,
-    /// When the last connection was lost, or the channel opened.
-    without_since: Instant,
+    /// Lost associations on which writes may still take effect.
+    doubts: Vec<OpenDoubt>,
+    /// Lost associations with writes of which nothing says when they can do nothing any more.
+    hopeless: Vec<u64>,
     /// Nothing is begun any more, and why.
     end: Option<IoError>,
 }
 
 impl State {
     fn keep(&mut self, in_flight: InFlight) -> u64 {
+        self.paths.begin(in_flight.path);
         let index = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             self.in_flight.len() - 1
@@ -124,11 +161,17 @@ impl State {
         index as u64
     }
 
+    fn slot(&mut self, id: PathId) -> Option<&mut PathSlot> {
+        self.slots.iter_mut().find(|slot| slot.id == id)
+    }
+
+    fn connection(&self, generation: u64) -> Option<&Connection> {
+        let mut all = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+        all.find(|connection| connection.generation == generation)
+    }
+
     fn is_lost(&self, generation: u64) -> bool {
-        match &self.connection {
-            Some(connection) => connection.generation != generation || connection.is_ended(),
-            None => true,
-        }
+        self.connection(generation).is_none_or(Connection::is_ended)
     }
 
     fn is_overdue(&self, generation: u64, limit: Duration, now: Instant) -> bool {
@@ -140,36 +183,65 @@ impl State {
 }
 
 struct RemoteChannel {
-    shape: Shape,
-    options: RemoteOptions,
+    shared: Arc<Shared>,
+    /// What others see of its paths.
+    view: View,
     state: RefCell<State>,
     this: Weak<RemoteChannel>,
 }
 
 impl RemoteChannel {
+    /// Sends a request by the best path, or lets it wait for one.
     fn run(&self, held: Held, data: Data) {
-        let mut state = self.state.borrow_mut();
-        if let Some(error) = state.end {
-            drop(state);
-            return held.token.complete(Err(error), data);
+        if let Some((held, data)) = self.try_run(held, data) {
+            let deadline = time::now() + self.shared.options.wait_limit;
+            let expiring = {
+                let mut state = self.state.borrow_mut();
+                state.waiting.push_back(Waiting { held, data, deadline });
+                std::mem::replace(&mut state.expiring, true)
+            };
+            if !expiring {
+                drop(spawn(Self::expire(self.this.clone())));
+            }
         }
-        let usable = state
-            .connection
-            .as_ref()
-            .filter(|connection| !connection.is_ended());
-        let Some((generation, namespace)) =
-            usable.map(|connection| (connection.generation, connection.namespace.clone()))
-        else {
-            drop(state);
-            return self.wait(held, data);
+    }
+
+    /// Gives the request back if it has to wait.
+    fn try_run(&self, held: Held, data: Data) -> Option<(Held, Data)> {
+        let (tag, namespace, operation, lba, blocks, trace) = loop {
+            let mut state = self.state.borrow_mut();
+            if let Some(error) = state.end {
+                drop(state);
+                held.token.complete(Err(error), data);
+                return None;
+            }
+            if state.must_wait(&held) {
+                return Some((held, data));
+            }
+            let now = time::now();
+            let Some(path) = state.paths.choose(now) else {
+                return Some((held, data));
+            };
+            let connection = state.slot(path).and_then(|slot| slot.connection.as_ref());
+            let Some(connection) = connection else {
+                return Some((held, data));
+            };
+            let generation = connection.generation;
+            if connection.is_ended() {
+                drop(state);
+                self.lose(generation);
+                continue;
+            }
+            let namespace = connection.namespace.clone();
+            let (operation, lba, blocks, trace) = (held.operation, held.lba, held.blocks, held.trace);
+            let tag = state.keep(InFlight {
+                held,
+                path,
+                generation,
+                since: now,
+            });
+            break (tag, namespace, operation, lba, blocks, trace);
         };
-        let (operation, lba, blocks, trace) = (held.operation, held.lba, held.blocks, held.trace);
-        let tag = state.keep(InFlight {
-            held,
-            generation,
-            since: time::now(),
-        });
-        drop(state);
         let sink = self.this.upgrade().expect("the caller holds the channel");
         namespace.submit(Request {
             operation,
@@ -181,174 +253,96 @@ impl RemoteChannel {
             trace,
             token: Token::new(sink, tag),
         });
+        None
     }
 
-    /// There is no connection, or only one that has ended.
-    fn wait(&self, held: Held, data: Data) {
-        let deadline = time::now() + self.options.wait_limit;
-        let (ended, expiring) = {
+    /// Something has changed for the better: sends what waits, if it may go.
+    fn pump(&self) {
+        let waiting = std::mem::take(&mut self.state.borrow_mut().waiting);
+        for Waiting { held, data, deadline } in waiting {
+            if let Some((held, data)) = self.try_run(held, data) {
+                self.state
+                    .borrow_mut()
+                    .waiting
+                    .push_back(Waiting { held, data, deadline });
+            }
+        }
+    }
+
+    /// The association it was sent on is lost.
+    fn after_loss(&self, mut held: Held, data: Data, generation: u64) {
+        let repeat = {
             let mut state = self.state.borrow_mut();
-            state.waiting.push_back(Waiting { held, data, deadline });
-            let ended = state.connection.as_ref().map(|connection| connection.generation);
-            (ended, std::mem::replace(&mut state.expiring, true))
+            let changing = changes(held.operation);
+            let open = changing && state.doubts.iter().any(|open| open.number == generation);
+            let hopeless = changing && state.hopeless.contains(&generation);
+            let repeat =
+                may_be_repeated(held.operation) && held.repeated < self.shared.options.retries && !hopeless;
+            held.repeated += 1;
+            held.doubt = open.then_some(generation);
+            if !repeat {
+                state.give_up(&held);
+            }
+            repeat
         };
-        if let Some(generation) = ended {
-            self.lose(generation);
-        }
-        self.connect();
-        if !expiring {
-            drop(spawn(Self::expire(self.this.clone())));
+        if repeat {
+            self.run_again(held, data);
+        } else {
+            held.token.complete(Err(IoError::Unavailable), data);
         }
     }
 
-    fn connect(&self) {
-        let mut state = self.state.borrow_mut();
-        if state.end.is_none() && !std::mem::replace(&mut state.connecting, true) {
-            drop(spawn(Self::keep_connecting(self.this.clone())));
-        }
-    }
-
-    /// When there is nothing more to try for.
-    fn loss_deadline(&self) -> Option<Instant> {
-        let limit = self.options.loss_timeout?;
-        Some(self.state.borrow().without_since + limit)
-    }
-
-    async fn keep_connecting(weak: Weak<Self>) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let Some(channel) = weak.upgrade() else { return };
-            let (doubt, writes) = {
-                let state = channel.state.borrow();
-                (state.doubt, state.doubtful_writes)
-            };
-            let deadline = channel.loss_deadline();
-            let attempt = attempt(channel.options.clone(), channel.shape, doubt, writes);
-            // The user may go while we try.
-            drop(channel);
-            let outcome = match deadline {
-                Some(deadline) => time::timeout(deadline.since(time::now()), attempt).await.ok(),
-                None => Some(attempt.await),
-            };
-            let Some(channel) = weak.upgrade() else { return };
-            match outcome {
-                Some(Ok((controller, namespace))) => return channel.connected(controller, namespace),
-                Some(Err(error)) => {
-                    tracing::warn!(%error, retry_ms = pause.as_millis() as u64, "no connection");
-                }
-                None => {}
-            }
-            let now = time::now();
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                tracing::error!(
-                    address = %channel.options.connect.address,
-                    subsystem = %channel.options.connect.subsystem,
-                    nsid = channel.options.nsid,
-                    "no connection within the loss timeout: the device is given up"
-                );
-                return channel.finish(IoError::Gone);
-            }
-            drop(channel);
-            let left = deadline.map_or(pause, |deadline| deadline.since(now));
-            time::sleep(pause.min(left)).await;
-            let Some(channel) = weak.upgrade() else { return };
-            pause = (pause * 2).min(channel.options.reconnect_delay_max);
-        }
-    }
-
-    fn connected(&self, controller: Rc<Controller>, namespace: NamespaceChannel) {
-        let waiting = {
+    /// A path has answered that it could not do it, so it has not been done.
+    fn after_refusal(&self, mut held: Held, data: Data, path: PathId, generation: u64, status: Status) {
+        let now = time::now();
+        let first = *held.refused_since.get_or_insert(now);
+        let (again, reviving) = {
             let mut state = self.state.borrow_mut();
-            if state.end.is_some() {
+            let known = is_access_refused(status) || state.slots.len() > 1;
+            let again = known && now < first + self.shared.options.wait_limit;
+            if again {
+                state.paths.suspect(path, now);
+                if let Some(connection) = state.connection(generation) {
+                    connection.look.ask();
+                }
+            }
+            (again, again && std::mem::replace(&mut state.reviving, true))
+        };
+        if again {
+            if !reviving {
+                drop(spawn(Self::revive(self.this.clone())));
+            }
+            self.run_again(held, data);
+        } else {
+            held.token.complete(Err(IoError::Unavailable), data);
+        }
+    }
+
+    /// Looks at suspect paths again for as long as there are some.
+    async fn revive(weak: Weak<Self>) {
+        loop {
+            time::sleep(SUSPICION).await;
+            let Some(channel) = weak.upgrade() else { return };
+            let suspects = {
+                let mut state = channel.state.borrow_mut();
+                state.reviving = state.paths.has_suspects(time::now());
+                state.reviving
+            };
+            channel.pump();
+            channel.publish();
+            if !suspects {
                 return;
             }
-            state.connecting = false;
-            state.generation += 1;
-            state.doubt = None;
-            state.doubtful_writes = false;
-            let generation = state.generation;
-            // Either may end while the other seems alive (its packets just stay away).
-            drop(spawn(Self::lose_at(
-                self.this.clone(),
-                generation,
-                controller.ended(),
-            )));
-            let ended = namespace.queue().end_watch();
-            drop(spawn(Self::lose_at(self.this.clone(), generation, ended)));
-            if let Some(limit) = self.options.io_timeout {
-                drop(spawn(Self::watch_answers(self.this.clone(), generation, limit)));
-            }
-            state.connection = Some(Connection {
-                generation,
-                controller,
-                namespace,
-            });
-            std::mem::take(&mut state.waiting)
+        }
+    }
+
+    fn run_again(&self, held: Held, data: Data) {
+        // A range list, or an empty buffer, may have taken the place of no data.
+        let data = match held.operation {
+            Operation::Read | Operation::Write { .. } | Operation::Compare => data,
+            _ => Data::None,
         };
-        for Waiting { held, data, .. } in waiting {
-            self.run(held, data);
-        }
-    }
-
-    async fn lose_at(weak: Weak<Self>, generation: u64, ended: impl Future<Output = ()>) {
-        ended.await;
-        if let Some(channel) = weak.upgrade() {
-            channel.lose(generation);
-        }
-    }
-
-    async fn watch_answers(weak: Weak<Self>, generation: u64, limit: Duration) {
-        loop {
-            time::sleep(limit / LOOKS).await;
-            let Some(channel) = weak.upgrade() else { return };
-            let overdue = {
-                let state = channel.state.borrow();
-                if state.is_lost(generation) {
-                    return;
-                }
-                state.is_overdue(generation, limit, time::now())
-            };
-            if overdue {
-                tracing::warn!(
-                    address = %channel.options.connect.address,
-                    subsystem = %channel.options.connect.subsystem,
-                    nsid = channel.options.nsid,
-                    limit_ms = limit.as_millis() as u64,
-                    "a command has no answer: its association ends"
-                );
-                return channel.lose(generation);
-            }
-        }
-    }
-
-    /// The connection is of no use any more: its requests end, or wait for the next.
-    fn lose(&self, generation: u64) {
-        let lost = {
-            let mut state = self.state.borrow_mut();
-            let Some(lost) = state
-                .connection
-                .take_if(|connection| connection.generation == generation)
-            else {
-                return;
-            };
-            let now = time::now();
-            state.without_since = now;
-            state.doubt = Some(Doubt::of(&lost.controller, now));
-            let State {
-                in_flight,
-                doubtful_writes,
-                ..
-            } = &mut *state;
-            *doubtful_writes |= in_flight
-                .iter()
-                .flatten()
-                .any(|one| one.generation == generation && changes(one.held.operation));
-            lost
-        };
-        // Without a borrow: requests complete here, and may submit others.
-        lost.namespace.queue().abandon();
-        drop(lost);
-        self.connect();
+        self.run(held, data);
     }
 
     /// Ends everything, now and for good.
@@ -356,14 +350,19 @@ impl RemoteChannel {
         let (lost, waiting) = {
             let mut state = self.state.borrow_mut();
             state.end = Some(error);
-            (state.connection.take(), std::mem::take(&mut state.waiting))
+            let slots = state.slots.iter_mut();
+            let lost: Vec<_> = slots.filter_map(|slot| slot.connection.take()).collect();
+            (lost, std::mem::take(&mut state.waiting))
         };
-        if let Some(lost) = lost {
+        for lost in lost {
             lost.namespace.queue().abandon();
+            lost.controller.close();
+            lost.look.ask();
         }
         for Waiting { held, data, .. } in waiting {
             held.token.complete(Err(error), data);
         }
+        self.publish();
     }
 
     /// Fails what has waited too long, for as long as anything waits.
@@ -373,11 +372,12 @@ impl RemoteChannel {
             let now = time::now();
             let (late, next) = {
                 let mut state = channel.state.borrow_mut();
-                let late = match state.waiting.front() {
-                    Some(first) if first.deadline <= now => state.waiting.pop_front(),
-                    _ => None,
-                };
-                let next = state.waiting.front().map(|first| first.deadline);
+                let late = state.waiting.iter().position(|one| one.deadline <= now);
+                let late = late.and_then(|index| state.waiting.remove(index));
+                if let Some(late) = &late {
+                    state.give_up(&late.held);
+                }
+                let next = state.waiting.iter().map(|one| one.deadline).min();
                 state.expiring = late.is_some() || next.is_some();
                 (late, next)
             };
@@ -393,87 +393,88 @@ impl RemoteChannel {
             }
         }
     }
+
+    /// Lets others see the paths as they are now.
+    fn publish(&self) {
+        let views: Vec<_> = {
+            let state = self.state.borrow();
+            let current = state.paths.peek(time::now());
+            let slots = state.slots.iter();
+            let view = |slot: &PathSlot| {
+                let live = slot.connection.as_ref();
+                PathView {
+                    id: slot.id,
+                    address: slot.address(),
+                    cntlid: live.map(|connection| connection.controller.cntlid()),
+                    access: state.paths.state(slot.id),
+                    is_current: current == Some(slot.id),
+                }
+            };
+            slots.map(view).collect()
+        };
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = views;
+    }
 }
 
 impl Sink for RemoteChannel {
     fn complete(&self, tag: u64, completion: Completion) {
         let Completion { status, data } = completion;
-        let (held, repeat) = {
+        let index = usize::try_from(tag).expect("tags are indexes");
+        let unavailable = status == Err(IoError::Unavailable);
+        // How the command of a live association ended, while that can still be told.
+        let mut refused = None;
+        if unavailable {
+            let generation = {
+                let state = self.state.borrow();
+                let Some(one) = &state.in_flight[index] else {
+                    return;
+                };
+                if !state.is_lost(one.generation) {
+                    let connection = state.connection(one.generation);
+                    refused = connection.map(|connection| connection.namespace.queue().last_status());
+                }
+                one.generation
+            };
+            if refused.is_none() {
+                // First, while this request still counts as being in flight there.
+                self.lose(generation);
+            }
+        }
+        let (one, ended) = {
             let mut state = self.state.borrow_mut();
-            let index = usize::try_from(tag).expect("tags are indexes");
-            let Some(InFlight {
-                mut held, generation, ..
-            }) = state.in_flight[index].take()
-            else {
+            let Some(one) = state.in_flight[index].take() else {
                 return;
             };
             state.free.push(index);
-            let mut repeat = false;
-            if status == Err(IoError::Unavailable) && state.end.is_none() && state.is_lost(generation) {
-                let settled = match (&state.connection, &state.doubt) {
-                    (Some(connection), _) if connection.generation == generation => {
-                        Doubt::of(&connection.controller, time::now()).can_be_settled()
-                    }
-                    (_, Some(doubt)) => doubt.can_be_settled(),
-                    // It has been settled already.
-                    (_, None) => true,
-                };
-                let writes = changes(held.operation);
-                state.doubtful_writes |= writes && state.generation == generation;
-                repeat = may_be_repeated(held.operation)
-                    && held.repeated < self.options.retries
-                    && (settled || !writes);
-                held.repeated += 1;
-            }
-            (held, repeat)
+            state.paths.end(one.path);
+            (one, state.end.is_some())
         };
-        if repeat {
-            // A range list, or an empty buffer, may have taken the place of no data.
-            let data = match held.operation {
-                Operation::Read | Operation::Write { .. } => data,
-                _ => Data::None,
-            };
-            self.run(held, data);
-        } else {
-            held.token.complete(status, data);
+        let InFlight {
+            held,
+            path,
+            generation,
+            ..
+        } = one;
+        match refused {
+            _ if ended || !unavailable => held.token.complete(status, data),
+            None => self.after_loss(held, data, generation),
+            Some(refused) if refused.is_path_related() => {
+                self.after_refusal(held, data, path, generation, refused);
+            }
+            Some(_) => held.token.complete(status, data),
         }
     }
 }
 
-async fn attempt(
-    options: RemoteOptions,
-    shape: Shape,
-    doubt: Option<Doubt>,
-    writes: bool,
-) -> Result<(Rc<Controller>, NamespaceChannel), ConnectError> {
-    let changed = ConnectError::Changed {
-        address: options.connect.address,
-        subsystem: options.connect.subsystem.as_str().to_owned(),
-        nsid: options.nsid,
-    };
-    let controller = Controller::connect(options.connect).await?;
-    if let Some(doubt) = doubt {
-        doubt.settle(&controller, writes).await?;
-    }
-    let namespace = controller.open_namespace(options.nsid).await?;
-    if let Some(identifiers) = shape.identifiers
-        && controller.identifiers(options.nsid).await? != identifiers
-    {
-        return Err(changed);
-    }
-    let geometry = namespace.geometry();
-    if geometry.block_bytes != shape.geometry.block_bytes || geometry.blocks < shape.geometry.blocks {
-        return Err(changed);
-    }
-    Ok((controller, namespace))
-}
-
 /// What the user holds: everything stops with it.
-struct Handle(Rc<RemoteChannel>);
+struct Handle {
+    channel: Rc<RemoteChannel>,
+    obeying: JoinHandle<()>,
+}
 
 impl Channel for Handle {
     fn geometry(&self) -> Geometry {
-        self.0.shape.geometry
+        self.channel.shared.shape.geometry
     }
 
     fn submit(&self, request: Request) {
@@ -493,13 +494,16 @@ impl Channel for Handle {
             trace,
             token,
             repeated: 0,
+            refused_since: None,
+            doubt: None,
         };
-        self.0.run(held, data);
+        self.channel.run(held, data);
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.finish(IoError::Aborted);
+        self.obeying.abort();
+        self.channel.finish(IoError::Aborted);
     }
 }

@@ -105,6 +105,34 @@ pub enum ConnectError {
         /// Why.
         why: SecureError,
     },
+    /// A second path leads elsewhere.
+    #[error(
+        "namespace {nsid} of {subsystem} at {address} cannot be another path to the device: {why}; attach it under another \
+         name, or give the address of the same subsystem"
+    )]
+    OtherNamespace {
+        /// The target.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: String,
+        /// The namespace.
+        nsid: u32,
+        /// What differs.
+        why: &'static str,
+    },
+    /// The namespace is not to be reached there.
+    #[error(
+        "namespace {nsid} of {subsystem} is not accessible at {address} (asymmetric namespace access): the path's other \
+         addresses are tried"
+    )]
+    Inaccessible {
+        /// The target.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: String,
+        /// The namespace.
+        nsid: u32,
+    },
     /// One side did not prove who it is.
     #[error("authentication to {subsystem} at {address} failed: {why}")]
     Authentication {
@@ -462,14 +490,33 @@ impl Controller {
     }
 
     async fn identify(&self, structure: IdentifyStructure, nsid: u32) -> Result<Buffer, ConnectError> {
-        let command = Identify {
+        self.identify_with(Identify {
             cns: structure.code(),
             nsid,
             cntid: 0,
             cns_specific: 0,
             csi: 0,
-        };
+        })
+        .await
+    }
+
+    pub(super) async fn identify_with(&self, command: Identify) -> Result<Buffer, ConnectError> {
         identify(&self.options, &self.admin, command).await
+    }
+
+    /// How it was connected.
+    pub(super) fn options(&self) -> &ConnectOptions {
+        &self.options
+    }
+
+    /// What an answer that makes no sense is to the caller.
+    pub(super) fn failed(&self, command: &'static str, status: Status) -> ConnectError {
+        self.options.refused(command, status)
+    }
+
+    /// Ends the association from this side, whoever still holds it.
+    pub(super) fn close(&self) {
+        self.admin.close();
     }
 
     /// Asks for notices and delivers them: each says only that something changed, so look again.

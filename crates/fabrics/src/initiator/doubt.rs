@@ -70,10 +70,33 @@ impl Doubt {
                 time::sleep(PAUSE).await;
             }
         }
-        if writes && let Some(quiet) = self.quiet {
-            time::sleep((self.since + quiet).since(time::now())).await;
+        if writes && let Some(end) = self.quiet_end() {
+            time::sleep(end.since(time::now())).await;
         }
         Ok(())
+    }
+
+    /// As [`Doubt::settle`], through a controller at another address. It may be of another target under the same name,
+    /// which knows nothing of the association and would call it ended: `same_target` says that it is known not to be. True
+    /// if it is settled; otherwise only the time does it, or a controller of the same target.
+    pub(super) async fn settle_elsewhere(
+        &self,
+        controller: &Controller,
+        same_target: bool,
+    ) -> Result<bool, ConnectError> {
+        if self.reset.cirn == 0 || controller.identity().ccrl == 0 {
+            return Ok(false);
+        }
+        if !same_target && !controller.lists(self.reset.cntlid).await? {
+            return Ok(false);
+        }
+        self.settle(controller, false).await?;
+        Ok(true)
+    }
+
+    /// When the old association has ended by itself; `None` if nothing bounds it.
+    pub(super) fn quiet_end(&self) -> Option<Instant> {
+        Some(self.since + self.quiet?)
     }
 }
 

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use bdev::{Channel, Data, Geometry, IoError, Operation, Request};
 use foundation::{BlockCount, Lba};
-use protocols::nvme::Command;
 use protocols::nvme::dsm::{DsmRange, encode_ranges};
 use protocols::nvme::identify::{IdentifyController, IdentifyNamespace, controller_bits};
+use protocols::nvme::{Command, Status};
 use reactor::{Buffer, BufferMut, BufferPool, spawn};
 
 use super::queue::Queue;
@@ -142,6 +142,8 @@ impl NamespaceChannel {
                 Some(completion) => crate::status::error_of(completion.status()),
                 None => Err(IoError::Unavailable),
             };
+            self.queue
+                .set_last_status(result.completion.map_or(Status::SUCCESS, |c| c.status()));
             if status.is_err() {
                 if let Data::Into(left) = rest {
                     joined = joined.join(left).expect("the pieces come from one buffer");

@@ -111,6 +111,8 @@ pub struct Queue {
     state: RefCell<State>,
     ready: Notify,
     ended: Cell<bool>,
+    /// Of the last command of a device that has ended.
+    last_status: Cell<Status>,
     end: Notify,
     opened: Cell<bool>,
     peer: SocketAddr,
@@ -173,6 +175,7 @@ impl Queue {
             state: RefCell::new(state),
             ready: Notify::new(),
             ended: Cell::new(false),
+            last_status: Cell::new(Status::SUCCESS),
             end: Notify::new(),
             opened: Cell::new(false),
             peer,
@@ -246,6 +249,16 @@ impl Queue {
     /// nothing.
     pub fn submit_raw(&self, command: Command, data: Data, sink: Rc<dyn CommandSink>, tag: u64) {
         self.start_command(command, data, Completer::Sink(sink, tag));
+    }
+
+    /// The status behind the error that a device's request is being completed with: valid inside that call.
+    pub(super) fn last_status(&self) -> Status {
+        self.last_status.get()
+    }
+
+    /// Says which status is behind the error that a request is completed with next.
+    pub(super) fn set_last_status(&self, status: Status) {
+        self.last_status.set(status);
     }
 
     /// As [`Queue::execute`], for a device's request.
@@ -380,6 +393,7 @@ impl Queue {
         } else {
             completion.with_status(Status::TRANSIENT_TRANSPORT_ERROR)
         };
+        self.last_status.set(completion.status());
         completer.complete(CommandResult {
             completion: Some(completion),
             data,

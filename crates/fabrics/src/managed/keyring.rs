@@ -141,7 +141,8 @@ impl Management {
             users.extend(hosts.map(|host| format!("host {host} of subsystem {}", subsystem.nqn())));
         }
         for (name, attached) in self.0.attached.borrow().iter() {
-            if attached.psk().is_some_and(uses_psk) || attached.credentials().is_some_and(uses) {
+            let secured = attached.psks().iter().any(uses_psk);
+            if secured || attached.credentials().as_ref().is_some_and(uses) {
                 users.push(format!("controller {name}"));
             }
         }

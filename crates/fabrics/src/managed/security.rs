@@ -44,7 +44,8 @@ pub(super) fn add(registry: &mut Registry, management: &Management) {
 }
 
 /// Those of `all` that are named, in the order of `all`: the strongest first.
-fn chosen<T: Copy>(
+pub(super) fn chosen<T: Copy>(
+    method: &str,
     parameter: &str,
     names: &[String],
     all: &[T],
@@ -56,7 +57,7 @@ fn chosen<T: Copy>(
     if names.is_empty() || unknown.is_some() {
         let known: Vec<_> = all.iter().map(|one| name_of(*one)).collect();
         let why = format!(
-            "{SET_CONFIG}: {parameter} {names:?} cannot be used; name one or more of {}",
+            "{method}: {parameter} {names:?} cannot be used; name one or more of {}",
             known.join(", ")
         );
         return Err(RpcError::errno(libc::EINVAL, why));
@@ -91,10 +92,16 @@ fn set_config(management: &Management, given: SetConfig) -> Result<bool, RpcErro
     )?;
     let mut policy = management.0.target.authentication_policy();
     if let Some(names) = &given.dhchap_digests {
-        policy.hashes = chosen("dhchap_digests", names, &HashFunction::ALL, HashFunction::name)?;
+        policy.hashes = chosen(
+            SET_CONFIG,
+            "dhchap_digests",
+            names,
+            &HashFunction::ALL,
+            HashFunction::name,
+        )?;
     }
     if let Some(names) = &given.dhchap_dhgroups {
-        policy.groups = chosen("dhchap_dhgroups", names, &Group::ALL, Group::name)?;
+        policy.groups = chosen(SET_CONFIG, "dhchap_dhgroups", names, &Group::ALL, Group::name)?;
     }
     management.0.target.set_authentication_policy(policy);
     Ok(true)

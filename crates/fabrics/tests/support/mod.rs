@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod arena;
+pub(crate) mod model;
 pub(crate) mod reserving;
 pub(crate) mod tls;
 

@@ -6,6 +6,7 @@ mod daemon;
 mod host;
 mod keys;
 mod limits;
+mod paths;
 mod reactors;
 mod reservations;
 mod saved;

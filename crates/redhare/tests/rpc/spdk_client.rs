@@ -21,7 +21,7 @@ fn program() -> Command {
 }
 
 /// Whether the client is there. If not, the test is skipped, and says so; where `CI=true` it fails.
-fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     let fetched = program().arg("--fetch-only").output().unwrap();
     if fetched.status.success() {
         return true;
@@ -47,7 +47,7 @@ fn is_there() -> bool {
 }
 
 /// Runs the client with these arguments, or with the commands on its standard input.
-fn spdk(daemon: &Daemon, arguments: &[&str], input: &str) -> Output {
+pub(crate) fn spdk(daemon: &Daemon, arguments: &[&str], input: &str) -> Output {
     let mut client = program()
         .arg("-s")
         .arg(daemon.socket())
@@ -61,14 +61,14 @@ fn spdk(daemon: &Daemon, arguments: &[&str], input: &str) -> Output {
     client.wait_with_output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{errors}");
     said
 }
 
-fn json_of(output: &Output) -> Value {
+pub(crate) fn json_of(output: &Output) -> Value {
     serde_json::from_str(&said(output)).unwrap()
 }
 

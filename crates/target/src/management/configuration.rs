@@ -102,7 +102,12 @@ pub(super) fn add(registry: &mut Registry, devices: &Devices, fabrics: &Manageme
 fn saved(devices: &Devices, fabrics: &Management, name: &str) -> Result<Vec<SavedCall>, RpcError> {
     match name {
         "keyring" => Ok(fabrics.saved_keys()),
-        "bdev" => Ok(devices.saved()),
+        "bdev" => {
+            let mut calls: Vec<_> = fabrics.saved_initiator_options().into_iter().collect();
+            calls.extend(devices.saved());
+            calls.extend(fabrics.saved_paths());
+            Ok(calls)
+        }
         "nvmf" => Ok(fabrics.saved()),
         _ => Err(RpcError::invalid_params(format!(
             "there is no subsystem {name}; framework_get_subsystems lists them"

@@ -52,7 +52,16 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
     if get.offset_is_index || wanted > TRANSFER_LIMIT_BYTES as u64 || !get.offset.is_multiple_of(4) {
         return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
     }
-    let bytes = match (page, &admin.subsystem) {
+    // Before the page is made, so that what changes meanwhile, on another reactor, is told anew. If the command is refused
+    // below, the host may be told once too often.
+    if !get.retain_event {
+        match page {
+            LogPage::AsymmetricNamespaceAccess => admin.controller.notice_read(Notice::Access),
+            LogPage::Discovery => admin.controller.notice_read(Notice::Discovery),
+            _ => {}
+        }
+    }
+    let mut bytes = match (page, &admin.subsystem) {
         (LogPage::SupportedLogPages, subsystem) => {
             let mut log = supported(pages);
             if !subsystem
@@ -68,7 +77,7 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
         (LogPage::Health, Some(subsystem)) => health(admin, subsystem).encode().to_vec(),
         (LogPage::FirmwareSlot, _) => firmware().encode().to_vec(),
         (LogPage::ChangedNamespaceList, _) => {
-            // Cleared below, and only if the command is good.
+            // Taken below, and only if the command is good.
             admin.controller.changed_namespaces(true).encode().to_vec()
         }
         (LogPage::ReservationNotification, _) => {
@@ -89,21 +98,25 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
         }
         _ => return Answer::refuse(Status::INVALID_LOG_PAGE),
     };
-    let Some(part) = window(&bytes, get.offset, wanted) else {
+    if window(&bytes, get.offset, wanted).is_none() {
         return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
-    };
-    let mut data = part.to_vec();
-    // What lies beyond the page reads zeros.
-    data.resize(wanted as usize, 0);
+    }
     if !get.retain_event {
+        // What is given is what is taken: more may have come since.
         match page {
-            LogPage::ChangedNamespaceList => drop(admin.controller.changed_namespaces(false)),
-            LogPage::ReservationNotification => drop(admin.controller.reservation_notice(false)),
-            LogPage::AsymmetricNamespaceAccess => admin.controller.notice_read(Notice::Access),
-            LogPage::Discovery => admin.controller.notice_read(Notice::Discovery),
+            LogPage::ChangedNamespaceList => {
+                bytes = admin.controller.changed_namespaces(false).encode().to_vec();
+            }
+            LogPage::ReservationNotification => {
+                bytes = admin.controller.reservation_notice(false).encode().to_vec();
+            }
             _ => {}
         }
     }
+    let part = window(&bytes, get.offset, wanted).unwrap_or_default();
+    let mut data = part.to_vec();
+    // What lies beyond the page reads zeros.
+    data.resize(wanted as usize, 0);
     Answer::data(data)
 }
 
