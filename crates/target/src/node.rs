@@ -31,8 +31,8 @@ use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
 use volume::{
     BlockRange, ChunkConfig, ChunkId, ChunkIndex, ChunkOutput, ClusterId, DataToken, Geometry, Incarnation,
-    IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId, ResyncProgress, Settings,
-    VolumeNumber, WriteKind,
+    IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId,
+    ResyncProgress, Settings, VolumeNumber, WriteKind,
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};

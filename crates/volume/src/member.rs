@@ -462,7 +462,10 @@ impl Member {
         let read = self.reads.next_timeout(self.settings.read_hold);
         let resign = self.resignation.as_ref().map(|resignation| resignation.again_at);
         let returns = self.return_due();
-        [seal, lead, idle, read, resign, returns].into_iter().flatten().min()
+        [seal, lead, idle, read, resign, returns]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next thing to do.

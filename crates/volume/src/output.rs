@@ -199,7 +199,10 @@ impl std::fmt::Display for Reason {
             Reason::Resigns => write!(f, "the disk here is gone"),
             Reason::InSync(node) => write!(f, "node {node} has all that it had missed"),
             Reason::JoinUndone(node) => {
-                write!(f, "node {node} was to be in sync again, and the masters have not made it so")
+                write!(
+                    f,
+                    "node {node} was to be in sync again, and the masters have not made it so"
+                )
             }
         }
     }

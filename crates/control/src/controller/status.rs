@@ -100,7 +100,11 @@ impl<S: MetadataStore> Controller<S> {
     /// The copies of a volume that are sent what they have missed, as living write nodes last said.
     pub fn resyncs(&self, volume: VolumeNumber, now: Instant) -> Vec<Resync> {
         let recent = |heard: &&Heard| now.since(heard.at) < self.settings.heartbeat_timeout;
-        let resyncs = self.heard.values().filter(recent).flat_map(|heard| &heard.resyncs);
+        let resyncs = self
+            .heard
+            .values()
+            .filter(recent)
+            .flat_map(|heard| &heard.resyncs);
         let of_volume = resyncs.filter(|resync| resync.chunk.volume == volume);
         of_volume.cloned().collect()
     }

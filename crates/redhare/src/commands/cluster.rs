@@ -233,7 +233,10 @@ fn describe(view: &StatusView) -> String {
             _ => "its copies are being made".to_owned(),
         };
         let returning = volume.returning.iter().map(describe_returning);
-        let health = std::iter::once(health).chain(returning).collect::<Vec<_>>().join("; ");
+        let health = std::iter::once(health)
+            .chain(returning)
+            .collect::<Vec<_>>()
+            .join("; ");
         rows.push(vec![
             volume.name.clone(),
             bytes(volume.size_bytes),

@@ -339,7 +339,10 @@ mod tests {
         assert_eq!(view.out_of_sync, names(&[5]));
         assert_eq!(view.returning, names(&[5]));
         let rows = super::super::cluster::returning(&[resync.clone(), resync]);
-        let said: Vec<String> = rows.iter().map(super::super::cluster::describe_returning).collect();
+        let said: Vec<String> = rows
+            .iter()
+            .map(super::super::cluster::describe_returning)
+            .collect();
         assert_eq!(
             said,
             ["05050505 is sent what it missed of 2 chunks, 4 MiB of 6 MiB left, about 1 s"]

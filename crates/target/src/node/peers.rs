@@ -51,7 +51,9 @@ impl Key {
     fn of_command(message: &Message) -> Option<Self> {
         Some(match *message {
             Message::Seal { chunk, ref config } => Key::Seal(chunk, config.epoch),
-            Message::ReplicaWrite(write) => Key::Replica(write.chunk, write.epoch, write.sequence, write.join),
+            Message::ReplicaWrite(write) => {
+                Key::Replica(write.chunk, write.epoch, write.sequence, write.join)
+            }
             Message::Settle {
                 chunk,
                 epoch,

@@ -176,11 +176,19 @@ fn a_copy_that_comes_back_gets_what_it_missed_and_takes_over() {
             .start(cluster.hosts[0], move || hear(node, heard));
         cluster.start(2);
         cluster.simulation.run_for(Duration::from_secs(2));
-        assert_eq!(*proposals.borrow(), [], "it joins nothing for a term after its start");
+        assert_eq!(
+            *proposals.borrow(),
+            [],
+            "it joins nothing for a term after its start"
+        );
         cluster.tell(&[2], 2, 0, &[0, 1]);
         cluster.simulation.run_for(Duration::from_secs(3));
         assert_eq!(proposals.borrow().first(), Some(&(2, vec![1, 2, 3])));
-        assert_eq!(cluster.node(0).resyncs().len(), 1, "until the masters have made it so");
+        assert_eq!(
+            cluster.node(0).resyncs().len(),
+            1,
+            "until the masters have made it so"
+        );
         cluster.configure(3, 0, &[0, 1, 2]);
         write(3, 25..32, 2000);
         assert_eq!(cluster.node(0).resyncs(), []);

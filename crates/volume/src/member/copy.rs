@@ -320,7 +320,9 @@ impl Member {
             return;
         };
         let config = self.config.as_ref().filter(|c| c.epoch == flush.epoch);
-        let joined = self.joined(flush.epoch).filter(|(_, number)| *number == flush.join);
+        let joined = self
+            .joined(flush.epoch)
+            .filter(|(_, number)| *number == flush.join);
         let to = config.map(|c| c.write_node).or(joined.map(|(to, _)| to));
         let Some(to) = to.filter(|_| !self.failed) else {
             return;

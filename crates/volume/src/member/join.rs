@@ -12,12 +12,9 @@ use foundation::Instant;
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use super::{BUSY_FOR, Member};
 use crate::configuration::Membership;
-use crate::identity::{
-    BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session,
-};
+use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
 use crate::message::{Message, ReplicaWrite, WriteKind};
 use crate::output::{Output, ReadPurpose, Reason};
-use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
 use foundation::Epoch;
 use std::time::Duration;
@@ -111,7 +108,6 @@ impl Lead {
         now: Instant,
         (from, incarnation): (NodeId, Incarnation),
         number: JoinNumber,
-        any_number: bool,
     ) -> Option<(u32, Option<usize>)> {
         if let Some(index) = self.member(from, incarnation).filter(|_| number.0 == 0) {
             self.heard(now, index);
@@ -119,7 +115,7 @@ impl Lead {
         }
         let join = self.join.as_mut()?;
         let is_it = join.is_joined() && (join.node, join.incarnation) == (from, incarnation);
-        if !is_it || (join.number != number && !any_number) {
+        if !is_it || join.number != number {
             return None;
         }
         join.heard = now;
@@ -140,7 +136,9 @@ impl Lead {
 
     /// The join cannot be given up any more, only be undone by a newer configuration.
     pub(super) fn join_binds(&self) -> bool {
-        self.join.as_ref().is_some_and(|join| join.stage >= Stage::Announcing)
+        self.join
+            .as_ref()
+            .is_some_and(|join| join.stage >= Stage::Announcing)
     }
 
     pub(super) fn join_due(&self) -> Option<Instant> {
@@ -252,30 +250,31 @@ impl Member {
         epoch: Epoch,
         (number, incarnation): (JoinNumber, Incarnation),
     ) {
-        let any_number = self.planted.is(Bug::JoinWithoutNumber);
         let Some(lead) = self.lead.as_mut().filter(|lead| lead.config.epoch == epoch) else {
             return;
         };
         let Some(join) = &mut lead.join else { return };
-        let is_it = (join.node, join.incarnation) == (from, incarnation)
-            && (join.number == number || any_number);
+        let is_it = (join.node, join.incarnation) == (from, incarnation) && join.number == number;
         if !is_it || join.stage != Stage::Asking {
             return;
         }
         join.heard = now;
         join.enter(now, Stage::Copying);
         let number = join.number;
-        if !any_number {
-            // What an earlier join has had says nothing about this one.
-            lead.in_flight.iter_mut().for_each(|flight| flight.members &= !JOINER);
-            lead.flush.iter_mut().for_each(|flush| flush.members &= !JOINER);
-        }
+        // What an earlier join has had says nothing about this one.
+        lead.in_flight
+            .iter_mut()
+            .for_each(|flight| flight.members &= !JOINER);
+        lead.flush.iter_mut().for_each(|flush| flush.members &= !JOINER);
         self.find_what_it_lacks();
         let flights = self.lead.as_ref().map_or(0, |lead| lead.in_flight.len());
         for at in 0..flights {
             let Some(lead) = &self.lead else { return };
             let (write, data) = (lead.in_flight[at].write, lead.in_flight[at].data);
-            let message = Message::ReplicaWrite(ReplicaWrite { join: number, ..write });
+            let message = Message::ReplicaWrite(ReplicaWrite {
+                join: number,
+                ..write
+            });
             self.send(from, message, data);
         }
         if let Some(flush) = self.lead.as_ref().and_then(|lead| lead.flush.as_ref()) {
@@ -350,7 +349,10 @@ impl Member {
             }
             join.next = None;
             let number = join.number;
-            let is_written = self.record.written_in.contains_key(&(range.start / region_blocks));
+            let is_written = self
+                .record
+                .written_in
+                .contains_key(&(range.start / region_blocks));
             self.start_piece(now, range, number, is_written);
         }
     }
@@ -359,7 +361,11 @@ impl Member {
     fn start_piece(&mut self, now: Instant, range: BlockRange, number: JoinNumber, is_written: bool) {
         let write = ReplicaWrite {
             range,
-            kind: if is_written { WriteKind::Data } else { WriteKind::Deallocate },
+            kind: if is_written {
+                WriteKind::Data
+            } else {
+                WriteKind::Deallocate
+            },
             join: number,
             ..self.next_write()
         };
@@ -436,7 +442,10 @@ impl Member {
         }
         join.enter(now, Stage::Announcing);
         // Of the members that are known by position, this one is told with that.
-        join.told = lead.config.index_of(lead.config.write_node).map_or(0, |at| 1 << at);
+        join.told = lead
+            .config
+            .index_of(lead.config.write_node)
+            .map_or(0, |at| 1 << at);
         self.announced = true;
         let number = join.number;
         if lead.others().next().is_none() {
@@ -530,7 +539,10 @@ impl Member {
         }
         while let Some(lead) = &mut self.lead
             && let required = lead.required()
-            && let Some(at) = lead.in_flight.iter().position(|f| f.members & required == required)
+            && let Some(at) = lead
+                .in_flight
+                .iter()
+                .position(|f| f.members & required == required)
             && let Some(flight) = lead.in_flight.remove(at)
         {
             self.on_every_copy(now, flight);
@@ -557,7 +569,9 @@ impl Member {
         let lags = |members: u32, since: Instant, limit| members & JOINER == 0 && seen(since) > limit;
         let waits = |limit| {
             let flush = lead.flush.as_ref();
-            lead.in_flight.iter().any(|f| lags(f.members, f.first_sent, limit))
+            lead.in_flight
+                .iter()
+                .any(|f| lags(f.members, f.first_sent, limit))
                 || flush.is_some_and(|f| lags(f.members, f.began, limit))
         };
         let silent = seen(join.heard) > limit;

@@ -255,7 +255,10 @@ impl Lead {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let resend = self.waits_for_answers().then_some(self.resend_at);
-        [resend, self.settle_at, self.join_due()].into_iter().flatten().min()
+        [resend, self.settle_at, self.join_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether `covers` overlaps a write under way or one of the first `before` waiting ones.
@@ -558,11 +561,10 @@ impl Member {
         epoch: Epoch,
         sequence: Sequence,
     ) {
-        let any_number = self.planted.is(Bug::JoinWithoutNumber);
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
-        let Some((bit, index)) = lead.answerer(now, (from, incarnation), join, any_number) else {
+        let Some((bit, index)) = lead.answerer(now, (from, incarnation), join) else {
             return;
         };
         let mut required = lead.required();
@@ -689,11 +691,10 @@ impl Member {
         epoch: Epoch,
         number: u64,
     ) {
-        let any_number = self.planted.is(Bug::JoinWithoutNumber);
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
-        let Some((bit, _)) = lead.answerer(now, (from, incarnation), join, any_number) else {
+        let Some((bit, _)) = lead.answerer(now, (from, incarnation), join) else {
             return;
         };
         if let Some(flush) = lead.flush.as_mut().filter(|f| f.number == number) {

@@ -66,11 +66,7 @@ impl Member {
     /// Whether a write or flush under a join's number is to be refused.
     pub(super) fn refuses_joined(&mut self, from: NodeId, epoch: Epoch, join: JoinNumber) -> Option<Refusal> {
         match self.joined(epoch) {
-            Some((write_node, number))
-                if write_node == from && (number == join || self.planted.is(Bug::JoinWithoutNumber)) =>
-            {
-                None
-            }
+            Some(joined) if joined == (from, join) => None,
             _ => Some(Refusal::WrongJoin),
         }
     }
@@ -101,14 +97,13 @@ impl Member {
             return;
         };
         returning.heard = now;
-        let any_number = self.planted.is(Bug::JoinWithoutNumber);
         match &mut returning.joined {
-            Some(joined) if joined.number == number && !any_number => {
+            Some(joined) if joined.number == number => {
                 // Asked again: answered again, as soon as it can be.
                 joined.answered = false;
                 return;
             }
-            Some(joined) if joined.number > number && !any_number => {
+            Some(joined) if joined.number > number => {
                 self.refuse_command(from, epoch, Refusal::WrongJoin);
                 return;
             }

@@ -388,7 +388,11 @@ impl World {
         let often = if self.shape.scenario >= 6 { 8 } else { 50 };
         let twice = matches!(event, Event::Peer { .. }) && !self.healing && self.random.chance(1, often);
         if twice {
-            let longest = if self.random.chance(1, 2) { 3 * SECOND } else { 30 * MS };
+            let longest = if self.random.chance(1, 2) {
+                3 * SECOND
+            } else {
+                30 * MS
+            };
             let later = delay + self.random.below(longest);
             self.at(later, event.clone());
         }
@@ -683,7 +687,11 @@ impl World {
             Output::Propose { expected, config, .. } => {
                 if config.epoch == expected.next() {
                     // Some masters are slow: copies take part in their join for long.
-                    let longest = if self.shape.scenario == 7 { 2 * SECOND } else { 200 * MS };
+                    let longest = if self.shape.scenario == 7 {
+                        2 * SECOND
+                    } else {
+                        200 * MS
+                    };
                     let delay = self.random.between(MS, longest);
                     self.at(delay, Event::Commit { chunk, config });
                 }

@@ -92,8 +92,13 @@ fn command() -> impl Strategy<Value = Message> {
                 marks,
             }
         }),
-        (chunk(), any::<[u64; 3]>(), any::<u32>(), vec(any::<(u64, u64)>(), 0..20)).prop_map(
-            |(chunk, n, join, sessions)| {
+        (
+            chunk(),
+            any::<[u64; 3]>(),
+            any::<u32>(),
+            vec(any::<(u64, u64)>(), 0..20)
+        )
+            .prop_map(|(chunk, n, join, sessions)| {
                 let session = |(host, number)| Session {
                     host: HostId(host),
                     number,
@@ -106,8 +111,7 @@ fn command() -> impl Strategy<Value = Message> {
                     writer_token: WriterToken(n[2]),
                     sessions: sessions.into_iter().map(session).collect(),
                 }
-            }
-        ),
+            }),
         (chunk(), any::<u64>(), any::<u32>()).prop_map(|(chunk, epoch, join)| Message::Announce {
             chunk,
             epoch: Epoch(epoch),
