@@ -179,10 +179,7 @@ impl Member {
         if self.planted.is(Bug::DeltaFromDisconnect) {
             flushed_in = self.record.sealed.next();
         }
-        let mut marks: Vec<u32> = self.intent.regions().collect();
-        if self.planted.is(Bug::OwnMarksIgnored) {
-            marks.clear();
-        }
+        let marks = self.intent.regions().collect();
         let message = Message::Return {
             chunk: self.chunk(),
             epoch,
