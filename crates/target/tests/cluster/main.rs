@@ -169,22 +169,20 @@ fn a_copy_that_comes_back_gets_what_it_missed_and_takes_over() {
         write(2, 10..30, 1000);
 
         // It is back, in another life, and hears from its masters that it is out of sync.
-        let proposals = Rc::new(RefCell::new(Vec::new()));
+        let proposals = Rc::new(RefCell::new(Vec::<(u64, Vec<u128>)>::new()));
         let (node, heard) = (cluster.node(0), proposals.clone());
         cluster
             .simulation
             .start(cluster.hosts[0], move || hear(node, heard));
         cluster.start(2);
         cluster.simulation.run_for(Duration::from_secs(2));
-        assert_eq!(
-            *proposals.borrow(),
-            [],
+        assert!(
+            proposals.borrow().is_empty(),
             "it joins nothing for a term after its start"
         );
         cluster.tell(&[2], 2, 0, &[0, 1]);
         cluster.simulation.run_for(Duration::from_secs(3));
-        assert_eq!(proposals.borrow().first(), Some(&(2, vec![1, 2, 3])));
-        assert_eq!(1, "until the masters have made it so");
+        assert_eq!(proposals.borrow().first(), Some(&(2_u64, vec![1_u128, 2, 3])));
         cluster.configure(3, 0, &[0, 1, 2]);
         write(3, 25..32, 2000);
 
@@ -195,7 +193,7 @@ fn a_copy_that_comes_back_gets_what_it_missed_and_takes_over() {
         on_client(&cluster, Duration::from_secs(40), move || async move {
             let client = Client::connect(hosts[2], 2, 1).await.unwrap();
             for n in 0..32u64 {
-                let salt = [0, 1000, 2000][usize::from(n >= 10) + usize::from(n >= 25)];
+                let salt = [0_u64, 1000, 2000][usize::from(n >= 10) + usize::from(n >= 25)];
                 let read = client.read_until_done(4, n * 30).await;
                 assert!(read == expected(n + salt), "write {n} is lost");
             }
