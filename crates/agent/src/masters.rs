@@ -67,6 +67,7 @@ pub(crate) struct Life {
     incarnation: u64,
     heartbeat: Duration,
     disks: Vec<agentlink::Disk>,
+    resyncs: Vec<agentlink::Resync>,
     /// Copies that are here, as the target says.
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
@@ -120,6 +121,7 @@ impl Life {
             incarnation: hello.incarnation,
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
             disks: hello.disks.clone(),
+            resyncs: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
             preparing: BTreeMap::new(),
@@ -150,6 +152,7 @@ impl Life {
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
             removed_volumes: self.removed.iter().copied().collect(),
             ended_through: self.incarnation.saturating_sub(1),
+            resyncs: self.resyncs.iter().map(resync).collect(),
         }
     }
 
@@ -353,6 +356,7 @@ impl Life {
                 self.propose(chunk, expected, &configuration);
             }
             FromTarget::Disks(disks) => self.disks = disks,
+            FromTarget::Resyncs(resyncs) => self.resyncs = resyncs,
         }
     }
 }
@@ -380,6 +384,17 @@ pub(crate) fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
         uuid: disk.uuid.to_be_bytes().to_vec(),
         capacity_bytes: disk.capacity_bytes,
         used_bytes: disk.capacity_bytes - disk.free_bytes.min(disk.capacity_bytes),
+    }
+}
+
+fn resync(resync: &agentlink::Resync) -> v1::Resync {
+    v1::Resync {
+        volume: resync.chunk.volume,
+        index: resync.chunk.index,
+        node: resync.node.to_be_bytes().to_vec(),
+        left_bytes: resync.left_bytes,
+        total_bytes: resync.total_bytes,
+        elapsed_ms: resync.elapsed_ms,
     }
 }
 

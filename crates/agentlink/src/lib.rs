@@ -46,6 +46,21 @@ pub struct Disk {
     pub free_bytes: u64,
 }
 
+/// A copy on another node that a write node here sends what it has missed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resync {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// The node whose copy comes back.
+    pub node: u128,
+    /// Bytes still to be sent.
+    pub left_bytes: u64,
+    /// Bytes that it lacked.
+    pub total_bytes: u64,
+    /// Milliseconds since it was let in.
+    pub elapsed_ms: u64,
+}
+
 /// From the agent to its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToTarget {
@@ -122,6 +137,8 @@ pub enum FromTarget {
     },
     /// Now and then: how the disks stand.
     Disks(Vec<Disk>),
+    /// All copies that are sent what they have missed, every second while there are any, and once when there are none.
+    Resyncs(Vec<Resync>),
 }
 
 /// Why a frame could not be read. The connection is of no use after that.

@@ -2,7 +2,8 @@
 //!
 //! Two ways lead from one epoch to the next. The masters leave out members that are gone and hand
 //! the writes to a living member, as long as the minimum lives, and start again with new lives when
-//! every member's life has provably ended. The write node proposes joins, replacements and
+//! every member's life has provably ended. At the minimum they only hand the writes over, once the lives that
+//! ended have successors to let in. The write node proposes joins, replacements and
 //! members it has waited for in vain. A node that a master wrongly takes for gone costs a copy
 //! for a while, never a byte: the grants between the members see to that.
 
@@ -77,10 +78,10 @@ pub fn successor(
     if living.is_empty() {
         return recovery(chunk, minimum, pin, nodes, spread);
     }
-    // Below the minimum nobody is left out: writes wait. Nor are they handed to another member: it
-    // could not serve before every member has sealed, and one of them is gone, while under the
-    // configuration as it stands the living go on answering reads.
-    //
+    // Below the minimum nobody is left out: writes wait.
+    if living.len() < usize::from(minimum) {
+        return hand_over(chunk, &living, pin, nodes, spread);
+    }
     // Those who stay must have been heard. Where everything starts again at once, the first node to
     // tell that its life has ended would be left out otherwise, on the presumption that the others
     // live, when all may recover together.
@@ -101,6 +102,36 @@ pub fn successor(
         epoch: chunk.epoch.next(),
         write_node,
         copies,
+        recovery: false,
+    })
+}
+
+/// Where nobody can be left out and the write node has ended: a living member orders the writes, once every node whose
+/// life has ended is back in another one, which that member lets in. Before that it could not serve, since not every
+/// member can seal, while under the configuration as it stands the living go on answering reads.
+fn hand_over(
+    chunk: &Chunk,
+    living: &[NodeId],
+    pin: Option<NodeId>,
+    nodes: &BTreeMap<NodeId, Standing>,
+    spread: u64,
+) -> Option<Chunk> {
+    let is_back = |(node, incarnation): (NodeId, Incarnation)| {
+        nodes.get(&node).is_some_and(|standing| {
+            standing.is_alive
+                && standing.is_heard
+                && standing.incarnation > incarnation
+                && standing.ended_through < standing.incarnation
+        })
+    };
+    let mut ended = chunk.members().filter(|(node, _)| !living.contains(node));
+    if living.contains(&chunk.write_node) || !ended.all(is_back) {
+        return None;
+    }
+    Some(Chunk {
+        epoch: chunk.epoch.next(),
+        write_node: choose(living, pin, spread),
+        copies: chunk.copies.clone(),
         recovery: false,
     })
 }

@@ -54,6 +54,7 @@ struct Heard {
     incarnation: Incarnation,
     at: Instant,
     used: BTreeMap<DiskId, ByteCount>,
+    resyncs: Vec<nodes::Resync>,
 }
 
 /// What is needed to bring a volume to its next state.

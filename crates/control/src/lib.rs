@@ -23,7 +23,7 @@ mod store;
 
 pub use controller::changes::{Changes, Scope};
 pub use controller::leases::{ReaderView, WriterView};
-pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration};
+pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};
 pub use controller::status::{NodeStatus, Status, VolumeStatus};
 pub use controller::volumes::CreateVolume;
 pub use controller::{Controller, NodeView};

@@ -240,6 +240,7 @@ impl History {
                 disks: disks(number),
                 prepared: in_state(VolumeState::Preparing),
                 removed: in_state(VolumeState::Deleting),
+                resyncs: Vec::new(),
             };
             self.masters[master].heartbeat(&heartbeat, self.now)?;
         }

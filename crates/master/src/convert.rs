@@ -1,8 +1,10 @@
 //! Between the controller's types and those of the wire.
 
+use std::time::Duration;
+
 use control::{
     Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Incarnation, Node, NodeId, NodeView,
-    Uuid, Volume, VolumeNumber, VolumeState,
+    Resync, Uuid, Volume, VolumeNumber, VolumeState,
 };
 use foundation::ByteCount;
 use proto::v1;
@@ -96,6 +98,33 @@ pub(crate) fn disks(disks: &[v1::Disk]) -> Result<Vec<Disk>, ConvertError> {
         })
     };
     disks.iter().map(disk).collect()
+}
+
+pub(crate) fn resync(resync: &Resync) -> v1::Resync {
+    v1::Resync {
+        volume: resync.chunk.volume.0,
+        index: resync.chunk.index,
+        node: resync.node.0.to_bytes().to_vec(),
+        left_bytes: resync.left.0,
+        total_bytes: resync.total.0,
+        elapsed_ms: u64::try_from(resync.elapsed.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+pub(crate) fn resyncs(resyncs: &[v1::Resync]) -> Result<Vec<Resync>, ConvertError> {
+    let resync = |resync: &v1::Resync| {
+        Ok(Resync {
+            chunk: ChunkId {
+                volume: VolumeNumber(resync.volume),
+                index: resync.index,
+            },
+            node: NodeId(uuid("resyncs.node", &resync.node)?),
+            left: ByteCount(resync.left_bytes),
+            total: ByteCount(resync.total_bytes),
+            elapsed: Duration::from_millis(resync.elapsed_ms),
+        })
+    };
+    resyncs.iter().map(resync).collect()
 }
 
 pub(crate) fn chunk(id: ChunkId, chunk: &Chunk) -> v1::Chunk {

@@ -68,6 +68,7 @@ impl Cluster for Face {
             chunks: volume.chunks,
             degraded_chunks: volume.degraded_chunks,
             waiting_chunks: volume.waiting_chunks,
+            resyncs: volume.resyncs.iter().map(convert::resync).collect(),
         };
         Ok(Response::new(v1::GetStatusResponse {
             cluster: status.cluster.0.to_bytes().to_vec(),
@@ -122,6 +123,7 @@ impl Nodes for Face {
             disks: convert::disks(&request.disks)?,
             prepared: volumes(&request.prepared_volumes),
             removed: volumes(&request.removed_volumes),
+            resyncs: convert::resyncs(&request.resyncs)?,
         };
         let answer = self
             .engine
@@ -184,10 +186,12 @@ impl Volumes for Face {
         let call = move |control: &mut crate::engine::Control, now| {
             let number = control.volume_named(&name)?.number;
             let (volume, chunks) = control.map(number, 0, MAP_CHUNKS_MAX)?;
-            Ok((volume, chunks, control.nodes(now)?))
+            let resyncs = control.resyncs(number, now);
+            Ok((volume, chunks, control.nodes(now)?, resyncs))
         };
-        let (volume, chunks, nodes) = self.engine.call(call).await?;
+        let (volume, chunks, nodes, resyncs) = self.engine.call(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
+            resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume(&volume)),
             nodes: convert::addresses(nodes.values(), &chunks),
             chunks: convert::chunks(&chunks),

@@ -34,11 +34,20 @@ fn files_survive_a_killed_node_and_a_restart_of_everything() {
     cluster.wait(&["fs", "stat", "files:file-7"], |said| said.contains("file-7"));
     cluster.succeed(&["fs", "compare", "files", source]);
 
-    // One server dies, engine and target at once: reads go on, the masters leave its copies out.
+    // One server dies, engine and target at once: reads and writes go on. It comes back and is sent what it missed.
+    let life = cluster.incarnation(2);
     kill(&cluster.engine_lock(2));
     kill(&cluster.target_lock(2));
     cluster.succeed(&["fs", "compare", "files", source]);
-    cluster.wait(&["status"], |said| said.contains("lack a copy"));
+    cluster.succeed(&["fs", "import", source, "files:again"]);
+    cluster.wait_for_life_after(2, life);
+    cluster.wait_for_chunks("files", &[1, 2, 3], &[], &[]);
+    cluster.wait(&["status"], |said| said.contains("all copies in sync"));
+
+    // Then another one, so that what it missed is read from it, too.
+    kill(&cluster.engine_lock(1));
+    kill(&cluster.target_lock(1));
+    cluster.succeed(&["fs", "compare", "files:again", source]);
     cluster.succeed(&["fs", "verify", "files"]);
     cluster.end();
 }

@@ -21,6 +21,8 @@ use crate::node::{Node, from_chunk, to_config};
 const QUEUE_MESSAGES: usize = 65_536;
 /// How often the agent hears how the disks stand.
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it hears how far the copies are that come back.
+const RESYNCS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Before another connection is taken when one could not be.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -72,6 +74,7 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
     // The queue is new and empty: the first message fits.
     let _ = sender.try_send(node.hello(address));
     drop(spawn(tell_disks(Rc::downgrade(node), sender.clone())));
+    drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
     node.set_agent(sender);
     drop(spawn(async move {
         while let Some(message) = receiver.recv().await {
@@ -90,6 +93,21 @@ async fn tell_disks(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>)
         if sender.try_send(FromTarget::Disks(node.disks())).is_err() {
             return;
         }
+    }
+}
+
+async fn tell_resyncs(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+    let mut told = 0;
+    loop {
+        time::sleep(RESYNCS_INTERVAL).await;
+        let Some(node) = node.upgrade() else { return };
+        let resyncs = node.resyncs();
+        let count = resyncs.len();
+        let is_news = count > 0 || std::mem::replace(&mut told, count) > 0;
+        if is_news && sender.try_send(FromTarget::Resyncs(resyncs)).is_err() {
+            return;
+        }
+        told = count;
     }
 }
 

@@ -31,8 +31,8 @@ use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
 use volume::{
     BlockRange, ChunkConfig, ChunkId, ChunkIndex, ChunkOutput, ClusterId, DataToken, Geometry, Incarnation,
-    IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId, Settings,
-    VolumeNumber, WriteKind,
+    IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId,
+    ResyncProgress, Settings, VolumeNumber, WriteKind,
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};
@@ -258,6 +258,19 @@ impl Node {
         self.copies.disks()
     }
 
+    /// How far the copies are that come back under write nodes here.
+    pub fn resyncs(&self) -> Vec<agentlink::Resync> {
+        let core = self.core.borrow();
+        let describe = |(chunk, progress): (ChunkId, ResyncProgress)| agentlink::Resync {
+            chunk: to_chunk(chunk),
+            node: progress.node.0,
+            left_bytes: progress.left_bytes,
+            total_bytes: progress.total_bytes,
+            elapsed_ms: u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX),
+        };
+        core.resyncs(time::now()).map(describe).collect()
+    }
+
     /// Where the other nodes are.
     pub fn set_peers(&self, peers: Vec<(NodeId, SocketAddr)>) {
         self.peers.set_addresses(peers);
@@ -448,7 +461,7 @@ impl Node {
                 config,
                 reason,
             } => {
-                tracing::warn!(chunk = ?chunk, epoch = expected.0, members = ?config.members, %reason, "a copy is to be left out");
+                tracing::warn!(chunk = ?chunk, epoch = expected.0, members = ?config.members, %reason, "another configuration is asked for");
                 self.tell(FromTarget::Propose {
                     chunk: to_chunk(place()),
                     expected: expected.0,

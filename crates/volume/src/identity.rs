@@ -52,7 +52,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterToken(pub u64);
 
-/// The number of a join within an epoch; 0 is "of no join", the only one used so far.
+/// The number of a join within an epoch; 0 is "of no join", as members carry it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JoinNumber(pub u32);
 

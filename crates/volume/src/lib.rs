@@ -38,7 +38,7 @@ pub use identity::{
     PersistToken, RequestId, Sequence, Session, TraceId, VolumeNumber, WriterToken,
 };
 pub use map::{ChunkMap, MapError, Reaction, Route};
-pub use member::{Member, Phase};
+pub use member::{Member, Phase, ResyncProgress};
 pub use message::{Message, ReplicaWrite, WriteKind};
 pub use node::NodeCore;
 pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Reason, Request, Status};

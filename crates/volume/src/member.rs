@@ -8,17 +8,20 @@
 
 mod configure;
 mod copy;
+mod join;
 mod lead;
 mod read;
+mod rejoin;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use foundation::{Epoch, Instant};
 
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{
-    BlockRange, ChunkId, DataToken, HostId, Incarnation, IoToken, NodeId, PersistToken, RequestId,
+    BlockRange, ChunkId, DataToken, HostId, Incarnation, IoToken, JoinNumber, NodeId, PersistToken, RequestId,
 };
 use crate::intent::IntentMap;
 use crate::message::{Message, Refusal};
@@ -31,8 +34,13 @@ use crate::settings::Settings;
 
 use lead::Lead;
 use read::Reads;
+use rejoin::Returning;
 
+pub use join::ResyncProgress;
 pub use lead::Phase;
+
+/// How long after a request resync leaves room for the next one.
+const BUSY_FOR: Duration = Duration::from_millis(100);
 
 /// The flush a member is doing for its write node.
 #[derive(Debug)]
@@ -40,6 +48,7 @@ struct MemberFlush {
     io: IoToken,
     epoch: Epoch,
     number: u64,
+    join: JoinNumber,
 }
 
 /// What decides which lives of other nodes may be granted a chunk: configuration in force, epoch sealed,
@@ -83,6 +92,14 @@ pub struct Member {
     quiet_until: Instant,
     /// This life has been told that a reconciliation which covers it is complete.
     open: bool,
+    /// One more is about to be in sync: it counts in rule 1 of the grants.
+    announced: bool,
+    /// Not in sync, and on its way back.
+    returning: Option<Returning>,
+    /// A copy that is not let in again before this, since the masters did not want it.
+    not_again: Option<(NodeId, Instant)>,
+    /// When somebody last asked something of this node, noted while a copy is resynced here.
+    foreground: Option<Instant>,
     failed: bool,
     resignation: Option<Resignation>,
     window: Window,
@@ -119,6 +136,10 @@ impl Member {
             pending_seal: None,
             quiet_until: started + settings.grant_term,
             open: false,
+            announced: false,
+            returning: None,
+            not_again: None,
+            foreground: None,
             failed: false,
             resignation: None,
             window: Window::default(),
@@ -296,13 +317,17 @@ impl Member {
                 epoch,
                 sequence,
                 incarnation,
+                join,
                 ..
-            } => self.handle_replica_answer(now, from, incarnation, epoch, sequence),
+            } => self.handle_replica_answer(now, (from, incarnation, join), epoch, sequence),
             Message::Refused {
                 epoch,
                 refusal: refusal @ (Refusal::DeviceFailed | Refusal::NoSuchChunk),
                 ..
-            } => self.member_is_lost(now, from, epoch, refusal),
+            } => {
+                self.joiner_is_lost(now, from);
+                self.member_is_lost(now, from, epoch, refusal);
+            }
             Message::Settle {
                 epoch,
                 settled,
@@ -322,13 +347,44 @@ impl Member {
                     lead.settle_answered(now, from, incarnation, epoch, (settled, flushed, open));
                 }
             }
-            Message::Flush { epoch, number, .. } => self.handle_flush(from, epoch, number),
+            Message::Flush {
+                epoch, number, join, ..
+            } => self.handle_flush(now, from, epoch, number, join),
             Message::FlushAnswer {
                 epoch,
                 number,
                 incarnation,
+                join,
                 ..
-            } => self.handle_flush_answer(now, from, incarnation, epoch, number),
+            } => self.handle_flush_answer(now, (from, incarnation, join), epoch, number),
+            Message::Return {
+                epoch,
+                incarnation,
+                flushed_in,
+                marks,
+                ..
+            } => self.handle_return(now, from, epoch, (incarnation, flushed_in), marks),
+            Message::Join {
+                epoch,
+                join,
+                incarnation,
+                writer_token,
+                sessions,
+                ..
+            } => self.handle_join(now, from, epoch, (join, incarnation), (writer_token, sessions)),
+            Message::JoinAnswer {
+                epoch,
+                join,
+                incarnation,
+                ..
+            } => self.handle_join_answer(now, from, epoch, (join, incarnation)),
+            Message::Announce { epoch, join, .. } => self.handle_announce(from, epoch, join),
+            Message::AnnounceAnswer {
+                epoch,
+                join,
+                incarnation,
+                ..
+            } => self.handle_announce_answer(now, from, epoch, (join, incarnation)),
             Message::Query { chunk } => {
                 let answer = Message::QueryAnswer {
                     chunk,
@@ -405,7 +461,11 @@ impl Member {
         let idle = self.idle_flush_due();
         let read = self.reads.next_timeout(self.settings.read_hold);
         let resign = self.resignation.as_ref().map(|resignation| resignation.again_at);
-        [seal, lead, idle, read, resign].into_iter().flatten().min()
+        let returns = self.return_due();
+        [seal, lead, idle, read, resign, returns]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next thing to do.
@@ -419,7 +479,13 @@ impl Member {
             return;
         }
         self.try_seal(now, grants);
+        if self.returning.is_some() {
+            self.advance_return(now);
+        }
         self.advance_lead(now);
+        if self.is_resyncing() {
+            self.start_resync(now);
+        }
         self.start_writes(now);
         self.start_flush(now);
         self.pump_reads(now, grants);
@@ -438,6 +504,7 @@ impl Member {
     /// Ends all that can be ended now: the rest is with the device.
     fn end_everything(&mut self, status: Status) {
         self.open = false;
+        self.returning = None;
         self.step_down(status);
         self.pending_seal = None;
         for data in self.window.forget_waiting() {

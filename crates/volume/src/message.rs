@@ -42,7 +42,7 @@ pub struct ReplicaWrite {
     pub kind: WriteKind,
     /// To be durable before it is answered.
     pub force_unit_access: bool,
-    /// The session it came from; none for reconciliation.
+    /// The session it came from; none for reconciliation and resync.
     pub session: Option<Session>,
     /// The write lease it was made under.
     pub writer_token: WriterToken,
@@ -151,6 +151,8 @@ pub enum Message {
         epoch: Epoch,
         /// Numbers the flushes of an epoch.
         number: u64,
+        /// The join the receiver takes part in.
+        join: JoinNumber,
     },
     /// The flush is done.
     FlushAnswer {
@@ -161,6 +163,67 @@ pub enum Message {
         /// The flush.
         number: u64,
         /// The life that flushed.
+        incarnation: Incarnation,
+        /// The join it answers for.
+        join: JoinNumber,
+    },
+    /// A copy that is not in sync tells the write node what it has and asks to join. Repeated until it does.
+    Return {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch the copy knows to be committed.
+        epoch: Epoch,
+        /// The life that asks.
+        incarnation: Incarnation,
+        /// The epoch of its last flush as a member: what was written before, it has. 0: nothing.
+        flushed_in: Epoch,
+        /// Regions it has marked itself: it may have there what nobody else has.
+        marks: Vec<u32>,
+    },
+    /// The write node lets a copy join: from its answer on it gets every write.
+    Join {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// Numbers the joins of an epoch.
+        join: JoinNumber,
+        /// The life that is let in.
+        incarnation: Incarnation,
+        /// The newest write lease.
+        writer_token: WriterToken,
+        /// The newest session of each host.
+        sessions: Vec<Session>,
+    },
+    /// The copy takes part in this join.
+    JoinAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch of the join.
+        epoch: Epoch,
+        /// The join.
+        join: JoinNumber,
+        /// The life that joins.
+        incarnation: Incarnation,
+    },
+    /// A member is told that one more is about to be in sync: from now on it counts it in rule 1 of the grants.
+    Announce {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// The join.
+        join: JoinNumber,
+    },
+    /// The member counts it.
+    AnnounceAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch of the join.
+        epoch: Epoch,
+        /// The join.
+        join: JoinNumber,
+        /// The life that counts it.
         incarnation: Incarnation,
     },
     /// The chunks for which the sender asks grants of the receiver, from now on.
@@ -231,6 +294,11 @@ impl Message {
             | Self::SettleAnswer { chunk, .. }
             | Self::Flush { chunk, .. }
             | Self::FlushAnswer { chunk, .. }
+            | Self::Return { chunk, .. }
+            | Self::Join { chunk, .. }
+            | Self::JoinAnswer { chunk, .. }
+            | Self::Announce { chunk, .. }
+            | Self::AnnounceAnswer { chunk, .. }
             | Self::Query { chunk }
             | Self::QueryAnswer { chunk, .. }
             | Self::Refused { chunk, .. } => Some(*chunk),

@@ -10,7 +10,7 @@ use crate::grants::Grants;
 use crate::identity::{
     ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId, VolumeNumber,
 };
-use crate::member::{Member, Standing};
+use crate::member::{Member, ResyncProgress, Standing};
 use crate::message::{Message, Refusal};
 use crate::output::{ChunkOutput, Output, Request, Status};
 use crate::planted::Planted;
@@ -44,6 +44,10 @@ pub struct NodeCore {
     waiting_for_grants: BTreeSet<ChunkId>,
     /// Watched copies to which something has happened.
     stirred: Vec<ChunkId>,
+    /// Chunks of which a copy is on its way back under a write node here.
+    resyncing: BTreeSet<ChunkId>,
+    /// When somebody last asked something of this node, noted while a copy is resynced here.
+    foreground: Option<Instant>,
     outputs: VecDeque<ChunkOutput>,
     planted: Planted,
     /// Copies looked at so far, for the test that counts.
@@ -64,6 +68,8 @@ impl NodeCore {
             due: BTreeSet::new(),
             waiting_for_grants: BTreeSet::new(),
             stirred: Vec::new(),
+            resyncing: BTreeSet::new(),
+            foreground: None,
             outputs: VecDeque::new(),
             planted: Planted::default(),
             #[cfg(test)]
@@ -111,6 +117,7 @@ impl NodeCore {
                 self.due.remove(&(due, chunk));
             }
             self.waiting_for_grants.remove(&chunk);
+            self.resyncing.remove(&chunk);
             self.grants.judge(chunk, |_, _, _| false);
         }
     }
@@ -155,6 +162,9 @@ impl NodeCore {
         let Some(place) = self.members.get_mut(&chunk) else {
             return false;
         };
+        if let Some(at) = self.foreground.filter(|_| !self.resyncing.is_empty()) {
+            place.member.note_foreground(at);
+        }
         event(&mut place.member, &mut self.grants);
         while let Some(output) = place.member.poll_output() {
             let chunk = Some(chunk);
@@ -193,6 +203,11 @@ impl NodeCore {
         } else if !self.waiting_for_grants.is_empty() {
             self.waiting_for_grants.remove(&chunk);
         }
+        if member.is_resyncing() {
+            self.resyncing.insert(chunk);
+        } else if !self.resyncing.is_empty() {
+            self.resyncing.remove(&chunk);
+        }
         let standing = member.standing();
         if std::mem::replace(&mut place.standing, standing) != standing {
             self.grants
@@ -221,6 +236,7 @@ impl NodeCore {
 
     /// A client asks something of the copy of `chunk` here.
     pub fn handle_request(&mut self, now: Instant, chunk: ChunkId, request: Request) {
+        self.note_foreground(now);
         let known = self.with(now, chunk, |member, grants| {
             member.handle_request(now, grants, request);
         });
@@ -232,6 +248,26 @@ impl NodeCore {
             let request = request.id;
             self.put_out(chunk, Output::Complete { request, status });
         }
+    }
+
+    /// While a copy is resynced here, what others ask of this node makes it slower.
+    fn note_foreground(&mut self, now: Instant) {
+        if !self.resyncing.is_empty() {
+            self.foreground = Some(now);
+        }
+    }
+
+    /// Whether the write node here has to do enough for other copies that come back.
+    fn puts_off(&self, from: NodeId, chunk: ChunkId) -> bool {
+        let member = self.member(chunk);
+        let must = member.is_some_and(|member| member.waits_for_return_of(from));
+        !must && self.resyncing.len() >= self.settings.joins_max
+    }
+
+    /// How far the copies are that come back under write nodes here.
+    pub fn resyncs(&self, now: Instant) -> impl Iterator<Item = (ChunkId, ResyncProgress)> + '_ {
+        let chunks = self.resyncing.iter();
+        chunks.filter_map(move |&chunk| Some((chunk, self.member(chunk)?.resync_progress(now)?)))
     }
 
     fn put_out(&mut self, chunk: ChunkId, output: Output) {
@@ -295,10 +331,19 @@ impl NodeCore {
         let Some(chunk) = message.chunk() else {
             return;
         };
+        match &message {
+            // It asks again later.
+            Message::Return { .. } if self.puts_off(from, chunk) => return,
+            Message::ReplicaWrite(write) if write.join.0 == 0 => self.note_foreground(now),
+            _ => {}
+        }
         let epoch = match &message {
             Message::Seal { config, .. } => Some(config.epoch),
             Message::ReplicaWrite(write) => Some(write.epoch),
-            Message::Settle { epoch, .. } | Message::Flush { epoch, .. } => Some(*epoch),
+            Message::Settle { epoch, .. }
+            | Message::Flush { epoch, .. }
+            | Message::Join { epoch, .. }
+            | Message::Announce { epoch, .. } => Some(*epoch),
             Message::Query { .. } => Some(Epoch(0)),
             _ => None,
         };

@@ -94,7 +94,7 @@ pub enum Status {
 pub enum ReadPurpose {
     /// For a client's request, into its buffers.
     Request(RequestId),
-    /// For reconciliation, into a buffer of the caller's, handed in with the completion.
+    /// For reconciliation or resync, into a buffer of the caller's, handed in with the completion.
     Reconcile,
 }
 
@@ -181,6 +181,10 @@ pub enum Reason {
     Hangs(Duration),
     /// The write node's own disk is gone.
     Resigns,
+    /// The copy on this node has all it had missed.
+    InSync(NodeId),
+    /// The copy on this node was to be in sync, and the masters have not made it so.
+    JoinUndone(NodeId),
 }
 
 impl std::fmt::Display for Reason {
@@ -193,6 +197,13 @@ impl std::fmt::Display for Reason {
                 "something has waited for it for {time:?}, though it answers other things"
             ),
             Reason::Resigns => write!(f, "the disk here is gone"),
+            Reason::InSync(node) => write!(f, "node {node} has all that it had missed"),
+            Reason::JoinUndone(node) => {
+                write!(
+                    f,
+                    "node {node} was to be in sync again, and the masters have not made it so"
+                )
+            }
         }
     }
 }

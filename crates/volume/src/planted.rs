@@ -23,11 +23,15 @@ pub(crate) enum Bug {
     PastReadNotChecked,
     #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
     PastReadOfTheDead,
+    DeltaFromDisconnect,
+    ResyncOverwritesNewer,
+    AcknowledgedWithoutJoiner,
+    JoinerServes,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 17] = [
+    pub(crate) const ALL: [Bug; 21] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -45,6 +49,10 @@ impl Bug {
         Bug::ReadRightPastGrants,
         Bug::PastReadNotChecked,
         Bug::PastReadOfTheDead,
+        Bug::DeltaFromDisconnect,
+        Bug::ResyncOverwritesNewer,
+        Bug::AcknowledgedWithoutJoiner,
+        Bug::JoinerServes,
     ];
 }
 

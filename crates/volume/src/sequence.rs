@@ -92,6 +92,11 @@ impl Window {
         }
     }
 
+    /// Whether this very write is in the window.
+    pub(crate) fn has(&self, sequence: Sequence) -> bool {
+        self.position(sequence).is_ok()
+    }
+
     /// The write that still needs these bytes.
     pub(crate) fn holding(&mut self, data: DataToken) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|e| e.data == Some(data))

@@ -23,6 +23,13 @@ pub struct Settings {
     pub reconcile_blocks: u32,
     /// The most reconciliation writes under way.
     pub reconcile_depth: usize,
+    /// How often a copy that is not in sync asks to join.
+    pub return_interval: Duration,
+    /// The most resync pieces of one chunk under way while nobody else asks anything of the node; one otherwise, and
+    /// each followed by a pause as long as itself.
+    pub resync_depth: usize,
+    /// The most chunks a write node resyncs at a time; those that hold up writes come on top.
+    pub joins_max: usize,
     /// The most requests one chunk holds at a time; more are answered with `Busy`.
     pub requests_max: usize,
 }
@@ -39,6 +46,9 @@ impl Default for Settings {
             idle_flush_after: Duration::from_secs(5),
             reconcile_blocks: 32,
             reconcile_depth: 8,
+            return_interval: Duration::from_millis(500),
+            resync_depth: 4,
+            joins_max: 4,
             requests_max: 1024,
         }
     }

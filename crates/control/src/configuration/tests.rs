@@ -90,6 +90,23 @@ fn below_the_minimum_nothing_changes_so_that_reads_go_on() {
 }
 
 #[test]
+fn at_the_minimum_a_living_member_takes_over_once_the_ended_are_back() {
+    // Node 3 was left out before; of the two that remain, the write node has ended and is back in another life.
+    let members_now = chunk(&[1, 1, 0], 1);
+    let back = nodes(&[(2, 1, true), (1, 0, true), (1, 0, true)]);
+    let next = successor(&members_now, 2, None, &back, 0).unwrap();
+    assert_eq!((next.epoch, next.write_node), (Epoch(6), node(2)));
+    assert_eq!(members(&next), [(1, 1), (2, 1)], "it lets the other life in");
+    // It is not back yet, or only presumed to be; the write node lives and lets in who is back by itself.
+    let gone = nodes(&[(1, 1, true), (1, 0, true), (1, 0, true)]);
+    assert_eq!(successor(&members_now, 2, None, &gone, 0), None);
+    let mut presumed = back.clone();
+    presumed.get_mut(&node(1)).unwrap().is_heard = false;
+    assert_eq!(successor(&members_now, 2, None, &presumed, 0), None);
+    assert_eq!(successor(&chunk(&[1, 1, 0], 2), 2, None, &back, 0), None);
+}
+
+#[test]
 fn nobody_is_left_out_on_the_presumption_that_others_live() {
     // A master that has just started: node 1 tells that its life has ended, the others were not heard yet.
     let mut nodes = nodes(&[(2, 1, true), (1, 0, true), (1, 0, true)]);

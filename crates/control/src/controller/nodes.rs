@@ -1,10 +1,12 @@
 //! Registration and heartbeats.
 
+use std::time::Duration;
+
 use foundation::{ByteCount, Instant};
 
 use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
-use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
+use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
 use crate::keys;
 use crate::model::{Disk, Node, Number, VolumeState};
 use crate::record::Record;
@@ -12,6 +14,7 @@ use crate::store::{MetadataStore, Transaction};
 
 const DISKS_MAX: usize = 256;
 const ADDRESS_BYTES_MAX: usize = 256;
+const RESYNCS_MAX: usize = 1024;
 
 /// A node, or a new life of its target, makes itself known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +59,23 @@ pub struct Heartbeat {
     pub prepared: Vec<VolumeNumber>,
     /// Volumes in deletion of which it has no copy left.
     pub removed: Vec<VolumeNumber>,
+    /// Copies on other nodes that its write nodes send what they have missed. No more than 1,024 are kept.
+    pub resyncs: Vec<Resync>,
+}
+
+/// A copy that is sent what it has missed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resync {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The node whose copy it is.
+    pub node: NodeId,
+    /// Still to be sent.
+    pub left: ByteCount,
+    /// What it lacked.
+    pub total: ByteCount,
+    /// Since it was let in.
+    pub elapsed: Duration,
 }
 
 /// What a heartbeat is answered with.
@@ -188,6 +208,9 @@ impl<S: MetadataStore> Controller<S> {
                 }
             }
             self.hear(id, heartbeat.incarnation, &heartbeat.disks, now);
+            if let Some(heard) = self.heard.get_mut(&id) {
+                heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
+            }
             self.take_reports(heartbeat);
             return self.duties(id, heartbeat.incarnation);
         }
@@ -200,6 +223,7 @@ impl<S: MetadataStore> Controller<S> {
             incarnation,
             at: now,
             used,
+            resyncs: Vec::new(),
         };
         self.heard.insert(id, heard);
     }

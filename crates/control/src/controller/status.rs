@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Instant};
 
-use crate::controller::{Controller, NodeView};
+use crate::controller::nodes::Resync;
+use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
 use crate::identity::{ClusterId, VolumeNumber};
 use crate::keys;
@@ -47,6 +48,8 @@ pub struct VolumeStatus {
     pub degraded_chunks: u32,
     /// Chunks with fewer living copies in sync than the minimum: writes wait.
     pub waiting_chunks: u32,
+    /// Copies that are sent what they have missed, as living write nodes last said.
+    pub resyncs: Vec<Resync>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -57,10 +60,11 @@ impl<S: MetadataStore> Controller<S> {
         let mut volumes: BTreeMap<VolumeNumber, VolumeStatus> = BTreeMap::new();
         for volume in self.volumes()? {
             let status = VolumeStatus {
-                volume,
                 chunks: 0,
                 degraded_chunks: 0,
                 waiting_chunks: 0,
+                resyncs: self.resyncs(volume.number, now),
+                volume,
             };
             volumes.insert(status.volume.number, status);
         }
@@ -91,6 +95,18 @@ impl<S: MetadataStore> Controller<S> {
             nodes: nodes?,
             volumes: volumes.into_values().collect(),
         })
+    }
+
+    /// The copies of a volume that are sent what they have missed, as living write nodes last said.
+    pub fn resyncs(&self, volume: VolumeNumber, now: Instant) -> Vec<Resync> {
+        let recent = |heard: &&Heard| now.since(heard.at) < self.settings.heartbeat_timeout;
+        let resyncs = self
+            .heard
+            .values()
+            .filter(recent)
+            .flat_map(|heard| &heard.resyncs);
+        let of_volume = resyncs.filter(|resync| resync.chunk.volume == volume);
+        of_volume.cloned().collect()
     }
 
     fn node_status(&self, view: NodeView, now: Instant) -> Result<NodeStatus, ControlError> {

@@ -122,6 +122,7 @@ impl Fake {
             loop {
                 let answer = client
                     .heartbeat(v1::HeartbeatRequest {
+                        resyncs: Vec::new(),
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

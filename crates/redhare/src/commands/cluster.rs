@@ -107,6 +107,55 @@ struct VolumeRow {
     chunks: u32,
     degraded_chunks: u32,
     waiting_chunks: u32,
+    /// For each node whose copies are sent what they have missed.
+    returning: Vec<ReturningRow>,
+}
+
+/// The copies of a volume on one node that are sent what they have missed, a few at a time.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub(crate) struct ReturningRow {
+    node: String,
+    chunks: usize,
+    left_bytes: u64,
+    total_bytes: u64,
+    /// At the rate so far; none before anything was sent.
+    left_seconds: Option<u64>,
+}
+
+/// By node, what is said of each chunk.
+pub(crate) fn returning(resyncs: &[v1::Resync]) -> Vec<ReturningRow> {
+    let mut nodes: Vec<&[u8]> = resyncs.iter().map(|resync| &resync.node[..]).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let row = |node: &[u8]| {
+        let of_node = || resyncs.iter().filter(|resync| resync.node == node);
+        let left_bytes = of_node().map(|resync| resync.left_bytes).sum();
+        let rate = of_node().map(|resync| {
+            let sent = resync.total_bytes.saturating_sub(resync.left_bytes) as f64;
+            sent * 1000.0 / resync.elapsed_ms.max(1) as f64
+        });
+        let bytes_per_second: f64 = rate.sum();
+        ReturningRow {
+            node: uuid_text(node),
+            chunks: of_node().count(),
+            left_bytes,
+            total_bytes: of_node().map(|resync| resync.total_bytes).sum(),
+            left_seconds: (bytes_per_second > 0.0)
+                .then(|| (left_bytes as f64 / bytes_per_second).ceil() as u64),
+        }
+    };
+    nodes.into_iter().map(row).collect()
+}
+
+/// What people read of it.
+pub(crate) fn describe_returning(row: &ReturningRow) -> String {
+    let node = row.node.get(..8).unwrap_or(&row.node);
+    let (left, total) = (ByteCount(row.left_bytes), ByteCount(row.total_bytes));
+    let time = row
+        .left_seconds
+        .map_or(String::new(), |seconds| format!(", about {seconds} s"));
+    let chunks = row.chunks;
+    format!("{node} is sent what it missed of {chunks} chunks, {left} of {total} left{time}")
 }
 
 pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(), Failure> {
@@ -145,6 +194,7 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,
         waiting_chunks: status.waiting_chunks,
+        returning: returning(&status.resyncs),
     })
 }
 
@@ -182,6 +232,11 @@ fn describe(view: &StatusView) -> String {
             ("ready", waiting, _) => format!("writes wait for copies in {waiting} chunks"),
             _ => "its copies are being made".to_owned(),
         };
+        let returning = volume.returning.iter().map(describe_returning);
+        let health = std::iter::once(health)
+            .chain(returning)
+            .collect::<Vec<_>>()
+            .join("; ");
         rows.push(vec![
             volume.name.clone(),
             bytes(volume.size_bytes),

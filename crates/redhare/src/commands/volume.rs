@@ -90,6 +90,7 @@ struct ShowView {
     #[serde(flatten)]
     volume: VolumeView,
     chunks: Vec<ChunkView>,
+    returning: Vec<super::cluster::ReturningRow>,
 }
 
 #[derive(serde::Serialize)]
@@ -102,6 +103,8 @@ struct ChunkView {
     /// Members whose life has ended or is silent, though the set cannot do without them.
     missing: Vec<String>,
     out_of_sync: Vec<String>,
+    /// Of those, or in the place of a missing one: who is being sent what it has missed.
+    returning: Vec<String>,
 }
 
 pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Failure> {
@@ -147,8 +150,9 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                 chunks: answer
                     .chunks
                     .iter()
-                    .map(|part| chunk(part, &answer.nodes))
+                    .map(|part| chunk(part, &answer.nodes, &answer.resyncs))
                     .collect(),
+                returning: super::cluster::returning(&answer.resyncs),
             };
             output.print(&view, || show(&view));
         }
@@ -187,7 +191,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
     }
 }
 
-fn chunk(chunk: &v1::Chunk, nodes: &[v1::NodeAddress]) -> ChunkView {
+fn chunk(chunk: &v1::Chunk, nodes: &[v1::NodeAddress], resyncs: &[v1::Resync]) -> ChunkView {
     let lives = |copy: &v1::Copy| {
         let node = nodes.iter().find(|node| node.node == copy.node);
         node.is_some_and(|node| {
@@ -205,6 +209,11 @@ fn chunk(chunk: &v1::Chunk, nodes: &[v1::NodeAddress]) -> ChunkView {
         in_sync: named(&|copy| copy.incarnation > 0 && lives(copy)),
         missing: named(&|copy| copy.incarnation > 0 && !lives(copy)),
         out_of_sync: named(&|copy| copy.incarnation == 0),
+        returning: resyncs
+            .iter()
+            .filter(|resync| resync.index == chunk.index)
+            .map(|resync| uuid_text(&resync.node))
+            .collect(),
     }
 }
 
@@ -232,7 +241,11 @@ fn short(uuid: &str) -> &str {
 }
 
 fn show(view: &ShowView) -> String {
-    let ShowView { volume, chunks } = view;
+    let ShowView {
+        volume,
+        chunks,
+        returning,
+    } = view;
     let mut text = format!(
         "volume {} (number {}, {})\n{} in {} copies, at least {} in sync for writes; blocks of {} B, chunks of {}; {}\n\n",
         volume.name,
@@ -246,9 +259,17 @@ fn show(view: &ShowView) -> String {
         volume.state
     );
     let mut rows = vec![
-        ["CHUNK", "EPOCH", "WRITES AT", "IN SYNC", "MISSING", "NOT IN SYNC"]
-            .map(String::from)
-            .to_vec(),
+        [
+            "CHUNK",
+            "EPOCH",
+            "WRITES AT",
+            "IN SYNC",
+            "MISSING",
+            "NOT IN SYNC",
+            "RETURNING",
+        ]
+        .map(String::from)
+        .to_vec(),
     ];
     for chunk in chunks {
         let nodes = |nodes: &[String]| nodes.iter().map(|node| short(node)).collect::<Vec<_>>().join(" ");
@@ -259,7 +280,12 @@ fn show(view: &ShowView) -> String {
             nodes(&chunk.in_sync),
             nodes(&chunk.missing),
             nodes(&chunk.out_of_sync),
+            nodes(&chunk.returning),
         ]);
+    }
+    for row in returning {
+        text.push_str(&super::cluster::describe_returning(row));
+        text.push_str("\n\n");
     }
     text.push_str(&table(&rows));
     text
@@ -294,7 +320,14 @@ mod tests {
             copies: vec![copy(1, 5), copy(2, 5), copy(3, 5), copy(4, 5), copy(5, 0)],
             ..v1::Chunk::default()
         };
-        let view = chunk(&described, &nodes);
+        let resync = v1::Resync {
+            node: vec![5; 16],
+            total_bytes: 3 << 20,
+            left_bytes: 2 << 20,
+            elapsed_ms: 500,
+            ..v1::Resync::default()
+        };
+        let view = chunk(&described, &nodes, std::slice::from_ref(&resync));
         let names = |numbers: &[u8]| {
             numbers
                 .iter()
@@ -304,5 +337,15 @@ mod tests {
         assert_eq!(view.in_sync, names(&[1]));
         assert_eq!(view.missing, names(&[2, 3, 4]));
         assert_eq!(view.out_of_sync, names(&[5]));
+        assert_eq!(view.returning, names(&[5]));
+        let rows = super::super::cluster::returning(&[resync.clone(), resync]);
+        let said: Vec<String> = rows
+            .iter()
+            .map(super::super::cluster::describe_returning)
+            .collect();
+        assert_eq!(
+            said,
+            ["05050505 is sent what it missed of 2 chunks, 4 MiB of 6 MiB left, about 1 s"]
+        );
     }
 }

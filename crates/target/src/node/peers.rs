@@ -21,7 +21,7 @@ use volume::message::codec::{
     encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
-use volume::{ChunkId, Incarnation, Message, NodeId, Sequence, VolumeNumber};
+use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, VolumeNumber};
 
 use super::{Event, Identity, Node, names};
 
@@ -38,9 +38,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Seal(ChunkId, Epoch),
-    Replica(ChunkId, Epoch, Sequence),
+    Replica(ChunkId, Epoch, Sequence, JoinNumber),
     Settle(ChunkId, Epoch, Sequence, Sequence, bool),
-    Flush(ChunkId, Epoch, u64),
+    Flush(ChunkId, Epoch, u64, JoinNumber),
+    Join(ChunkId, Epoch, JoinNumber),
+    Announce(ChunkId, Epoch, JoinNumber),
     Beacon(Incarnation, u64),
     Query(ChunkId),
 }
@@ -49,7 +51,9 @@ impl Key {
     fn of_command(message: &Message) -> Option<Self> {
         Some(match *message {
             Message::Seal { chunk, ref config } => Key::Seal(chunk, config.epoch),
-            Message::ReplicaWrite(write) => Key::Replica(write.chunk, write.epoch, write.sequence),
+            Message::ReplicaWrite(write) => {
+                Key::Replica(write.chunk, write.epoch, write.sequence, write.join)
+            }
             Message::Settle {
                 chunk,
                 epoch,
@@ -57,7 +61,16 @@ impl Key {
                 flushed,
                 open,
             } => Key::Settle(chunk, epoch, settled, flushed, open),
-            Message::Flush { chunk, epoch, number } => Key::Flush(chunk, epoch, number),
+            Message::Flush {
+                chunk,
+                epoch,
+                number,
+                join,
+            } => Key::Flush(chunk, epoch, number, join),
+            Message::Join {
+                chunk, epoch, join, ..
+            } => Key::Join(chunk, epoch, join),
+            Message::Announce { chunk, epoch, join } => Key::Announce(chunk, epoch, join),
             Message::Beacon {
                 incarnation, round, ..
             } => Key::Beacon(incarnation, round),
@@ -73,8 +86,9 @@ impl Key {
                 chunk,
                 epoch,
                 sequence,
+                join,
                 ..
-            } => Key::Replica(chunk, epoch, sequence),
+            } => Key::Replica(chunk, epoch, sequence, join),
             Message::SettleAnswer {
                 chunk,
                 epoch,
@@ -84,8 +98,18 @@ impl Key {
                 ..
             } => Key::Settle(chunk, epoch, settled, flushed, open),
             Message::FlushAnswer {
-                chunk, epoch, number, ..
-            } => Key::Flush(chunk, epoch, number),
+                chunk,
+                epoch,
+                number,
+                join,
+                ..
+            } => Key::Flush(chunk, epoch, number, join),
+            Message::JoinAnswer {
+                chunk, epoch, join, ..
+            } => Key::Join(chunk, epoch, join),
+            Message::AnnounceAnswer {
+                chunk, epoch, join, ..
+            } => Key::Announce(chunk, epoch, join),
             Message::Grant {
                 incarnation, round, ..
             } => Key::Beacon(incarnation, round),
@@ -104,9 +128,11 @@ impl Key {
     fn place(&self) -> Option<(ChunkId, Epoch)> {
         match *self {
             Key::Seal(chunk, epoch)
-            | Key::Replica(chunk, epoch, _)
+            | Key::Replica(chunk, epoch, ..)
             | Key::Settle(chunk, epoch, ..)
-            | Key::Flush(chunk, epoch, _) => Some((chunk, epoch)),
+            | Key::Flush(chunk, epoch, ..)
+            | Key::Join(chunk, epoch, _)
+            | Key::Announce(chunk, epoch, _) => Some((chunk, epoch)),
             Key::Query(chunk) => Some((chunk, Epoch(0))),
             Key::Beacon(..) => None,
         }
@@ -264,7 +290,7 @@ async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, da
         link.unanswered.borrow_mut().remove(&key);
     }
     let Some(answer) = answer else { return };
-    if matches!(message, Message::Enroll { .. }) {
+    if matches!(message, Message::Enroll { .. } | Message::Return { .. }) {
         return;
     }
     let decoded = match (&message, answer.refusal) {

@@ -132,6 +132,75 @@ fn after_a_common_power_cut_flushed_writes_are_there() {
     });
 }
 
+/// What a node asks of the masters.
+async fn hear(node: Rc<Node>, proposals: Rc<RefCell<Vec<(u64, Vec<u128>)>>>) {
+    let (sender, mut receiver) = reactor::sync::channel(64);
+    node.set_agent(sender);
+    drop(node);
+    while let Some(message) = receiver.recv().await {
+        if let agentlink::FromTarget::Propose {
+            expected,
+            configuration,
+            ..
+        } = message
+        {
+            let members = configuration.members.iter().map(|(node, _)| *node);
+            proposals.borrow_mut().push((expected, members.collect()));
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_comes_back_gets_what_it_missed_and_takes_over() {
+    for seed in 0..4 {
+        let cluster = Cluster::with_volume(500 + seed);
+        let write = |epoch, range: std::ops::Range<u64>, salt: u64| {
+            let hosts = cluster.hosts.clone();
+            on_client(&cluster, Duration::from_secs(30), move || async move {
+                let client = Client::connect(hosts[0], 0, epoch).await.unwrap();
+                for n in range {
+                    client.write_until_done(epoch, n * 30, n + salt).await;
+                }
+            });
+        };
+        write(1, 0..20, 0);
+        cluster.simulation.power_off(cluster.hosts[2]);
+        cluster.configure(2, 0, &[0, 1]);
+        write(2, 10..30, 1000);
+
+        // It is back, in another life, and hears from its masters that it is out of sync.
+        let proposals = Rc::new(RefCell::new(Vec::<(u64, Vec<u128>)>::new()));
+        let (node, heard) = (cluster.node(0), proposals.clone());
+        cluster
+            .simulation
+            .start(cluster.hosts[0], move || hear(node, heard));
+        cluster.start(2);
+        cluster.simulation.run_for(Duration::from_secs(2));
+        assert!(
+            proposals.borrow().is_empty(),
+            "it joins nothing for a term after its start"
+        );
+        cluster.tell(&[2], 2, 0, &[0, 1]);
+        cluster.simulation.run_for(Duration::from_secs(3));
+        assert_eq!(proposals.borrow().first(), Some(&(2_u64, vec![1_u128, 2, 3])));
+        cluster.configure(3, 0, &[0, 1, 2]);
+        write(3, 25..32, 2000);
+
+        // The write node dies, and the copy that was away takes its place.
+        cluster.simulation.power_off(cluster.hosts[0]);
+        cluster.configure(4, 2, &[1, 2]);
+        let hosts = cluster.hosts.clone();
+        on_client(&cluster, Duration::from_secs(40), move || async move {
+            let client = Client::connect(hosts[2], 2, 1).await.unwrap();
+            for n in 0..32u64 {
+                let salt = [0_u64, 1000, 2000][usize::from(n >= 10) + usize::from(n >= 25)];
+                let read = client.read_until_done(4, n * 30).await;
+                assert!(read == expected(n + salt), "write {n} is lost");
+            }
+        });
+    }
+}
+
 #[test]
 fn a_fence_holds_on_every_node_and_after_a_restart_of_all() {
     for seed in 0..4 {

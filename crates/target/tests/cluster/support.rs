@@ -138,6 +138,11 @@ impl Cluster {
     }
 
     pub(super) fn configure(&self, epoch: u64, write_node: usize, members: &[usize]) {
+        self.tell(members, epoch, write_node, members);
+    }
+
+    /// Tells some nodes, whether they are members or not.
+    pub(super) fn tell(&self, nodes: &[usize], epoch: u64, write_node: usize, members: &[usize]) {
         let configuration = Configuration {
             epoch,
             write_node: 1 + write_node as u128,
@@ -146,7 +151,7 @@ impl Cluster {
                 .map(|&n| (1 + n as u128, self.incarnation(n)))
                 .collect(),
         };
-        for &index in members {
+        for &index in nodes {
             let node = self.node(index);
             let configuration = configuration.clone();
             self.simulation.start(self.hosts[index], move || async move {

@@ -31,10 +31,13 @@ impl Member {
             return self.resign(now);
         }
         if !config.has(me, incarnation) {
-            self.leave(grants);
+            self.leave(now, grants);
+            self.begin_return(now, config);
         } else if config.write_node == me {
+            self.end_return();
             self.take_lead(now, config);
         } else {
+            self.end_return();
             self.step_down(Status::NotWriteNode(config.epoch));
         }
         self.pump(now, grants);
@@ -82,15 +85,18 @@ impl Member {
         });
     }
 
-    /// Left out: this copy serves nothing and asks for nothing more. What it has granted binds it
-    /// to nothing, since it will seal no later epoch in this life.
-    fn leave(&mut self, grants: &mut Grants) {
+    /// Left out: this copy serves nothing and grants nothing more. What it has granted binds it for a term yet, before
+    /// which it does not ask to join again.
+    fn leave(&mut self, now: Instant, grants: &mut Grants) {
         self.step_down(Status::NotWriteNode(self.newest));
         // Should a record be being written, only its refusal of older epochs will remain.
         self.pending_seal = None;
         grants.withdraw(self.chunk());
-        self.config = None;
+        if self.config.take().is_some() {
+            self.quiet_until = self.quiet_until.max(now + self.settings.grant_term);
+        }
         self.open = false;
+        self.announced = false;
     }
 
     /// Ends the work as write node. Writes under way end as unknown; those not begun, and
@@ -262,6 +268,8 @@ impl Member {
         grants.enroll(now, self.chunk(), &pending.config, self.me, forget);
         self.flush = None;
         self.flushed = 0;
+        self.announced = false;
+        self.returning = None;
         self.config = Some(pending.config);
         match pending.answer_to {
             Some(to) => self.answer_seal(to),

@@ -5,7 +5,7 @@ use foundation::{Epoch, Instant};
 
 use super::{Member, MemberFlush};
 use crate::identity::{
-    DataToken, HostId, Incarnation, IoToken, NodeId, PersistToken, Sequence, Session, WriterToken,
+    DataToken, HostId, Incarnation, IoToken, JoinNumber, NodeId, PersistToken, Sequence, Session, WriterToken,
 };
 use crate::message::{Message, Refusal, ReplicaWrite, WriteKind};
 use crate::output::{Output, Request, Status};
@@ -15,13 +15,16 @@ use crate::sequence::{Arrival, Entry, Progress};
 
 impl Member {
     /// Whether a command of the write node `from` in `epoch` is to be obeyed.
-    fn refuses(&self, from: NodeId, epoch: Epoch) -> Option<Refusal> {
+    pub(super) fn refuses(&mut self, from: NodeId, epoch: Epoch, join: JoinNumber) -> Option<Refusal> {
         let sealing = self.pending_seal.as_ref().is_some_and(|p| p.draining);
         if self.failed {
             return Some(Refusal::DeviceFailed);
         }
         if epoch < self.record.sealed || sealing {
             return Some(Refusal::StaleEpoch);
+        }
+        if join.0 != 0 {
+            return self.refuses_joined(from, epoch, join);
         }
         let config = self.config.as_ref().filter(|c| c.epoch == epoch);
         match config {
@@ -38,8 +41,8 @@ impl Member {
         data: Option<DataToken>,
     ) {
         let in_chunk = write.range.end() <= u64::from(self.record.geometry.chunk_blocks);
-        let refusal = match self.refuses(from, write.epoch) {
-            None if write.join.0 != 0 => Some(Refusal::WrongJoin),
+        let joins = write.join.0 != 0;
+        let refusal = match self.refuses(from, write.epoch, write.join) {
             None if (write.range.count == 0) != (write.kind == WriteKind::Fence) || !in_chunk => {
                 Some(Refusal::NotMember)
             }
@@ -51,10 +54,20 @@ impl Member {
             return;
         }
         self.window.settle(write.settled);
-        self.open |= write.open;
-        match self.window.arrival(write.sequence, self.covers(write.range)) {
-            // The write node would not have ordered it after the newer token, which each write of its epoch has.
-            Arrival::New if write.session.is_some() && self.is_older(write.writer_token) => {
+        if joins {
+            self.heard_as_joiner(now);
+        } else {
+            self.open |= write.open;
+        }
+        let mut arrival = self.window.arrival(write.sequence, self.covers(write.range));
+        let late = joins && write.session.is_none() && arrival == Arrival::Applied;
+        if late && self.planted.is(Bug::ResyncOverwritesNewer) && !self.window.has(write.sequence) {
+            arrival = Arrival::New;
+        }
+        match arrival {
+            // The write node would not have ordered it after the newer token, which each write of its epoch has. (A copy
+            // that joins may have seen a token of a write that nobody else has.)
+            Arrival::New if !joins && write.session.is_some() && self.is_older(write.writer_token) => {
                 self.release(data);
                 self.refuse_command(from, write.epoch, Refusal::FencedWriter);
             }
@@ -62,18 +75,18 @@ impl Member {
             Arrival::UnderWay => self.release(data),
             Arrival::Applied => {
                 self.release(data);
-                self.answer_write(from, write.epoch, write.sequence);
+                self.answer_write(from, write.epoch, write.sequence, write.join);
             }
         }
     }
 
-    fn answer_write(&mut self, to: NodeId, epoch: Epoch, sequence: Sequence) {
+    fn answer_write(&mut self, to: NodeId, epoch: Epoch, sequence: Sequence, join: JoinNumber) {
         let answer = Message::ReplicaAnswer {
             chunk: self.chunk(),
             epoch,
             sequence,
             incarnation: self.incarnation,
-            join: Default::default(),
+            join,
         };
         self.send(to, answer, None);
     }
@@ -210,13 +223,17 @@ impl Member {
             return;
         }
         let Some(config) = self.config.as_ref().filter(|c| c.epoch == epoch) else {
+            if let Some((to, number)) = self.joined(epoch) {
+                self.answer_write(to, epoch, sequence, number);
+            }
             return;
         };
         if config.write_node != self.me {
             let to = config.write_node;
-            self.answer_write(to, epoch, sequence);
+            self.answer_write(to, epoch, sequence, JoinNumber(0));
         } else {
-            self.handle_replica_answer(now, self.me, self.incarnation, epoch, sequence);
+            let me = (self.me, self.incarnation, JoinNumber(0));
+            self.handle_replica_answer(now, me, epoch, sequence);
         }
     }
 
@@ -228,7 +245,7 @@ impl Member {
         flushed: Sequence,
         open: bool,
     ) {
-        if let Some(refusal) = self.refuses(from, epoch) {
+        if let Some(refusal) = self.refuses(from, epoch, JoinNumber(0)) {
             self.refuse_command(from, epoch, refusal);
             return;
         }
@@ -257,27 +274,43 @@ impl Member {
         }
     }
 
-    pub(super) fn handle_flush(&mut self, from: NodeId, epoch: Epoch, number: u64) {
-        if let Some(refusal) = self.refuses(from, epoch) {
+    pub(super) fn handle_flush(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        epoch: Epoch,
+        number: u64,
+        join: JoinNumber,
+    ) {
+        if let Some(refusal) = self.refuses(from, epoch, join) {
             self.refuse_command(from, epoch, refusal);
             return;
         }
+        if join.0 != 0 {
+            self.heard_as_joiner(now);
+        }
         let current = self.flush.as_ref().filter(|f| f.epoch == epoch);
         if self.flushed >= number {
-            self.answer_flush(from, epoch, number);
+            self.answer_flush(from, epoch, number, join);
         } else if current.is_none_or(|flush| flush.number < number) {
             let io = self.next_io();
-            self.flush = Some(MemberFlush { io, epoch, number });
+            self.flush = Some(MemberFlush {
+                io,
+                epoch,
+                number,
+                join,
+            });
             self.outputs.push_back(Output::LocalFlush { io });
         }
     }
 
-    fn answer_flush(&mut self, to: NodeId, epoch: Epoch, number: u64) {
+    fn answer_flush(&mut self, to: NodeId, epoch: Epoch, number: u64, join: JoinNumber) {
         let answer = Message::FlushAnswer {
             chunk: self.chunk(),
             epoch,
             number,
             incarnation: self.incarnation,
+            join,
         };
         self.send(to, answer, None);
     }
@@ -287,12 +320,19 @@ impl Member {
             return;
         };
         let config = self.config.as_ref().filter(|c| c.epoch == flush.epoch);
-        let Some(to) = config.map(|c| c.write_node).filter(|_| !self.failed) else {
+        let joined = self
+            .joined(flush.epoch)
+            .filter(|(_, number)| *number == flush.join);
+        let to = config.map(|c| c.write_node).or(joined.map(|(to, _)| to));
+        let Some(to) = to.filter(|_| !self.failed) else {
             return;
         };
         self.flushed = self.flushed.max(flush.number);
-        self.record_flush();
-        self.answer_flush(to, flush.epoch, flush.number);
+        // Of a copy that joins a flush says nothing of what it has missed.
+        if flush.join.0 == 0 {
+            self.record_flush();
+        }
+        self.answer_flush(to, flush.epoch, flush.number, flush.join);
     }
 
     /// Notes that a flush was completed here in this epoch. Nothing waits for it: a resync that

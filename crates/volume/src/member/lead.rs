@@ -1,11 +1,12 @@
 //! The write node of a chunk: seals, reconciles, then orders writes and flushes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use foundation::{Epoch, Instant};
 
 use super::Member;
+use super::join::{JOINER, Join};
 use crate::configuration::ChunkConfig;
 use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
@@ -22,7 +23,7 @@ use crate::settings::Settings;
 /// one that does not end anywhere must not let the later ones pile up.
 const UNSETTLED_MAX: u64 = 4096;
 /// A member that answers but lacks one write for so many times the usual limit is left out, too.
-const HANGS_AFTER: u32 = 4;
+pub(super) const HANGS_AFTER: u32 = 4;
 /// That of the configuration with which a chunk is made.
 const FIRST_EPOCH: Epoch = Epoch(1);
 
@@ -41,24 +42,26 @@ pub enum Phase {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) write: ReplicaWrite,
-    covers: BlockRange,
-    /// The client's request; none for reconciliation.
+    pub(super) covers: BlockRange,
+    /// The client's request; none for reconciliation and resync.
     pub(super) request: Option<Request>,
+    /// A piece for the joining copy alone.
+    pub(super) resync: bool,
     pub(super) data: Option<DataToken>,
-    /// One bit for each member that has it.
-    members: u32,
-    first_sent: Instant,
+    /// One bit for each member that has it, and [`JOINER`].
+    pub(super) members: u32,
+    pub(super) first_sent: Instant,
 }
 
 #[derive(Debug)]
-struct LeadFlush {
-    number: u64,
+pub(super) struct LeadFlush {
+    pub(super) number: u64,
     io: IoToken,
     requests: Vec<RequestId>,
     /// Settled when the flush began.
     covers: Sequence,
-    members: u32,
-    began: Instant,
+    pub(super) members: u32,
+    pub(super) began: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,9 +88,11 @@ pub(super) struct Lead {
     pub(super) flush_waiting: Vec<RequestId>,
     /// The newest write lease of any write that was let in.
     pub(super) token_asked: WriterToken,
-    flush: Option<LeadFlush>,
-    flushes: u64,
-    last_sequence: Sequence,
+    pub(super) flush: Option<LeadFlush>,
+    pub(super) flushes: u64,
+    /// Flushes that are still to be made when idle, so that copies clear what they marked before they were in sync.
+    owed_flushes: u32,
+    pub(super) last_sequence: Sequence,
     /// What was settled before this epoch's reconciliation is complete.
     settled_before: Sequence,
     /// Members may clear marks of writes up to here. It lags one flush behind, so that regions
@@ -99,8 +104,13 @@ pub(super) struct Lead {
     pub(super) resend_at: Instant,
     last_activity: Instant,
     /// This node ran without a pause since then.
-    awake_since: Instant,
-    proposed_at: Option<Instant>,
+    pub(super) awake_since: Instant,
+    pub(super) proposed_at: Option<Instant>,
+    /// The copy that is on its way back.
+    pub(super) join: Option<Box<Join>>,
+    pub(super) joins: u32,
+    /// The newest life of each node that has asked to come back: its lives before have ended.
+    pub(super) returned: BTreeMap<NodeId, Incarnation>,
     settings: Settings,
 }
 
@@ -126,6 +136,7 @@ impl Lead {
             token_asked: WriterToken(0),
             flush: None,
             flushes: 0,
+            owed_flushes: 0,
             last_sequence: Sequence(0),
             settled_before: Sequence(0),
             flushed: Sequence(0),
@@ -135,6 +146,9 @@ impl Lead {
             last_activity: now,
             awake_since: now,
             proposed_at: None,
+            join: None,
+            joins: 0,
+            returned: BTreeMap::new(),
             settings,
         }
     }
@@ -149,6 +163,7 @@ impl Lead {
         self.phase == Phase::Serving
             && self.requests() == 0
             && self.flush.is_none()
+            && self.join.is_none()
             && self.others().all(|index| told(&self.told[index]))
     }
 
@@ -157,12 +172,12 @@ impl Lead {
     }
 
     /// The positions of the other members.
-    fn others(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + '_ {
         let all = self.config.members.iter().enumerate();
         all.filter(|(_, m)| m.node != self.me()).map(|(index, _)| index)
     }
 
-    fn all_members(&self) -> u32 {
+    pub(super) fn all_members(&self) -> u32 {
         (1 << self.config.members.len()) - 1
     }
 
@@ -233,13 +248,17 @@ impl Lead {
         }
     }
 
-    fn waits_for_answers(&self) -> bool {
-        self.phase == Phase::Sealing || !self.in_flight.is_empty() || self.flush.is_some()
+    pub(super) fn waits_for_answers(&self) -> bool {
+        let waits = self.phase == Phase::Sealing || !self.in_flight.is_empty() || self.flush.is_some();
+        waits || self.join.is_some()
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let resend = self.waits_for_answers().then_some(self.resend_at);
-        [resend, self.settle_at].into_iter().flatten().min()
+        [resend, self.settle_at, self.join_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether `covers` overlaps a write under way or one of the first `before` waiting ones.
@@ -338,7 +357,7 @@ impl Member {
         };
         if lead.phase == Phase::Sealing && lead.answers.all(&lead.config) {
             lead.phase = Phase::Reconciling;
-            lead.last_sequence = lead.answers.highest;
+            lead.last_sequence = lead.last_sequence.max(lead.answers.highest);
             lead.settled_before = self.window.settled();
             if self.planted.is(Bug::SequenceFromZero) {
                 lead.last_sequence = Sequence(0);
@@ -360,6 +379,7 @@ impl Member {
             && self.fence_token <= self.persisted
         {
             lead.phase = Phase::Serving;
+            lead.owed_flushes = if lead.config.epoch > FIRST_EPOCH { 2 } else { 0 };
             lead.last_activity = now;
             lead.settle_at = Some(now);
             self.open = true;
@@ -397,7 +417,9 @@ impl Member {
             _ => None,
         };
         let Some(range) = read.filter(|_| !self.failed) else {
-            self.release(Some(data));
+            if !self.resync_read(now, io, data) {
+                self.release(Some(data));
+            }
             return;
         };
         let write = ReplicaWrite {
@@ -413,7 +435,7 @@ impl Member {
     }
 
     /// The fields that every write of this epoch shares, with the next sequence.
-    fn next_write(&mut self) -> ReplicaWrite {
+    pub(super) fn next_write(&mut self) -> ReplicaWrite {
         let chunk = self.chunk();
         let lead = self.lead.as_mut().expect("only a write node orders writes");
         let settled = lead.settled();
@@ -506,11 +528,13 @@ impl Member {
             write,
             covers,
             request,
+            resync: false,
             data,
             members: 0,
             first_sent: now,
         });
         lead.reconciliation.writes += usize::from(reconciles);
+        let joiner = lead.joiner();
         for index in 0..lead.config.members.len() {
             let Some(to) = self.lead.as_ref().map(|l| l.config.members[index].node) else {
                 return;
@@ -519,28 +543,31 @@ impl Member {
                 self.send(to, Message::ReplicaWrite(write), data);
             }
         }
+        if let Some((to, join)) = joiner {
+            self.send(to, Message::ReplicaWrite(ReplicaWrite { join, ..write }), data);
+        }
         // The write node's copy is the source of a reconciliation: it has it already.
         if reconciles && me.is_some() {
             let (me, incarnation) = self.life();
-            self.handle_replica_answer(now, me, incarnation, write.epoch, write.sequence);
+            let me = (me, incarnation, JoinNumber(0));
+            self.handle_replica_answer(now, me, write.epoch, write.sequence);
         }
     }
 
     pub(super) fn handle_replica_answer(
         &mut self,
         now: Instant,
-        from: NodeId,
-        incarnation: Incarnation,
+        (from, incarnation, join): (NodeId, Incarnation, JoinNumber),
         epoch: Epoch,
         sequence: Sequence,
     ) {
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
-        let Some(index) = lead.member(from, incarnation) else {
+        let Some((bit, index)) = lead.answerer(now, (from, incarnation), join) else {
             return;
         };
-        lead.heard(now, index);
+        let mut required = lead.required();
         let position = lead
             .in_flight
             .binary_search_by_key(&sequence, |f| f.write.sequence);
@@ -548,11 +575,16 @@ impl Member {
             return;
         };
         let flight = &mut lead.in_flight[at];
-        flight.members |= 1 << index;
-        let told = &mut lead.told[index];
-        told.settled = told.settled.max(flight.write.settled);
-        told.open |= flight.write.open;
-        if flight.members == lead.all_members()
+        flight.members |= bit;
+        if let Some(index) = index {
+            let told = &mut lead.told[index];
+            told.settled = told.settled.max(flight.write.settled);
+            told.open |= flight.write.open;
+        }
+        if self.planted.is(Bug::AcknowledgedWithoutJoiner) && !flight.resync {
+            required &= !JOINER;
+        }
+        if flight.members & required == required
             && let Some(lead) = &mut self.lead
             && let Some(flight) = lead.in_flight.remove(at)
         {
@@ -561,7 +593,7 @@ impl Member {
     }
 
     /// Every in-sync copy has this write: it is acknowledged.
-    fn on_every_copy(&mut self, now: Instant, flight: Flight) {
+    pub(super) fn on_every_copy(&mut self, now: Instant, flight: Flight) {
         let Some(lead) = &mut self.lead else {
             return;
         };
@@ -571,9 +603,14 @@ impl Member {
                 self.window.complete(flight.write.sequence);
                 self.complete(request.id, Status::Done);
             }
+            None if flight.resync => self.piece_done(now, &flight),
             None => lead.reconciliation.writes -= 1,
         }
         self.release(flight.data);
+        self.settle_soon(now);
+    }
+
+    pub(super) fn settle_soon(&mut self, now: Instant) {
         let Some(lead) = &mut self.lead else {
             return;
         };
@@ -587,7 +624,7 @@ impl Member {
         let lead = self.lead.as_ref()?;
         let idle = lead.phase == Phase::Serving && lead.requests() == 0 && lead.flush.is_none();
         let due = lead.last_activity + self.settings.idle_flush_after;
-        (idle && !self.intent.is_empty()).then_some(due)
+        (idle && (!self.intent.is_empty() || lead.owed_flushes > 0)).then_some(due)
     }
 
     pub(super) fn start_flush(&mut self, now: Instant) {
@@ -597,9 +634,17 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
+        let serves = lead.phase == Phase::Serving;
         let asked = !lead.flush_waiting.is_empty();
-        if lead.phase != Phase::Serving || lead.flush.is_some() || !(asked || idle) {
+        if !(serves && lead.flush.is_none() && (asked || idle)) && !lead.join_wants_flush() {
             return;
+        }
+        // One that was under way may wait for a member that has ended: its requests wait for this one instead.
+        let earlier = lead.flush.take();
+        let began = earlier.as_ref().map_or(now, |flush| flush.began);
+        let mut requests = earlier.map_or(Vec::new(), |flush| flush.requests);
+        if serves {
+            requests.append(&mut lead.flush_waiting);
         }
         lead.flushes += 1;
         if !lead.waits_for_answers() {
@@ -614,17 +659,24 @@ impl Member {
         lead.flush = Some(LeadFlush {
             number,
             io,
-            requests: std::mem::take(&mut lead.flush_waiting),
+            requests,
             covers,
             members: 0,
-            began: now,
+            began,
         });
+        let joiner = lead.joiner();
         let others: Vec<usize> = lead.others().collect();
         let nodes: Vec<NodeId> = others.iter().map(|&i| lead.config.members[i].node).collect();
         self.next_io = io.0;
         self.outputs.push_back(Output::LocalFlush { io });
-        for to in nodes {
-            let message = Message::Flush { chunk, epoch, number };
+        let to_members = nodes.into_iter().map(|to| (to, JoinNumber(0)));
+        for (to, join) in to_members.chain(joiner) {
+            let message = Message::Flush {
+                chunk,
+                epoch,
+                number,
+                join,
+            };
             self.send(to, message, None);
         }
         if self.planted.is(Bug::IntentClearedBeforeFlush) {
@@ -635,20 +687,21 @@ impl Member {
     pub(super) fn handle_flush_answer(
         &mut self,
         now: Instant,
-        from: NodeId,
-        incarnation: Incarnation,
+        (from, incarnation, join): (NodeId, Incarnation, JoinNumber),
         epoch: Epoch,
         number: u64,
     ) {
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
-        let Some(index) = lead.member(from, incarnation) else {
+        let Some((bit, _)) = lead.answerer(now, (from, incarnation), join) else {
             return;
         };
-        lead.heard(now, index);
         if let Some(flush) = lead.flush.as_mut().filter(|f| f.number == number) {
-            flush.members |= 1 << index;
+            flush.members |= bit;
+            if bit == JOINER {
+                self.join_flushed(now, number);
+            }
             self.finish_flush(now);
         }
     }
@@ -657,10 +710,11 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
-        let all = lead.all_members();
-        let Some(flush) = lead.flush.take_if(|f| f.members == all) else {
+        let all = lead.required();
+        let Some(flush) = lead.flush.take_if(|f| f.members & all == all) else {
             return;
         };
+        lead.owed_flushes = lead.owed_flushes.saturating_sub(1);
         lead.flushed = lead.flushed.max(lead.flushed_last);
         lead.flushed_last = flush.covers;
         lead.last_activity = now;
@@ -687,12 +741,19 @@ impl Member {
         }
         if lead.phase == Phase::Sealing {
             self.send_seals(now);
+            if self.is_resyncing() {
+                self.resend(now);
+                self.join_timeout(now);
+            }
             self.propose_without_silent(now);
             return;
         }
         lead.note_pause(now);
         lead.resend_at = now + self.settings.resend_interval;
         self.resend(now);
+        if self.is_resyncing() {
+            self.join_timeout(now);
+        }
         self.propose_without_silent(now);
     }
 
@@ -733,15 +794,25 @@ impl Member {
                 let message = Message::ReplicaWrite(flight.write);
                 sends.push((lead.config.members[index].node, message, flight.data));
             }
+            // A piece that is still being read is not to be sent yet.
+            let is_read = flight.data.is_some() || flight.write.kind != WriteKind::Data;
+            if let Some((to, join)) = lead.joiner().filter(|_| is_read && flight.members & JOINER == 0) {
+                let message = Message::ReplicaWrite(ReplicaWrite { join, ..flight.write });
+                sends.push((to, message, flight.data));
+            }
         }
         if let Some(flush) = &lead.flush {
+            let message = |join| Message::Flush {
+                chunk,
+                epoch: lead.config.epoch,
+                number: flush.number,
+                join,
+            };
             for index in lead.others().filter(|i| flush.members >> i & 1 == 0) {
-                let message = Message::Flush {
-                    chunk,
-                    epoch: lead.config.epoch,
-                    number: flush.number,
-                };
-                sends.push((lead.config.members[index].node, message, None));
+                sends.push((lead.config.members[index].node, message(JoinNumber(0)), None));
+            }
+            if let Some((to, join)) = lead.joiner().filter(|_| flush.members & JOINER == 0) {
+                sends.push((to, message(join), None));
             }
         }
         for (to, message, data) in sends {
@@ -771,6 +842,10 @@ impl Member {
         };
         let too_soon = |at: Instant| now.since(at) < self.settings.suspect_after;
         if lead.config.members.len() <= minimum || lead.proposed_at.is_some_and(too_soon) {
+            return;
+        }
+        // The masters are asked for another configuration already, and if they do not answer, for one that ends that.
+        if lead.join_binds() {
             return;
         }
         let Some((silent, reason)) = lead.suspect(now) else {

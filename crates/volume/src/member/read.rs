@@ -106,7 +106,8 @@ impl Reads {
 impl Member {
     fn grants_needed(&self, config: &ChunkConfig) -> usize {
         let minimum = usize::from(self.record.geometry.minimum);
-        let needed = config.members.len().saturating_sub(minimum);
+        let count = config.members.len() + usize::from(self.announced);
+        let needed = count.saturating_sub(minimum);
         if self.planted.is(Bug::OneGrantFewer) {
             return needed.saturating_sub(1);
         }
@@ -116,7 +117,7 @@ impl Member {
     /// Rule 1 of the grants: whether this copy may answer reads of settled ranges now.
     pub(crate) fn may_read(&self, now: Instant, grants: &Grants) -> bool {
         let Some(config) = &self.config else {
-            return false;
+            return self.planted.is(Bug::JoinerServes) && self.joined(self.record.sealed).is_some();
         };
         let leads = self.lead.as_ref();
         if !self.open

@@ -52,11 +52,11 @@ pub mod opcode {
     pub const BEACON: u8 = 0x92;
     /// What a node has of a chunk; data to the host.
     pub const QUERY: u8 = 0x96;
-    /// Reserved: a resync write to a joining copy; data to the controller.
-    pub const RESYNC: u8 = 0x99;
-    /// Reserved: a copy is asked to join; data to the controller.
+    /// A copy that is not in sync asks to join; data to the controller.
+    pub const RETURN: u8 = 0x99;
+    /// A copy is let in; data to the controller.
     pub const JOIN: u8 = 0x9d;
-    /// Reserved: the members are told of a join; no data.
+    /// The members are told of a join; no data.
     pub const ANNOUNCE: u8 = 0x9c;
 }
 
@@ -172,9 +172,48 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
             fields.set_quad(4, settled.0);
             fields
         }
-        Message::Flush { chunk, epoch, number } => {
+        Message::Flush {
+            chunk,
+            epoch,
+            number,
+            join,
+        } => {
             let mut fields = CommandFields::for_chunk(opcode::FLUSH, *chunk, *epoch, 0, 0);
+            fields.cdw10_15[0] = join.0;
             fields.set_quad(2, *number);
+            fields
+        }
+        Message::Return {
+            chunk,
+            epoch,
+            incarnation,
+            flushed_in,
+            marks,
+        } => {
+            data.u64(incarnation.0);
+            data.u64(flushed_in.0);
+            data.count(marks.len());
+            marks.iter().for_each(|region| data.u32(*region));
+            CommandFields::for_chunk(opcode::RETURN, *chunk, *epoch, 0, 0)
+        }
+        Message::Join {
+            chunk,
+            epoch,
+            join,
+            incarnation,
+            writer_token,
+            sessions,
+        } => {
+            data.u64(incarnation.0);
+            data.u64(writer_token.0);
+            encode_sessions(sessions, &mut data);
+            let mut fields = CommandFields::for_chunk(opcode::JOIN, *chunk, *epoch, 0, 0);
+            fields.cdw10_15[0] = join.0;
+            fields
+        }
+        Message::Announce { chunk, epoch, join } => {
+            let mut fields = CommandFields::for_chunk(opcode::ANNOUNCE, *chunk, *epoch, 0, 0);
+            fields.cdw10_15[0] = join.0;
             fields
         }
         Message::Enroll {
@@ -200,6 +239,34 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
     };
     let data = data.bytes;
     Some(EncodedCommand { fields, data })
+}
+
+fn encode_sessions(sessions: &[Session], out: &mut Writer) {
+    out.count(sessions.len());
+    for session in sessions {
+        out.u64(session.host.0);
+        out.u64(session.number);
+    }
+}
+
+fn decode_sessions(reader: &mut Reader<'_>) -> Result<Vec<Session>, FormatError> {
+    let count = reader.count(16)?;
+    let mut sessions = Vec::with_capacity(count);
+    for _ in 0..count {
+        let host = HostId(reader.u64()?);
+        let number = reader.u64()?;
+        sessions.push(Session { host, number });
+    }
+    Ok(sessions)
+}
+
+fn decode_marks(reader: &mut Reader<'_>) -> Result<Vec<u32>, FormatError> {
+    let count = reader.count(4)?;
+    let mut marks = Vec::with_capacity(count);
+    for _ in 0..count {
+        marks.push(reader.u32()?);
+    }
+    Ok(marks)
 }
 
 fn between_nodes(opcode: u8, incarnation: Incarnation, list: u32, round: u64) -> CommandFields {
@@ -274,6 +341,27 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
             chunk,
             epoch,
             number: fields.quad(2),
+            join: JoinNumber(fields.cdw10_15[0]),
+        },
+        opcode::RETURN => Message::Return {
+            chunk,
+            epoch,
+            incarnation: Incarnation(reader.u64()?),
+            flushed_in: Epoch(reader.u64()?),
+            marks: decode_marks(&mut reader)?,
+        },
+        opcode::JOIN => Message::Join {
+            chunk,
+            epoch,
+            join: JoinNumber(fields.cdw10_15[0]),
+            incarnation: Incarnation(reader.u64()?),
+            writer_token: WriterToken(reader.u64()?),
+            sessions: decode_sessions(&mut reader)?,
+        },
+        opcode::ANNOUNCE => Message::Announce {
+            chunk,
+            epoch,
+            join: JoinNumber(fields.cdw10_15[0]),
         },
         opcode::ENROLL => {
             let count = reader.count(16)?;
@@ -378,13 +466,13 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
             data.u64(answer.writer_token.0);
             data.count(answer.marks.len());
             answer.marks.iter().for_each(|region| data.u32(*region));
-            data.count(answer.sessions.len());
-            for session in &answer.sessions {
-                data.u64(session.host.0);
-                data.u64(session.number);
-            }
+            encode_sessions(&answer.sessions, &mut data);
         }
-        Message::ReplicaAnswer { .. } | Message::SettleAnswer { .. } | Message::FlushAnswer { .. } => {}
+        Message::ReplicaAnswer { .. }
+        | Message::SettleAnswer { .. }
+        | Message::FlushAnswer { .. }
+        | Message::JoinAnswer { .. }
+        | Message::AnnounceAnswer { .. } => {}
         Message::Grant { known, refused, .. } => {
             result = u64::from(*known);
             data.count(refused.len());
@@ -455,10 +543,30 @@ pub fn decode_answer(
             open,
             incarnation,
         },
-        Message::Flush { chunk, epoch, number } => Message::FlushAnswer {
+        Message::Flush {
             chunk,
             epoch,
             number,
+            join,
+        } => Message::FlushAnswer {
+            chunk,
+            epoch,
+            number,
+            incarnation,
+            join,
+        },
+        Message::Join {
+            chunk, epoch, join, ..
+        } => Message::JoinAnswer {
+            chunk,
+            epoch,
+            join,
+            incarnation,
+        },
+        Message::Announce { chunk, epoch, join } => Message::AnnounceAnswer {
+            chunk,
+            epoch,
+            join,
             incarnation,
         },
         Message::Beacon {
@@ -503,7 +611,10 @@ fn command_epoch(command: &Message) -> Epoch {
     match command {
         Message::Seal { config, .. } => config.epoch,
         Message::ReplicaWrite(write) => write.epoch,
-        Message::Settle { epoch, .. } | Message::Flush { epoch, .. } => *epoch,
+        Message::Settle { epoch, .. }
+        | Message::Flush { epoch, .. }
+        | Message::Join { epoch, .. }
+        | Message::Announce { epoch, .. } => *epoch,
         _ => Epoch(0),
     }
 }
@@ -523,18 +634,8 @@ fn decode_seal_answer(
         });
     }
     let writer_token = WriterToken(reader.u64()?);
-    let count = reader.count(4)?;
-    let mut marks = Vec::with_capacity(count);
-    for _ in 0..count {
-        marks.push(reader.u32()?);
-    }
-    let count = reader.count(16)?;
-    let mut sessions = Vec::with_capacity(count);
-    for _ in 0..count {
-        let host = HostId(reader.u64()?);
-        let number = reader.u64()?;
-        sessions.push(Session { host, number });
-    }
+    let marks = decode_marks(reader)?;
+    let sessions = decode_sessions(reader)?;
     Ok(SealAnswer {
         chunk,
         epoch,

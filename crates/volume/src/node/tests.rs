@@ -93,6 +93,11 @@ impl Cluster {
             Output::LocalWrite { io, .. } | Output::LocalRead { io, .. } | Output::LocalFlush { io } => {
                 self.cores[at].handle_local(now, chunk, io, true, None);
             }
+            // Whoever is left out here stays out.
+            Output::Send {
+                message: Message::Return { .. },
+                ..
+            } => {}
             Output::Send { to, message, .. } => {
                 self.messages += 1;
                 let from = NodeId(at as u128 + 1);

@@ -67,7 +67,7 @@ impl World {
             .collect()
     }
 
-    /// Every client is done and every member of every chunk has nothing left to do.
+    /// Every client is done, every copy is in sync again and none has anything left to do.
     pub(super) fn at_rest(&self) -> bool {
         let idle = |node: usize, chunk: usize| {
             let core = self.nodes[node].core.as_ref();
@@ -79,7 +79,9 @@ impl World {
             let member = core.and_then(|c| c.member(chunk_id(chunk)));
             member.is_some_and(|m| m.phase() == Some(Phase::Serving))
         };
+        let complete = |chunk: usize| self.store[chunk].members.len() == usize::from(self.shape.copies);
         self.clients.iter().all(Client::is_done)
+            && (0..self.shape.chunks).all(complete)
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
     }
 

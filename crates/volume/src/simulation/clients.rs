@@ -258,7 +258,11 @@ impl World {
             }
             self.at(delay, ask);
         }
-        let timeout = self.random.between(300 * MS, SECOND);
+        let mut timeout = self.random.between(300 * MS, SECOND);
+        if !self.healing && self.random.chance(1, 12) {
+            // A client that sleeps: nobody tries its write again in the meantime.
+            timeout += self.random.between(SECOND, 8 * SECOND);
+        }
         self.at(timeout, Event::ClientTimeout { client, attempt });
     }
 

@@ -86,6 +86,9 @@ impl World {
             let newer = |m: &Membership| !config.members.contains(m);
             living.retain(newer);
         }
+        if living.len() < minimum && !all_ended {
+            return self.hand_over(chunk, &living);
+        }
         if living.len() < minimum || living == config.members || living.is_empty() {
             return;
         }
@@ -104,9 +107,34 @@ impl World {
         self.at(delay, Event::Commit { chunk, config: next });
     }
 
+    /// Nobody can be left out. If the write node has ended and every ended member is back in another life, a living
+    /// member takes the writes over and lets them in.
+    fn hand_over(&mut self, chunk: usize, living: &[Membership]) {
+        let config = &self.store[chunk];
+        let returned = |m: &Membership| {
+            let (life, at) = self.heard[node_index(m.node)];
+            life > m.incarnation.0 && self.now < at + 1200 * MS
+        };
+        let all_here = config.members.iter().all(|m| living.contains(m) || returned(m));
+        if living.is_empty() || living.iter().any(|m| m.node == config.write_node) || !all_here {
+            return;
+        }
+        let mut next = config.clone();
+        next.epoch = config.epoch.next();
+        next.write_node = living[self.random.below(living.len() as u64) as usize].node;
+        let delay = self.random.between(MS, 100 * MS);
+        self.at(delay, Event::Commit { chunk, config: next });
+    }
+
     fn commit(&mut self, chunk: usize, config: ChunkConfig) {
         let before = &self.store[chunk];
         if config.epoch != Epoch(before.epoch.0 + 1) || config.members.len() < self.shape.minimum.into() {
+            return;
+        }
+        let placed = |m: &Membership| self.first[chunk].index_of(m.node).is_some();
+        let registered = |m: &Membership| self.heard[node_index(m.node)].0 == m.incarnation.0;
+        let known = |m: &Membership| before.members.contains(m) || placed(m) && registered(m);
+        if !config.members.iter().all(known) {
             return;
         }
         let ended = |m: &Membership| self.ended.contains(&(node_index(m.node), m.incarnation.0));
@@ -145,7 +173,8 @@ impl World {
                 let chunk = self.random.below(self.shape.chunks as u64) as usize;
                 let victim = match self.random.below(2) {
                     0 => node_index(self.store[chunk].write_node),
-                    _ => node,
+                    _ if self.nodes[node].disks.contains_key(&chunk) => node,
+                    _ => node_index(self.first[chunk].write_node),
                 };
                 self.disk(victim, chunk).broken = true;
                 // Its operator sees to it some time later.
@@ -160,6 +189,18 @@ impl World {
                     },
                 );
                 3 * SECOND
+            }
+            (6, 0..=6) => self.returns(node),
+            (7, 0..=6) => {
+                // Two nodes do not hear each other for about as long as it takes to be left out.
+                if node != other {
+                    let until = self.now + self.random.between(1200 * MS, 2600 * MS);
+                    self.blocked[node][other] = until;
+                    if self.random.chance(1, 2) {
+                        self.blocked[other][node] = until;
+                    }
+                }
+                self.random.between(SECOND, 5 * SECOND)
             }
             (2, 0..=6) | (_, 0) => {
                 if node != other {
@@ -199,6 +240,32 @@ impl World {
         };
         let next = quiet + self.random.below(2 * SECOND);
         self.at(next, Event::Fault);
+    }
+
+    /// A node dies and is back at once; while its copies are on their way back, it, the write node or all die, or
+    /// its link is cut.
+    fn returns(&mut self, node: usize) -> u64 {
+        let masters = self.shape.nodes;
+        let power = self.random.chance(1, 2);
+        self.crash(node, power, true);
+        let delay = self.random.between(3 * SECOND, 4500 * MS);
+        let (power, quick) = (self.random.chance(1, 2), self.random.chance(1, 2));
+        let crash = |node| Event::Crash { node, power, quick };
+        match self.random.below(5) {
+            0 => self.at(delay, crash(node)),
+            1 => {
+                let write_node = node_index(self.store[0].write_node);
+                self.at(delay, crash(write_node));
+            }
+            2 => (0..masters).for_each(|node| self.at(delay, crash(node))),
+            3 => {
+                let other = self.random.below(masters as u64) as usize;
+                self.slow[node][other] = self.now + delay + SECOND;
+                self.slow[other][node] = self.now + delay + SECOND;
+            }
+            _ => {}
+        }
+        delay + 300 * MS
     }
 
     /// Cuts a node from the masters, so that it goes on in a configuration that is replaced;
@@ -243,28 +310,12 @@ impl World {
         self.at(SECOND, Event::HealCheck);
     }
 
-    /// Copies that come back are not resynced yet, so a chunk that lost too many of its copies
-    /// serves again only when all of them have ended. The operator ends the rest.
+    /// The operator starts again the nodes whose disks failed: everything else must come right by itself.
     fn heal_check(&mut self) {
-        for chunk in 0..self.shape.chunks {
-            let config = self.store[chunk].clone();
-            let broken = |node: usize| self.nodes[node].disks[&chunk].broken;
-            let lives = |m: &&Membership| {
-                let node = node_index(m.node);
-                self.alive(node, m.incarnation.0) && !broken(node)
-            };
-            let living: Vec<usize> = config
-                .members
-                .iter()
-                .filter(lives)
-                .map(|m| node_index(m.node))
-                .collect();
-            if living.len() < config.members.len() && living.len() < self.shape.minimum.into() {
-                let broken: Vec<usize> = (0..self.shape.nodes).filter(|&n| broken(n)).collect();
-                for node in living.into_iter().chain(broken) {
-                    self.crash(node, false, true);
-                    self.at(100 * MS, Event::Restart { node });
-                }
+        for node in 0..self.shape.nodes {
+            if self.nodes[node].disks.values().any(|disk| disk.broken) {
+                self.crash(node, false, true);
+                self.at(100 * MS, Event::Restart { node });
             }
         }
         self.at(SECOND, Event::HealCheck);

@@ -2,11 +2,13 @@
 //! simulated disks and a network that delays, loses, doubles and reorders, with clock-rate
 //! errors, pauses, partitions, crashes, power cuts and masters that may be wrong about who is
 //! dead. Clients also read disks past their nodes (`past`). Each block is checked for linearizability; copies must be equal when all is quiet; once
-//! faults stop everything that is pending must complete.
+//! faults stop everything that is pending must complete, and every copy must be in sync again.
 //!
 //! In every other seed the clients write under tokens and overtake each other (`clients::takes_over`). Scenarios, drawn by the seed: 0 a node is cut from the masters and the others die and return at
 //! once; 1 power cuts everywhere and slow flushes; 2 slow links; 3 and 4 partitions (also one-way),
-//! pauses and crashes in any order; 5 disks that fail under a process that goes on.
+//! pauses and crashes in any order; 5 disks that fail under a process that goes on; 6 nodes that die and return, and
+//! die, or others do, while they are resynced; 7 pairs that do not hear each other for about as long as it takes to
+//! be left out.
 //!
 //! What a disk may do here, and the volume survives: lose any write that was not flushed when the
 //! power fails, block by block; do half of what was under way when a process dies; take long; fail
@@ -81,6 +83,7 @@ fn scenario(bug: Bug) -> Option<u64> {
         }
         Bug::ReadRightPastGrants => Some(3),
         Bug::IntentClearedBeforeFlush => Some(1),
+        Bug::ResyncOverwritesNewer => Some(6),
         _ => None,
     }
 }

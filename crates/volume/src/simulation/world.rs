@@ -266,8 +266,8 @@ impl World {
             chunks: 1 + random.below(2) as usize,
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
-            scenario: scenario.unwrap_or(seed % 6),
-            leased: seed / 6 % 2 == 1,
+            scenario: scenario.unwrap_or(seed % 8),
+            leased: seed / 8 % 2 == 1,
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -317,13 +317,32 @@ impl World {
             metadata_bytes: 0,
             stripe_unit_blocks: CHUNK_BLOCKS,
             chunk_blocks: CHUNK_BLOCKS,
-            region_blocks: 2,
+            region_blocks: 1 + self.random.below(2) as u32,
             copies: self.shape.copies,
             minimum: self.shape.minimum,
             group_chunks: vec![self.shape.chunks as u32],
         };
+        for _ in 0..self.shape.chunks {
+            let mut nodes: Vec<usize> = (0..self.shape.nodes).collect();
+            self.random.shuffle(&mut nodes);
+            nodes.truncate(self.shape.copies.into());
+            let write_node = node_id(nodes[0]);
+            nodes.sort_unstable();
+            let member = |n: &usize| Membership {
+                node: node_id(*n),
+                incarnation: Incarnation(1),
+            };
+            let config = ChunkConfig {
+                epoch: Epoch(1),
+                write_node,
+                members: nodes.iter().map(member).collect(),
+            };
+            self.store.push(config);
+        }
+        self.first = self.store.clone();
         for node in 0..self.shape.nodes {
-            let disks = (0..self.shape.chunks).map(|chunk| {
+            let chunks = (0..self.shape.chunks).filter(|&c| self.store[c].index_of(node_id(node)).is_some());
+            let disks = chunks.map(|chunk| {
                 let record = ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry.clone());
                 (chunk, Disk::new(record))
             });
@@ -343,24 +362,6 @@ impl World {
             });
             self.restart(node);
         }
-        for _ in 0..self.shape.chunks {
-            let mut nodes: Vec<usize> = (0..self.shape.nodes).collect();
-            self.random.shuffle(&mut nodes);
-            nodes.truncate(self.shape.copies.into());
-            let write_node = node_id(nodes[0]);
-            nodes.sort_unstable();
-            let member = |n: &usize| Membership {
-                node: node_id(*n),
-                incarnation: Incarnation(1),
-            };
-            let config = ChunkConfig {
-                epoch: Epoch(1),
-                write_node,
-                members: nodes.iter().map(member).collect(),
-            };
-            self.store.push(config);
-        }
-        self.first = self.store.clone();
         self.add_clients();
         self.at(0, Event::Masters);
         self.at(self.random.clone().below(SECOND), Event::Fault);
@@ -384,9 +385,15 @@ impl World {
         } else if !self.healing && self.random.chance(1, 100) {
             delay += self.random.below(400 * MS);
         }
-        let twice = matches!(event, Event::Peer { .. }) && !self.healing && self.random.chance(1, 50);
+        let often = if self.shape.scenario >= 6 { 8 } else { 50 };
+        let twice = matches!(event, Event::Peer { .. }) && !self.healing && self.random.chance(1, often);
         if twice {
-            let later = delay + self.random.below(3 * SECOND);
+            let longest = if self.random.chance(1, 2) {
+                3 * SECOND
+            } else {
+                30 * MS
+            };
+            let later = delay + self.random.below(longest);
             self.at(later, event.clone());
         }
         self.at(delay, event);
@@ -532,7 +539,7 @@ impl World {
         self.nodes[node]
             .disks
             .get_mut(&chunk)
-            .expect("every node has a disk for every chunk")
+            .expect("the node has a copy of the chunk")
     }
 
     /// Gives bytes a token on a node, if its process runs.
@@ -679,7 +686,13 @@ impl World {
             }
             Output::Propose { expected, config, .. } => {
                 if config.epoch == expected.next() {
-                    let delay = self.random.between(MS, 200 * MS);
+                    // Some masters are slow: copies take part in their join for long.
+                    let longest = if self.shape.scenario == 7 {
+                        2 * SECOND
+                    } else {
+                        200 * MS
+                    };
+                    let delay = self.random.between(MS, longest);
                     self.at(delay, Event::Commit { chunk, config });
                 }
             }

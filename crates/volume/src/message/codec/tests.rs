@@ -77,10 +77,45 @@ fn command() -> impl Strategy<Value = Message> {
                 open,
             }
         }),
-        (chunk(), any::<[u64; 2]>()).prop_map(|(chunk, n)| Message::Flush {
+        (chunk(), any::<[u64; 2]>(), any::<u32>()).prop_map(|(chunk, n, join)| Message::Flush {
             chunk,
             epoch: Epoch(n[0]),
             number: n[1],
+            join: JoinNumber(join),
+        }),
+        (chunk(), any::<[u64; 3]>(), vec(any::<u32>(), 0..20)).prop_map(|(chunk, n, marks)| {
+            Message::Return {
+                chunk,
+                epoch: Epoch(n[0]),
+                incarnation: Incarnation(n[1]),
+                flushed_in: Epoch(n[2]),
+                marks,
+            }
+        }),
+        (
+            chunk(),
+            any::<[u64; 3]>(),
+            any::<u32>(),
+            vec(any::<(u64, u64)>(), 0..20)
+        )
+            .prop_map(|(chunk, n, join, sessions)| {
+                let session = |(host, number)| Session {
+                    host: HostId(host),
+                    number,
+                };
+                Message::Join {
+                    chunk,
+                    epoch: Epoch(n[0]),
+                    join: JoinNumber(join),
+                    incarnation: Incarnation(n[1]),
+                    writer_token: WriterToken(n[2]),
+                    sessions: sessions.into_iter().map(session).collect(),
+                }
+            }),
+        (chunk(), any::<u64>(), any::<u32>()).prop_map(|(chunk, epoch, join)| Message::Announce {
+            chunk,
+            epoch: Epoch(epoch),
+            join: JoinNumber(join),
         }),
         (any::<(u64, u32)>(), vec((chunk(), any::<u64>()), 0..20)).prop_map(|(n, list)| {
             Message::Enroll {
@@ -168,7 +203,7 @@ proptest! {
 
     #[test]
     fn answers_say_what_was_said(command in command(), n: u64, marks in vec(any::<u32>(), 0..9), config in config()) {
-        prop_assume!(!matches!(command, Message::Enroll { .. }));
+        prop_assume!(!matches!(command, Message::Enroll { .. } | Message::Return { .. }));
         let message = answer(&command, n, marks, config);
         let encoded = encode_answer(&message).unwrap();
         prop_assert_eq!(decode_answer(&command, Incarnation(n), &encoded), Ok(message));
@@ -204,9 +239,9 @@ fn the_table_names_every_opcode_with_its_direction() {
         ("Enroll", ENROLL),
         ("Beacon", BEACON),
         ("Query", QUERY),
-        ("Resync (reserved)", RESYNC),
-        ("Join (reserved)", JOIN),
-        ("Announce (reserved)", ANNOUNCE),
+        ("Return", RETURN),
+        ("Join", JOIN),
+        ("Announce", ANNOUNCE),
     ] {
         let direction = ["none", "to controller", "to host"][usize::from(code & 3)];
         let row = format!("| {code:02X}h | {name} | {direction} |");

@@ -1,0 +1,664 @@
+//! How the write node lets a copy that was left out come back (`docs/decisions/0058`).
+//!
+//! The copy asks ([`Message::Return`]), saying the epoch of its last flush and what it has marked itself. The write
+//! node lets it in under a number ([`Message::Join`]); from the answer on the copy gets every write, those in flight
+//! included, and nothing is acknowledged without it. What it may lack is read here, piece by piece, and sent to it
+//! alone. A piece has a place in the order of writes like any other: it waits for the writes in flight on its blocks,
+//! later ones on these blocks wait for it, and the copy's window refuses a late one. Then all copies are flushed, the
+//! members are told, and the masters are asked for the configuration with the copy in it.
+
+use foundation::Instant;
+
+use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
+use super::{BUSY_FOR, Member};
+use crate::configuration::Membership;
+use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
+use crate::message::{Message, ReplicaWrite, WriteKind};
+use crate::output::{Output, ReadPurpose, Reason};
+use crate::reconcile::Reconciliation;
+use foundation::Epoch;
+use std::time::Duration;
+
+/// The joining copy among the bits of those who have a write. Members have the lowest ones.
+pub(super) const JOINER: u32 = 1 << 31;
+/// After a join that the masters did not want, its copy is not let in again for so long.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(10);
+/// From the announcement on a join cannot be given up without a new configuration; this many times the usual limit
+/// later one without the copy is asked for.
+const UNDONE_AFTER: u32 = 3;
+
+/// How far a join is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// The copy has not said that it takes part.
+    Asking,
+    /// It gets every write, and what it lacks.
+    Copying,
+    /// It has all; a flush that began since has not ended there.
+    Flushing,
+    /// The members are told to count it.
+    Announcing,
+    /// The masters are asked for the configuration with it.
+    Proposed,
+}
+
+/// A copy on its way back.
+#[derive(Debug)]
+pub(super) struct Join {
+    number: JoinNumber,
+    pub(super) node: NodeId,
+    pub(super) incarnation: Incarnation,
+    /// It takes the place of a life that ended as a member.
+    replaces: bool,
+    pub(super) stage: Stage,
+    stage_since: Instant,
+    flushed_in: Epoch,
+    marks: Vec<u32>,
+    pieces: Reconciliation,
+    next: Option<BlockRange>,
+    reads: Vec<(IoToken, Sequence)>,
+    left_blocks: u64,
+    total_blocks: u64,
+    began: Instant,
+    heard: Instant,
+    /// The flush that counts is a later one.
+    flush_from: u64,
+    /// One bit for each member that counts it.
+    told: u32,
+    paused_until: Option<Instant>,
+}
+
+/// How far the resync of one copy is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResyncProgress {
+    /// The node whose copy comes back.
+    pub node: NodeId,
+    /// Bytes it has still to be sent.
+    pub left_bytes: u64,
+    /// Bytes it lacked.
+    pub total_bytes: u64,
+    /// Since it was let in.
+    pub elapsed: Duration,
+}
+
+impl Join {
+    pub(super) fn is_joined(&self) -> bool {
+        self.stage > Stage::Asking
+    }
+
+    fn enter(&mut self, now: Instant, stage: Stage) {
+        self.stage = stage;
+        self.stage_since = now;
+    }
+}
+
+impl Lead {
+    /// The bits of those who must have a write before it is acknowledged.
+    pub(super) fn required(&self) -> u32 {
+        match &self.join {
+            Some(join) if join.is_joined() => self.all_members() | JOINER,
+            _ => self.all_members(),
+        }
+    }
+
+    /// The bit of the copy that answers, and its place if it is a member; none if it is neither or speaks for
+    /// another join.
+    pub(super) fn answerer(
+        &mut self,
+        now: Instant,
+        (from, incarnation): (NodeId, Incarnation),
+        number: JoinNumber,
+    ) -> Option<(u32, Option<usize>)> {
+        if let Some(index) = self.member(from, incarnation).filter(|_| number.0 == 0) {
+            self.heard(now, index);
+            return Some((1 << index, Some(index)));
+        }
+        let join = self.join.as_mut()?;
+        let is_it = join.is_joined() && (join.node, join.incarnation) == (from, incarnation);
+        if !is_it || join.number != number {
+            return None;
+        }
+        join.heard = now;
+        Some((JOINER, None))
+    }
+
+    /// Where writes go beside the members, and under which number.
+    pub(super) fn joiner(&self) -> Option<(NodeId, JoinNumber)> {
+        let join = self.join.as_ref().filter(|join| join.is_joined())?;
+        Some((join.node, join.number))
+    }
+
+    /// All that the copy lacked is there, and no flush has begun since.
+    pub(super) fn join_wants_flush(&self) -> bool {
+        let join = self.join.as_ref();
+        join.is_some_and(|join| join.stage == Stage::Flushing && join.flush_from == self.flushes)
+    }
+
+    /// The join cannot be given up any more, only be undone by a newer configuration.
+    pub(super) fn join_binds(&self) -> bool {
+        self.join
+            .as_ref()
+            .is_some_and(|join| join.stage >= Stage::Announcing)
+    }
+
+    pub(super) fn join_due(&self) -> Option<Instant> {
+        let join = self.join.as_ref()?;
+        join.paused_until
+    }
+
+    /// Whether a copy that asks may be let in now. Where it takes the place of a member that ended, writes wait
+    /// for it: in any phase, once the other members have sealed or have returned, too.
+    fn admits(&self, node: NodeId, incarnation: Incarnation, copies: usize) -> bool {
+        match self.config.index_of(node) {
+            None => self.phase == Phase::Serving && self.config.members.len() < copies,
+            Some(at) if self.config.members[at].incarnation >= incarnation => false,
+            Some(_) if self.phase != Phase::Sealing => true,
+            Some(_) => self.config.members.iter().enumerate().all(|(index, member)| {
+                let returned = self.returned.get(&member.node);
+                self.answers.has(index) || returned.is_some_and(|life| *life > member.incarnation)
+            }),
+        }
+    }
+}
+
+impl Member {
+    /// A copy asks to come back.
+    pub(super) fn handle_return(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        epoch: Epoch,
+        (incarnation, flushed_in): (Incarnation, Epoch),
+        marks: Vec<u32>,
+    ) {
+        let not_again = self.not_again.filter(|(_, until)| now < *until);
+        let copies = usize::from(self.record.geometry.copies);
+        // One that knows another configuration will learn of this one, or this node of its.
+        let Some(lead) = self.lead.as_mut().filter(|lead| lead.config.epoch == epoch) else {
+            return;
+        };
+        let life = lead.returned.entry(from).or_default();
+        *life = incarnation.max(*life);
+        if *life > incarnation || not_again.is_some_and(|(node, _)| node == from) {
+            return;
+        }
+        let replaces = lead.config.index_of(from).is_some();
+        if let Some(join) = &lead.join {
+            let outlived = join.node == from && incarnation > join.incarnation;
+            if lead.join_binds() || !(outlived || replaces && !join.replaces) {
+                return;
+            }
+            self.abandon_join(now);
+        }
+        let Some(lead) = &mut self.lead else { return };
+        if !lead.admits(from, incarnation, copies) {
+            return;
+        }
+        if lead.phase == Phase::Sealing {
+            lead.last_sequence = lead.last_sequence.max(lead.answers.highest);
+        }
+        if !lead.waits_for_answers() {
+            lead.resend_at = now + self.settings.resend_interval;
+        }
+        lead.joins += 1;
+        lead.join = Some(Box::new(Join {
+            number: JoinNumber(lead.joins),
+            node: from,
+            incarnation,
+            replaces,
+            stage: Stage::Asking,
+            stage_since: now,
+            flushed_in,
+            marks,
+            pieces: Reconciliation::default(),
+            next: None,
+            reads: Vec::new(),
+            left_blocks: 0,
+            total_blocks: 0,
+            began: now,
+            heard: now,
+            flush_from: 0,
+            told: 0,
+            paused_until: None,
+        }));
+        self.send_join();
+    }
+
+    fn send_join(&mut self) {
+        let chunk = self.chunk();
+        let Some(lead) = &self.lead else { return };
+        let Some(join) = &lead.join else { return };
+        let sessions = self.record.sessions.iter();
+        let message = Message::Join {
+            chunk,
+            epoch: lead.config.epoch,
+            join: join.number,
+            incarnation: join.incarnation,
+            writer_token: self.record.writer_token,
+            sessions: sessions
+                .map(|(&host, &number)| Session { host, number })
+                .collect(),
+        };
+        self.send(join.node, message, None);
+    }
+
+    /// The copy takes part: it gets what is in flight.
+    pub(super) fn handle_join_answer(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        epoch: Epoch,
+        (number, incarnation): (JoinNumber, Incarnation),
+    ) {
+        let Some(lead) = self.lead.as_mut().filter(|lead| lead.config.epoch == epoch) else {
+            return;
+        };
+        let Some(join) = &mut lead.join else { return };
+        let is_it = (join.node, join.incarnation) == (from, incarnation) && join.number == number;
+        if !is_it || join.stage != Stage::Asking {
+            return;
+        }
+        join.heard = now;
+        join.enter(now, Stage::Copying);
+        let number = join.number;
+        // What an earlier join has had says nothing about this one.
+        lead.in_flight
+            .iter_mut()
+            .for_each(|flight| flight.members &= !JOINER);
+        lead.flush.iter_mut().for_each(|flush| flush.members &= !JOINER);
+        self.find_what_it_lacks();
+        let flights = self.lead.as_ref().map_or(0, |lead| lead.in_flight.len());
+        for at in 0..flights {
+            let Some(lead) = &self.lead else { return };
+            let (write, data) = (lead.in_flight[at].write, lead.in_flight[at].data);
+            let message = Message::ReplicaWrite(ReplicaWrite {
+                join: number,
+                ..write
+            });
+            self.send(from, message, data);
+        }
+        if let Some(flush) = self.lead.as_ref().and_then(|lead| lead.flush.as_ref()) {
+            let message = Message::Flush {
+                chunk: self.chunk(),
+                epoch,
+                number: flush.number,
+                join: number,
+            };
+            self.send(from, message, None);
+        }
+    }
+
+    /// What was written since the copy's last flush, and what it has marked itself. Not before the copy takes part: what
+    /// is acknowledged without it until then belongs to it, too.
+    fn find_what_it_lacks(&mut self) {
+        let geometry = &self.record.geometry;
+        let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
+            return;
+        };
+        let written = self.record.written_in.iter();
+        let written = written.filter(|(_, epoch)| **epoch >= join.flushed_in);
+        let marked = join.marks.iter().filter(|region| **region < geometry.regions());
+        let regions = written.map(|(region, _)| *region).chain(marked.copied());
+        join.pieces.regions = regions.collect();
+        let blocks = |region: &u32| {
+            let start = region * geometry.region_blocks;
+            u64::from(geometry.region_blocks.min(geometry.chunk_blocks - start))
+        };
+        join.total_blocks = join.pieces.regions.iter().map(blocks).sum();
+        join.left_blocks = join.total_blocks;
+    }
+
+    /// Begins the next pieces, as many as the credit allows: [`crate::Settings::resync_depth`] at a time, or one while
+    /// somebody else asks something of this node, each followed by a pause as long as it took.
+    pub(super) fn start_resync(&mut self, now: Instant) {
+        loop {
+            let page_covers = |range: BlockRange, page| range.rounded_to(page);
+            let geometry = &self.record.geometry;
+            let (region_blocks, page) = (geometry.region_blocks, geometry.page_blocks());
+            let busy = self.foreground.is_some_and(|at| now.since(at) < BUSY_FOR);
+            let depth = if busy { 1 } else { self.settings.resync_depth };
+            let Some(lead) = &mut self.lead else { return };
+            let Some(join) = &mut lead.join else { return };
+            join.paused_until.take_if(|at| *at <= now);
+            if join.stage != Stage::Copying {
+                return;
+            }
+            let (piece, chunk_blocks) = (self.settings.reconcile_blocks, geometry.chunk_blocks);
+            if join.next.is_none() {
+                join.next = join.pieces.next_piece(region_blocks, chunk_blocks, piece);
+            }
+            let under_way = lead.in_flight.iter().filter(|flight| flight.resync).count();
+            let Some(range) = join.next else {
+                if under_way == 0 {
+                    join.flush_from = lead.flushes;
+                    join.enter(now, Stage::Flushing);
+                }
+                return;
+            };
+            if under_way >= depth || join.paused_until.is_some() {
+                return;
+            }
+            // What is in flight on these blocks must be here and there already. (It need not be acknowledged: where a
+            // member has ended at the minimum, it never would be.)
+            let covers = page_covers(range, page);
+            let me = lead.config.index_of(self.me).map_or(0, |index| 1 << index);
+            let both = me | JOINER;
+            let early = |flight: &Flight| flight.covers.overlaps(covers) && flight.members & both != both;
+            if lead.in_flight.iter().any(early) {
+                return;
+            }
+            join.next = None;
+            let number = join.number;
+            let is_written = self
+                .record
+                .written_in
+                .contains_key(&(range.start / region_blocks));
+            self.start_piece(now, range, number, is_written);
+        }
+    }
+
+    /// A region that was never written here reads as zeros, and need not be read to know.
+    fn start_piece(&mut self, now: Instant, range: BlockRange, number: JoinNumber, is_written: bool) {
+        let write = ReplicaWrite {
+            range,
+            kind: if is_written {
+                WriteKind::Data
+            } else {
+                WriteKind::Deallocate
+            },
+            join: number,
+            ..self.next_write()
+        };
+        let covers = self.covers(range);
+        let io = self.next_io();
+        let Some(lead) = &mut self.lead else { return };
+        if lead.in_flight.is_empty() {
+            lead.resend_at = now + self.settings.resend_interval;
+        }
+        lead.in_flight.push_back(Flight {
+            write,
+            covers,
+            request: None,
+            resync: true,
+            data: None,
+            members: lead.all_members(),
+            first_sent: now,
+        });
+        let Some(join) = &mut lead.join else { return };
+        if is_written {
+            join.reads.push((io, write.sequence));
+            let purpose = ReadPurpose::Reconcile;
+            self.outputs.push_back(Output::LocalRead { io, range, purpose });
+        } else {
+            let to = join.node;
+            self.send(to, Message::ReplicaWrite(write), None);
+        }
+    }
+
+    /// Whether this read was a piece's: then it is sent.
+    pub(super) fn resync_read(&mut self, now: Instant, io: IoToken, data: DataToken) -> bool {
+        let Some(lead) = &mut self.lead else { return false };
+        let Some(join) = &mut lead.join else { return false };
+        let Some(at) = join.reads.iter().position(|(token, _)| *token == io) else {
+            return false;
+        };
+        let (_, sequence) = join.reads.swap_remove(at);
+        let (to, failed) = (join.node, self.failed);
+        let position = lead.in_flight.iter_mut().find(|f| f.write.sequence == sequence);
+        let Some(flight) = position.filter(|_| !failed) else {
+            return false;
+        };
+        flight.data = Some(data);
+        flight.first_sent = now;
+        let write = flight.write;
+        self.send(to, Message::ReplicaWrite(write), Some(data));
+        true
+    }
+
+    /// A piece is on the joining copy.
+    pub(super) fn piece_done(&mut self, now: Instant, flight: &Flight) {
+        let busy = self.foreground.is_some_and(|at| now.since(at) < BUSY_FOR);
+        let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
+            return;
+        };
+        join.left_blocks -= u64::from(flight.write.range.count);
+        if busy {
+            join.paused_until = Some(now + now.since(flight.first_sent).min(BUSY_FOR));
+        }
+    }
+
+    /// A flush that began after the last piece has ended on the joining copy.
+    pub(super) fn join_flushed(&mut self, now: Instant, number: u64) {
+        let chunk = self.chunk();
+        let Some(lead) = &mut self.lead else { return };
+        let Some(join) = &mut lead.join else { return };
+        if join.stage != Stage::Flushing || number <= join.flush_from {
+            return;
+        }
+        if join.replaces {
+            // As many members as before: nobody counts otherwise.
+            join.enter(now, Stage::Proposed);
+            return self.propose_join(now);
+        }
+        join.enter(now, Stage::Announcing);
+        // Of the members that are known by position, this one is told with that.
+        join.told = lead
+            .config
+            .index_of(lead.config.write_node)
+            .map_or(0, |at| 1 << at);
+        self.announced = true;
+        let number = join.number;
+        if lead.others().next().is_none() {
+            join_told(lead, now);
+            return self.propose_join(now);
+        }
+        let epoch = lead.config.epoch;
+        let nodes: Vec<NodeId> = lead.others().map(|at| lead.config.members[at].node).collect();
+        for to in nodes {
+            let message = Message::Announce {
+                chunk,
+                epoch,
+                join: number,
+            };
+            self.send(to, message, None);
+        }
+    }
+
+    /// This member counts one more in rule 1 of the grants.
+    pub(super) fn handle_announce(&mut self, from: NodeId, epoch: Epoch, join: JoinNumber) {
+        if let Some(refusal) = self.refuses(from, epoch, JoinNumber(0)) {
+            self.refuse_command(from, epoch, refusal);
+            return;
+        }
+        self.announced = true;
+        let answer = Message::AnnounceAnswer {
+            chunk: self.chunk(),
+            epoch,
+            join,
+            incarnation: self.incarnation,
+        };
+        self.send(from, answer, None);
+    }
+
+    pub(super) fn handle_announce_answer(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        epoch: Epoch,
+        (number, incarnation): (JoinNumber, Incarnation),
+    ) {
+        let Some(lead) = self.lead.as_mut().filter(|lead| lead.config.epoch == epoch) else {
+            return;
+        };
+        let Some(index) = lead.member(from, incarnation) else {
+            return;
+        };
+        lead.heard(now, index);
+        let all = lead.all_members();
+        let Some(join) = lead.join.as_mut().filter(|join| join.number == number) else {
+            return;
+        };
+        join.told |= 1 << index;
+        if join.stage == Stage::Announcing && join.told == all {
+            join_told(lead, now);
+            self.propose_join(now);
+        }
+    }
+
+    fn propose_join(&mut self, now: Instant) {
+        let Some(lead) = &mut self.lead else { return };
+        let Some(join) = &lead.join else { return };
+        let expected = lead.config.epoch;
+        let mut config = lead.config.clone();
+        config.epoch = expected.next();
+        config.members.retain(|member| member.node != join.node);
+        config.members.push(Membership {
+            node: join.node,
+            incarnation: join.incarnation,
+        });
+        config.members.sort_unstable();
+        lead.proposed_at = Some(now);
+        self.outputs.push_back(Output::Propose {
+            expected,
+            config,
+            reason: Reason::InSync(join.node),
+        });
+    }
+
+    /// Gives a join up, before anybody was told of it: what waited for that copy alone goes on.
+    pub(super) fn abandon_join(&mut self, now: Instant) {
+        let Some(lead) = &mut self.lead else { return };
+        lead.join = None;
+        let mut data = Vec::new();
+        lead.in_flight.retain(|flight| {
+            data.extend(flight.data.filter(|_| flight.resync));
+            !flight.resync
+        });
+        for data in data {
+            self.release(Some(data));
+        }
+        while let Some(lead) = &mut self.lead
+            && let required = lead.required()
+            && let Some(at) = lead
+                .in_flight
+                .iter()
+                .position(|f| f.members & required == required)
+            && let Some(flight) = lead.in_flight.remove(at)
+        {
+            self.on_every_copy(now, flight);
+        }
+        self.finish_flush(now);
+        self.settle_soon(now);
+    }
+
+    /// Something said by the joining copy means that it will not get in.
+    pub(super) fn joiner_is_lost(&mut self, now: Instant, from: NodeId) {
+        let Some(lead) = &self.lead else { return };
+        if lead.join.as_ref().is_some_and(|join| join.node == from) && !lead.join_binds() {
+            self.abandon_join(now);
+        }
+    }
+
+    /// Sends again what is not answered, and gives up what will not be.
+    pub(super) fn join_timeout(&mut self, now: Instant) {
+        let limit = self.settings.suspect_after;
+        let chunk = self.chunk();
+        let Some(lead) = &self.lead else { return };
+        let Some(join) = &lead.join else { return };
+        let seen = |since: Instant| now.since(since.max(lead.awake_since));
+        let lags = |members: u32, since: Instant, limit| members & JOINER == 0 && seen(since) > limit;
+        let waits = |limit| {
+            let flush = lead.flush.as_ref();
+            lead.in_flight
+                .iter()
+                .any(|f| lags(f.members, f.first_sent, limit))
+                || flush.is_some_and(|f| lags(f.members, f.began, limit))
+        };
+        let silent = seen(join.heard) > limit;
+        match join.stage {
+            Stage::Asking if silent => self.abandon_join(now),
+            Stage::Asking => self.send_join(),
+            Stage::Copying | Stage::Flushing => {
+                if silent && waits(limit) || waits(limit * HANGS_AFTER) {
+                    self.abandon_join(now);
+                }
+            }
+            Stage::Announcing | Stage::Proposed if seen(join.stage_since) > limit * UNDONE_AFTER => {
+                self.undo_join(now);
+            }
+            Stage::Announcing => {
+                let (epoch, number, told) = (lead.config.epoch, join.number, join.told);
+                let untold = lead.others().filter(|at| told >> at & 1 == 0);
+                let nodes: Vec<NodeId> = untold.map(|at| lead.config.members[at].node).collect();
+                for to in nodes {
+                    let message = Message::Announce {
+                        chunk,
+                        epoch,
+                        join: number,
+                    };
+                    self.send(to, message, None);
+                }
+            }
+            Stage::Proposed => {
+                if lead.proposed_at.is_none_or(|at| now.since(at) >= limit) {
+                    self.propose_join(now);
+                }
+            }
+        }
+    }
+
+    /// The masters have not answered, or do not want it: the same members under a new epoch end the join.
+    fn undo_join(&mut self, now: Instant) {
+        let limit = self.settings.suspect_after;
+        let Some(lead) = &mut self.lead else { return };
+        let Some(join) = &lead.join else { return };
+        if lead.proposed_at.is_some_and(|at| now.since(at) < limit) {
+            return;
+        }
+        self.not_again = Some((join.node, now + NOT_AGAIN_FOR));
+        lead.proposed_at = Some(now);
+        let expected = lead.config.epoch;
+        let mut config = lead.config.clone();
+        config.epoch = expected.next();
+        let reason = Reason::JoinUndone(join.node);
+        self.outputs.push_back(Output::Propose {
+            expected,
+            config,
+            reason,
+        });
+    }
+
+    /// How far the resync of a copy is, if one comes back.
+    pub fn resync_progress(&self, now: Instant) -> Option<ResyncProgress> {
+        let join = self.lead.as_ref()?.join.as_ref()?;
+        let block_bytes = u64::from(self.record.geometry.block_bytes);
+        Some(ResyncProgress {
+            node: join.node,
+            left_bytes: join.left_blocks * block_bytes,
+            total_bytes: join.total_blocks * block_bytes,
+            elapsed: now.since(join.began),
+        })
+    }
+
+    /// Whether a copy is on its way back under this write node.
+    pub(crate) fn is_resyncing(&self) -> bool {
+        self.lead.as_ref().is_some_and(|lead| lead.join.is_some())
+    }
+
+    /// Whether writes wait for a copy on this node to come back.
+    pub(crate) fn waits_for_return_of(&self, node: NodeId) -> bool {
+        let lead = self.lead.as_ref();
+        lead.is_some_and(|lead| lead.config.index_of(node).is_some() || lead.join.is_some())
+    }
+
+    /// Somebody asked something of this node at this time: resync makes room.
+    pub(crate) fn note_foreground(&mut self, at: Instant) {
+        self.foreground = Some(at);
+    }
+}
+
+fn join_told(lead: &mut Lead, now: Instant) {
+    if let Some(join) = &mut lead.join {
+        join.enter(now, Stage::Proposed);
+    }
+}
