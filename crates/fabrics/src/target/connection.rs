@@ -4,6 +4,7 @@
 //! to the batch that is filling; the sending task takes the whole batch each time the socket is free. Cost of a 4 KiB
 //! read from memory: no system call of its own (shared with its batch), one copy, no allocation, no task.
 
+mod below;
 mod drain;
 
 use std::cell::{Cell, RefCell};
@@ -14,11 +15,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bdev::{Completion as DeviceCompletion, Data, Sink, Token};
 use foundation::Instant;
 use foundation::checksum::crc32c;
 use protocols::nvme::command::Fuse;
-use protocols::nvme::{Command, Completion, NvmOpcode, SglDescriptor, Status};
+use protocols::nvme::{Command, Completion, SglDescriptor, Status};
 use protocols::tcp::target::{Event, Target as Protocol};
 use protocols::tcp::{Fault, Termination};
 use reactor::net::SendBatch;
@@ -37,8 +37,6 @@ use crate::secure::{Proven, Receiver, Sender, Stream};
 
 /// What a connection that is being ended may still take to send its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// In the tag of a device's request, above the slot: the command changes blocks and has passed the namespace's gate.
-const CHANGES_BLOCKS: u64 = 1 << 16;
 
 /// A command that has not been answered.
 #[derive(Default)]
@@ -173,35 +171,6 @@ impl Connection {
         self.ready.notify();
     }
 
-    /// Says so once a lost connection has nothing left in the devices.
-    fn settle(&self) {
-        if self.ended.get() && self.below.get() == 0 {
-            self.queue.drained();
-        }
-    }
-
-    /// A request's token; with `gate`, the command changes blocks and is inside it.
-    pub(super) fn token(&self, slot: u16, gate: Option<Rc<Gate>>) -> Token {
-        self.below.set(self.below.get() + 1);
-        let mut tag = u64::from(slot);
-        if gate.is_some() {
-            tag |= CHANGES_BLOCKS;
-            self.state.borrow_mut().slots[usize::from(slot)].gate = gate;
-        }
-        Token::new(self.own(), tag)
-    }
-
-    /// A request is below while the guard lives.
-    pub(super) fn go_below(&self) -> Below {
-        self.below.set(self.below.get() + 1);
-        Below(self.own())
-    }
-
-    fn come_up(&self) {
-        self.below.set(self.below.get() - 1);
-        self.settle();
-    }
-
     async fn send_batches(self: Rc<Self>, mut sender: Sender) {
         let mut spare = SendBatch::new();
         let mut measured = Vec::new();
@@ -324,11 +293,6 @@ impl Connection {
         self.answer(slot, Answer::status(Status::ABORT_REQUESTED));
         self.flush();
         true
-    }
-
-    fn is_read(&self, slot: u16) -> bool {
-        let command = self.state.borrow().slots[usize::from(slot)].command;
-        command.is_some_and(|command| command.nvm_opcode() == Some(NvmOpcode::Read))
     }
 
     /// The identifier of the command in `slot`, if there is one.
@@ -733,44 +697,6 @@ impl Connection {
             }
             protocol.response(slot, &completion, out.headers());
         }
-    }
-}
-
-impl Sink for Connection {
-    /// A device has finished the command in slot `tag`, perhaps inside `submit`.
-    fn complete(&self, tag: u64, completion: DeviceCompletion) {
-        let slot = tag as u16;
-        if tag & CHANGES_BLOCKS != 0 {
-            let gate = self.state.borrow_mut().slots[usize::from(slot)].gate.take();
-            if let Some(gate) = gate {
-                gate.leave();
-            }
-        }
-        self.come_up();
-        if self.ended.get() {
-            return;
-        }
-        let status = match completion.status {
-            Ok(()) => Status::SUCCESS,
-            Err(error) => crate::status::status_of(error),
-        };
-        let data = match completion.data {
-            Data::Into(buffer) if status.is_success() => buffer.freeze(),
-            // Lent by the device; what a write brought goes nowhere.
-            Data::From(buffer) if status.is_success() && self.is_read(slot) => buffer,
-            _ => Buffer::empty(),
-        };
-        self.finish_command(slot, Completion::new(0, status), data);
-        self.ready.notify();
-    }
-}
-
-/// See [`Connection::go_below`].
-pub(super) struct Below(Rc<Connection>);
-
-impl Drop for Below {
-    fn drop(&mut self) {
-        self.0.come_up();
     }
 }
 

@@ -132,8 +132,11 @@ fn after_a_common_power_cut_flushed_writes_are_there() {
     });
 }
 
+/// The epochs that a node would have replaced, and by which members.
+type Proposals = Rc<RefCell<Vec<(u64, Vec<u128>)>>>;
+
 /// What a node asks of the masters.
-async fn hear(node: Rc<Node>, proposals: Rc<RefCell<Vec<(u64, Vec<u128>)>>>) {
+async fn hear(node: Rc<Node>, proposals: Proposals) {
     let (sender, mut receiver) = reactor::sync::channel(64);
     node.set_agent(sender);
     drop(node);

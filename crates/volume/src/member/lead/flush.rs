@@ -1,0 +1,111 @@
+//! Flushes of a chunk: those that hosts ask for, and the one after a while without writes.
+
+use super::*;
+
+impl Member {
+    pub(in crate::member) fn idle_flush_due(&self) -> Option<Instant> {
+        let lead = self.lead.as_ref()?;
+        let idle = lead.phase == Phase::Serving && lead.requests() == 0 && lead.flush.is_none();
+        let due = lead.last_activity + self.settings.idle_flush_after;
+        (idle && (!self.intent.is_empty() || lead.owed_flushes > 0)).then_some(due)
+    }
+
+    pub(in crate::member) fn start_flush(&mut self, now: Instant) {
+        let idle = self.idle_flush_due().is_some_and(|due| due <= now);
+        let io = IoToken(self.next_io + 1);
+        let chunk = self.chunk();
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        let serves = lead.phase == Phase::Serving;
+        let asked = !lead.flush_waiting.is_empty();
+        if !(serves && lead.flush.is_none() && (asked || idle)) && !lead.join_wants_flush() {
+            return;
+        }
+        // One that was under way may wait for a member that has ended: its requests wait for this one instead.
+        let earlier = lead.flush.take();
+        let began = earlier.as_ref().map_or(now, |flush| flush.began);
+        let mut requests = earlier.map_or(Vec::new(), |flush| flush.requests);
+        if serves {
+            requests.append(&mut lead.flush_waiting);
+        }
+        lead.flushes += 1;
+        if !lead.waits_for_answers() {
+            lead.resend_at = now + self.settings.resend_interval;
+        }
+        let (epoch, number) = (lead.config.epoch, lead.flushes);
+        let covers = lead.settled();
+        if self.planted.is(Bug::IntentClearedBeforeFlush) {
+            lead.flushed = covers;
+            lead.settle_at = Some(now);
+        }
+        lead.flush = Some(LeadFlush {
+            number,
+            io,
+            requests,
+            covers,
+            members: 0,
+            began,
+        });
+        let joiner = lead.joiner();
+        let others: Vec<usize> = lead.others().collect();
+        let nodes: Vec<NodeId> = others.iter().map(|&i| lead.config.members[i].node).collect();
+        self.next_io = io.0;
+        self.outputs.push_back(Output::LocalFlush { io });
+        let to_members = nodes.into_iter().map(|to| (to, JoinNumber(0)));
+        for (to, join) in to_members.chain(joiner) {
+            let message = Message::Flush {
+                chunk,
+                epoch,
+                number,
+                join,
+            };
+            self.send(to, message, None);
+        }
+        if self.planted.is(Bug::IntentClearedBeforeFlush) {
+            self.clear_marks(covers);
+        }
+    }
+
+    pub(in crate::member) fn handle_flush_answer(
+        &mut self,
+        now: Instant,
+        (from, incarnation, join): (NodeId, Incarnation, JoinNumber),
+        epoch: Epoch,
+        number: u64,
+    ) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
+            return;
+        };
+        let Some((bit, _)) = lead.answerer(now, (from, incarnation), join) else {
+            return;
+        };
+        if let Some(flush) = lead.flush.as_mut().filter(|f| f.number == number) {
+            flush.members |= bit;
+            if bit == JOINER {
+                self.join_flushed(now, number);
+            }
+            self.finish_flush(now);
+        }
+    }
+
+    pub(in crate::member) fn finish_flush(&mut self, now: Instant) {
+        let Some(lead) = &mut self.lead else {
+            return;
+        };
+        let all = lead.required();
+        let Some(flush) = lead.flush.take_if(|f| f.members & all == all) else {
+            return;
+        };
+        lead.owed_flushes = lead.owed_flushes.saturating_sub(1);
+        lead.flushed = lead.flushed.max(lead.flushed_last);
+        lead.flushed_last = flush.covers;
+        lead.last_activity = now;
+        lead.settle_at.get_or_insert(now + self.settings.settle_delay);
+        let flushed = lead.flushed;
+        for request in flush.requests {
+            self.complete(request, Status::Done);
+        }
+        self.clear_marks(flushed);
+    }
+}
