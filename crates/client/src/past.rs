@@ -83,6 +83,8 @@ pub(crate) struct Past {
     chunks: RefCell<BTreeMap<Key, Known>>,
     board: RefCell<Option<(u128, Rc<Words>)>>,
     disks: RefCell<BTreeMap<(u64, u64), File>>,
+    /// Something could not be opened: no chunk is asked for before this.
+    closed_until: Cell<Instant>,
     told: Cell<bool>,
 }
 
@@ -107,6 +109,9 @@ impl Past {
             return None;
         }
         self.counted.as_ref()?;
+        if self.closed_until.get() > Instant::default() && time::now() < self.closed_until.get() {
+            return None;
+        }
         let key = (command.volume, place.chunk);
         let mut chunks = self.chunks.borrow_mut();
         match chunks.get(&key) {
@@ -166,6 +171,7 @@ impl Past {
                     tracing::info!(%error, "a node of this machine is read through, not past");
                 }
                 self.put_off(key, LONG_PAUSE);
+                self.closed_until.set(time::now() + LONG_PAUSE);
             }
         }
     }

@@ -138,11 +138,11 @@ impl NodeCore {
         member.is_some_and(|member| member.may_read(now, &self.grants))
     }
 
-    /// From now on [`NodeCore::poll_stirred`] names this copy when something has happened to it, or does no more.
-    pub fn watch(&mut self, chunk: ChunkId, watched: bool) {
-        if let Some(place) = self.members.get_mut(&chunk) {
-            place.watched = watched;
-        }
+    /// From now on [`NodeCore::poll_stirred`] names this copy when something has happened to it, or does no more. False
+    /// if it is not here.
+    pub fn watch(&mut self, chunk: ChunkId, watched: bool) -> bool {
+        let place = self.members.get_mut(&chunk);
+        place.map(|place| place.watched = watched).is_some()
     }
 
     /// A watched copy whose [`NodeCore::read_right`] may have changed. To be asked for after each event, and before any

@@ -155,10 +155,10 @@ impl Node {
         let board = self.board.as_ref()?;
         // While writes are under way the runs may change, but then the version is odd.
         let (disk, runs) = self.copies.location(chunk)?;
-        if !board.watch(chunk) {
+        // A copy that is being made is not known to the core yet.
+        if !self.core.borrow_mut().watch(chunk, true) || !board.watch(chunk) {
             return None;
         }
-        self.core.borrow_mut().watch(chunk, true);
         board.show(chunk, self.core.borrow().read_right(time::now(), chunk));
         let at = board.slots.borrow().get(&chunk)?.at;
         if !board.refreshing.replace(true) {

@@ -175,24 +175,24 @@ impl NativeHandler {
         if !self.located.borrow_mut().insert(chunk) {
             node.forget_located([chunk]);
         }
-        let room = reactor::BufferPool::current().try_allocate(call.room_bytes);
-        let answer = node.locate(chunk).map(|location| location.encode());
-        match (answer, room) {
-            (Some(bytes), Ok(mut room)) if bytes.len() <= room.len() => {
+        let Some(location) = node.locate(chunk) else {
+            self.located.borrow_mut().remove(&chunk);
+            let status = NvmeStatus::INVALID_FIELD_IN_COMMAND;
+            return call.reply.complete(status, 0, Buffer::empty());
+        };
+        let bytes = location.encode();
+        let refuse = |status| (status, Buffer::empty());
+        let (status, answer) = match reactor::BufferPool::current().try_allocate(call.room_bytes) {
+            Ok(mut room) if bytes.len() <= room.len() => {
                 let (head, rest) = room.split_at_mut(bytes.len());
                 head.copy_from_slice(&bytes);
                 rest.fill(0);
-                call.reply.complete(NvmeStatus::SUCCESS, 0, room.freeze());
+                (NvmeStatus::SUCCESS, room.freeze())
             }
-            (Some(_), Ok(_)) => call
-                .reply
-                .complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
-            _ => {
-                self.located.borrow_mut().remove(&chunk);
-                call.reply
-                    .complete(NvmeStatus::INVALID_FIELD_IN_COMMAND, 0, Buffer::empty());
-            }
-        }
+            Ok(_) => refuse(NvmeStatus::DATA_SGL_LENGTH_INVALID),
+            Err(_) => refuse(NvmeStatus::COMMAND_INTERRUPTED),
+        };
+        call.reply.complete(status, 0, answer);
     }
 
     fn remember(&self, node: &Node, chunk: ChunkId, id: RequestId) {
