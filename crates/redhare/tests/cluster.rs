@@ -4,7 +4,7 @@
 mod support;
 
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::{Cluster, LIMIT, Place, REDHARE, free_ports, kill};
 
@@ -105,6 +105,8 @@ fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
             first = begin(number);
         }
     }
+    // It has the lease; a moment later it has opened the file system and writes.
+    std::thread::sleep(Duration::from_millis(200));
     signal(&first, "-STOP");
     let refused = cluster.run(&["fs", "format", "files", "--force"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

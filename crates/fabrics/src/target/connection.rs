@@ -395,7 +395,7 @@ impl Connection {
             };
         }
         let earlier = self.ahead.take();
-        let waits = self.is_fetched_ahead(&command);
+        let waits = in_capsule == 0 && self.is_fetched_ahead(&command);
         if let Some((slot, command)) = earlier {
             self.start(slot, command);
         }
