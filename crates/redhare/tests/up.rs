@@ -76,8 +76,9 @@ fn processes_end_with_an_up_that_is_killed_and_the_next_one_goes_on() {
     // With one engine at the same time: nobody is left who would end its target.
     let orphan = process(&cluster.target_lock(2));
     let life = cluster.incarnation(2);
-    cluster.signal(Signal::KILL);
+    // The engine first: it would end its target as soon as it sees that `up` is gone, and `up` waits before it starts it anew.
     kill(&cluster.engine_lock(2));
+    cluster.signal(Signal::KILL);
     assert!(!cluster.ended().success());
     drop(load);
     let mut cluster = Cluster::start(&data, port);
