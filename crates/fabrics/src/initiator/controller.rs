@@ -524,6 +524,8 @@ impl Controller {
         let wanted = AsyncEventConfiguration::NAMESPACE_ATTRIBUTE
             | AsyncEventConfiguration::ANA_CHANGE
             | AsyncEventConfiguration::DISCOVERY_CHANGE;
+        // Only those that the controller has (OAES, the same bits): others are refused, by stock Linux for one.
+        let wanted = wanted & self.identity().oaes;
         let set = SetFeatures {
             nsid: 0,
             feature: Feature::AsynchronousEventConfiguration.code(),
