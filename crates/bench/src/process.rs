@@ -181,8 +181,11 @@ pub fn buffered_disks(process: u32) -> Vec<PathBuf> {
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
         let flags = rustix::fs::OFlags::from_bits_retain(flags.unwrap_or(0));
+        // Memory that processes share is open in the same way, and its name is absolute too.
+        let is_memory = link.to_string_lossy().starts_with("/memfd:");
         is_disk
             && link.is_absolute()
+            && !is_memory
             && flags.contains(rustix::fs::OFlags::RDWR)
             && !flags.contains(rustix::fs::OFlags::DIRECT)
     };
@@ -278,5 +281,14 @@ mod tests {
         assert!(!own(), "a lock is no disk");
         std::fs::write(&path, vec![1; DISK_BYTES_MIN as usize]).unwrap();
         assert!(own());
+    }
+
+    #[test]
+    fn memory_that_processes_share_is_no_disk() {
+        let memory = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, 2 * DISK_BYTES_MIN).unwrap();
+        let found = buffered_disks(std::process::id());
+        let is_shared = |path: &PathBuf| path.to_string_lossy().contains("memfd:shared");
+        assert!(!found.iter().any(is_shared), "{found:?}");
     }
 }
