@@ -182,7 +182,7 @@ fn recovery(
     })
 }
 
-fn choose(candidates: &[NodeId], pin: Option<NodeId>, spread: u64) -> NodeId {
+pub(crate) fn choose(candidates: &[NodeId], pin: Option<NodeId>, spread: u64) -> NodeId {
     match pin {
         Some(pin) if candidates.contains(&pin) => pin,
         _ => candidates[(spread % candidates.len() as u64) as usize],

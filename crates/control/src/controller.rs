@@ -1,7 +1,9 @@
 //! The masters' decisions on a store: read, decide, commit with comparisons, answer.
 
+mod care;
 pub(crate) mod changes;
 mod chunks;
+pub(crate) mod drain;
 pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;
@@ -21,6 +23,7 @@ use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Transaction};
 
+use care::Care;
 use changes::ChangeLog;
 use leases::LeaseClock;
 
@@ -46,6 +49,7 @@ pub struct Controller<S> {
     /// comparison was lost since.
     reconciled: Option<BTreeMap<NodeId, Standing>>,
     audited: Instant,
+    care: Care,
 }
 
 /// When a node was last heard.
@@ -105,7 +109,9 @@ impl<S: MetadataStore> Controller<S> {
             unfinished: BTreeMap::new(),
             reconciled: None,
             audited: now,
+            care: Care::default(),
         };
+        controller.note_drains()?;
         controller.note_leases(now)?;
         controller.note_unfinished()?;
         Ok(controller)

@@ -76,6 +76,25 @@ pub enum ControlError {
         capacity: ByteCount,
         allocated: ByteCount,
     },
+    #[error("node {node} has no disk {disk}; \"redhare status --json\" names its disks")]
+    NoSuchDisk { node: NodeId, disk: DiskId },
+    #[error(
+        "node {node} cannot be drained: it has copies of chunks that need {needed} different nodes, and only {others} others are alive and not drained; add nodes, or undrain some"
+    )]
+    DrainNodes {
+        node: NodeId,
+        needed: usize,
+        others: usize,
+    },
+    #[error(
+        "node {node} cannot be drained: of its {copies} copies only {placed} find room on other nodes, {lacking} are lacking; add disks, or delete volumes"
+    )]
+    DrainRoom {
+        node: NodeId,
+        copies: usize,
+        placed: usize,
+        lacking: ByteCount,
+    },
     #[error("there is no volume \"{name}\"; \"redhare volume list\" shows those that exist")]
     NoSuchVolumeName { name: String },
     #[error("there is no volume {number}; \"redhare volume list\" shows those that exist")]
@@ -187,6 +206,7 @@ impl ControlError {
             | Self::Member { .. }
             | Self::GenerationBack { .. } => ErrorKind::Invalid,
             Self::NoSuchNode { .. }
+            | Self::NoSuchDisk { .. }
             | Self::NoSuchVolumeName { .. }
             | Self::NoSuchVolume { .. }
             | Self::NoSuchChunk { .. } => ErrorKind::NotFound,
@@ -199,6 +219,8 @@ impl ControlError {
             | Self::VolumeLeased { .. }
             | Self::NotEnoughNodes { .. }
             | Self::NotEnoughSpace { .. }
+            | Self::DrainNodes { .. }
+            | Self::DrainRoom { .. }
             | Self::NotWriteNode { .. }
             | Self::WriterHeld { .. }
             | Self::WriterLost { .. } => ErrorKind::FailedPrecondition,

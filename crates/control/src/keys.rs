@@ -1,6 +1,6 @@
 //! The keys of the store. Numbers stand big-endian, so that keys sort as what they name.
 
-use crate::identity::{ChunkId, DiskId, NodeId, SessionId, VolumeNumber};
+use crate::identity::{ChunkId, DiskId, NodeId, SessionId, Uuid, VolumeNumber};
 
 /// The cluster's identity.
 pub(crate) const CLUSTER: &[u8] = b"cluster";
@@ -10,6 +10,7 @@ pub(crate) const NODES: &[u8] = b"node/";
 pub(crate) const VOLUMES: &[u8] = b"volume/";
 pub(crate) const CHUNKS: &[u8] = b"chunk/";
 pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
+pub(crate) const DRAINS: &[u8] = b"drain/";
 const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";
@@ -21,6 +22,18 @@ fn join(parts: &[&[u8]]) -> Vec<u8> {
 
 pub(crate) fn node(node: NodeId) -> Vec<u8> {
     join(&[NODES, &node.0.to_bytes()])
+}
+
+/// A node, or with a disk only that, from which copies are to be moved away.
+pub(crate) fn drain(node: NodeId, disk: Option<DiskId>) -> Vec<u8> {
+    join(&[DRAINS, &node.0.to_bytes(), &disk.unwrap_or_default().0.to_bytes()])
+}
+
+/// What a key of [`DRAINS`] names.
+pub(crate) fn parse_drain(key: &[u8]) -> Option<(NodeId, Option<DiskId>)> {
+    let (node, disk) = key.strip_prefix(DRAINS)?.split_at_checked(16)?;
+    let disk = DiskId(Uuid::from_bytes(disk).unwrap_or_default());
+    Some((NodeId(Uuid::from_bytes(node)?), Some(disk).filter(|disk| *disk != DiskId::default())))
 }
 
 /// Bytes promised to copies on a disk.

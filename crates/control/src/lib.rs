@@ -17,11 +17,13 @@ mod keys;
 mod memory_store;
 mod model;
 pub mod placement;
+mod places;
 mod record;
 mod settings;
 mod store;
 
 pub use controller::changes::{Changes, Scope};
+pub use controller::drain::Drained;
 pub use controller::leases::{ReaderView, WriterView};
 pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};
 pub use controller::status::{NodeStatus, Status, VolumeStatus};

@@ -132,6 +132,29 @@ pub fn place(
     Ok(places.expect("the nodes with most room always suffice for what is placeable"))
 }
 
+/// The place for one more copy of a chunk, and its room taken: on the node that is used least in proportion, of those
+/// that `may` have one; none if no disk of theirs has room. Ties fall by `random`.
+pub(crate) fn place_one(
+    candidates: &mut [Candidate],
+    chunk: ByteCount,
+    random: &mut Random,
+    may: impl Fn(NodeId) -> bool,
+) -> Option<(NodeId, DiskId)> {
+    let mut nodes: BTreeMap<NodeId, NodeSpace> = BTreeMap::new();
+    for candidate in candidates.iter().filter(|candidate| may(candidate.node)) {
+        let space = nodes.entry(candidate.node).or_default();
+        space.capacity = space.capacity.saturating_add(candidate.capacity.0);
+        space.allocated = space.allocated.saturating_add(candidate.allocated.0);
+        space.disks.push(*candidate);
+    }
+    let with_room = nodes.iter_mut().filter(|(_, space)| space.slots(chunk.0) > 0);
+    let (&node, space) = with_room.min_by_key(|(_, space)| (space.fill(), random.next_u64()))?;
+    let disk = space.take(chunk.0)?;
+    let taken = candidates.iter_mut().find(|candidate| candidate.disk == disk && candidate.node == node)?;
+    taken.allocated.0 += chunk.0;
+    Some((node, disk))
+}
+
 /// The most chunks that fit with each copy on another node: the greatest k for which the nodes
 /// together have k copies' room when none counts for more than k.
 fn placeable(nodes: &BTreeMap<NodeId, NodeSpace>, request: &Request) -> u64 {

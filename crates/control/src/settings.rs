@@ -18,6 +18,10 @@ pub struct Settings {
     /// Every so often all chunks are looked at, though nothing is known to have happened: another
     /// master may have acted.
     pub audit_interval: Duration,
+    /// A copy that is out of sync for so long, and sent nothing, is rebuilt on another node.
+    pub rebuild_after: Duration,
+    /// The most copies made anew at a time for each living node; the others follow as these are in sync.
+    pub rebuilds_per_node: usize,
     /// Chunk changes remembered for those who ask for what is new; who asks later gets all.
     pub changes_kept: usize,
 }
@@ -31,6 +35,8 @@ impl Default for Settings {
             writer_term_max: Duration::from_secs(600),
             reader_term: Duration::from_secs(60),
             audit_interval: Duration::from_secs(60),
+            rebuild_after: Duration::from_secs(600),
+            rebuilds_per_node: 8,
             changes_kept: 65_536,
         }
     }

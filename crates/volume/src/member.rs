@@ -159,6 +159,18 @@ impl Member {
         }
     }
 
+    /// What this copy asks of its disk is numbered above `base`.
+    pub(crate) fn number_from(&mut self, base: u64) {
+        self.next_io = base;
+        self.persist_put_out = PersistToken(base);
+        self.persisted = PersistToken(base);
+    }
+
+    /// Whether the masters' word that `epoch` has no place for this copy is newer than all it knows.
+    pub(crate) fn may_be_deleted(&self, epoch: Epoch) -> bool {
+        self.record.sealed < epoch && self.newest <= epoch
+    }
+
     pub(crate) fn plant(&mut self, now: Instant, grants: &mut Grants, planted: Planted) {
         self.planted = planted;
         if planted.is(Bug::RestartKeepsMembership) {

@@ -17,6 +17,9 @@ use crate::planted::Planted;
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
 
+/// Far above what one copy asks of its disk in one life.
+const COPY_NUMBER_SHIFT: u32 = 40;
+
 /// A copy and what the node has noted of it, so that neither time nor a grant is a reason to look at all copies.
 #[derive(Debug)]
 struct Place {
@@ -49,6 +52,11 @@ pub struct NodeCore {
     /// When somebody last asked something of this node, noted while a copy is resynced here.
     foreground: Option<Instant>,
     outputs: VecDeque<ChunkOutput>,
+    /// Copies taken up in this life: what each of them asks of its disk is numbered apart from all others, since an
+    /// answer may come after the copy was deleted and made anew.
+    copies_added: u64,
+    /// When copies were deleted one by one, for as long as what they granted may bind.
+    deleted: BTreeMap<ChunkId, Instant>,
     planted: Planted,
     /// Copies looked at so far, for the test that counts.
     #[cfg(test)]
@@ -71,6 +79,8 @@ impl NodeCore {
             resyncing: BTreeSet::new(),
             foreground: None,
             outputs: VecDeque::new(),
+            copies_added: 0,
+            deleted: BTreeMap::new(),
             planted: Planted::default(),
             #[cfg(test)]
             looked_at: 0,
@@ -92,10 +102,14 @@ impl NodeCore {
     /// Adds a copy, just created or found on disk. A copy already here is left as it is.
     pub fn add_copy(&mut self, now: Instant, record: ChunkRecord) {
         let chunk = record.chunk;
-        let (me, incarnation, started) = (self.me, self.incarnation, self.started);
+        // One that was deleted here forgot what it granted, as a life that ends does.
+        let started = self.deleted.get(&chunk).copied().unwrap_or(self.started);
+        let (me, incarnation, number) = (self.me, self.incarnation, self.copies_added);
+        self.copies_added += 1;
         let (settings, planted, grants) = (self.settings, self.planted, &mut self.grants);
         self.members.entry(chunk).or_insert_with(|| {
             let mut member = Member::new(me, incarnation, started, record, settings);
+            member.number_from(number << COPY_NUMBER_SHIFT);
             member.plant(now, grants, planted);
             Place {
                 standing: Standing::default(),
@@ -112,14 +126,36 @@ impl NodeCore {
     pub fn remove_volume(&mut self, now: Instant, volume: VolumeNumber) {
         let chunks = self.members.keys().filter(|chunk| chunk.volume == volume);
         for chunk in chunks.copied().collect::<Vec<_>>() {
-            self.with(now, chunk, |member, grants| member.retire(grants));
-            if let Some(due) = self.members.remove(&chunk).and_then(|place| place.due) {
-                self.due.remove(&(due, chunk));
-            }
-            self.waiting_for_grants.remove(&chunk);
-            self.resyncing.remove(&chunk);
-            self.grants.judge(chunk, |_, _, _| false);
+            self.forget(now, chunk);
         }
+    }
+
+    /// Forgets the copy of a chunk for which the configuration committed as `epoch` has no place here any more: what is
+    /// held of requests and bytes ends here, and what its disk still answers is ignored. False, and nothing happens, if
+    /// this copy knows of that epoch or a later one, which is what an old word of the masters' would say (each change of
+    /// the places has an epoch of its own; `docs/decisions/0060`). True if there is no copy.
+    pub fn remove_copy(&mut self, now: Instant, chunk: ChunkId, epoch: Epoch) -> bool {
+        let Some(place) = self.members.get(&chunk) else {
+            return true;
+        };
+        if !place.member.may_be_deleted(epoch) {
+            return false;
+        }
+        self.forget(now, chunk);
+        let term = self.settings.grant_term;
+        self.deleted.retain(|_, at| now.since(*at) < term);
+        self.deleted.insert(chunk, now);
+        true
+    }
+
+    fn forget(&mut self, now: Instant, chunk: ChunkId) {
+        self.with(now, chunk, |member, grants| member.retire(grants));
+        if let Some(due) = self.members.remove(&chunk).and_then(|place| place.due) {
+            self.due.remove(&(due, chunk));
+        }
+        self.waiting_for_grants.remove(&chunk);
+        self.resyncing.remove(&chunk);
+        self.grants.judge(chunk, |_, _, _| false);
     }
 
     /// A copy here, to look at.

@@ -27,11 +27,13 @@ pub(crate) enum Bug {
     ResyncOverwritesNewer,
     AcknowledgedWithoutJoiner,
     JoinerServes,
+    JoinWithoutNumber,
+    OwnMarksIgnored,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 21] = [
+    pub(crate) const ALL: [Bug; 23] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -53,6 +55,8 @@ impl Bug {
         Bug::ResyncOverwritesNewer,
         Bug::AcknowledgedWithoutJoiner,
         Bug::JoinerServes,
+        Bug::JoinWithoutNumber,
+        Bug::OwnMarksIgnored,
     ];
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foundation::{ByteCount, Instant};
+use foundation::{ByteCount, Epoch, Instant};
 
 use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
@@ -61,6 +61,10 @@ pub struct Heartbeat {
     pub removed: Vec<VolumeNumber>,
     /// Copies on other nodes that its write nodes send what they have missed. No more than 1,024 are kept.
     pub resyncs: Vec<Resync>,
+    /// All copies it has, when a life begins and now and then; else none.
+    pub copies: Vec<ChunkId>,
+    /// Copies that it was told to delete and has no more.
+    pub removed_copies: Vec<ChunkId>,
 }
 
 /// A copy that is sent what it has missed.
@@ -87,6 +91,8 @@ pub struct HeartbeatAnswer {
     pub prepare: Vec<VolumeNumber>,
     /// Volumes of which it has to remove its copies.
     pub remove: Vec<VolumeNumber>,
+    /// Copies it has to delete, with the epoch that has no place for them.
+    pub remove_copies: Vec<(ChunkId, Epoch)>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -211,6 +217,11 @@ impl<S: MetadataStore> Controller<S> {
             if let Some(heard) = self.heard.get_mut(&id) {
                 heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
             }
+            for resync in &heartbeat.resyncs {
+                self.care.note_resync(resync.node, now);
+            }
+            self.care.removed(id, &heartbeat.removed_copies);
+            self.look_over_copies(id, &heartbeat.copies)?;
             self.take_reports(heartbeat);
             return self.duties(id, heartbeat.incarnation);
         }
@@ -247,6 +258,7 @@ impl<S: MetadataStore> Controller<S> {
     fn duties(&mut self, id: NodeId, incarnation: Incarnation) -> Result<HeartbeatAnswer, ControlError> {
         let mut answer = HeartbeatAnswer {
             revision: self.store.revision()?,
+            remove_copies: self.removals_of(id)?,
             ..HeartbeatAnswer::default()
         };
         for (&number, unfinished) in &self.unfinished {

@@ -41,6 +41,7 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         self.bring_volumes_on(now)?;
+        self.look_after_places(&standings, now)?;
         Ok(self.store.revision()? != before)
     }
 
@@ -66,8 +67,10 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 };
                 let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
-                let minimum = volume.geometry.minimum;
+                let (copies, minimum) = (volume.geometry.copies, volume.geometry.minimum);
+                self.care.note(id, &chunk, copies);
                 if let Some(next) = successor(&chunk, minimum, volume.write_pin, standings, spread(id)) {
+                    self.care.note(id, &next, copies);
                     steps.push(Step {
                         key: entry.key.clone(),
                         revision: entry.versioned.revision,

@@ -11,7 +11,7 @@ use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Copy, Geometry, Node, Number, Volume, VolumeState};
-use crate::placement::{Candidate, Places, Request, place};
+use crate::placement::{Places, Request, place};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -317,7 +317,7 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    fn add_allocation(
+    pub(super) fn add_allocation(
         &self,
         transaction: &mut Transaction,
         node: NodeId,
@@ -338,29 +338,15 @@ impl<S: MetadataStore> Controller<S> {
         pin: Option<NodeId>,
         now: Instant,
     ) -> Result<Vec<Places>, ControlError> {
-        let nodes = self.nodes(now)?;
-        let mut candidates = Vec::new();
-        for (&node, view) in &nodes {
-            let lives = view.record.ended_through < view.record.incarnation;
-            if !lives || !self.is_heard(node, view.record.incarnation, now) {
-                continue;
-            }
-            for disk in &view.record.disks {
-                candidates.push(Candidate {
-                    node,
-                    disk: disk.id,
-                    capacity: disk.capacity,
-                    allocated: self.allocated(node, disk.id)?.0,
-                });
-            }
-        }
+        let known = self.nodes(now)?.len();
+        let candidates = self.candidates(now)?;
         let request = Request {
             chunks,
             chunk: geometry.chunk,
             copies: geometry.copies,
             pin,
         };
-        place(&candidates, nodes.len(), &request, self.random.next_u64())
+        place(&candidates, known, &request, self.random.next_u64())
     }
 
     fn check_nodes(&self, request: &CreateVolume) -> Result<(), ControlError> {

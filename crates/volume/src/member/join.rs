@@ -11,12 +11,15 @@ use foundation::Instant;
 
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use super::{BUSY_FOR, Member};
-use crate::configuration::Membership;
+use crate::configuration::{COPIES_MAX, Membership};
 use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
 use crate::message::{Message, ReplicaWrite, WriteKind};
 use crate::output::{Output, ReadPurpose, Reason};
+use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
+use crate::record::ChunkRecord;
 use foundation::Epoch;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The joining copy among the bits of those who have a write. Members have the lowest ones.
@@ -108,6 +111,7 @@ impl Lead {
         now: Instant,
         (from, incarnation): (NodeId, Incarnation),
         number: JoinNumber,
+        numberless: bool,
     ) -> Option<(u32, Option<usize>)> {
         if let Some(index) = self.member(from, incarnation).filter(|_| number.0 == 0) {
             self.heard(now, index);
@@ -115,7 +119,7 @@ impl Lead {
         }
         let join = self.join.as_mut()?;
         let is_it = join.is_joined() && (join.node, join.incarnation) == (from, incarnation);
-        if !is_it || join.number != number {
+        if (!is_it || join.number != number) && !(numberless && join.is_joined() && join.node == from) {
             return None;
         }
         join.heard = now;
@@ -150,7 +154,8 @@ impl Lead {
     /// for it: in any phase, once the other members have sealed or have returned, too.
     fn admits(&self, node: NodeId, incarnation: Incarnation, copies: usize) -> bool {
         match self.config.index_of(node) {
-            None => self.phase == Phase::Serving && self.config.members.len() < copies,
+            // One more than there should be: a copy that is to take another one's place, which the masters leave out then.
+            None => self.phase == Phase::Serving && self.config.members.len() <= copies.min(COPIES_MAX - 1),
             Some(at) if self.config.members[at].incarnation >= incarnation => false,
             Some(_) if self.phase != Phase::Sealing => true,
             Some(_) => self.config.members.iter().enumerate().all(|(index, member)| {
@@ -185,7 +190,11 @@ impl Member {
         let replaces = lead.config.index_of(from).is_some();
         if let Some(join) = &lead.join {
             let outlived = join.node == from && incarnation > join.incarnation;
-            if lead.join_binds() || !(outlived || replaces && !join.replaces) {
+            let has_less_left = join.node != from
+                && !join.replaces
+                && join.stage == Stage::Copying
+                && blocks_of(&self.record, &lacking(&self.record, flushed_in, &marks)) < join.left_blocks / 2;
+            if lead.join_binds() || !(outlived || replaces && !join.replaces || has_less_left) {
                 return;
             }
             self.abandon_join(now);
@@ -255,6 +264,7 @@ impl Member {
         };
         let Some(join) = &mut lead.join else { return };
         let is_it = (join.node, join.incarnation) == (from, incarnation) && join.number == number;
+        let is_it = is_it || self.planted.is(Bug::JoinWithoutNumber) && join.node == from;
         if !is_it || join.stage != Stage::Asking {
             return;
         }
@@ -291,20 +301,16 @@ impl Member {
     /// What was written since the copy's last flush, and what it has marked itself. Not before the copy takes part: what
     /// is acknowledged without it until then belongs to it, too.
     fn find_what_it_lacks(&mut self) {
-        let geometry = &self.record.geometry;
         let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
             return;
         };
-        let written = self.record.written_in.iter();
-        let written = written.filter(|(_, epoch)| **epoch >= join.flushed_in);
-        let marked = join.marks.iter().filter(|region| **region < geometry.regions());
-        let regions = written.map(|(region, _)| *region).chain(marked.copied());
-        join.pieces.regions = regions.collect();
-        let blocks = |region: &u32| {
-            let start = region * geometry.region_blocks;
-            u64::from(geometry.region_blocks.min(geometry.chunk_blocks - start))
+        let marks = if self.planted.is(Bug::OwnMarksIgnored) {
+            &[][..]
+        } else {
+            &join.marks
         };
-        join.total_blocks = join.pieces.regions.iter().map(blocks).sum();
+        join.pieces.regions = lacking(&self.record, join.flushed_in, marks);
+        join.total_blocks = blocks_of(&self.record, &join.pieces.regions);
         join.left_blocks = join.total_blocks;
     }
 
@@ -655,6 +661,23 @@ impl Member {
     pub(crate) fn note_foreground(&mut self, at: Instant) {
         self.foreground = Some(at);
     }
+}
+
+/// The regions that a copy lacks whose last flush as a member was in `flushed_in` and which has marked `marks`.
+fn lacking(record: &ChunkRecord, flushed_in: Epoch, marks: &[u32]) -> BTreeSet<u32> {
+    let written = record.written_in.iter();
+    let written = written.filter(|(_, epoch)| **epoch >= flushed_in);
+    let marked = marks.iter().filter(|region| **region < record.geometry.regions());
+    written.map(|(region, _)| *region).chain(marked.copied()).collect()
+}
+
+fn blocks_of(record: &ChunkRecord, regions: &BTreeSet<u32>) -> u64 {
+    let geometry = &record.geometry;
+    let blocks = |region: &u32| {
+        let start = region * geometry.region_blocks;
+        u64::from(geometry.region_blocks.min(geometry.chunk_blocks - start))
+    };
+    regions.iter().map(blocks).sum()
 }
 
 fn join_told(lead: &mut Lead, now: Instant) {

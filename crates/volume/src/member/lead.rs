@@ -566,7 +566,8 @@ impl Member {
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
-        let Some((bit, index)) = lead.answerer(now, (from, incarnation), join) else {
+        let numberless = self.planted.is(Bug::JoinWithoutNumber);
+        let Some((bit, index)) = lead.answerer(now, (from, incarnation), join, numberless) else {
             return;
         };
         let mut required = lead.required();

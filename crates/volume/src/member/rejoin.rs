@@ -67,8 +67,14 @@ impl Member {
     pub(super) fn refuses_joined(&mut self, from: NodeId, epoch: Epoch, join: JoinNumber) -> Option<Refusal> {
         match self.joined(epoch) {
             Some(joined) if joined == (from, join) => None,
+            _ if self.planted.is(Bug::JoinWithoutNumber) && self.knows_as_returning(from, epoch) => None,
             _ => Some(Refusal::WrongJoin),
         }
+    }
+
+    fn knows_as_returning(&self, from: NodeId, epoch: Epoch) -> bool {
+        let returning = self.returning.as_ref();
+        returning.is_some_and(|r| r.config.epoch == epoch && r.config.write_node == from)
     }
 
     pub(super) fn heard_as_joiner(&mut self, now: Instant) {
@@ -98,7 +104,8 @@ impl Member {
         };
         returning.heard = now;
         match &mut returning.joined {
-            Some(joined) if joined.number == number => {
+            Some(joined) if joined.number == number || self.planted.is(Bug::JoinWithoutNumber) => {
+                joined.number = number;
                 // Asked again: answered again, as soon as it can be.
                 joined.answered = false;
                 return;

@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    fn members_of(&self, chunk: usize) -> Vec<usize> {
+    pub(super) fn members_of(&self, chunk: usize) -> Vec<usize> {
         self.store[chunk]
             .members
             .iter()
@@ -82,6 +82,7 @@ impl World {
         let complete = |chunk: usize| self.store[chunk].members.len() == usize::from(self.shape.copies);
         self.clients.iter().all(Client::is_done)
             && (0..self.shape.chunks).all(complete)
+            && self.nothing_is_left_over()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use foundation::Epoch;
 
 use super::linear::{Op, SLOTS};
-use super::world::{CHUNK_BLOCKS, Event, MS, SECOND, World, node_index};
+use super::world::{CHUNK_BLOCKS, Event, GIVES_UP, MS, SECOND, World, node_index};
 use crate::configuration::ChunkConfig;
 use crate::identity::{BlockRange, HostId, RequestId, Session, TraceId, WriterToken};
 use crate::map::{ChunkMap, Reaction};
@@ -33,11 +33,13 @@ pub(super) struct Client {
     stubborn: bool,
     /// What it writes under.
     token: WriterToken,
+    /// It has ended in the middle of a write, which may take effect for ever.
+    gone: bool,
 }
 
 impl Client {
     pub(super) fn is_done(&self) -> bool {
-        self.pending.is_none()
+        self.pending.is_none() || self.gone
     }
 }
 
@@ -52,13 +54,14 @@ impl World {
                 pending: None,
                 stubborn: client >= count - 2,
                 token: WriterToken(0),
+                gone: false,
             });
             self.at(0, Event::ClientStep { client });
         }
     }
 
     pub(super) fn client_step(&mut self, client: usize) {
-        if self.healing && self.clients[client].pending.is_none() {
+        if self.clients[client].gone || self.healing && self.clients[client].pending.is_none() {
             return;
         }
         if self.clients[client].pending.is_none() {
@@ -80,7 +83,11 @@ impl World {
         let mut range = BlockRange { start, count };
         let choice = self.random.below(100);
         let mut kind = WriteKind::Data;
-        let reads = if self.clients[client].stubborn { 80 } else { 40 };
+        let reads = if self.clients[client].stubborn || self.shape.scenario == GIVES_UP {
+            80
+        } else {
+            40
+        };
         let op = if choice < reads {
             Op::Read
         } else if choice < if self.shape.scenario == 1 { 88 } else { 95 } {
@@ -270,9 +277,21 @@ impl World {
         if self.clients[client].pending.is_none() || self.clients[client].attempt != attempt {
             return;
         }
+        if self.gives_up(client) {
+            self.clients[client].gone = true;
+            return;
+        }
         self.clients[client].session += 1;
         self.refresh(client);
         self.attempt(client);
+    }
+
+    /// Whether a client whose write was not answered ends, so that nobody writes it again.
+    fn gives_up(&mut self, client: usize) -> bool {
+        let state = &self.clients[client];
+        let writes = |pending: &Pending| matches!(pending.op, Op::Write(_) | Op::Force(_));
+        let may = self.shape.scenario == GIVES_UP && !state.stubborn && !self.healing;
+        may && state.pending.as_ref().is_some_and(writes)
     }
 
     fn refresh(&mut self, client: usize) {
@@ -284,7 +303,7 @@ impl World {
     pub(super) fn client_answer(&mut self, client: usize, attempt: u64, status: Status, values: &[u32]) {
         let state = &mut self.clients[client];
         // An answer to an earlier attempt came by a connection that is closed.
-        if state.attempt != attempt || state.pending.is_none() {
+        if state.attempt != attempt || state.pending.is_none() || state.gone {
             return;
         }
         if matches!(status, Status::FencedWriter(_)) {

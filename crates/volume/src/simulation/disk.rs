@@ -86,6 +86,11 @@ impl Disk {
         }
     }
 
+    /// Whether this is under way here.
+    pub(super) fn has(&self, io: IoToken) -> bool {
+        self.work.contains_key(&io)
+    }
+
     pub(super) fn begin_write(
         &mut self,
         io: IoToken,

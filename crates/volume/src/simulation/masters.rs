@@ -3,7 +3,7 @@
 
 use foundation::Epoch;
 
-use super::world::{Event, MS, SECOND, World, node_id, node_index};
+use super::world::{Event, GIVES_UP, MS, REBUILD, SECOND, World, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::identity::Incarnation;
 
@@ -35,10 +35,15 @@ impl World {
             Event::Masters => {
                 for chunk in 0..self.shape.chunks {
                     self.reconcile(chunk);
+                    self.look_after_places(chunk);
                 }
                 self.at(250 * MS, Event::Masters);
             }
-            Event::Commit { chunk, config } => self.commit(chunk, config),
+            Event::Commit {
+                chunk,
+                config,
+                places,
+            } => self.commit(chunk, config, places),
             Event::Fault => self.fault(),
             Event::Crash { node, power, quick } => self.crash(node, power, quick),
             Event::Heal => self.heal(),
@@ -52,7 +57,14 @@ impl World {
         for chunk in 0..self.shape.chunks {
             let config = self.store[chunk].clone();
             let masters = self.shape.nodes;
-            self.send(masters, node, Event::Config { node, chunk, config });
+            let placed = self.places.of_chunk[chunk].contains(&node);
+            let told = Event::Config {
+                node,
+                chunk,
+                config,
+                placed,
+            };
+            self.send(masters, node, told);
         }
     }
 
@@ -104,7 +116,14 @@ impl World {
             members: living,
         };
         let delay = self.random.between(MS, 100 * MS);
-        self.at(delay, Event::Commit { chunk, config: next });
+        self.at(
+            delay,
+            Event::Commit {
+                chunk,
+                config: next,
+                places: None,
+            },
+        );
     }
 
     /// Nobody can be left out. If the write node has ended and every ended member is back in another life, a living
@@ -123,15 +142,22 @@ impl World {
         next.epoch = config.epoch.next();
         next.write_node = living[self.random.below(living.len() as u64) as usize].node;
         let delay = self.random.between(MS, 100 * MS);
-        self.at(delay, Event::Commit { chunk, config: next });
+        self.at(
+            delay,
+            Event::Commit {
+                chunk,
+                config: next,
+                places: None,
+            },
+        );
     }
 
-    fn commit(&mut self, chunk: usize, config: ChunkConfig) {
+    fn commit(&mut self, chunk: usize, config: ChunkConfig, places: Option<Vec<usize>>) {
         let before = &self.store[chunk];
         if config.epoch != Epoch(before.epoch.0 + 1) || config.members.len() < self.shape.minimum.into() {
             return;
         }
-        let placed = |m: &Membership| self.first[chunk].index_of(m.node).is_some();
+        let placed = |m: &Membership| self.places.of_chunk[chunk].contains(&node_index(m.node));
         let registered = |m: &Membership| self.heard[node_index(m.node)].0 == m.incarnation.0;
         let known = |m: &Membership| before.members.contains(m) || placed(m) && registered(m);
         if !config.members.iter().all(known) {
@@ -141,6 +167,9 @@ impl World {
         let reborn = before.members.iter().all(ended);
         self.committed(chunk, reborn);
         self.store[chunk] = config;
+        if let Some(places) = places {
+            self.places.of_chunk[chunk] = places;
+        }
         for node in 0..self.shape.nodes {
             self.tell(node);
         }
@@ -176,7 +205,9 @@ impl World {
                     _ if self.nodes[node].disks.contains_key(&chunk) => node,
                     _ => node_index(self.first[chunk].write_node),
                 };
-                self.disk(victim, chunk).broken = true;
+                if let Some(disk) = self.nodes[victim].disks.get_mut(&chunk) {
+                    disk.broken = true;
+                }
                 // Its operator sees to it some time later.
                 let (power, quick) = (false, true);
                 let repaired = self.random.between(2 * SECOND, 8 * SECOND);
@@ -191,7 +222,8 @@ impl World {
                 3 * SECOND
             }
             (6, 0..=6) => self.returns(node),
-            (7, 0..=6) => {
+            (REBUILD, 0..=6) => self.stays_away(node),
+            (7 | GIVES_UP, 0..=6) => {
                 // Two nodes do not hear each other for about as long as it takes to be left out.
                 if node != other {
                     let until = self.now + self.random.between(1200 * MS, 2600 * MS);
@@ -300,6 +332,7 @@ impl World {
 
     fn heal(&mut self) {
         self.healing = true;
+        self.places.draining.fill(false);
         for row in self.blocked.iter_mut().chain(&mut self.slow) {
             row.fill(0);
         }

@@ -23,6 +23,7 @@ mod disk;
 mod linear;
 mod masters;
 mod past;
+mod places;
 mod world;
 
 use crate::planted::Bug;

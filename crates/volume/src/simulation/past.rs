@@ -147,7 +147,10 @@ impl World {
             chunk,
             ..
         } = *read;
-        let current = self.nodes[node].disks[&chunk].current(read.range);
+        let Some(disk) = self.nodes[node].disks.get(&chunk) else {
+            return self.not_read(client, attempt);
+        };
+        let current = disk.current(read.range);
         let values = read
             .early
             .iter()

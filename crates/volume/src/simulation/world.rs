@@ -12,6 +12,7 @@ use super::clients::Client;
 use super::disk::Disk;
 use super::linear::Monitor;
 use super::past::{Board, PastRead};
+use super::places::Places;
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::{
@@ -72,6 +73,8 @@ pub(super) enum Event {
         node: usize,
         chunk: usize,
         config: ChunkConfig,
+        /// Whether the chunk has a place on that node.
+        placed: bool,
     },
     Heartbeat {
         node: usize,
@@ -96,6 +99,8 @@ pub(super) enum Event {
     Commit {
         chunk: usize,
         config: ChunkConfig,
+        /// Where its copies are from now on; none to leave them where they are.
+        places: Option<Vec<usize>>,
     },
     ClientStep {
         client: usize,
@@ -207,6 +212,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) store: Vec<ChunkConfig>,
     pub(super) first: Vec<ChunkConfig>,
+    pub(super) places: Places,
+    geometry: Geometry,
     pub(super) loss_due: Vec<bool>,
     pub(super) heard: Vec<(u64, u64)>,
     pub(super) ended: BTreeSet<(usize, u64)>,
@@ -250,6 +257,12 @@ pub(super) fn node_index(node: NodeId) -> usize {
 }
 
 pub(super) const CHUNK_BLOCKS: u32 = 8;
+/// How many kinds of faults there are.
+const SCENARIOS: u64 = 10;
+/// Nodes stay away, are drained, and return at the wrong time.
+pub(super) const REBUILD: u64 = 8;
+/// Clients do not repeat a write that is not answered.
+pub(super) const GIVES_UP: u64 = 9;
 
 impl World {
     pub(super) fn new(seed: u64, trace: bool) -> Self {
@@ -261,13 +274,14 @@ impl World {
     pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
+        let scenario = scenario.unwrap_or(seed % SCENARIOS);
         let shape = Shape {
-            nodes: usize::from(copies) + random.below(2) as usize,
+            nodes: usize::from(copies) + random.below(2) as usize + usize::from(scenario == REBUILD),
             chunks: 1 + random.below(2) as usize,
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
-            scenario: scenario.unwrap_or(seed % 8),
-            leased: seed / 8 % 2 == 1,
+            scenario,
+            leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP,
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -284,6 +298,17 @@ impl World {
             nodes: Vec::new(),
             store: Vec::new(),
             first: Vec::new(),
+            places: Places::new(nodes, random.between(2 * SECOND, 12 * SECOND)),
+            geometry: Geometry {
+                block_bytes: 4096,
+                metadata_bytes: 0,
+                stripe_unit_blocks: CHUNK_BLOCKS,
+                chunk_blocks: CHUNK_BLOCKS,
+                region_blocks: 1 + random.below(2) as u32,
+                copies: shape.copies,
+                minimum: shape.minimum,
+                group_chunks: vec![shape.chunks as u32],
+            },
             loss_due: vec![false; shape.chunks],
             heard: vec![(0, 0); nodes],
             ended: BTreeSet::new(),
@@ -312,16 +337,6 @@ impl World {
     }
 
     fn build(&mut self) {
-        let geometry = Geometry {
-            block_bytes: 4096,
-            metadata_bytes: 0,
-            stripe_unit_blocks: CHUNK_BLOCKS,
-            chunk_blocks: CHUNK_BLOCKS,
-            region_blocks: 1 + self.random.below(2) as u32,
-            copies: self.shape.copies,
-            minimum: self.shape.minimum,
-            group_chunks: vec![self.shape.chunks as u32],
-        };
         for _ in 0..self.shape.chunks {
             let mut nodes: Vec<usize> = (0..self.shape.nodes).collect();
             self.random.shuffle(&mut nodes);
@@ -340,12 +355,14 @@ impl World {
             self.store.push(config);
         }
         self.first = self.store.clone();
+        for chunk in 0..self.shape.chunks {
+            let members = self.members_of(chunk);
+            self.places.of_chunk.push(members);
+        }
         for node in 0..self.shape.nodes {
             let chunks = (0..self.shape.chunks).filter(|&c| self.store[c].index_of(node_id(node)).is_some());
-            let disks = chunks.map(|chunk| {
-                let record = ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry.clone());
-                (chunk, Disk::new(record))
-            });
+            let disks = chunks.map(|chunk| (chunk, self.empty_disk(chunk)));
+            let disks = disks.collect();
             self.nodes.push(Node {
                 core: None,
                 life: 0,
@@ -353,7 +370,7 @@ impl World {
                 rate_ppm: self.random.below(10_000) as i64 - 5_000,
                 paused_until: 0,
                 tick_at: 0,
-                disks: disks.collect(),
+                disks,
                 data: BTreeMap::new(),
                 next_token: 0,
                 requests: BTreeMap::new(),
@@ -501,9 +518,10 @@ impl World {
                 chunk,
                 token,
             } if self.alive(node, life) => {
-                let broken = self.disk(node, chunk).broken;
-                if !broken {
-                    self.disk(node, chunk).persisted(token);
+                let disk = self.nodes[node].disks.get_mut(&chunk);
+                let broken = disk.as_ref().is_some_and(|disk| disk.broken);
+                if let Some(disk) = disk.filter(|_| !broken) {
+                    disk.persisted(token);
                 }
                 self.core(node, None, |core, now| match broken {
                     true => core.handle_persist_failed(now, chunk_id(chunk)),
@@ -514,11 +532,12 @@ impl World {
                 self.nodes[node].tick_at = u64::MAX;
                 self.core(node, None, |core, now| core.handle_timeout(now));
             }
-            Event::Config { node, chunk, config } => {
-                self.core(node, None, |core, now| {
-                    core.handle_configuration(now, chunk_id(chunk), &config)
-                });
-            }
+            Event::Config {
+                node,
+                chunk,
+                config,
+                placed,
+            } => self.told(node, chunk, &config, placed),
             Event::Restart { node } => self.restart(node),
             Event::ShowBoard { node, life } if self.alive(node, life) => self.show_board(node),
             Event::PastEnd { read } => self.end_past(&read),
@@ -551,9 +570,15 @@ impl World {
         token
     }
 
+    pub(super) fn empty_disk(&self, chunk: usize) -> Disk {
+        let geometry = self.geometry.clone();
+        Disk::new(ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry))
+    }
+
     fn local_done(&mut self, node: usize, chunk: usize, io: IoToken) {
-        let succeeded = !self.disk(node, chunk).fails(io);
-        let read = self.disk(node, chunk).end(io);
+        // The copy may have been deleted meanwhile, and made anew: its core is told all the same.
+        let disk = self.nodes[node].disks.get_mut(&chunk).filter(|disk| disk.has(io));
+        let (succeeded, read) = disk.map_or((true, None), |disk| (!disk.fails(io), disk.end(io)));
         let data = match read {
             Some((Some(request), values)) => {
                 self.nodes[node].read.insert(RequestId(request), values);
@@ -693,7 +718,8 @@ impl World {
                         200 * MS
                     };
                     let delay = self.random.between(MS, longest);
-                    self.at(delay, Event::Commit { chunk, config });
+                    let places = None;
+                    self.at(delay, Event::Commit { chunk, config, places });
                 }
             }
             Output::Failed if self.disk(node, chunk).broken => {}
@@ -763,6 +789,19 @@ impl World {
     }
 
     pub(super) fn crash(&mut self, node: usize, power: bool, quick: bool) {
+        if self.nodes[node].core.is_none() {
+            return;
+        }
+        let down = match self.random.below(3) {
+            _ if quick => self.random.between(20 * MS, 300 * MS),
+            0 => self.random.between(20 * MS, 300 * MS),
+            _ => self.random.between(300 * MS, 6 * SECOND),
+        };
+        self.crash_for(node, power, down);
+    }
+
+    /// The process of a node ends and is started again after `down`.
+    pub(super) fn crash_for(&mut self, node: usize, power: bool, down: u64) {
         let mut random = self.random.fork();
         let sim = &mut self.nodes[node];
         if sim.core.take().is_none() {
@@ -778,11 +817,6 @@ impl World {
             let delay = self.random.between(50 * MS, SECOND);
             self.at(delay, Event::Ended { node, life });
         }
-        let down = match self.random.below(3) {
-            _ if quick => self.random.between(20 * MS, 300 * MS),
-            0 => self.random.between(20 * MS, 300 * MS),
-            _ => self.random.between(300 * MS, 6 * SECOND),
-        };
         self.at(down, Event::Restart { node });
     }
 }

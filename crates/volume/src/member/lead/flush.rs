@@ -77,7 +77,8 @@ impl Member {
         let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
             return;
         };
-        let Some((bit, _)) = lead.answerer(now, (from, incarnation), join) else {
+        let numberless = self.planted.is(Bug::JoinWithoutNumber);
+        let Some((bit, _)) = lead.answerer(now, (from, incarnation), join, numberless) else {
             return;
         };
         if let Some(flush) = lead.flush.as_mut().filter(|f| f.number == number) {

@@ -1,0 +1,292 @@
+//! Copies that are out for too long are rebuilt elsewhere, copies are moved away from what is drained, and places that
+//! nobody needs are given back. What is decided is in [`crate::places`]; here it is committed, a chunk at a time, with the
+//! room it takes or gives back in the same transaction.
+//!
+//! In memory are hints only: since when a copy is seen out by this master, and which nodes have still to be told to delete
+//! a copy. A master that starts anew counts from its start, and nodes name all their copies now and then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use foundation::{Epoch, Instant};
+
+use crate::configuration::Standing;
+use crate::controller::reconcile::spread;
+use crate::controller::{Controller, Stored};
+use crate::error::ControlError;
+use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, VolumeNumber};
+use crate::keys;
+use crate::model::{Chunk, Copy, Number, Volume, VolumeState};
+use crate::placement::{Candidate, place_one};
+use crate::places::{Move, Outlook, next_move, with_place};
+use crate::record::Record;
+use crate::store::{MetadataStore, Transaction};
+
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Copies that one heartbeat's answer names to be deleted.
+const REMOVALS_MAX: usize = 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Care {
+    /// Chunks whose places may not be right.
+    chunks: BTreeSet<ChunkId>,
+    /// Since when this master has seen a copy out of sync.
+    out: BTreeMap<(ChunkId, NodeId), Instant>,
+    /// When a copy on a node was last sent anything.
+    resynced: BTreeMap<NodeId, Instant>,
+    next: Instant,
+    /// What is drained: whole nodes, and disks.
+    drains: BTreeSet<(NodeId, Option<DiskId>)>,
+    /// Copies that nodes have still to delete.
+    removals: BTreeMap<NodeId, BTreeSet<ChunkId>>,
+}
+
+/// What one look is made on.
+struct Look<'a> {
+    now: Instant,
+    care: &'a Care,
+    standings: &'a BTreeMap<NodeId, Standing>,
+    rebuild_after: Duration,
+}
+
+/// The chunk whose copies are asked about.
+struct OfChunk<'a> {
+    look: &'a Look<'a>,
+    id: ChunkId,
+}
+
+impl Outlook for OfChunk<'_> {
+    fn lives(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.look.standings.get(&node).is_some_and(|standing| {
+            standing.is_heard && standing.incarnation == incarnation && standing.ended_through < incarnation
+        })
+    }
+
+    fn drains(&self, copy: &Copy) -> bool {
+        let drains = &self.look.care.drains;
+        drains.contains(&(copy.node, None)) || drains.contains(&(copy.node, Some(copy.disk)))
+    }
+
+    fn may_come(&self, copy: &Copy) -> bool {
+        let care = self.look.care;
+        let seen = care.out.get(&(self.id, copy.node)).copied().unwrap_or(self.look.now);
+        let since = care.resynced.get(&copy.node).copied().unwrap_or_default().max(seen);
+        !self.drains(copy) && self.look.now.since(since) < self.look.rebuild_after
+    }
+}
+
+impl Care {
+    /// A chunk's record as it is committed now.
+    pub(super) fn note(&mut self, id: ChunkId, chunk: &Chunk, copies: u8) {
+        let drains = |copy: &Copy| {
+            self.drains.contains(&(copy.node, None)) || self.drains.contains(&(copy.node, Some(copy.disk)))
+        };
+        let copies = usize::from(copies);
+        let right = chunk.member_count() == copies && chunk.copies.len() == copies;
+        if !right || chunk.copies.iter().any(drains) {
+            self.chunks.insert(id);
+        }
+    }
+
+    fn forget(&mut self, id: ChunkId) {
+        self.chunks.remove(&id);
+        self.out.retain(|(chunk, _), _| *chunk != id);
+    }
+
+    /// Notes which copies of a chunk are out, from the moment they are first seen so.
+    fn note_out(&mut self, now: Instant, id: ChunkId, chunk: &Chunk) {
+        for copy in &chunk.copies {
+            match copy.incarnation {
+                None => drop(self.out.entry((id, copy.node)).or_insert(now)),
+                Some(_) => drop(self.out.remove(&(id, copy.node))),
+            }
+        }
+    }
+
+    /// Whether any copy is to be moved away from there.
+    pub(super) fn is_drained(&self, node: NodeId, disk: Option<DiskId>) -> bool {
+        self.drains.contains(&(node, None)) || disk.is_some() && self.drains.contains(&(node, disk))
+    }
+
+    /// Copies on this node are sent what they lack.
+    pub(super) fn note_resync(&mut self, node: NodeId, now: Instant) {
+        self.resynced.insert(node, now);
+    }
+
+    /// The node has deleted these.
+    pub(super) fn removed(&mut self, node: NodeId, chunks: &[ChunkId]) {
+        if let Some(removals) = self.removals.get_mut(&node) {
+            removals.retain(|chunk| !chunks.contains(chunk));
+        }
+    }
+
+    /// Looks again soon, at everything.
+    pub(super) fn hurry(&mut self) {
+        self.next = Instant::default();
+    }
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Reads what is drained.
+    pub(super) fn note_drains(&mut self) -> Result<(), ControlError> {
+        let mut drains = BTreeSet::new();
+        self.read_range::<Number>(keys::DRAINS.to_vec(), &keys::end_of(keys::DRAINS), |key, _| {
+            drains.extend(keys::parse_drain(key));
+        })?;
+        self.care.drains = drains;
+        Ok(())
+    }
+
+    /// Takes the next move for each chunk whose places are not right, now and then.
+    pub(super) fn look_after_places(
+        &mut self,
+        standings: &BTreeMap<NodeId, Standing>,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        if now < self.care.next || self.care.chunks.is_empty() {
+            return Ok(());
+        }
+        self.care.next = now + (self.settings.rebuild_after / 8).min(INTERVAL_MAX);
+        self.note_drains()?;
+        let mut candidates = self.candidates(now)?;
+        let living = candidates.iter().map(|candidate| candidate.node).collect::<BTreeSet<_>>();
+        let mut left = living.len() * self.settings.rebuilds_per_node;
+        let mut volume: Option<(VolumeNumber, Option<Stored<Volume>>)> = None;
+        let chunks: Vec<ChunkId> = self.care.chunks.iter().copied().collect();
+        let mut to_add = Vec::new();
+        for id in chunks {
+            if volume.as_ref().is_none_or(|(number, _)| *number != id.volume) {
+                volume = Some((id.volume, self.read::<Volume>(&keys::volume(id.volume))?));
+            }
+            let of_volume = volume.as_ref().and_then(|(_, stored)| stored.as_ref());
+            let ready = of_volume.filter(|stored| stored.record.state == VolumeState::Ready);
+            let (Some(of_volume), Some(stored)) = (ready, self.read::<Chunk>(&keys::chunk(id))?) else {
+                if of_volume.is_none_or(|stored| stored.record.state == VolumeState::Deleting) {
+                    self.care.forget(id);
+                }
+                continue;
+            };
+            self.care.note_out(now, id, &stored.record);
+            let look = Look {
+                now,
+                care: &self.care,
+                standings,
+                rebuild_after: self.settings.rebuild_after,
+            };
+            let geometry = &of_volume.record.geometry;
+            let pin = of_volume.record.write_pin;
+            let look = OfChunk { look: &look, id };
+            match next_move(&stored.record, geometry.copies, pin, spread(id), &look) {
+                Move::Right => self.care.forget(id),
+                Move::Wait => {
+                    // A new copy that is being filled, rather than an old one that is waited for.
+                    let fills = stored.record.copies.len() > usize::from(geometry.copies);
+                    left = left.saturating_sub(usize::from(fills));
+                }
+                Move::Add => to_add.push((id, of_volume.clone(), stored)),
+                Move::Remove(next, gone) => {
+                    self.commit_places_of(id, of_volume.revision, &stored, &next, None, &gone, geometry.chunk.0)?;
+                }
+            }
+        }
+        for (id, volume, stored) in to_add.into_iter().take(left) {
+            let chunk_bytes = volume.record.geometry.chunk;
+            let may = |node| !stored.record.has_copy_on(node);
+            let Some(place) = place_one(&mut candidates, chunk_bytes, &mut self.random, may) else {
+                continue;
+            };
+            let next = with_place(&stored.record, place.0, place.1);
+            self.commit_places_of(id, volume.revision, &stored, &next, Some(place), &[], chunk_bytes.0)?;
+        }
+        Ok(())
+    }
+
+    /// Disks that may take copies.
+    pub(super) fn candidates(&self, now: Instant) -> Result<Vec<Candidate>, ControlError> {
+        let mut candidates = Vec::new();
+        for (&node, view) in &self.nodes(now)? {
+            let lives = view.record.ended_through < view.record.incarnation;
+            if !lives || !self.is_heard(node, view.record.incarnation, now) {
+                continue;
+            }
+            for disk in &view.record.disks {
+                if self.care.is_drained(node, Some(disk.id)) {
+                    continue;
+                }
+                candidates.push(Candidate {
+                    node,
+                    disk: disk.id,
+                    capacity: disk.capacity,
+                    allocated: self.allocated(node, disk.id)?.0,
+                });
+            }
+        }
+        Ok(candidates)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "they are one transaction's parts")]
+    fn commit_places_of(
+        &mut self,
+        id: ChunkId,
+        volume_revision: u64,
+        stored: &Stored<Chunk>,
+        next: &Chunk,
+        added: Option<(NodeId, DiskId)>,
+        gone: &[Copy],
+        chunk_bytes: u64,
+    ) -> Result<(), ControlError> {
+        let key = keys::chunk(id);
+        let mut transaction = Transaction::new();
+        transaction.compare(keys::volume(id.volume), volume_revision);
+        transaction
+            .compare(key.clone(), stored.revision)
+            .put(key.clone(), next.encode(&key));
+        if let Some((node, disk)) = added {
+            self.add_allocation(&mut transaction, node, disk, |allocated| {
+                allocated.saturating_add(chunk_bytes)
+            })?;
+        }
+        for copy in gone {
+            self.add_allocation(&mut transaction, copy.node, copy.disk, |allocated| {
+                allocated.saturating_sub(chunk_bytes)
+            })?;
+        }
+        // Lost to another change: decided anew with the next look.
+        if self.commit(&transaction)? {
+            for copy in gone {
+                self.care.removals.entry(copy.node).or_default().insert(id);
+                self.care.out.remove(&(id, copy.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// A node has named all copies it has: those without a place are to be deleted.
+    pub(super) fn look_over_copies(&mut self, node: NodeId, copies: &[ChunkId]) -> Result<(), ControlError> {
+        for &id in copies {
+            let stored = self.read::<Chunk>(&keys::chunk(id))?;
+            if stored.is_some_and(|stored| !stored.record.has_copy_on(node)) {
+                self.care.removals.entry(node).or_default().insert(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies that a node has to delete, and the epochs that have no place for them.
+    pub(super) fn removals_of(&mut self, node: NodeId) -> Result<Vec<(ChunkId, Epoch)>, ControlError> {
+        let Some(removals) = self.care.removals.get(&node) else {
+            return Ok(Vec::new());
+        };
+        let ids: Vec<ChunkId> = removals.iter().copied().take(REMOVALS_MAX).collect();
+        let mut answer = Vec::with_capacity(ids.len());
+        for id in ids {
+            match self.read::<Chunk>(&keys::chunk(id))? {
+                Some(stored) if !stored.record.has_copy_on(node) => answer.push((id, stored.record.epoch)),
+                // It has a place again, or the volume was deleted.
+                _ => self.care.removed(node, &[id]),
+            }
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,155 @@
+//! Draining: every copy on a node, or on one of its disks, is moved away, one chunk after the other, while all goes on.
+
+use std::collections::BTreeMap;
+
+use foundation::{ByteCount, Instant};
+
+use crate::controller::{ATTEMPTS_MAX, Controller, contended};
+use crate::error::ControlError;
+use crate::identity::{DiskId, NodeId, VolumeNumber};
+use crate::keys;
+use crate::model::{Chunk, Node, Number, Volume};
+use crate::placement::place_one;
+use crate::record::Record;
+use crate::store::{MetadataStore, Transaction};
+
+/// What is still to be moved away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Copies.
+    pub copies: u32,
+    /// Bytes promised to them.
+    pub bytes: ByteCount,
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// From now on places no copy on a node, or on one disk of it, and moves those away that are there. Refused, with the
+    /// numbers, if they have nowhere to go. Repeating it changes nothing; a drain lasts until [`Controller::undrain`].
+    pub fn drain(&mut self, node: NodeId, disk: Option<DiskId>, now: Instant) -> Result<Drained, ControlError> {
+        self.check_place(node, disk)?;
+        let drained = self.left_to_drain(node, disk)?;
+        self.check_room_elsewhere(node, disk, now)?;
+        self.set_drain(node, disk, true)?;
+        Ok(drained)
+    }
+
+    /// Ends a drain: what is there stays, what has gone does not come back by itself.
+    pub fn undrain(&mut self, node: NodeId, disk: Option<DiskId>) -> Result<Drained, ControlError> {
+        self.check_place(node, disk)?;
+        self.set_drain(node, disk, false)?;
+        self.left_to_drain(node, disk)
+    }
+
+    fn check_place(&self, node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+        let Some(stored) = self.read::<Node>(&keys::node(node))? else {
+            return Err(ControlError::NoSuchNode { node });
+        };
+        match disk.filter(|disk| stored.record.disks.iter().all(|known| known.id != *disk)) {
+            Some(disk) => Err(ControlError::NoSuchDisk { node, disk }),
+            None => Ok(()),
+        }
+    }
+
+    fn set_drain(&mut self, node: NodeId, disk: Option<DiskId>, drains: bool) -> Result<(), ControlError> {
+        let key = keys::drain(node, disk);
+        for _ in 0..ATTEMPTS_MAX {
+            let stored = self.read::<Number>(&key)?;
+            if stored.is_some() != drains {
+                let mut transaction = Transaction::new();
+                transaction.compare(key.clone(), stored.map_or(0, |stored| stored.revision));
+                match drains {
+                    true => transaction.put(key.clone(), Number(1).encode(&key)),
+                    false => transaction.delete(key.clone()),
+                };
+                if !self.commit(&transaction)? {
+                    continue;
+                }
+            }
+            self.note_drains()?;
+            // Every chunk is looked at with the next tick.
+            self.reconciled = None;
+            self.care.hurry();
+            return Ok(());
+        }
+        Err(contended())
+    }
+
+    /// The copies that are on a node, or on one of its disks, now. Reads every chunk.
+    pub fn left_to_drain(&self, node: NodeId, disk: Option<DiskId>) -> Result<Drained, ControlError> {
+        let sizes = self.chunk_sizes()?;
+        let mut drained = Drained::default();
+        self.each_copy_on(node, disk, |number, _| {
+            drained.copies += 1;
+            drained.bytes.0 += sizes.get(&number).map_or(0, |bytes| bytes.0);
+        })?;
+        Ok(drained)
+    }
+
+    fn chunk_sizes(&self) -> Result<BTreeMap<VolumeNumber, ByteCount>, ControlError> {
+        let volumes = self.volumes()?;
+        let size = |volume: &Volume| (volume.number, volume.geometry.chunk);
+        Ok(volumes.iter().map(size).collect())
+    }
+
+    fn each_copy_on(
+        &self,
+        node: NodeId,
+        disk: Option<DiskId>,
+        mut each: impl FnMut(VolumeNumber, Chunk),
+    ) -> Result<(), ControlError> {
+        let end = keys::end_of(keys::CHUNKS);
+        self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
+            let is_there = |copy: &crate::model::Copy| {
+                copy.node == node && disk.is_none_or(|disk| copy.disk == disk)
+            };
+            if let Some(id) = keys::parse_chunk(key)
+                && stored.record.copies.iter().any(is_there)
+            {
+                each(id.volume, stored.record);
+            }
+        })
+    }
+
+    /// Tries a place for each copy that has to go, as they would be chosen now.
+    fn check_room_elsewhere(
+        &mut self,
+        node: NodeId,
+        disk: Option<DiskId>,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        let sizes = self.chunk_sizes()?;
+        let mut chunks = Vec::new();
+        self.each_copy_on(node, disk, |number, chunk| chunks.push((number, chunk)))?;
+        let mut candidates = self.candidates(now)?;
+        candidates.retain(|place| place.node != node || disk.is_some() && Some(place.disk) != disk);
+        // On its own node a copy cannot stand twice: it goes to another one even if only its disk is drained.
+        let others = candidates.iter().map(|place| place.node).filter(|other| *other != node);
+        let others = others.collect::<std::collections::BTreeSet<_>>().len();
+        let copies = chunks.len();
+        let (mut placed, mut lacking, mut too_few) = (0usize, ByteCount(0), None);
+        for (number, chunk) in &chunks {
+            let bytes = sizes.get(number).copied().unwrap_or_default();
+            let may = |place: NodeId| !chunk.has_copy_on(place);
+            match place_one(&mut candidates, bytes, &mut self.random, may) {
+                Some(_) => placed += 1,
+                None => {
+                    lacking.0 += bytes.0;
+                    let elsewhere = candidates.iter().any(|place| may(place.node));
+                    too_few = too_few.or((!elsewhere).then_some(chunk.copies.len()));
+                }
+            }
+        }
+        if let Some(needed) = too_few {
+            return Err(ControlError::DrainNodes { node, needed, others });
+        }
+        if placed < copies {
+            return Err(ControlError::DrainRoom {
+                node,
+                copies,
+                placed,
+                lacking,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! Where the masters of the simulation want the copies, and what moves them (`docs/decisions/0060`): a copy that is out
+//! for too long gets a second one elsewhere, a drained node's copies too; as soon as there are more in sync than there
+//! should be, or places that nobody needs, they are taken away, and the nodes delete what they have there.
+
+use foundation::{Epoch, Instant};
+
+use super::world::{Event, MS, SECOND, World, chunk_id, node_id, node_index};
+use crate::configuration::{ChunkConfig, Membership};
+
+/// What the masters know of places.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) of_chunk: Vec<Vec<usize>>,
+    pub(super) draining: Vec<bool>,
+    /// A copy that is out for so long is rebuilt elsewhere.
+    rebuild_after: u64,
+    /// Copies made anew so far, and deleted ones.
+    pub(super) made: u64,
+    pub(super) deleted: u64,
+}
+
+impl Places {
+    pub(super) fn new(nodes: usize, rebuild_after: u64) -> Self {
+        Self {
+            of_chunk: Vec::new(),
+            draining: vec![false; nodes],
+            rebuild_after,
+            made: 0,
+            deleted: 0,
+        }
+    }
+}
+
+impl World {
+    /// A node learns a configuration, and whether it shall have a copy.
+    pub(super) fn told(&mut self, node: usize, chunk: usize, config: &ChunkConfig, placed: bool) {
+        let has = self.nodes[node].disks.contains_key(&chunk);
+        if self.nodes[node].core.is_none() || !placed && !has {
+            return;
+        }
+        if !placed {
+            return self.delete_copy(node, chunk, config.epoch);
+        }
+        // Never in the place of a copy that counts as in sync: that one is lost, and a new one must not pass for it.
+        if !has && config.index_of(node_id(node)).is_none() {
+            let disk = self.empty_disk(chunk);
+            let record = disk.record.clone();
+            self.nodes[node].disks.insert(chunk, disk);
+            self.places.made += 1;
+            self.core(node, None, |core, now: Instant| {
+                core.add_copy(now, record);
+                core.watch(chunk_id(chunk), true);
+            });
+        }
+        if self.nodes[node].disks.contains_key(&chunk) {
+            self.core(node, None, |core, now| {
+                core.handle_configuration(now, chunk_id(chunk), config);
+            });
+        }
+    }
+
+    fn delete_copy(&mut self, node: usize, chunk: usize, epoch: Epoch) {
+        let mut deleted = false;
+        self.core(node, None, |core, now| {
+            deleted = core.remove_copy(now, chunk_id(chunk), epoch);
+        });
+        if deleted {
+            self.places.deleted += 1;
+            self.nodes[node].disks.remove(&chunk);
+        }
+    }
+
+    fn is_heard(&self, node: usize) -> bool {
+        self.now < self.heard[node].1 + 1200 * MS
+    }
+
+    /// Whether a copy that is not in sync is to be waited for: its node is here, or has not been away for long.
+    fn may_come(&self, node: usize) -> bool {
+        !self.places.draining[node] && self.now < self.heard[node].1 + self.places.rebuild_after
+    }
+
+    /// What is to be done about a chunk's places, if anything: one step, in an epoch of its own.
+    pub(super) fn look_after_places(&mut self, chunk: usize) {
+        let config = self.store[chunk].clone();
+        let places = &self.places.of_chunk[chunk];
+        let lives = |m: &Membership| {
+            let node = node_index(m.node);
+            self.heard[node].0 == m.incarnation.0 && self.is_heard(node)
+        };
+        // With a member that is gone nothing could be sealed.
+        if !config.members.iter().all(lives) {
+            return;
+        }
+        let copies = usize::from(self.shape.copies);
+        let members = self.members_of(chunk);
+        let out = || places.iter().copied().filter(|node| !members.contains(node));
+        let drains = |node: &usize| self.places.draining[*node];
+        let mut next = config.clone();
+        let mut next_places = places.clone();
+        if members.len() > copies {
+            let victim = members.iter().copied().find(drains).or_else(|| {
+                let others = members.iter().copied().filter(|n| node_id(*n) != config.write_node);
+                others.last()
+            });
+            let Some(victim) = victim else { return };
+            next.members.retain(|m| m.node != node_id(victim));
+            next_places.retain(|node| *node != victim);
+            if next.write_node == node_id(victim) {
+                next.write_node = next.members[0].node;
+            }
+        } else if members.len() == copies && !members.iter().any(drains) {
+            if out().next().is_none() {
+                return;
+            }
+            next_places.retain(|node| members.contains(node));
+        } else {
+            let wrong = !self.healing && self.random.clone().chance(1, 100);
+            if !wrong && out().any(|node| self.may_come(node)) {
+                return;
+            }
+            let free = |node: &usize| !places.contains(node) && !drains(node) && self.is_heard(*node);
+            let free: Vec<usize> = (0..self.shape.nodes).filter(free).collect();
+            if free.is_empty() {
+                return;
+            }
+            let at = self.random.below(free.len() as u64) as usize;
+            next_places.push(free[at]);
+        }
+        next.epoch = config.epoch.next();
+        let delay = self.random.between(MS, 100 * MS);
+        self.at(
+            delay,
+            Event::Commit {
+                chunk,
+                config: next,
+                places: Some(next_places),
+            },
+        );
+    }
+
+    /// A node dies, or is cut off, for about as long as it takes to be replaced; or one is drained. Meanwhile others may
+    /// die, too.
+    pub(super) fn stays_away(&mut self, node: usize) -> u64 {
+        let nodes = self.shape.nodes as u64;
+        let away = self.random.below(2 * self.places.rebuild_after) + SECOND;
+        match self.random.below(4) {
+            0 => {
+                let drained = &mut self.places.draining[node];
+                *drained = !*drained;
+            }
+            1 => {
+                let until = self.now + away;
+                for peer in (0..=self.shape.nodes).filter(|&peer| peer != node) {
+                    self.blocked[node][peer] = until;
+                    self.blocked[peer][node] = until;
+                }
+            }
+            _ => {
+                let power = self.random.chance(1, 2);
+                self.crash_for(node, power, away);
+            }
+        }
+        // About when the second copy is being filled.
+        let delay = self.places.rebuild_after + self.random.below(5 * SECOND);
+        if self.random.chance(1, 2) {
+            let victim = match self.random.below(2) {
+                0 => node_index(self.store[0].write_node),
+                _ => self.random.below(nodes) as usize,
+            };
+            let (power, quick) = (self.random.chance(1, 2), true);
+            self.at(
+                delay,
+                Event::Crash {
+                    node: victim,
+                    power,
+                    quick,
+                },
+            );
+        }
+        self.random.between(SECOND, 6 * SECOND)
+    }
+
+    /// No node holds a copy that has no place there.
+    pub(super) fn nothing_is_left_over(&self) -> bool {
+        let placed = |node: usize, chunk: &usize| self.places.of_chunk[*chunk].contains(&node);
+        let nodes = self.nodes.iter().enumerate();
+        let right = |(node, sim): (usize, &super::world::Node)| sim.disks.keys().all(|chunk| placed(node, chunk));
+        nodes.into_iter().all(right)
+            && self.places.of_chunk.iter().all(|places| places.len() == usize::from(self.shape.copies))
+    }
+}
