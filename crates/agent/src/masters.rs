@@ -1,7 +1,7 @@
 //! One life of a target, as the masters see it: heartbeats, copies, configurations, proposals.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agentlink::{Chunk, Configuration, FromTarget, ToTarget};
 use proto::client::{Client, ClientError};
@@ -19,6 +19,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const MAP_PART: u32 = 4096;
 /// Answers that wait to be looked at; each call under way has one.
 const ANSWERS: usize = 64;
+/// How often all copies are named to the masters, who say which of them have no place.
+const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
 
@@ -72,6 +74,14 @@ pub(crate) struct Life {
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
     asked: BTreeSet<Chunk>,
+    /// The geometries of the volumes, as the volume crate encodes them.
+    geometries: BTreeMap<u32, Vec<u8>>,
+    /// Copies that the masters have a place for here and that are not in sync; they are made if they are missing.
+    wanted: BTreeMap<Chunk, u128>,
+    /// Copies that the masters have no place for any more, and that are gone.
+    deleted: BTreeSet<Chunk>,
+    /// When all copies are to be named to the masters again.
+    name_copies_at: Instant,
     /// Volumes being prepared: the chunks of which this node shall have a copy.
     preparing: BTreeMap<u32, BTreeSet<Chunk>>,
     removed: BTreeSet<u32>,
@@ -124,6 +134,10 @@ impl Life {
             resyncs: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
+            geometries: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+            name_copies_at: Instant::now(),
             preparing: BTreeMap::new(),
             removed: BTreeSet::new(),
             placed: BTreeMap::new(),
@@ -141,7 +155,11 @@ impl Life {
         self.node.to_be_bytes().to_vec()
     }
 
-    fn heartbeat(&self) -> v1::HeartbeatRequest {
+    fn heartbeat(&mut self) -> v1::HeartbeatRequest {
+        let names_copies = Instant::now() >= self.name_copies_at;
+        if names_copies {
+            self.name_copies_at = Instant::now() + NAME_COPIES_INTERVAL;
+        }
         let is_prepared = |chunks: &BTreeSet<Chunk>| chunks.iter().all(|chunk| self.here.contains(chunk));
         let prepared = self.preparing.iter().filter(|(_, chunks)| is_prepared(chunks));
         v1::HeartbeatRequest {
@@ -153,6 +171,8 @@ impl Life {
             removed_volumes: self.removed.iter().copied().collect(),
             ended_through: self.incarnation.saturating_sub(1),
             resyncs: self.resyncs.iter().map(resync).collect(),
+            copies: self.here.iter().filter(|_| names_copies).map(chunk_id).collect(),
+            removed_copies: self.deleted.iter().map(chunk_id).collect(),
         }
     }
 
@@ -169,7 +189,8 @@ impl Life {
         if std::mem::replace(&mut self.is_beating, true) {
             return;
         }
-        let (client, request) = (self.client.clone(), self.heartbeat());
+        let request = self.heartbeat();
+        let client = self.client.clone();
         self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
     }
 
@@ -188,6 +209,8 @@ impl Life {
                 match answer {
                     Ok(answer) => self.take_duties(answer, link).await,
                     Err(error) if error.is_passing() => {
+                        // Perhaps the one that named the copies.
+                        self.name_copies_at = Instant::now();
                         tracing::warn!(%error, "no heartbeat reaches the masters");
                     }
                     Err(error) => tracing::error!(%error, "the masters refuse the heartbeat of this node"),
@@ -216,6 +239,45 @@ impl Life {
         }
         for volume in answer.remove_volumes {
             self.remove(volume, link).await;
+        }
+        let removals = answer.remove_copies.iter().map(|removal| {
+            let (volume, index) = (removal.volume, removal.index);
+            (Chunk { volume, index }, removal.epoch)
+        });
+        let removals: BTreeMap<Chunk, u64> = removals.collect();
+        self.deleted.retain(|chunk| removals.contains_key(chunk));
+        for (&chunk, &epoch) in &removals {
+            self.delete_copy(chunk, epoch, link).await;
+        }
+    }
+
+    /// Has a copy deleted that the configuration of `epoch` has no place for.
+    async fn delete_copy(&mut self, chunk: Chunk, epoch: u64, link: &Link) {
+        self.wanted.remove(&chunk);
+        // One that is being made is deleted when it is there.
+        if self.here.contains(&chunk) {
+            let _ = link.send.send(ToTarget::DeleteCopy { chunk, epoch }).await;
+        } else if !self.asked.contains(&chunk) {
+            self.deleted.insert(chunk);
+        }
+    }
+
+    /// Asks the target to make the copies that the masters have a place for here and that are missing. Only such as are
+    /// not in sync: one that should be, and is missing, is lost, and an empty one must not pass for it.
+    async fn make_wanted(&mut self, link: &Link) {
+        let missing = self.wanted.iter().filter(|(chunk, _)| !self.here.contains(chunk));
+        for (chunk, disk) in missing.map(|(chunk, disk)| (*chunk, *disk)).collect::<Vec<_>>() {
+            let Some(geometry) = self.geometries.get(&chunk.volume).cloned() else {
+                continue;
+            };
+            if self.asked.insert(chunk) {
+                let message = ToTarget::CreateCopy {
+                    chunk,
+                    geometry,
+                    disk,
+                };
+                let _ = link.send.send(message).await;
+            }
         }
     }
 
@@ -249,6 +311,8 @@ impl Life {
             self.placed.retain(|(chunk, _), _| chunk.volume != volume);
             self.preparing.remove(&volume);
             self.configurations.retain(|chunk, _| chunk.volume != volume);
+            self.wanted.retain(|chunk, _| chunk.volume != volume);
+            self.geometries.remove(&volume);
         }
     }
 
@@ -284,6 +348,11 @@ impl Life {
         for volume in &news.removed_volumes {
             let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
         }
+        for volume in &news.volumes {
+            if let Some(Ok(described)) = volume.geometry.as_ref().map(geometry) {
+                self.geometries.insert(volume.number, described.encode());
+            }
+        }
         for chunk in &news.chunks {
             let id = Chunk {
                 volume: chunk.volume,
@@ -293,6 +362,14 @@ impl Life {
                 if let Some(node) = number(&copy.node) {
                     self.placed.insert((id, node), copy.disk.clone());
                 }
+            }
+            let mut own = chunk.copies.iter().filter(|copy| number(&copy.node) == Some(self.node));
+            match own.next() {
+                Some(copy) if copy.incarnation == 0 => {
+                    self.deleted.remove(&id);
+                    self.wanted.insert(id, number(&copy.disk).unwrap_or(0));
+                }
+                _ => drop(self.wanted.remove(&id)),
             }
             if let Some(configuration) = configuration(chunk) {
                 self.configurations.insert(id, configuration.clone());
@@ -305,6 +382,7 @@ impl Life {
                     .await;
             }
         }
+        self.make_wanted(link).await;
     }
 
     fn propose(&mut self, chunk: Chunk, expected: u64, wanted: &Configuration) {
@@ -347,6 +425,16 @@ impl Life {
             FromTarget::CopyFailed { chunk, why } => {
                 tracing::error!(?chunk, why, "the target could not make a copy");
                 self.asked.remove(&chunk);
+                // The masters find another place for it after a while.
+                self.wanted.remove(&chunk);
+            }
+            FromTarget::CopyDeleted { chunk } => {
+                self.here.remove(&chunk);
+                self.asked.remove(&chunk);
+                self.configurations.remove(&chunk);
+                self.deleted.insert(chunk);
+                // It may have got a place again meanwhile.
+                self.make_wanted(link).await;
             }
             FromTarget::Propose {
                 chunk,
@@ -384,6 +472,13 @@ pub(crate) fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
         uuid: disk.uuid.to_be_bytes().to_vec(),
         capacity_bytes: disk.capacity_bytes,
         used_bytes: disk.capacity_bytes - disk.free_bytes.min(disk.capacity_bytes),
+    }
+}
+
+fn chunk_id(chunk: &Chunk) -> v1::ChunkId {
+    v1::ChunkId {
+        volume: chunk.volume,
+        index: chunk.index,
     }
 }
 

@@ -94,6 +94,13 @@ pub enum ToTarget {
         /// The life.
         incarnation: u64,
     },
+    /// Delete the copy of a chunk, for which the configuration of this epoch has no place here.
+    DeleteCopy {
+        /// The chunk.
+        chunk: Chunk,
+        /// The configuration's epoch.
+        epoch: u64,
+    },
 }
 
 /// From a target to its agent.
@@ -139,6 +146,11 @@ pub enum FromTarget {
     Disks(Vec<Disk>),
     /// All copies that are sent what they have missed, every second while there are any, and once when there are none.
     Resyncs(Vec<Resync>),
+    /// A copy that was to be deleted is here no more.
+    CopyDeleted {
+        /// The chunk.
+        chunk: Chunk,
+    },
 }
 
 /// Why a frame could not be read. The connection is of no use after that.
@@ -233,6 +245,7 @@ mod tests {
                 incarnation: 2,
             },
             ToTarget::DeleteVolume { volume: 7 },
+            ToTarget::DeleteCopy { chunk, epoch: 4 },
         ]
     }
 

@@ -157,7 +157,7 @@ impl History {
                 self.now = self.now + Duration::from_millis(self.random.below(900));
                 self.masters[master].tick(self.now).map(drop)
             }
-            70..75 => {
+            72..75 => {
                 if !self.world.silent.remove(&number) {
                     self.world.silent.insert(number);
                 }
@@ -176,7 +176,7 @@ impl History {
                 self.masters[master] = Controller::open(store, settings(), seed, self.now).unwrap();
                 Ok(())
             }
-            86..88 => {
+            70..72 => {
                 let (node, disk) = (node(number), None);
                 let again = self.random.chance(1, 2);
                 match self.random.chance(1, 3) {
@@ -185,7 +185,7 @@ impl History {
                     false => Ok(()),
                 }
             }
-            88..89 => {
+            86..89 => {
                 self.world.maps = self.world.committed.clone();
                 Ok(())
             }
@@ -277,8 +277,10 @@ impl History {
         if self.world.maps.is_empty() {
             return Ok(());
         }
-        let index = self.random.below(self.world.maps.len() as u64) as usize;
-        let (&id, chunk) = self.world.maps.iter().nth(index).expect("below the length");
+        let knows_all = self.random.chance(1, 2) && !self.world.committed.is_empty();
+        let maps = if knows_all { &self.world.committed } else { &self.world.maps };
+        let index = self.random.below(maps.len() as u64) as usize;
+        let (&id, chunk) = maps.iter().nth(index).expect("below the length");
         let mut members: BTreeMap<NodeId, Incarnation> = chunk.members().collect();
         let copy = chunk.copies[self.random.below(chunk.copies.len() as u64) as usize].node;
         if self.random.chance(2, 3) {

@@ -55,6 +55,7 @@ pub enum ConfigError {
 struct File {
     heartbeat_interval_ms: Option<u64>,
     heartbeat_timeout_ms: Option<u64>,
+    rebuild_after_ms: Option<u64>,
 }
 
 impl Config {
@@ -87,6 +88,9 @@ impl Config {
         }
         if let Some(milliseconds) = file.heartbeat_timeout_ms {
             settings.heartbeat_timeout = Duration::from_millis(milliseconds);
+        }
+        if let Some(milliseconds) = file.rebuild_after_ms {
+            settings.rebuild_after = Duration::from_millis(milliseconds);
         }
         let interval = settings.heartbeat_interval;
         if interval.is_zero() || settings.heartbeat_timeout / 3 < interval {

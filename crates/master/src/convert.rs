@@ -6,7 +6,7 @@ use control::{
     Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Incarnation, Node, NodeId, NodeView,
     Resync, Uuid, Volume, VolumeNumber, VolumeState,
 };
-use foundation::ByteCount;
+use foundation::{ByteCount, Epoch};
 use proto::v1;
 use thiserror::Error;
 use tonic::{Code, Status};
@@ -98,6 +98,22 @@ pub(crate) fn disks(disks: &[v1::Disk]) -> Result<Vec<Disk>, ConvertError> {
         })
     };
     disks.iter().map(disk).collect()
+}
+
+pub(crate) fn chunk_ids(chunks: &[v1::ChunkId]) -> Vec<ChunkId> {
+    let id = |chunk: &v1::ChunkId| ChunkId {
+        volume: VolumeNumber(chunk.volume),
+        index: chunk.index,
+    };
+    chunks.iter().map(id).collect()
+}
+
+pub(crate) fn remove_copy((chunk, epoch): &(ChunkId, Epoch)) -> v1::RemoveCopy {
+    v1::RemoveCopy {
+        volume: chunk.volume.0,
+        index: chunk.index,
+        epoch: epoch.0,
+    }
 }
 
 pub(crate) fn resync(resync: &Resync) -> v1::Resync {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::{
-    ClusterId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings, VolumeNumber,
+    ClusterId, DiskId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings, VolumeNumber,
     VolumeState, WriterToken, WriterView,
 };
 use proto::v1;
@@ -62,6 +62,9 @@ impl Cluster for Face {
             alive: node.view.is_alive,
             silent_ms: node.silent.map(milliseconds),
             disks: node.disks.iter().map(disk).collect(),
+            draining: node.is_drained,
+            draining_copies: node.drained.copies,
+            draining_bytes: node.drained.bytes.0,
         };
         let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
             volume: Some(convert::volume(&volume.volume)),
@@ -124,6 +127,8 @@ impl Nodes for Face {
             prepared: volumes(&request.prepared_volumes),
             removed: volumes(&request.removed_volumes),
             resyncs: convert::resyncs(&request.resyncs)?,
+            copies: convert::chunk_ids(&request.copies),
+            removed_copies: convert::chunk_ids(&request.removed_copies),
         };
         let answer = self
             .engine
@@ -134,6 +139,25 @@ impl Nodes for Face {
             revision: answer.revision,
             prepare_volumes: numbers(&answer.prepare),
             remove_volumes: numbers(&answer.remove),
+            remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
+        }))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        let request = request.into_inner();
+        let node = NodeId(uuid("node", &request.node)?);
+        let disk = optional_uuid("disk", &request.disk)?.map(DiskId);
+        let call = move |control: &mut crate::engine::Control, now| match request.undo {
+            true => control.undrain(node, disk),
+            false => control.drain(node, disk, now),
+        };
+        let drained = self.engine.call(call).await?;
+        Ok(Response::new(v1::DrainResponse {
+            copies: drained.copies,
+            bytes: drained.bytes.0,
         }))
     }
 }

@@ -213,6 +213,8 @@ calls! {
     register: nodes.register(RegisterRequest) -> RegisterResponse;
     /// Says that a node's target lives.
     heartbeat: nodes.heartbeat(HeartbeatRequest) -> HeartbeatResponse;
+    /// Moves all copies away from a node or disk, or ends that.
+    drain: nodes.drain(DrainRequest) -> DrainResponse;
     /// Creates a volume.
     create_volume: volumes.create(CreateVolumeRequest) -> CreateVolumeResponse;
     /// Every volume.

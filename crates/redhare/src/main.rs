@@ -61,7 +61,7 @@ fn main() -> std::process::ExitCode {
         Command::Target(arguments) => commands::target::run(&arguments, set_filter),
         Command::Bench(bench) => commands::bench::run(bench, &output),
         Command::Up(arguments) => commands::up::run(&arguments, &output),
-        Command::Node(arguments) => commands::node::run(arguments),
+        Command::Node(arguments) => commands::node::run(arguments, &output),
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),

@@ -148,6 +148,14 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
                 node.delete_volume(volume::VolumeNumber(volume)).await;
             }));
         }
+        ToTarget::DeleteCopy { chunk, epoch } => {
+            let node = node.clone();
+            drop(spawn(async move {
+                if node.delete_copy(from_chunk(chunk), Epoch(epoch)).await {
+                    node.tell(FromTarget::CopyDeleted { chunk });
+                }
+            }));
+        }
         ToTarget::Configure { chunk, configuration } => {
             let config = to_config(&configuration);
             match config.validate() {

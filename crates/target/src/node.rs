@@ -297,6 +297,19 @@ impl Node {
         self.copies.delete_volume(volume).await;
     }
 
+    /// Deletes the copy of a chunk for which the configuration of `epoch` has no place here. True when it is here no more;
+    /// false, and nothing is done, when the copy knows of that configuration or a later one.
+    pub async fn delete_copy(&self, chunk: ChunkId, epoch: Epoch) -> bool {
+        if !self.core.borrow_mut().remove_copy(time::now(), chunk, epoch) {
+            tracing::warn!(?chunk, epoch = epoch.0, "a copy is not deleted: it knows a later configuration");
+            return false;
+        }
+        self.pump();
+        tracing::info!(?chunk, epoch = epoch.0, "a copy that has no place here any more is deleted");
+        self.copies.delete_copy(chunk).await;
+        true
+    }
+
     /// A committed configuration.
     pub fn configure(&self, chunk: ChunkId, config: ChunkConfig) {
         self.push(Event::Configured { chunk, config });

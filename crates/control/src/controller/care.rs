@@ -109,6 +109,12 @@ impl Care {
         self.drains.contains(&(node, None)) || disk.is_some() && self.drains.contains(&(node, disk))
     }
 
+    /// Whether all of a node is drained, and what of it is.
+    pub(super) fn drained_of(&self, node: NodeId) -> (bool, Vec<Option<DiskId>>) {
+        let any: Vec<_> = self.drains.iter().filter(|drain| drain.0 == node).map(|drain| drain.1).collect();
+        (any.contains(&None), any)
+    }
+
     /// Copies on this node are sent what they lack.
     pub(super) fn note_resync(&mut self, node: NodeId, now: Instant) {
         self.resynced.insert(node, now);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Instant};
 
+use crate::controller::drain::Drained;
 use crate::controller::nodes::Resync;
 use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
@@ -35,6 +36,10 @@ pub struct NodeStatus {
     pub silent: Option<Duration>,
     /// Its disks, with the bytes that are promised to copies.
     pub disks: Vec<(Disk, ByteCount)>,
+    /// Copies are moved away from all of it, or from one of its disks.
+    pub is_drained: bool,
+    /// What is still there of that.
+    pub drained: Drained,
 }
 
 /// A volume at a glance.
@@ -120,7 +125,20 @@ impl<S: MetadataStore> Controller<S> {
             let allocated = self.allocated(view.id, disk.id)?.0;
             disks.push((Disk { used, ..*disk }, allocated));
         }
+        let (whole, any) = self.care.drained_of(view.id);
+        let mut drained = Drained::default();
+        if whole {
+            drained = self.left_to_drain(view.id, None)?;
+        } else {
+            for disk in any.iter().copied().flatten() {
+                let of_disk = self.left_to_drain(view.id, Some(disk))?;
+                drained.copies += of_disk.copies;
+                drained.bytes.0 += of_disk.bytes.0;
+            }
+        }
         Ok(NodeStatus {
+            is_drained: !any.is_empty(),
+            drained,
             silent: heard.map(|heard| now.since(heard.at)),
             disks,
             view,

@@ -123,6 +123,8 @@ impl Fake {
                 let answer = client
                     .heartbeat(v1::HeartbeatRequest {
                         resyncs: Vec::new(),
+                        copies: Vec::new(),
+                        removed_copies: Vec::new(),
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

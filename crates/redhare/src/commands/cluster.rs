@@ -29,7 +29,7 @@ impl ClusterArguments {
 }
 
 impl ClusterArguments {
-    fn status(&self) -> Result<v1::GetStatusResponse, Failure> {
+    pub(crate) fn status(&self) -> Result<v1::GetStatusResponse, Failure> {
         self.call(|client: Client| async move { client.status(v1::GetStatusRequest {}).await })
     }
 
@@ -91,8 +91,13 @@ struct NodeRow {
     node: String,
     address: String,
     alive: bool,
+    /// Copies are moved away from it, or from one of its disks; so many are still there.
+    draining: bool,
+    draining_copies: u32,
+    draining_bytes: u64,
     incarnation: u64,
     disks: usize,
+    disk_uuids: Vec<String>,
     capacity_bytes: u64,
     allocated_bytes: u64,
     used_bytes: u64,
@@ -176,6 +181,10 @@ fn node_row(node: &v1::NodeStatus) -> NodeRow {
         node: uuid_text(&node.node),
         address: node.peer_address.clone(),
         alive: node.alive,
+        draining: node.draining,
+        draining_copies: node.draining_copies,
+        draining_bytes: node.draining_bytes,
+        disk_uuids: disks().map(|disk| uuid_text(&disk.uuid)).collect(),
         incarnation: node.incarnation,
         disks: node.disks.len(),
         capacity_bytes: disks().map(|disk| disk.capacity_bytes).sum(),
@@ -198,6 +207,15 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
     })
 }
 
+fn describe_node(node: &NodeRow) -> String {
+    let state = if node.alive { "alive" } else { "gone" };
+    match (node.draining, node.draining_copies) {
+        (false, _) => state.to_owned(),
+        (true, 0) => format!("{state}, drained"),
+        (true, copies) => format!("{state}, draining: {copies} copies left"),
+    }
+}
+
 fn describe(view: &StatusView) -> String {
     let bytes = |bytes| ByteCount(bytes).to_string();
     let mut rows = vec![
@@ -211,7 +229,7 @@ fn describe(view: &StatusView) -> String {
         rows.push(vec![
             node.node.clone(),
             node.address.clone(),
-            if node.alive { "alive" } else { "gone" }.to_owned(),
+            describe_node(node),
             node.disks.to_string(),
             bytes(node.capacity_bytes),
             bytes(node.allocated_bytes),

@@ -18,7 +18,10 @@ pub(crate) struct MasterArguments {
     /// Directory of the metadata store, made if it is not there
     #[arg(long, value_name = "DIR", default_value = "/var/lib/redhare/master")]
     store: PathBuf,
-    /// TOML file with heartbeat_interval_ms and heartbeat_timeout_ms
+    /// Rebuild a copy elsewhere that is out of sync for so many seconds [default: 600]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    rebuild_after: Option<u64>,
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms and rebuild_after_ms
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -31,6 +34,9 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     let mut config = Config::new(arguments.listen, arguments.store);
     if let Some(file) = arguments.config {
         config = config.with_file(&file).map_err(Failure::new)?;
+    }
+    if let Some(seconds) = arguments.rebuild_after {
+        config.settings.rebuild_after = std::time::Duration::from_secs(seconds);
     }
     super::cluster::runtime()?.block_on(async {
         let shutdown = super::signals::ended()?;

@@ -1,4 +1,6 @@
-//! `redhare node`: the node engine.
+//! `redhare node`: the node engine, and what the masters are asked to do with a node.
+
+mod drain;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,14 +8,25 @@ use std::path::PathBuf;
 use clap::Args;
 use foundation::ByteCount;
 
-use crate::output::Failure;
+use crate::output::{Failure, Output};
 
 /// Run the node engine of a server: it supervises the target and speaks with the masters
 #[derive(Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "Example:\n  redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 \\\n    --disk /dev/nvme0n1 --disk /var/lib/redhare/extra:64GiB"
 )]
 pub(crate) struct NodeArguments {
+    #[command(subcommand)]
+    command: Option<drain::NodeCommand>,
+    #[command(flatten)]
+    engine: Option<EngineArguments>,
+}
+
+/// Of the engine itself.
+#[derive(Args)]
+struct EngineArguments {
     /// The masters: host:port, several separated by commas
     #[arg(long, value_name = "ADDRS")]
     master: String,
@@ -61,7 +74,7 @@ fn parse_disk(text: &str) -> Result<agent::Disk, String> {
     }
 }
 
-fn check(arguments: &NodeArguments) -> Result<(), Failure> {
+fn check(arguments: &EngineArguments) -> Result<(), Failure> {
     let listen = arguments.listen;
     if listen.ip().is_unspecified() || listen.port() == 0 {
         return Err(Failure::new(format!(
@@ -80,7 +93,17 @@ fn check(arguments: &NodeArguments) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn run(arguments: NodeArguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: NodeArguments, output: &Output) -> Result<(), Failure> {
+    match (arguments.command, arguments.engine) {
+        (Some(command), _) => drain::run(command, output),
+        (None, Some(engine)) => run_engine(engine),
+        (None, None) => Err(Failure::new(
+            "nothing was asked for; give --master, --listen and --disk to run a node, or see \"redhare node --help\"",
+        )),
+    }
+}
+
+fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
     super::signals::end_with(arguments.end_with)?;
     check(&arguments)?;
     let program = std::env::current_exe()

@@ -37,6 +37,9 @@ pub(crate) struct UpArguments {
     /// Size of each node's disk: a sparse file, so it takes only what is written
     #[arg(long, value_name = "SIZE", default_value = "64GiB")]
     disk_size: ByteCount,
+    /// Rebuild a copy elsewhere that is out of sync for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    rebuild_after: u64,
     /// The master's port; the nodes take the ones that follow
     #[arg(long, default_value_t = 7400)]
     port: u16,
@@ -154,6 +157,8 @@ fn master_service(arguments: &UpArguments) -> Service {
             master_address(arguments).to_string().into(),
             "--store".into(),
             store.into(),
+            "--rebuild-after".into(),
+            arguments.rebuild_after.to_string().into(),
         ],
         data: arguments.data.clone(),
     }
@@ -392,6 +397,7 @@ mod tests {
             data: "x".into(),
             nodes,
             disk_size: disk_size.parse().unwrap(),
+            rebuild_after: 600,
             port,
         }
     }

@@ -366,15 +366,23 @@ impl Copies {
 
     /// Deletes a volume's copies.
     pub(super) async fn delete_volume(&self, volume: volume::VolumeNumber) {
-        let of_volume = |chunk: &ChunkId| chunk.volume == volume;
+        self.delete(|chunk| chunk.volume == volume).await;
+    }
+
+    /// Deletes one chunk's copy, if it is here.
+    pub(super) async fn delete_copy(&self, deleted: ChunkId) {
+        self.delete(|chunk| *chunk == deleted).await;
+    }
+
+    async fn delete(&self, wanted: impl Fn(&ChunkId) -> bool) {
         let mut blobs: Vec<(ChunkId, usize, BlobId)> = Vec::new();
         self.copies.borrow_mut().retain(|chunk, copy| {
-            let taken = of_volume(chunk);
+            let taken = wanted(chunk);
             blobs.extend(taken.then_some((*chunk, copy.disk, copy.blob)));
             !taken
         });
         self.damaged.borrow_mut().retain(|chunk, (disk, blob)| {
-            let taken = of_volume(chunk);
+            let taken = wanted(chunk);
             blobs.extend(taken.then_some((*chunk, *disk, *blob)));
             !taken
         });
@@ -385,7 +393,7 @@ impl Copies {
                 Err(error) => Err(error),
             };
             if let Err(error) = deleted {
-                tracing::error!(?chunk, %error, "a copy of a deleted volume stays on its disk");
+                tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
             }
         }
     }

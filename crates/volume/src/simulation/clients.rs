@@ -83,10 +83,11 @@ impl World {
         let mut range = BlockRange { start, count };
         let choice = self.random.below(100);
         let mut kind = WriteKind::Data;
-        let reads = if self.clients[client].stubborn || self.shape.scenario == GIVES_UP {
-            80
-        } else {
-            40
+        let reads = match self.shape.scenario {
+            // Regions that nobody has written for long.
+            GIVES_UP => 88,
+            _ if self.clients[client].stubborn => 80,
+            _ => 40,
         };
         let op = if choice < reads {
             Op::Read
@@ -291,7 +292,11 @@ impl World {
         let state = &self.clients[client];
         let writes = |pending: &Pending| matches!(pending.op, Op::Write(_) | Op::Force(_));
         let may = self.shape.scenario == GIVES_UP && !state.stubborn && !self.healing;
-        may && state.pending.as_ref().is_some_and(writes)
+        let Some(pending) = state.pending.as_ref().filter(|pending| may && writes(pending)) else {
+            return false;
+        };
+        let write_node = node_index(state.map[pending.chunk].write_node);
+        self.blocked[write_node][self.shape.nodes] > self.now
     }
 
     fn refresh(&mut self, client: usize) {

@@ -223,7 +223,17 @@ impl World {
             }
             (6, 0..=6) => self.returns(node),
             (REBUILD, 0..=6) => self.stays_away(node),
-            (7 | GIVES_UP, 0..=6) => {
+            (GIVES_UP, 0..=7) => {
+                // What a write node is asked reaches it, and nothing leaves it: what it writes nobody else has.
+                let chunk = self.random.below(self.shape.chunks as u64) as usize;
+                let node = node_index(self.store[chunk].write_node);
+                let until = self.now + self.random.between(1500 * MS, 4 * SECOND);
+                for peer in (0..=masters).filter(|&peer| peer != node) {
+                    self.blocked[node][peer] = until;
+                }
+                self.random.between(3 * SECOND, 6 * SECOND)
+            }
+            (7, 0..=6) => {
                 // Two nodes do not hear each other for about as long as it takes to be left out.
                 if node != other {
                     let until = self.now + self.random.between(1200 * MS, 2600 * MS);

@@ -8,7 +8,8 @@
 //! once; 1 power cuts everywhere and slow flushes; 2 slow links; 3 and 4 partitions (also one-way),
 //! pauses and crashes in any order; 5 disks that fail under a process that goes on; 6 nodes that die and return, and
 //! die, or others do, while they are resynced; 7 pairs that do not hear each other for about as long as it takes to
-//! be left out.
+//! be left out; 8 nodes that stay away until their copies are rebuilt elsewhere, return in the middle of that, and are
+//! drained (`places`); 9 write nodes that hear and are not heard, and clients that give up what they asked of them.
 //!
 //! What a disk may do here, and the volume survives: lose any write that was not flushed when the
 //! power fails, block by block; do half of what was under way when a process dies; take long; fail
@@ -84,7 +85,8 @@ fn scenario(bug: Bug) -> Option<u64> {
         }
         Bug::ReadRightPastGrants => Some(3),
         Bug::IntentClearedBeforeFlush => Some(1),
-        Bug::ResyncOverwritesNewer => Some(6),
+        Bug::ResyncOverwritesNewer | Bug::JoinWithoutNumber => Some(6),
+        Bug::OwnMarksIgnored => Some(world::GIVES_UP),
         _ => None,
     }
 }

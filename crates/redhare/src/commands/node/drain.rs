@@ -1,0 +1,117 @@
+//! `redhare node drain` and `undrain`.
+
+use clap::{Args, Subcommand};
+use foundation::ByteCount;
+use master::{Client, uuid_text, v1};
+
+use crate::commands::cluster::ClusterArguments;
+use crate::output::{Failure, Output};
+
+#[derive(Subcommand)]
+pub(super) enum NodeCommand {
+    /// Move every copy away from a node, or from one of its disks, and place none there
+    #[command(
+        after_help = "Examples:\n  redhare node drain 6f9c\n  redhare node drain 6f9c --disk 0b7e\n\nIt returns at once; \
+        \"redhare status\" shows what is left. Volumes serve all the while; writes to a chunk wait for up to a grant term (3 s) \
+        when its old copy is left out. Refused if the copies have nowhere to go."
+    )]
+    Drain(PlaceArguments),
+    /// End a drain: what is there stays
+    #[command(after_help = "Example:\n  redhare node undrain 6f9c")]
+    Undrain(PlaceArguments),
+}
+
+#[derive(Args)]
+pub(super) struct PlaceArguments {
+    /// The node's UUID, or the beginning of it
+    node: String,
+    /// One of its disks: its UUID, or the beginning of it
+    #[arg(long, value_name = "DISK")]
+    disk: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+#[derive(serde::Serialize)]
+struct DrainView {
+    node: String,
+    disk: Option<String>,
+    draining: bool,
+    /// Copies that are there now, and the bytes promised to them.
+    copies: u32,
+    bytes: u64,
+}
+
+pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> {
+    let (arguments, undo) = match &command {
+        NodeCommand::Drain(arguments) => (arguments, false),
+        NodeCommand::Undrain(arguments) => (arguments, true),
+    };
+    let status = arguments.cluster.status()?;
+    let nodes: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
+    let node = find("node", &arguments.node, &nodes)?;
+    let of_node = status.nodes.iter().find(|known| known.node == node);
+    let disks = of_node.into_iter().flat_map(|node| &node.disks);
+    let disks: Vec<&[u8]> = disks.filter_map(|disk| Some(&disk.disk.as_ref()?.uuid[..])).collect();
+    let disk = match &arguments.disk {
+        Some(text) => Some(find("disk", text, &disks)?),
+        None => None,
+    };
+    let request = v1::DrainRequest {
+        node: node.clone(),
+        disk: disk.clone().unwrap_or_default(),
+        undo,
+    };
+    let call = |client: Client| async move { client.drain(request).await };
+    let answer = arguments.cluster.call(call)?;
+    let view = DrainView {
+        node: uuid_text(&node),
+        disk: disk.as_deref().map(uuid_text),
+        draining: !undo,
+        copies: answer.copies,
+        bytes: answer.bytes,
+    };
+    output.print(&view, || {
+        let (copies, bytes) = (view.copies, ByteCount(view.bytes));
+        let place = match &view.disk {
+            Some(disk) => format!("disk {disk} of node {}", view.node),
+            None => format!("node {}", view.node),
+        };
+        match undo {
+            false => format!("{place} is being drained: {copies} copies ({bytes}) are moved away; \"redhare status\" shows what is left"),
+            true => format!("{place} is not drained any more: {copies} copies ({bytes}) are there"),
+        }
+    });
+    Ok(())
+}
+
+/// The one of `known` that `text` is, or is the beginning of.
+fn find(what: &str, text: &str, known: &[&[u8]]) -> Result<Vec<u8>, Failure> {
+    let begins = |uuid: &&&[u8]| !text.is_empty() && uuid_text(uuid).starts_with(&text.to_lowercase());
+    let found: Vec<&&[u8]> = known.iter().filter(begins).collect();
+    match found[..] {
+        [one] => Ok(one.to_vec()),
+        [] => Err(Failure::new(format!(
+            "no {what} is called \"{text}\"; \"redhare status --json\" names all"
+        ))),
+        _ => Err(Failure::new(format!(
+            "\"{text}\" is the beginning of {} {what}s; write more of it",
+            found.len()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_names_one_node_or_is_refused() {
+        let (one, two) = ([0x6f; 16], [0x60; 16]);
+        let known = [&one[..], &two[..]];
+        assert_eq!(find("node", "6F", &known).unwrap(), one);
+        for wrong in ["6", "7", ""] {
+            assert!(find("node", wrong, &known).is_err(), "{wrong}");
+        }
+    }
+}
