@@ -363,7 +363,10 @@ impl Life {
                     self.placed.insert((id, node), copy.disk.clone());
                 }
             }
-            let mut own = chunk.copies.iter().filter(|copy| number(&copy.node) == Some(self.node));
+            let mut own = chunk
+                .copies
+                .iter()
+                .filter(|copy| number(&copy.node) == Some(self.node));
             match own.next() {
                 Some(copy) if copy.incarnation == 0 => {
                     self.deleted.remove(&id);

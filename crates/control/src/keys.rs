@@ -33,7 +33,10 @@ pub(crate) fn drain(node: NodeId, disk: Option<DiskId>) -> Vec<u8> {
 pub(crate) fn parse_drain(key: &[u8]) -> Option<(NodeId, Option<DiskId>)> {
     let (node, disk) = key.strip_prefix(DRAINS)?.split_at_checked(16)?;
     let disk = DiskId(Uuid::from_bytes(disk).unwrap_or_default());
-    Some((NodeId(Uuid::from_bytes(node)?), Some(disk).filter(|disk| *disk != DiskId::default())))
+    Some((
+        NodeId(Uuid::from_bytes(node)?),
+        Some(disk).filter(|disk| *disk != DiskId::default()),
+    ))
 }
 
 /// Bytes promised to copies on a disk.

@@ -150,7 +150,9 @@ pub(crate) fn place_one(
     let with_room = nodes.iter_mut().filter(|(_, space)| space.slots(chunk.0) > 0);
     let (&node, space) = with_room.min_by_key(|(_, space)| (space.fill(), random.next_u64()))?;
     let disk = space.take(chunk.0)?;
-    let taken = candidates.iter_mut().find(|candidate| candidate.disk == disk && candidate.node == node)?;
+    let taken = candidates
+        .iter_mut()
+        .find(|candidate| candidate.disk == disk && candidate.node == node)?;
     taken.allocated.0 += chunk.0;
     Some((node, disk))
 }

@@ -41,7 +41,11 @@ pub(crate) fn next_move(
     outlook: &impl Outlook,
 ) -> Move {
     let copies = usize::from(copies);
-    let members: Vec<&Copy> = chunk.copies.iter().filter(|copy| copy.incarnation.is_some()).collect();
+    let members: Vec<&Copy> = chunk
+        .copies
+        .iter()
+        .filter(|copy| copy.incarnation.is_some())
+        .collect();
     let drains = |copy: &&&Copy| outlook.drains(copy);
     let is_moving = members.iter().any(|copy| outlook.drains(copy));
     if members.len() == copies && chunk.copies.len() == copies && !is_moving {
@@ -57,7 +61,12 @@ pub(crate) fn next_move(
         });
         return goes.map_or(Move::Wait, |goes| without(chunk, &[**goes], pin, spread));
     }
-    let out: Vec<Copy> = chunk.copies.iter().filter(|copy| copy.incarnation.is_none()).copied().collect();
+    let out: Vec<Copy> = chunk
+        .copies
+        .iter()
+        .filter(|copy| copy.incarnation.is_none())
+        .copied()
+        .collect();
     if members.len() == copies && !is_moving {
         return without(chunk, &out, pin, spread);
     }
@@ -161,7 +170,10 @@ mod tests {
         let Move::Remove(after, gone) = next(&chunk(&[1, 1, 0, 1]), &known) else {
             panic!("the old place stays");
         };
-        assert_eq!((places(&after), after.epoch, gone.len()), (vec![1, 2, 4], Epoch(6), 1));
+        assert_eq!(
+            (places(&after), after.epoch, gone.len()),
+            (vec![1, 2, 4], Epoch(6), 1)
+        );
         // The old one came back first: the new one goes.
         let Move::Remove(after, _) = next(&chunk(&[1, 1, 1, 0]), &known) else {
             panic!("the new place stays");

@@ -278,7 +278,11 @@ impl History {
             return Ok(());
         }
         let knows_all = self.random.chance(1, 2) && !self.world.committed.is_empty();
-        let maps = if knows_all { &self.world.committed } else { &self.world.maps };
+        let maps = if knows_all {
+            &self.world.committed
+        } else {
+            &self.world.maps
+        };
         let index = self.random.below(maps.len() as u64) as usize;
         let (&id, chunk) = maps.iter().nth(index).expect("below the length");
         let mut members: BTreeMap<NodeId, Incarnation> = chunk.members().collect();
@@ -362,10 +366,16 @@ impl History {
             let gone = was.iter().filter(|place| !is.contains(place)).count();
             assert!(added.len() <= 1, "{id}: {} copies at once", added.len());
             for &&(node, _) in &added {
-                let is_out = after.copies.iter().any(|c| c.node == node && c.incarnation.is_none());
+                let is_out = after
+                    .copies
+                    .iter()
+                    .any(|c| c.node == node && c.incarnation.is_none());
                 assert!(is_out, "{id}: a new copy passes for one in sync");
             }
-            assert!(gone == 0 || after.member_count() >= 3, "{id} lost a place it needed: {after:?}");
+            assert!(
+                gone == 0 || after.member_count() >= 3,
+                "{id} lost a place it needed: {after:?}"
+            );
         }
         if before.epoch == after.epoch {
             assert_eq!(before, after, "{id} changed without an epoch");

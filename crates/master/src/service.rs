@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use control::{
-    ClusterId, DiskId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings, VolumeNumber,
-    VolumeState, WriterToken, WriterView,
+    ClusterId, DiskId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings,
+    VolumeNumber, VolumeState, WriterToken, WriterView,
 };
 use proto::v1;
 use proto::v1::chunks_server::Chunks;
@@ -143,10 +143,7 @@ impl Nodes for Face {
         }))
     }
 
-    async fn drain(
-        &self,
-        request: Request<v1::DrainRequest>,
-    ) -> Result<Response<v1::DrainResponse>, Status> {
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
         let request = request.into_inner();
         let node = NodeId(uuid("node", &request.node)?);
         let disk = optional_uuid("disk", &request.disk)?.map(DiskId);

@@ -25,7 +25,14 @@ impl Nodes {
         let (place, port) = (Place::new("rebuild"), free_ports());
         let mut command = Command::new(REDHARE);
         let master = command
-            .args(["master", "--rebuild-after", "3", "--listen", &format!("127.0.0.1:{port}"), "--store"])
+            .args([
+                "master",
+                "--rebuild-after",
+                "3",
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+                "--store",
+            ])
             .arg(place.0.join("master"));
         let master = quiet(master).spawn().unwrap();
         let nodes = (0..NODES).map(|_| None).collect();
@@ -53,7 +60,12 @@ impl Nodes {
         disk.push(":1GiB");
         let mut command = Command::new(REDHARE);
         command
-            .args(["node", "--end-target", "--master", &format!("127.0.0.1:{}", self.port)])
+            .args([
+                "node",
+                "--end-target",
+                "--master",
+                &format!("127.0.0.1:{}", self.port),
+            ])
             .args(["--listen", &format!("127.0.0.1:{}", self.port + number), "--disk"])
             .arg(disk)
             .arg("--data")
@@ -109,20 +121,26 @@ impl Nodes {
 
     /// Every chunk has all its copies in sync, none of them on these nodes, and no other places.
     fn wait_for_all_copies_without(&self, without: &[u16]) {
-        let ids: Vec<_> = without.iter().map(|&number| self.row(number)["node"].clone()).collect();
-        wait_until(&format!("all copies are in sync without nodes {without:?}"), || {
-            let shown = self.json(&["volume", "show", "data"]);
-            let chunks = shown["chunks"].as_array().cloned().unwrap_or_default();
-            let whole = |chunk: &serde_json::Value| {
-                let in_sync = chunk["in_sync"].as_array().cloned().unwrap_or_default();
-                let none = |field: &str| chunk[field].as_array().is_some_and(Vec::is_empty);
-                in_sync.len() == 2
-                    && none("missing")
-                    && none("out_of_sync")
-                    && !in_sync.iter().any(|id| ids.contains(id))
-            };
-            !chunks.is_empty() && chunks.iter().all(whole)
-        });
+        let ids: Vec<_> = without
+            .iter()
+            .map(|&number| self.row(number)["node"].clone())
+            .collect();
+        wait_until(
+            &format!("all copies are in sync without nodes {without:?}"),
+            || {
+                let shown = self.json(&["volume", "show", "data"]);
+                let chunks = shown["chunks"].as_array().cloned().unwrap_or_default();
+                let whole = |chunk: &serde_json::Value| {
+                    let in_sync = chunk["in_sync"].as_array().cloned().unwrap_or_default();
+                    let none = |field: &str| chunk[field].as_array().is_some_and(Vec::is_empty);
+                    in_sync.len() == 2
+                        && none("missing")
+                        && none("out_of_sync")
+                        && !in_sync.iter().any(|id| ids.contains(id))
+                };
+                !chunks.is_empty() && chunks.iter().all(whole)
+            },
+        );
     }
 
     /// What was imported comes out as it went in.
@@ -139,7 +157,10 @@ impl Nodes {
 }
 
 fn quiet(command: &mut Command) -> &mut Command {
-    command.stdout(Stdio::null()).stderr(Stdio::null()).env_remove("RUST_LOG")
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .env_remove("RUST_LOG")
 }
 
 impl Drop for Nodes {
@@ -180,7 +201,11 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     cluster.kill_node(1);
     cluster.wait_for_all_copies_without(&[1]);
     cluster.compare(&files, "one dead");
-    assert_eq!(cluster.row(1)["allocated_bytes"], 0, "the room of what it had is given back");
+    assert_eq!(
+        cluster.row(1)["allocated_bytes"],
+        0,
+        "the room of what it had is given back"
+    );
     // Then another: of two copies of each chunk one is left, and where the first node's were the only ones, the new ones.
     cluster.kill_node(2);
     cluster.wait_for_all_copies_without(&[1, 2]);
@@ -195,7 +220,8 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     cluster.wait_for_living(NODES.into());
     for number in [1, 2] {
         wait_until(&format!("node {number} has deleted its copies"), || {
-            let log = std::fs::read_to_string(cluster.directory(number).join("target.log")).unwrap_or_default();
+            let log =
+                std::fs::read_to_string(cluster.directory(number).join("target.log")).unwrap_or_default();
             let row = cluster.row(number);
             log.contains("has no place here any more is deleted") && row["used_bytes"] == 0
         });
@@ -207,7 +233,10 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     cluster.compare(&files, "draining");
     cluster.wait_for_all_copies_without(&[3]);
     let row = cluster.row(3);
-    assert_eq!((&row["draining"], &row["draining_copies"]), (&true.into(), &0.into()));
+    assert_eq!(
+        (&row["draining"], &row["draining_copies"]),
+        (&true.into(), &0.into())
+    );
     cluster.compare(&files, "drained");
     // One node more can go, but not two: then too few are left.
     let other = cluster.row(4)["node"].as_str().unwrap().to_owned();
@@ -217,7 +246,10 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     let refused = cluster.run(&["node", "drain", &last]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success());
-    assert!(said.contains("cannot be drained") && said.contains("need 2 different nodes"), "{said}");
+    assert!(
+        said.contains("cannot be drained") && said.contains("need 2 different nodes"),
+        "{said}"
+    );
     cluster.succeed(&["node", "undrain", &other]);
     assert_eq!(cluster.row(4)["draining"], false);
     cluster.compare(&files, "undrained");

@@ -301,11 +301,19 @@ impl Node {
     /// false, and nothing is done, when the copy knows of that configuration or a later one.
     pub async fn delete_copy(&self, chunk: ChunkId, epoch: Epoch) -> bool {
         if !self.core.borrow_mut().remove_copy(time::now(), chunk, epoch) {
-            tracing::warn!(?chunk, epoch = epoch.0, "a copy is not deleted: it knows a later configuration");
+            tracing::warn!(
+                ?chunk,
+                epoch = epoch.0,
+                "a copy is not deleted: it knows a later configuration"
+            );
             return false;
         }
         self.pump();
-        tracing::info!(?chunk, epoch = epoch.0, "a copy that has no place here any more is deleted");
+        tracing::info!(
+            ?chunk,
+            epoch = epoch.0,
+            "a copy that has no place here any more is deleted"
+        );
         self.copies.delete_copy(chunk).await;
         true
     }

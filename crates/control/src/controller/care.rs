@@ -70,8 +70,17 @@ impl Outlook for OfChunk<'_> {
 
     fn may_come(&self, copy: &Copy) -> bool {
         let care = self.look.care;
-        let seen = care.out.get(&(self.id, copy.node)).copied().unwrap_or(self.look.now);
-        let since = care.resynced.get(&copy.node).copied().unwrap_or_default().max(seen);
+        let seen = care
+            .out
+            .get(&(self.id, copy.node))
+            .copied()
+            .unwrap_or(self.look.now);
+        let since = care
+            .resynced
+            .get(&copy.node)
+            .copied()
+            .unwrap_or_default()
+            .max(seen);
         !self.drains(copy) && self.look.now.since(since) < self.look.rebuild_after
     }
 }
@@ -111,7 +120,12 @@ impl Care {
 
     /// Whether all of a node is drained, and what of it is.
     pub(super) fn drained_of(&self, node: NodeId) -> (bool, Vec<Option<DiskId>>) {
-        let any: Vec<_> = self.drains.iter().filter(|drain| drain.0 == node).map(|drain| drain.1).collect();
+        let any: Vec<_> = self
+            .drains
+            .iter()
+            .filter(|drain| drain.0 == node)
+            .map(|drain| drain.1)
+            .collect();
         (any.contains(&None), any)
     }
 
@@ -156,7 +170,10 @@ impl<S: MetadataStore> Controller<S> {
         self.care.next = now + (self.settings.rebuild_after / 8).min(INTERVAL_MAX);
         self.note_drains()?;
         let mut candidates = self.candidates(now)?;
-        let living = candidates.iter().map(|candidate| candidate.node).collect::<BTreeSet<_>>();
+        let living = candidates
+            .iter()
+            .map(|candidate| candidate.node)
+            .collect::<BTreeSet<_>>();
         let mut left = living.len() * self.settings.rebuilds_per_node;
         let mut volume: Option<(VolumeNumber, Option<Stored<Volume>>)> = None;
         let chunks: Vec<ChunkId> = self.care.chunks.iter().copied().collect();
@@ -192,7 +209,15 @@ impl<S: MetadataStore> Controller<S> {
                 }
                 Move::Add => to_add.push((id, of_volume.clone(), stored)),
                 Move::Remove(next, gone) => {
-                    self.commit_places_of(id, of_volume.revision, &stored, &next, None, &gone, geometry.chunk.0)?;
+                    self.commit_places_of(
+                        id,
+                        of_volume.revision,
+                        &stored,
+                        &next,
+                        None,
+                        &gone,
+                        geometry.chunk.0,
+                    )?;
                 }
             }
         }
@@ -203,7 +228,15 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             };
             let next = with_place(&stored.record, place.0, place.1);
-            self.commit_places_of(id, volume.revision, &stored, &next, Some(place), &[], chunk_bytes.0)?;
+            self.commit_places_of(
+                id,
+                volume.revision,
+                &stored,
+                &next,
+                Some(place),
+                &[],
+                chunk_bytes.0,
+            )?;
         }
         Ok(())
     }

@@ -25,7 +25,12 @@ pub struct Drained {
 impl<S: MetadataStore> Controller<S> {
     /// From now on places no copy on a node, or on one disk of it, and moves those away that are there. Refused, with the
     /// numbers, if they have nowhere to go. Repeating it changes nothing; a drain lasts until [`Controller::undrain`].
-    pub fn drain(&mut self, node: NodeId, disk: Option<DiskId>, now: Instant) -> Result<Drained, ControlError> {
+    pub fn drain(
+        &mut self,
+        node: NodeId,
+        disk: Option<DiskId>,
+        now: Instant,
+    ) -> Result<Drained, ControlError> {
         self.check_place(node, disk)?;
         let drained = self.left_to_drain(node, disk)?;
         self.check_room_elsewhere(node, disk, now)?;
@@ -99,9 +104,8 @@ impl<S: MetadataStore> Controller<S> {
     ) -> Result<(), ControlError> {
         let end = keys::end_of(keys::CHUNKS);
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
-            let is_there = |copy: &crate::model::Copy| {
-                copy.node == node && disk.is_none_or(|disk| copy.disk == disk)
-            };
+            let is_there =
+                |copy: &crate::model::Copy| copy.node == node && disk.is_none_or(|disk| copy.disk == disk);
             if let Some(id) = keys::parse_chunk(key)
                 && stored.record.copies.iter().any(is_there)
             {
@@ -123,7 +127,10 @@ impl<S: MetadataStore> Controller<S> {
         let mut candidates = self.candidates(now)?;
         candidates.retain(|place| place.node != node || disk.is_some() && Some(place.disk) != disk);
         // On its own node a copy cannot stand twice: it goes to another one even if only its disk is drained.
-        let others = candidates.iter().map(|place| place.node).filter(|other| *other != node);
+        let others = candidates
+            .iter()
+            .map(|place| place.node)
+            .filter(|other| *other != node);
         let others = others.collect::<std::collections::BTreeSet<_>>().len();
         let copies = chunks.len();
         let (mut placed, mut lacking, mut too_few) = (0usize, ByteCount(0), None);

@@ -668,7 +668,10 @@ fn lacking(record: &ChunkRecord, flushed_in: Epoch, marks: &[u32]) -> BTreeSet<u
     let written = record.written_in.iter();
     let written = written.filter(|(_, epoch)| **epoch >= flushed_in);
     let marked = marks.iter().filter(|region| **region < record.geometry.regions());
-    written.map(|(region, _)| *region).chain(marked.copied()).collect()
+    written
+        .map(|(region, _)| *region)
+        .chain(marked.copied())
+        .collect()
 }
 
 fn blocks_of(record: &ChunkRecord, regions: &BTreeSet<u32>) -> u64 {

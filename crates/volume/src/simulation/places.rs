@@ -99,7 +99,10 @@ impl World {
         let mut next_places = places.clone();
         if members.len() > copies {
             let victim = members.iter().copied().find(drains).or_else(|| {
-                let others = members.iter().copied().filter(|n| node_id(*n) != config.write_node);
+                let others = members
+                    .iter()
+                    .copied()
+                    .filter(|n| node_id(*n) != config.write_node);
                 others.last()
             });
             let Some(victim) = victim else { return };
@@ -184,8 +187,13 @@ impl World {
     pub(super) fn nothing_is_left_over(&self) -> bool {
         let placed = |node: usize, chunk: &usize| self.places.of_chunk[*chunk].contains(&node);
         let nodes = self.nodes.iter().enumerate();
-        let right = |(node, sim): (usize, &super::world::Node)| sim.disks.keys().all(|chunk| placed(node, chunk));
+        let right =
+            |(node, sim): (usize, &super::world::Node)| sim.disks.keys().all(|chunk| placed(node, chunk));
         nodes.into_iter().all(right)
-            && self.places.of_chunk.iter().all(|places| places.len() == usize::from(self.shape.copies))
+            && self
+                .places
+                .of_chunk
+                .iter()
+                .all(|places| places.len() == usize::from(self.shape.copies))
     }
 }

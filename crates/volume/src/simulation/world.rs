@@ -719,7 +719,14 @@ impl World {
                     };
                     let delay = self.random.between(MS, longest);
                     let places = None;
-                    self.at(delay, Event::Commit { chunk, config, places });
+                    self.at(
+                        delay,
+                        Event::Commit {
+                            chunk,
+                            config,
+                            places,
+                        },
+                    );
                 }
             }
             Output::Failed if self.disk(node, chunk).broken => {}

@@ -52,7 +52,9 @@ pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> 
     let node = find("node", &arguments.node, &nodes)?;
     let of_node = status.nodes.iter().find(|known| known.node == node);
     let disks = of_node.into_iter().flat_map(|node| &node.disks);
-    let disks: Vec<&[u8]> = disks.filter_map(|disk| Some(&disk.disk.as_ref()?.uuid[..])).collect();
+    let disks: Vec<&[u8]> = disks
+        .filter_map(|disk| Some(&disk.disk.as_ref()?.uuid[..]))
+        .collect();
     let disk = match &arguments.disk {
         Some(text) => Some(find("disk", text, &disks)?),
         None => None,
