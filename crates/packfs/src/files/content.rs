@@ -3,9 +3,11 @@
 use super::dirty::{Dirty, cost_bytes};
 use super::{FileError, FileSystem};
 use crate::error::WriteError;
+use crate::format::CodecError;
 use crate::format::entry::{Inode, Kind, Timestamp};
 use crate::format::key::InodeNumber;
-use crate::name::Shown;
+use crate::name::{Shown, TARGET_BYTES_MAX};
+use crate::tree::inconsistent;
 use foundation::ByteCount;
 
 /// The longest file, in bytes.
@@ -58,6 +60,10 @@ impl FileSystem {
         let (inode, _) = self.writer.find(number).await?;
         if inode.kind != Kind::Symlink {
             return Err(FileError::NotASymlink(number));
+        }
+        if inode.size > TARGET_BYTES_MAX as u64 {
+            // Memory is not taken by a length that no link can have.
+            return Err(inconsistent(0, CodecError::TooLarge).into());
         }
         Ok(self.writer.read_content(&inode, 0..inode.size).await?)
     }
