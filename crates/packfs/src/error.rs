@@ -71,6 +71,14 @@ pub enum OpenError {
         /// The newest known version.
         known: u32,
     },
+    /// Made by a newer program, with something that this one does not know.
+    #[error(
+        "the volume's PackFS has the features {features:#x}, which this program does not all know; update the program"
+    )]
+    Features {
+        /// The features' bits.
+        features: u32,
+    },
     /// Both superblocks are damaged.
     #[error("both superblocks of the volume are damaged (first: {first}; second: {second}); run fs fsck")]
     Damaged {
@@ -261,6 +269,9 @@ pub enum WriteError {
     /// The index cannot be read.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// Content that the change needs cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The writer's lease has ended or was taken over.
     #[error(transparent)]
     Lease(#[from] LeaseError),

@@ -22,8 +22,9 @@ pub const PAGE_BYTES_U64: u64 = PAGE_BYTES as u64;
 pub const RESERVED_BYTES: u64 = 128 << 10;
 /// Byte addresses of the two superblocks.
 pub const SUPERBLOCK_ADDRESSES: [u64; 2] = [0, 64 << 10];
-/// The version of the format that this code writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version of the format that this code reads and writes. A file system that uses no feature of it is
+/// written as version 1, so that older programs go on opening it.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Where a page lies, when it was born, and what its bytes sum to: enough to know a stale, misplaced or
 /// damaged page from the one that was meant.

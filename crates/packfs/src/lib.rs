@@ -15,6 +15,8 @@
 pub mod cache;
 mod check;
 mod error;
+pub mod extended;
+pub mod files;
 pub mod format;
 mod import;
 mod io;

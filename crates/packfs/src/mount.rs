@@ -45,6 +45,9 @@ fn choose(found: [Result<Superblock, SuperblockError>; 2]) -> Result<Mounted, Op
             let known = FORMAT_VERSION;
             return Err(OpenError::Newer { found, known });
         }
+        if let Err(SuperblockError::Features { features }) = *one {
+            return Err(OpenError::Features { features });
+        }
     }
     let generation = |slot: usize| found[slot].as_ref().map_or(0, |superblock| superblock.generation);
     let slot = usize::from(generation(1) > generation(0));

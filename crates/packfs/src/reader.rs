@@ -6,11 +6,13 @@
 //! one read (shared with neighbours), one checksum.
 
 mod directories;
+mod extended;
 mod fetch;
 mod list;
 mod planner;
 mod read_many;
 mod resolve;
+mod sparse;
 
 use std::cell::Cell;
 use std::ops::Deref;

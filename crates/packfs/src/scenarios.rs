@@ -2,6 +2,10 @@
 
 mod crash;
 mod damage;
+mod files_crash;
+mod files_model;
+mod files_refusals;
+mod files_test;
 mod model;
 mod model_test;
 mod readers;

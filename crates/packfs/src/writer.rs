@@ -5,8 +5,12 @@
 //! flush and one forced superblock write.
 
 mod commit;
+mod content;
+mod extended;
+mod extents;
 mod format;
 mod namespace;
+mod orphans;
 mod outbox;
 mod pack;
 mod stream;
@@ -20,7 +24,7 @@ use foundation::ByteCount;
 use crate::cache::PageCache;
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::key::InodeNumber;
-use crate::format::superblock::{Identity, Parameters, Superblock, Totals};
+use crate::format::superblock::{Features, Identity, Parameters, Superblock, Totals};
 use crate::format::{CodecError, PAGE_BYTES_U64, RESERVED_BYTES, space_page};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
@@ -33,6 +37,8 @@ use crate::tree::{Tree, inconsistent};
 
 pub use format::{FormatOptions, format};
 pub use stream::FileStream;
+
+pub(crate) use namespace::check_attributes;
 
 use outbox::Outbox;
 use pack::Packer;
@@ -78,6 +84,8 @@ pub struct Writer {
     next_generation: u64,
     next_inode: u64,
     totals: Totals,
+    /// What the next commit's superblock says a reader must know.
+    features: Features,
     hold: Rc<WriterHold>,
     /// Inodes that were seen to be directories; spares a lookup for each new entry.
     directories: BTreeSet<InodeNumber>,
@@ -99,7 +107,12 @@ impl Writer {
         match Self::open_under(medium, &hold, options).await {
             Ok(mut writer) => {
                 writer.release_space().await;
-                Ok(writer)
+                // Nobody has them open any more. What does not fit into the room left stays for the next.
+                match writer.drop_orphans().await {
+                    Ok(()) | Err(WriteError::NoSpace { .. }) => Ok(writer),
+                    Err(WriteError::Tree(error)) => Err(error.into()),
+                    Err(_) => Err(inconsistent(0, CodecError::Inconsistent).into()),
+                }
             }
             Err(error) => {
                 let error = explain(&hold, error).await;
@@ -166,6 +179,7 @@ impl Writer {
             next_generation: mounted.next_generation,
             next_inode: superblock.next_inode,
             totals: superblock.totals,
+            features: superblock.features,
             hold,
             directories: BTreeSet::from([InodeNumber::ROOT]),
             broken: false,
@@ -198,6 +212,16 @@ impl Writer {
         ByteCount(free * PAGE_BYTES_U64)
     }
 
+    /// Bytes of the volume that are used.
+    pub(crate) fn volume_bytes(&self) -> ByteCount {
+        ByteCount(self.superblock.volume_bytes)
+    }
+
+    /// A directory was removed.
+    pub(crate) fn forget_directory(&mut self, inode: InodeNumber) {
+        self.directories.remove(&inode);
+    }
+
     /// Space that becomes free once commits and readers are past, in bytes.
     pub fn waiting_bytes(&self) -> ByteCount {
         ByteCount(self.space.waiting_pages() * PAGE_BYTES_U64)
@@ -212,7 +236,7 @@ impl Writer {
     /// Pages that new data leaves free, so that what is changed can be committed and something removed.
     fn pages_kept(&self) -> u64 {
         let total = self.superblock.volume_bytes / PAGE_BYTES_U64;
-        self.pages_needed() + 16 + total / 256
+        self.pages_needed() + 48 + total / 256
     }
 
     /// Pages that a commit needs after one more change.
@@ -221,14 +245,19 @@ impl Writer {
     }
 
     fn check_room(&self, removal: bool) -> Result<(), WriteError> {
+        self.check_room_for(removal, 0)
+    }
+
+    /// Whether a change that touches `more` pages beyond a few can be committed.
+    pub(crate) fn check_room_for(&self, removal: bool, more: u64) -> Result<(), WriteError> {
         if self.broken {
             return Err(WriteError::Broken);
         }
-        let needed = if removal {
-            self.pages_needed()
-        } else {
-            self.pages_kept()
-        };
+        let needed = more
+            + match removal {
+                true => self.pages_needed(),
+                false => self.pages_kept(),
+            };
         match needed.checked_sub(self.space.free_pages()) {
             None | Some(0) => Ok(()),
             Some(pages) => Err(WriteError::NoSpace {

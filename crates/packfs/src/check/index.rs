@@ -1,14 +1,15 @@
 //! The tree, walked page by page, and its two indexes compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::usage::Usage;
 use super::{Problem, VerifyReport};
+use crate::extended::{self, PART_BYTES};
 use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place};
 use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{InodeNumber, Key};
 use crate::format::page::Page;
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{Features, Superblock};
 use crate::format::{PAGE_BYTES_U64, PagePointer};
 use crate::io::Medium;
 use crate::name::{Shown, check_name};
@@ -29,6 +30,10 @@ pub(super) struct Index {
     places: BTreeMap<u64, (InodeNumber, Vec<u8>)>,
     links: BTreeMap<(InodeNumber, u64), ()>,
     mapped: BTreeMap<(InodeNumber, u64), Vec<Extent>>,
+    orphans: BTreeSet<InodeNumber>,
+    /// Extended attributes by name: number and length of the last part seen.
+    extended: BTreeMap<(InodeNumber, Vec<u8>), (u8, usize)>,
+    features: Features,
     last_key: Option<Vec<u8>>,
 }
 
@@ -49,6 +54,7 @@ impl Index {
         report: &mut VerifyReport,
         usage: &mut Usage,
     ) {
+        self.features = superblock.features;
         let mut waiting = vec![Visit {
             pointer: superblock.root,
             level: None,
@@ -144,9 +150,29 @@ impl Index {
             Key::Extents(inode, offset) => {
                 self.mapped.insert((inode, offset), decode_value(value).ok()?);
             }
-            Key::Orphan(_) => {}
+            Key::Extended(inode, part, name) => {
+                let right = self.features.has(Features::EXTENDED)
+                    && extended::is_name(&name)
+                    && value.len() <= PART_BYTES
+                    && self.follows(inode, part, &name, value.len());
+                return right.then_some(());
+            }
+            Key::Orphan(inode) => {
+                self.orphans.insert(inode);
+                return (self.features.has(Features::ORPHANS) && value.is_empty()).then_some(());
+            }
         }
         Some(())
+    }
+
+    /// Whether a part of an extended attribute follows a whole one, or is the first.
+    fn follows(&mut self, inode: InodeNumber, part: u8, name: &[u8], length: usize) -> bool {
+        // Parts come in order, all first ones before any second.
+        let before = self.extended.insert((inode, name.to_vec()), (part, length));
+        match before {
+            None => part == 0,
+            Some((last, filled)) => last.checked_add(1) == Some(part) && filled == PART_BYTES && length > 0,
+        }
     }
 
     /// Compares inodes, names and places. `whole` says whether every page was read.
@@ -178,6 +204,43 @@ impl Index {
                 counted: named,
             });
         }
+        let linked = self
+            .names
+            .values()
+            .flatten()
+            .filter(|name| !name.embedded)
+            .count() as u64;
+        if self.links.len() as u64 != linked {
+            report.add(Problem::Count {
+                what: "names in lists of links",
+                recorded: self.links.len() as u64,
+                counted: linked,
+            });
+        }
+        for number in &self.orphans {
+            if self.inodes.get(number).is_none_or(|inode| inode.links != 0) {
+                report.add(problem(*number, "it is on the list of orphans, but is none"));
+            }
+        }
+        for (number, _) in self.extended.keys() {
+            if !self.inodes.contains_key(number) {
+                report.add(problem(
+                    *number,
+                    "it has an extended attribute but does not exist",
+                ));
+            }
+        }
+        let mut last = None;
+        for (number, _) in self.mapped.keys() {
+            let mapped = |inode: &Inode| inode.layout == Layout::Mapped;
+            if last != Some(*number) && !self.inodes.get(number).is_some_and(mapped) {
+                report.add(problem(
+                    *number,
+                    "it has extents under keys, which nothing leads to",
+                ));
+            }
+            last = Some(*number);
+        }
     }
 
     fn check_names(&self, number: InodeNumber, inode: &Inode, report: &mut VerifyReport) {
@@ -205,7 +268,14 @@ impl Index {
                 ));
             }
         }
-        if !root && self.path(number).is_none() {
+        if inode.links == 0 {
+            if root || inode.kind == Kind::Directory || !self.orphans.contains(&number) {
+                report.add(problem(
+                    number,
+                    "it has no name and is not on the list of orphans",
+                ));
+            }
+        } else if !root && self.path(number).is_none() {
             report.add(problem(number, "it cannot be reached from the root"));
         }
     }
@@ -242,7 +312,8 @@ impl Index {
                     let mut expected = 0;
                     let groups = self.mapped.range((*number, 0)..=(*number, u64::MAX));
                     for ((_, offset), extents) in groups {
-                        if *offset != expected {
+                        let hole = *offset > expected && self.features.has(Features::HOLES);
+                        if *offset != expected && !hole {
                             report.add(problem(*number, "its extents do not follow each other"));
                         }
                         expected = *offset;
@@ -251,7 +322,8 @@ impl Index {
                             found.push((path.clone(), *extent));
                         }
                     }
-                    if expected != inode.size {
+                    let hole = expected < inode.size && self.features.has(Features::HOLES);
+                    if expected != inode.size && !hole {
                         report.add(problem(*number, "its extents are not as long as the file"));
                     }
                 }

@@ -21,16 +21,17 @@ impl std::fmt::Display for InodeNumber {
     }
 }
 
-/// The longest key, in bytes: kind, directory, name.
-pub const KEY_BYTES_MAX: usize = 1 + 9 + super::super::name::NAME_BYTES_MAX;
+/// The longest key, in bytes: kind, inode, part, name.
+pub const KEY_BYTES_MAX: usize = 1 + 9 + 1 + super::super::name::NAME_BYTES_MAX;
 
 const ENTRY: u8 = 0x10;
 const INODE: u8 = 0x20;
 const NAME: u8 = 0x30;
 const LINK: u8 = 0x40;
 const EXTENTS: u8 = 0x50;
-// 0x60 extended attributes, 0x70 orphans, 0x80 named snapshots, 0x90 quotas: reserved.
+const EXTENDED: u8 = 0x60;
 const ORPHAN: u8 = 0x70;
+// 0x80 named snapshots, 0x90 quotas: reserved.
 
 /// A key of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,9 @@ pub enum Key {
     Link(InodeNumber, u64),
     /// Part of the extents of a large file, by the file offset of the first: → extents.
     Extents(InodeNumber, u64),
-    /// An inode without a name that was open when it lost it. Reserved: nothing writes it yet.
+    /// A part of an inode's extended attribute of this name: → its bytes.
+    Extended(InodeNumber, u8, Vec<u8>),
+    /// An inode without a name that was open when it lost it: → nothing. It stands under [`Key::Inode`].
     Orphan(InodeNumber),
 }
 
@@ -97,6 +100,19 @@ pub(crate) fn extents_prefix(inode: InodeNumber) -> Vec<u8> {
     out
 }
 
+/// The bytes that the keys of a part of all extended attributes of an inode begin with.
+pub(crate) fn extended_prefix(inode: InodeNumber, part: u8) -> Vec<u8> {
+    let mut out = vec![EXTENDED];
+    put_number(&mut out, inode.0);
+    out.push(part);
+    out
+}
+
+/// The bytes that the keys of all orphans begin with.
+pub(crate) fn orphans_prefix() -> Vec<u8> {
+    vec![ORPHAN]
+}
+
 impl Key {
     /// The bytes that stand in the tree.
     pub fn encode(&self) -> Vec<u8> {
@@ -119,6 +135,10 @@ impl Key {
                 out = extents_prefix(*inode);
                 put_number(&mut out, *offset);
             }
+            Key::Extended(inode, part, name) => {
+                out = extended_prefix(*inode, *part);
+                out.extend_from_slice(name);
+            }
             Key::Orphan(inode) => {
                 out.push(ORPHAN);
                 put_number(&mut out, inode.0);
@@ -138,6 +158,10 @@ impl Key {
             NAME => Key::Name(number),
             LINK => Key::Link(InodeNumber(number), take_number(&mut decoder)?),
             EXTENTS => Key::Extents(InodeNumber(number), take_number(&mut decoder)?),
+            EXTENDED => {
+                let part = decoder.u8()?;
+                Key::Extended(InodeNumber(number), part, decoder.rest().to_vec())
+            }
             ORPHAN => Key::Orphan(InodeNumber(number)),
             other => return Err(CodecError::Unknown(other)),
         };
@@ -154,7 +178,7 @@ mod tests {
     fn key() -> impl Strategy<Value = Key> {
         let number = prop_oneof![0..3u64, any::<u64>(), any::<u16>().prop_map(u64::from)];
         (
-            0..6,
+            0..7,
             number.clone(),
             number,
             proptest::collection::vec(any::<u8>(), 0..30),
@@ -165,6 +189,7 @@ mod tests {
                 2 => Key::Name(a),
                 3 => Key::Link(InodeNumber(a), b),
                 4 => Key::Extents(InodeNumber(a), b),
+                5 => Key::Extended(InodeNumber(a), b as u8, name),
                 _ => Key::Orphan(InodeNumber(a)),
             })
     }
@@ -202,6 +227,10 @@ mod tests {
         assert_eq!(
             Key::Extents(InodeNumber(5), 0x10_0000).encode(),
             b"\x50\x01\x05\x03\x10\x00\x00"
+        );
+        assert_eq!(
+            Key::Extended(InodeNumber(5), 1, b"user.a".to_vec()).encode(),
+            b"\x60\x01\x05\x01user.a"
         );
         assert_eq!(Key::Orphan(InodeNumber(9)).encode(), b"\x70\x01\x09");
     }

@@ -49,6 +49,37 @@ impl Default for Parameters {
     }
 }
 
+/// What a file system has that version 1 of the format does not know, as bits of the superblock's field. Each is set
+/// by the first commit that needs it and stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(pub u32);
+
+impl Features {
+    /// Files with holes: extents keys that do not follow each other.
+    pub const HOLES: Features = Features(1);
+    /// Extended attributes.
+    pub const EXTENDED: Features = Features(2);
+    /// Inodes without a name, on the list of orphans.
+    pub const ORPHANS: Features = Features(4);
+
+    const KNOWN: u32 = 7;
+
+    /// Whether all of `other` are among these.
+    pub fn has(self, other: Features) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These and `other`.
+    pub fn with(self, other: Features) -> Features {
+        Features(self.0 | other.0)
+    }
+
+    /// The version of the format that a reader must know.
+    fn version(self) -> u32 {
+        if self.0 == 0 { 1 } else { 2 }
+    }
+}
+
 /// How much is in the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -73,6 +104,8 @@ pub struct Superblock {
     pub volume_bytes: u64,
     /// Chosen at format.
     pub parameters: Parameters,
+    /// What a reader must know.
+    pub features: Features,
     /// The tree's root.
     pub root: PagePointer,
     /// The newest page of the space record.
@@ -98,6 +131,12 @@ pub enum SuperblockError {
     Newer {
         /// Its version.
         found: u32,
+    },
+    /// Uses what this program does not know.
+    #[error("the features {features:#x} are not all known to this program")]
+    Features {
+        /// The features' bits.
+        features: u32,
     },
     /// The bytes contradict their checksum.
     #[error("the superblock's checksum does not match: it is damaged or was half written")]
@@ -163,7 +202,7 @@ impl Superblock {
     pub fn encode(&self, address: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&self.features.version().to_le_bytes());
         out.extend_from_slice(&(USED_BYTES as u32).to_le_bytes());
         out.extend_from_slice(&[0; 8]); // the checksum, and four bytes of nothing
         out.extend_from_slice(&address.to_le_bytes());
@@ -175,7 +214,7 @@ impl Superblock {
         out.extend_from_slice(&self.parameters.stripe_unit_bytes.to_le_bytes());
         out.extend_from_slice(&self.parameters.segment_bytes.to_le_bytes());
         out.extend_from_slice(&self.parameters.extent_bytes_max.to_le_bytes());
-        out.extend_from_slice(&0u32.to_le_bytes()); // features that a reader must know: none yet
+        out.extend_from_slice(&self.features.0.to_le_bytes());
         put_pointer(&mut out, self.root);
         put_pointer(&mut out, self.space);
         out.extend_from_slice(&self.next_inode.to_le_bytes());
@@ -202,12 +241,12 @@ impl Superblock {
         }
         let mut decoder = Decoder::new(&bytes[8..]);
         let malformed = SuperblockError::Fields;
-        let found = decoder.u32().map_err(malformed)?;
+        let version = decoder.u32().map_err(malformed)?;
         let used = decoder.u32().map_err(malformed)?;
         let stored = decoder.u32().map_err(malformed)?;
         // A newer layout may keep its checksum elsewhere, so the version comes first.
-        if found > FORMAT_VERSION {
-            return Err(SuperblockError::Newer { found });
+        if version > FORMAT_VERSION {
+            return Err(SuperblockError::Newer { found: version });
         }
         if stored != checksum(bytes) {
             return Err(SuperblockError::Checksum);
@@ -220,7 +259,15 @@ impl Superblock {
         if used as usize != USED_BYTES {
             return Err(malformed(CodecError::Inconsistent));
         }
-        Self::decode_fields(&mut decoder).map_err(malformed)
+        let superblock = Self::decode_fields(&mut decoder).map_err(malformed)?;
+        let features = superblock.features.0;
+        if features & !Features::KNOWN != 0 {
+            return Err(SuperblockError::Features { features });
+        }
+        if superblock.features.version() != version {
+            return Err(malformed(CodecError::Inconsistent));
+        }
+        Ok(superblock)
     }
 
     fn decode_fields(decoder: &mut Decoder<'_>) -> Result<Self, CodecError> {
@@ -236,13 +283,14 @@ impl Superblock {
             segment_bytes: decoder.u32()?,
             extent_bytes_max: decoder.u32()?,
         };
-        let features = decoder.u32()?;
+        let features = Features(decoder.u32()?);
         let superblock = Self {
             generation,
             uuid,
             identity,
             volume_bytes,
             parameters,
+            features,
             root: take_pointer(decoder)?,
             space: take_pointer(decoder)?,
             next_inode: decoder.u64()?,
@@ -254,9 +302,6 @@ impl Superblock {
             writer_token: decoder.u64()?,
             label: decoder.array()?,
         };
-        if features != 0 {
-            return Err(CodecError::Unknown(features as u8));
-        }
         let Totals {
             files,
             directories,
@@ -299,6 +344,7 @@ mod tests {
             },
             volume_bytes: 1 << 30,
             parameters: Parameters::default(),
+            features: Features::default(),
             root: pointer(5),
             space: pointer(8),
             next_inode: 99,
@@ -352,11 +398,35 @@ mod tests {
         );
         assert_eq!(Superblock::decode(&[0; 4096], 0), Err(SuperblockError::Absent));
         let mut newer = bytes.clone();
-        newer[8] = 2;
+        newer[8] = 3;
         assert_eq!(
             Superblock::decode(&newer, 0),
-            Err(SuperblockError::Newer { found: 2 })
+            Err(SuperblockError::Newer { found: 3 })
         );
+    }
+
+    #[test]
+    fn features_are_told_by_the_version_and_unknown_ones_refused() {
+        let with = |features| Superblock {
+            features,
+            ..superblock()
+        };
+        let made = with(Features::HOLES.with(Features::ORPHANS));
+        let bytes = made.encode(0);
+        assert_eq!(bytes[8..12], 2u32.to_le_bytes());
+        assert_eq!(bytes[108..112], 5u32.to_le_bytes());
+        assert_eq!(Superblock::decode(&bytes, 0), Ok(made));
+        let unknown = with(Features(8)).encode(0);
+        assert_eq!(
+            Superblock::decode(&unknown, 0),
+            Err(SuperblockError::Features { features: 8 })
+        );
+        let mut contradiction = superblock().encode(0);
+        contradiction[8] = 2;
+        let sum = checksum(&contradiction);
+        contradiction[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+        let refused = Superblock::decode(&contradiction, 0);
+        assert_eq!(refused, Err(SuperblockError::Fields(CodecError::Inconsistent)));
     }
 
     proptest! {

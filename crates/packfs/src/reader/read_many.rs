@@ -3,12 +3,15 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use reactor::Buffer;
+
 use super::planner::{Piece, plan};
-use super::{Content, ExtentError, OpenFile, Part, Reader};
+use super::{Content, ExtentError, OpenFile, Part, Reader, sparse};
 use crate::error::ReadError;
 use crate::format::entry::{Inode, Kind, Layout};
 use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{Key, extents_prefix};
+use crate::format::superblock::Features;
 use crate::format::{CodecError, PAGE_BYTES_U64};
 use crate::name::Shown;
 
@@ -26,6 +29,8 @@ enum Source {
     Inline(Box<[u8]>),
     /// Which of the batch's pieces, and the part of the first and last that is wanted.
     Pieces(Range<usize>, Range<u64>),
+    /// The same with holes: where in the file each piece begins, and the part of the file that is wanted.
+    Sparse(Range<usize>, Vec<u64>, Range<u64>),
 }
 
 impl Reader {
@@ -142,9 +147,24 @@ impl Reader {
         };
         let begin = extents.first().map_or(0, |(offset, _)| *offset);
         let total: u64 = extents.iter().map(|(_, extent)| u64::from(extent.length)).sum();
-        if begin > range.start || begin + total < range.end {
+        let last = extents
+            .last()
+            .map_or(0, |(offset, extent)| offset + u64::from(extent.length));
+        let sparse = begin > range.start || last < range.end || last - begin != total;
+        let holes = inode.layout == Layout::Mapped && self.0.superblock.features.has(Features::HOLES);
+        if sparse && !holes {
             return Err(self.malformed(path.bytes(), CodecError::Inconsistent));
         }
+        let starts: Vec<u64> = match sparse {
+            true => extents.iter().map(|(offset, _)| *offset).collect(),
+            false => Vec::new(),
+        };
+        // Holes take memory as well.
+        let total = if sparse {
+            total + (range.end - range.start)
+        } else {
+            total
+        };
         *budget = budget
             .checked_sub(total)
             .ok_or_else(|| self.too_large(path, inode.size))?;
@@ -155,6 +175,9 @@ impl Reader {
         self.0
             .content_bytes
             .set(self.0.content_bytes.get() + (range.end - range.start));
+        if sparse {
+            return Ok(Source::Sparse(first..pieces.len(), starts, range));
+        }
         Ok(Source::Pieces(
             first..pieces.len(),
             range.start - begin..range.end - begin,
@@ -186,14 +209,24 @@ impl Reader {
         let key = Key::Extents(inode.number, range.start).encode();
         let found = self.0.tree.last_at_or_before(&key, &prefix).await;
         let mut cell = found.map_err(tree_error)?;
+        if cell.is_none() {
+            // The file begins with a hole.
+            let found = self.0.tree.first_with_prefix(&key, &prefix).await;
+            cell = found.map_err(tree_error)?;
+        }
+        let holes = self.0.superblock.features.has(Features::HOLES);
         let mut extents = Vec::new();
         let mut expected = None;
         while let Some((key, value)) = cell {
             let Ok(Key::Extents(_, offset)) = Key::decode(&key) else {
                 return Err(malformed(CodecError::Inconsistent));
             };
-            if expected.is_some_and(|expected| expected != offset) {
+            let apart = |expected| offset < expected || (offset > expected && !holes);
+            if expected.is_some_and(apart) {
                 return Err(malformed(CodecError::Inconsistent));
+            }
+            if offset >= range.end {
+                break;
             }
             let group = decode_value(&value).map_err(malformed)?;
             let length: u64 = group.iter().map(|extent| u64::from(extent.length)).sum();
@@ -228,6 +261,29 @@ fn overlapping(extents: &[Extent], offset: u64, range: &Range<u64>) -> Vec<(u64,
     found
 }
 
+/// The bytes of an extent, or why there are none.
+pub(super) fn arrived<'a>(
+    extent: &Extent,
+    fetched: &'a Option<super::fetch::Fetched>,
+    path: &Shown,
+) -> Result<&'a Buffer, ReadError> {
+    let Extent { address, length, .. } = *extent;
+    let block = address / PAGE_BYTES_U64;
+    let path = path.clone();
+    match fetched {
+        Some(Ok(buffer)) => Ok(buffer),
+        Some(Err(ExtentError::Damaged)) => Err(ReadError::Damaged { path, block, length }),
+        Some(Err(ExtentError::Io(source))) => {
+            let source = *source;
+            Err(ReadError::Io { path, block, source })
+        }
+        None => {
+            let source = bdev::IoError::Aborted;
+            Err(ReadError::Io { path, block, source })
+        }
+    }
+}
+
 fn assemble(
     source: Source,
     pieces: &[Piece],
@@ -241,25 +297,15 @@ fn assemble(
             return Ok(Content { parts });
         }
         Source::Pieces(indices, wanted) => (indices, wanted),
+        Source::Sparse(indices, starts, wanted) => {
+            return sparse::assemble(indices, &starts, wanted, pieces, fetched, path);
+        }
     };
     let mut parts = Vec::with_capacity(indices.len());
     let mut at = 0;
     for index in indices {
-        let Extent { address, length, .. } = pieces[index].extent;
-        let block = address / PAGE_BYTES_U64;
-        let path = path.clone();
-        let buffer = match &fetched[index] {
-            Some(Ok(buffer)) => buffer,
-            Some(Err(ExtentError::Damaged)) => return Err(ReadError::Damaged { path, block, length }),
-            Some(Err(ExtentError::Io(source))) => {
-                let source = *source;
-                return Err(ReadError::Io { path, block, source });
-            }
-            None => {
-                let source = bdev::IoError::Aborted;
-                return Err(ReadError::Io { path, block, source });
-            }
-        };
+        let length = pieces[index].extent.length;
+        let buffer = arrived(&pieces[index].extent, &fetched[index], path)?;
         let from = wanted.start.saturating_sub(at).min(buffer.len() as u64) as usize;
         let to = wanted.end.saturating_sub(at).min(buffer.len() as u64) as usize;
         if from < to {

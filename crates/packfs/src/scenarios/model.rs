@@ -35,7 +35,11 @@ impl Model {
         }
     }
 
-    fn pick(&self, random: &mut Random, which: impl Fn(&Node) -> bool) -> Option<(Vec<u8>, InodeNumber)> {
+    pub(super) fn pick(
+        &self,
+        random: &mut Random,
+        which: impl Fn(&Node) -> bool,
+    ) -> Option<(Vec<u8>, InodeNumber)> {
         let fitting: Vec<_> = self
             .names
             .iter()
@@ -45,12 +49,12 @@ impl Model {
         fitting.get(index).map(|(path, inode)| ((*path).clone(), **inode))
     }
 
-    fn is_empty(&self, path: &[u8]) -> bool {
+    pub(super) fn is_empty(&self, path: &[u8]) -> bool {
         let prefix = [path, b"/"].concat();
         !self.names.keys().any(|other| other.starts_with(&prefix))
     }
 
-    fn add(&mut self, path: Vec<u8>, inode: InodeNumber, node: Node) {
+    pub(super) fn add(&mut self, path: Vec<u8>, inode: InodeNumber, node: Node) {
         self.names.insert(path, inode);
         assert!(
             self.nodes.insert(inode, node).is_none(),
@@ -88,14 +92,14 @@ fn content(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() {
         return name.to_vec();
     }
     [directory, b"/", name].concat()
 }
 
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (b"", path),
@@ -265,4 +269,34 @@ pub(super) async fn read_back(reader: &Reader) -> Result<Model, String> {
             }
         }
     }
+}
+
+/// What differs first between two models, for a person.
+pub(super) fn difference(found: &Model, expected: &Model) -> String {
+    if found.names != expected.names {
+        return format!("names: {:?} found, {:?} expected", found.names, expected.names);
+    }
+    for (inode, node) in &expected.nodes {
+        let Some(other) = found.nodes.get(inode) else {
+            return format!("inode {inode} is missing");
+        };
+        let bytes = node.bytes.iter().zip(&other.bytes).position(|(a, b)| a != b);
+        if other != node {
+            let show = |node: &Node| {
+                format!(
+                    "{:?} {:?} {} {}",
+                    node.kind,
+                    node.attributes,
+                    node.links,
+                    node.bytes.len()
+                )
+            };
+            return format!(
+                "inode {inode}: {} found, {} expected, bytes differ at {bytes:?}",
+                show(other),
+                show(node)
+            );
+        }
+    }
+    "nothing".to_owned()
 }

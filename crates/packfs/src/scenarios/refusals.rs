@@ -59,7 +59,7 @@ fn foreign_volumes_are_told_apart_and_not_overwritten() {
         "{foreign}"
     );
     disk.damage(64 * 1024 + 8, &[9]);
-    assert!(text(try_open(None)).contains("format version 9, and this program knows up to 1; update"));
+    assert!(text(try_open(None)).contains("format version 9, and this program knows up to 2; update"));
     disk.damage(64 * 1024 + 8, &[1, 1]);
     assert!(Superblock::decode(&disk.read(64 * 1024, 4096), 64 * 1024).is_err());
 }

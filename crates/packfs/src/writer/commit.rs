@@ -17,11 +17,16 @@ impl Writer {
     /// [`WriteError::NoSpace`] leaves the changes uncommitted and the writer usable; after any other error
     /// only what was committed before is certain, and the writer is [`WriteError::Broken`].
     pub async fn commit(&mut self) -> Result<u64, WriteError> {
+        if !self.broken && self.tree.changed_pages() == 0 {
+            return Ok(self.superblock.generation);
+        }
+        self.commit_always().await
+    }
+
+    /// The same also without changes: what the commit before has freed becomes free.
+    pub(crate) async fn commit_always(&mut self) -> Result<u64, WriteError> {
         if self.broken {
             return Err(WriteError::Broken);
-        }
-        if self.tree.changed_pages() == 0 {
-            return Ok(self.superblock.generation);
         }
         self.packer.finish_chunk(&mut self.space).await;
         // The record can grow by a segment given back for each one touched, which its bound has counted.
@@ -85,6 +90,7 @@ impl Writer {
             space: plan.pointer,
             next_inode: self.next_inode,
             totals: self.totals,
+            features: self.features,
             writer_token: self.hold.token(),
             ..self.superblock
         };

@@ -10,7 +10,7 @@ use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::entry::{Attributes, Inode, Kind, Layout};
 use crate::format::key::{InodeNumber, Key};
 use crate::format::superblock::{
-    Identity, LABEL_BYTES, Parameters, SUPERBLOCK_BYTES, Superblock, SuperblockError, Totals,
+    Features, Identity, LABEL_BYTES, Parameters, SUPERBLOCK_BYTES, Superblock, SuperblockError, Totals,
 };
 use crate::format::{PAGE_BYTES_U64, PagePointer, RESERVED_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
@@ -144,6 +144,7 @@ async fn write_first_commit(
         identity: options.identity,
         volume_bytes,
         parameters: options.parameters,
+        features: Features::default(),
         root: PagePointer::default(),
         space: PagePointer::default(),
         next_inode: InodeNumber::ROOT.0 + 1,

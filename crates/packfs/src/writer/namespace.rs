@@ -9,7 +9,7 @@ use crate::name::{Shown, check_name, check_target};
 use crate::tree::inconsistent;
 
 /// Where an inode stands in the tree.
-enum Place {
+pub(crate) enum Place {
     OwnKey,
     Entry { directory: InodeNumber, name: Vec<u8> },
 }
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Checks everything that can be wrong about a new entry.
-    async fn check_new(
+    pub(crate) async fn check_new(
         &mut self,
         directory: InodeNumber,
         name: &[u8],
@@ -118,7 +118,7 @@ impl Writer {
         }
     }
 
-    async fn check_directory(&mut self, directory: InodeNumber) -> Result<(), WriteError> {
+    pub(crate) async fn check_directory(&mut self, directory: InodeNumber) -> Result<(), WriteError> {
         if self.directories.contains(&directory) {
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn add(
+    pub(crate) async fn add(
         &mut self,
         directory: InodeNumber,
         name: &[u8],
@@ -213,11 +213,7 @@ impl Writer {
         self.check_room(true)?;
         let (mut inode, place) = self.find(number).await?;
         inode.attributes = *attributes;
-        let key = match place {
-            Place::OwnKey => Key::Inode(number).encode(),
-            Place::Entry { directory, name } => entry_key(directory, &name),
-        };
-        self.put(key, inode.encode()).await
+        self.put_inode(&inode, &place).await
     }
 
     /// Removes a name, and what it means if that was its last one. A directory must be empty.
@@ -250,7 +246,11 @@ impl Writer {
     }
 
     /// Takes one of several names away; gives the inode if it was the last.
-    async fn unlink(&mut self, number: InodeNumber, cookie: u64) -> Result<Option<Inode>, WriteError> {
+    pub(crate) async fn unlink(
+        &mut self,
+        number: InodeNumber,
+        cookie: u64,
+    ) -> Result<Option<Inode>, WriteError> {
         let (mut inode, _) = self.find(number).await?;
         self.take(&Key::Link(number, cookie).encode()).await?;
         let key = Key::Inode(number).encode();
@@ -263,21 +263,36 @@ impl Writer {
         Ok(None)
     }
 
-    async fn drop_inode(&mut self, inode: Inode) -> Result<(), WriteError> {
+    pub(crate) async fn drop_inode(&mut self, inode: Inode) -> Result<(), WriteError> {
         match inode.kind {
             Kind::Directory => self.totals.directories = self.totals.directories.saturating_sub(1),
             Kind::File | Kind::Symlink => self.totals.files = self.totals.files.saturating_sub(1),
         }
         self.totals.content_bytes = self.totals.content_bytes.saturating_sub(inode.size);
-        match inode.layout {
+        self.drop_content(&inode).await?;
+        self.drop_extended(inode.number).await
+    }
+
+    /// Gives back the space of an inode's content.
+    pub(crate) async fn drop_content(&mut self, inode: &Inode) -> Result<(), WriteError> {
+        match &inode.layout {
             Layout::Inline(_) => {}
-            Layout::Extents(extents) => self.give_back(&extents),
+            Layout::Extents(extents) => self.give_back(extents),
             Layout::Mapped => self.drop_mapped(inode.number).await?,
         }
         Ok(())
     }
 
-    async fn drop_mapped(&mut self, inode: InodeNumber) -> Result<(), WriteError> {
+    /// Writes an inode where it stands.
+    pub(crate) async fn put_inode(&mut self, inode: &Inode, place: &Place) -> Result<(), WriteError> {
+        let key = match place {
+            Place::OwnKey => Key::Inode(inode.number).encode(),
+            Place::Entry { directory, name } => entry_key(*directory, name),
+        };
+        self.put(key, inode.encode()).await
+    }
+
+    pub(crate) async fn drop_mapped(&mut self, inode: InodeNumber) -> Result<(), WriteError> {
         let prefix = extents_prefix(inode);
         while let Some((key, value)) = self.tree.first_with_prefix(&prefix, &prefix).await? {
             let extents = decode_value(&value).map_err(|source| inconsistent(0, source))?;
@@ -303,7 +318,7 @@ impl Writer {
         Ok(self.find(number).await?.0)
     }
 
-    async fn find(&self, number: InodeNumber) -> Result<(Inode, Place), WriteError> {
+    pub(crate) async fn find(&self, number: InodeNumber) -> Result<(Inode, Place), WriteError> {
         let malformed = |source| inconsistent(0, source);
         if let Some(value) = self.tree.get(&Key::Inode(number).encode()).await? {
             let inode = Inode::decode(&value).map_err(malformed)?;
@@ -322,34 +337,34 @@ impl Writer {
         }
     }
 
-    pub(super) async fn pack(&mut self, bytes: &[u8]) -> Result<Vec<Extent>, WriteError> {
+    pub(crate) async fn pack(&mut self, bytes: &[u8]) -> Result<Vec<Extent>, WriteError> {
         self.check_room(false)?;
         let keep = self.pages_kept();
         self.packer.pack(&mut self.space, bytes, keep).await
     }
 
     /// Bytes that no file uses any more. Extents outside every segment are damage that `verify` reports.
-    pub(super) fn give_back(&mut self, extents: &[Extent]) {
+    pub(crate) fn give_back(&mut self, extents: &[Extent]) {
         for extent in extents {
             self.space.remove_live(extent.address, u64::from(extent.length));
         }
     }
 
     /// A change that fails in the middle of several leaves nothing that may be committed.
-    async fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), WriteError> {
+    pub(crate) async fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), WriteError> {
         let result = self.tree.insert(key, value).await;
         self.broken |= result.is_err();
         result.map(|_| ()).map_err(WriteError::from)
     }
 
-    async fn take(&mut self, key: &[u8]) -> Result<(), WriteError> {
+    pub(crate) async fn take(&mut self, key: &[u8]) -> Result<(), WriteError> {
         let result = self.tree.remove(key).await;
         self.broken |= result.is_err();
         result.map(|_| ()).map_err(WriteError::from)
     }
 }
 
-fn check_attributes(attributes: &Attributes, inode: InodeNumber) -> Result<(), WriteError> {
+pub(crate) fn check_attributes(attributes: &Attributes, inode: InodeNumber) -> Result<(), WriteError> {
     let times = [attributes.mtime, attributes.atime, attributes.ctime];
     let what = if attributes.mode > 0o7777 {
         "the mode"

@@ -20,6 +20,8 @@ struct Shared {
     outstanding: Cell<usize>,
     ended: Notify,
     failure: RefCell<Option<Failure>>,
+    /// Addresses and bytes of the writes in flight.
+    buffers: RefCell<Vec<(u64, Buffer)>>,
 }
 
 #[derive(Clone)]
@@ -40,7 +42,18 @@ impl Outbox {
             outstanding: Cell::new(0),
             ended: Notify::new(),
             failure: RefCell::default(),
+            buffers: RefCell::default(),
         }))
+    }
+
+    /// Bytes that are on their way to the volume; `None` if they are there already.
+    pub(super) fn find(&self, address: u64, length: u64) -> Option<Vec<u8>> {
+        let buffers = self.0.buffers.borrow();
+        let found = buffers.iter().find_map(|(start, buffer)| {
+            let from = usize::try_from(address.checked_sub(*start)?).ok()?;
+            buffer.get(from..from.checked_add(usize::try_from(length).ok()?)?)
+        });
+        found.map(<[u8]>::to_vec)
     }
 
     /// Starts a write as soon as fewer than the bound are in flight; none once the lease has ended.
@@ -51,6 +64,7 @@ impl Outbox {
         }
         let permit = self.0.permits.acquire().await;
         self.0.outstanding.set(self.0.outstanding.get() + 1);
+        self.0.buffers.borrow_mut().push((address, buffer.clone()));
         let shared = self.0.clone();
         drop(reactor::spawn(async move {
             let status = shared.medium.write(address, buffer, false).await;
@@ -58,6 +72,7 @@ impl Outbox {
                 let mut failure = shared.failure.borrow_mut();
                 failure.get_or_insert(Failure::Io(address, error));
             }
+            shared.buffers.borrow_mut().retain(|(start, _)| *start != address);
             drop(permit);
             shared.outstanding.set(shared.outstanding.get() - 1);
             shared.ended.notify();

@@ -186,6 +186,14 @@ impl Packer {
         Ok((start, start * PAGE_BYTES_U64))
     }
 
+    /// Bytes that have not been sent; `None` if they have.
+    pub(super) fn find(&self, address: u64, length: u64) -> Option<Vec<u8>> {
+        let chunk = self.chunk.as_ref()?;
+        let from = usize::try_from(address.checked_sub(chunk.address)?).ok()?;
+        let to = from.checked_add(usize::try_from(length).ok()?)?;
+        chunk.buffer[..chunk.used].get(from..to).map(<[u8]>::to_vec)
+    }
+
     /// Sends what is in the chunk, rounded up to whole pages.
     pub(super) async fn finish_chunk(&mut self, space: &mut Space) {
         let Some(mut chunk) = self.chunk.take() else {

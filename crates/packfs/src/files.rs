@@ -1,0 +1,211 @@
+//! The file system as programs use it: names, attributes and content with POSIX's rules, over the one writer.
+//!
+//! [`FileSystem`] is what a mount serves from. Every operation sees what was done before it, committed or not; a
+//! commit makes all of it durable at once. Content that was written waits in memory up to a strict bound
+//! ([`FileOptions::dirty_bytes_max`]), small files are packed when they are committed, and what was committed is never
+//! written over. Who may do what is not asked here: whoever calls has decided that. Wall-clock time is an argument.
+//!
+//! Cost: a change of a name touches three or four leaves of the tree; a write costs a copy of its bytes, and once it is
+//! put into the tree the reading of the extents that it changes a part of.
+
+mod attributes;
+mod content;
+mod directories;
+mod dirty;
+mod error;
+mod extended;
+mod flush;
+mod names;
+mod rename;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use crate::error::{OpenError, WriteError};
+use crate::format::entry::{Inode, Timestamp};
+use crate::format::key::InodeNumber;
+use crate::io::Medium;
+use crate::lease::{LeaseError, LeaseSource};
+use crate::writer::{Writer, WriterOptions};
+
+use dirty::Dirty;
+
+pub use attributes::{SetAttributes, Statistics};
+pub use content::{FILE_BYTES_MAX, READ_BYTES_MAX};
+pub use directories::Listed;
+pub use error::{FileError, errno};
+pub use extended::SetExtended;
+pub use names::{NewInode, NodeKind};
+pub use rename::RenameMode;
+
+/// How a file system is opened for writing.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The writer below.
+    pub writer: WriterOptions,
+    /// The most memory that content takes before it is put into the tree, in bytes; at least 1 MiB.
+    pub dirty_bytes_max: usize,
+    /// Memory of changed index pages, in bytes, after which a change commits first.
+    pub index_bytes_max: u64,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self {
+            writer: WriterOptions::default(),
+            dirty_bytes_max: 32 << 20,
+            index_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// Entries that were removed or moved, which a listing may have stopped at.
+const REMOVED_KEPT: usize = 16 << 10;
+
+/// See the module. Lives inside a reactor.
+pub struct FileSystem {
+    writer: Writer,
+    dirty_bytes_max: usize,
+    index_bytes_max: u64,
+    /// How often each inode is open.
+    open: BTreeMap<InodeNumber, u32>,
+    dirty: BTreeMap<InodeNumber, Dirty>,
+    /// Memory that it takes.
+    dirty_bytes: usize,
+    /// Where entries stood that were removed or moved, and their cookies, oldest first.
+    removed: BTreeMap<u64, (InodeNumber, Vec<u8>)>,
+    removed_order: VecDeque<u64>,
+}
+
+impl FileSystem {
+    /// Becomes the volume's writer; see [`Writer::open`]. What was unlinked while a writer before had it open is gone.
+    pub async fn open(
+        medium: Medium,
+        leases: Rc<dyn LeaseSource>,
+        options: &FileOptions,
+    ) -> Result<Self, OpenError> {
+        let writer = Writer::open(medium, leases, &options.writer).await?;
+        Ok(Self {
+            writer,
+            dirty_bytes_max: options.dirty_bytes_max.max(1 << 20),
+            index_bytes_max: options.index_bytes_max,
+            open: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            dirty_bytes: 0,
+            removed: BTreeMap::new(),
+            removed_order: VecDeque::new(),
+        })
+    }
+
+    /// The last durable commit.
+    pub fn generation(&self) -> u64 {
+        self.writer.generation()
+    }
+
+    /// Memory of content that is not in the tree yet, in bytes; never above the bound.
+    pub fn dirty_bytes(&self) -> usize {
+        self.dirty_bytes
+    }
+
+    /// Gives the lease back. What was not committed is dropped.
+    pub async fn close(self) -> Result<(), LeaseError> {
+        self.writer.close().await
+    }
+
+    /// Notes that an inode is open: its content stays after its last name is removed, until [`FileSystem::release`].
+    pub async fn open_inode(&mut self, inode: InodeNumber) -> Result<(), FileError> {
+        if !self.open.contains_key(&inode) {
+            self.writer.find(inode).await?;
+        }
+        *self.open.entry(inode).or_default() += 1;
+        Ok(())
+    }
+
+    /// The reverse of [`FileSystem::open_inode`]. The last one drops an inode without names.
+    ///
+    /// # Errors
+    /// On a full volume the inode stays until the next takeover.
+    pub async fn release(&mut self, number: InodeNumber) -> Result<(), FileError> {
+        let Some(count) = self.open.get_mut(&number) else {
+            return Ok(());
+        };
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+        self.open.remove(&number);
+        let (inode, _) = self.writer.find(number).await?;
+        if inode.links == 0 {
+            self.take_dirty(number);
+            self.writer.drop_orphan(number).await?;
+        }
+        Ok(())
+    }
+
+    /// Commits before a change where changed index pages take too much memory or too much of the room that is free.
+    async fn before_change(&mut self) -> Result<(), FileError> {
+        if self.writer.uncommitted_bytes() > self.index_bytes_max {
+            self.commit().await?;
+        }
+        match self.writer.check_room_for(false, CHANGE_PAGES) {
+            Err(WriteError::NoSpace { .. }) => self.make_room().await,
+            other => other.map_err(FileError::from),
+        }
+    }
+
+    /// The same before a change that gives space back, which a full volume still takes.
+    async fn before_removal(&mut self) -> Result<(), FileError> {
+        match self.writer.check_room_for(true, CHANGE_PAGES) {
+            Err(WriteError::NoSpace { .. }) => {
+                self.make_room().await?;
+                Ok(self.writer.check_room_for(true, CHANGE_PAGES)?)
+            }
+            other => other.map_err(FileError::from),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn plant(&mut self, bug: crate::space::PlantedBug) {
+        self.writer.plant(bug);
+    }
+
+    fn remember_removed(&mut self, cookie: u64, directory: InodeNumber, name: &[u8]) {
+        if self.removed.insert(cookie, (directory, name.to_vec())).is_none() {
+            self.removed_order.push_back(cookie);
+        }
+        if self.removed_order.len() > REMOVED_KEPT
+            && let Some(oldest) = self.removed_order.pop_front()
+        {
+            self.removed.remove(&oldest);
+        }
+    }
+
+    /// Notes a change of a directory's entries in its times.
+    async fn touch(&mut self, directory: InodeNumber, now: Timestamp) -> Result<(), FileError> {
+        let (mut inode, place) = self.writer.find(directory).await?;
+        inode.attributes.mtime = now;
+        inode.attributes.ctime = now;
+        Ok(self.writer.put_inode(&inode, &place).await?)
+    }
+
+    /// Notes a change of an inode's attributes or names.
+    async fn touch_inode(&mut self, number: InodeNumber, now: Timestamp) -> Result<Inode, FileError> {
+        let (mut inode, place) = self.writer.find(number).await?;
+        self.note_change(&mut inode, now);
+        self.writer.put_inode(&inode, &place).await?;
+        Ok(inode)
+    }
+
+    /// Sets the times of an inode that is about to be written: those of content that waits come first.
+    fn note_change(&mut self, inode: &mut Inode, now: Timestamp) {
+        let dirty = self.dirty.get_mut(&inode.number);
+        if let Some(modified) = dirty.and_then(|dirty| dirty.modified.take()) {
+            inode.attributes.mtime = modified;
+        }
+        inode.attributes.ctime = now;
+    }
+}
+
+/// Pages that a change of names touches at most beyond those that every change does: eight keys far from each other in
+/// a tree of four levels, each with a split.
+const CHANGE_PAGES: u64 = 24;

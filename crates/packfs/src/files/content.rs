@@ -1,0 +1,141 @@
+//! Reading and writing content.
+
+use super::dirty::{Dirty, cost_bytes};
+use super::{FileError, FileSystem};
+use crate::error::WriteError;
+use crate::format::CodecError;
+use crate::format::entry::{Inode, Kind, Timestamp};
+use crate::format::key::InodeNumber;
+use crate::name::{Shown, TARGET_BYTES_MAX};
+use crate::tree::inconsistent;
+use foundation::ByteCount;
+
+/// The longest file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 16 << 40;
+/// What one read gives at most, in bytes.
+pub const READ_BYTES_MAX: u64 = 4 << 20;
+/// Room that is left for the index when content is taken, in bytes.
+const INDEX_BYTES: u64 = 256 << 10;
+/// A write goes into memory in parts of this length, in bytes.
+const WRITE_PART_BYTES: usize = 256 << 10;
+
+pub(super) fn check_file(inode: &Inode) -> Result<(), FileError> {
+    match inode.kind {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(FileError::IsADirectory {
+            name: Shown::new(format!("inode {}", inode.number).as_bytes()),
+        }),
+        Kind::Symlink => Err(FileError::NotAFile(inode.number)),
+    }
+}
+
+impl FileSystem {
+    /// Bytes `offset..offset + length` of a file, or as many as there are, at most [`READ_BYTES_MAX`]. Holes are zeros.
+    /// The time of the last read is not kept.
+    pub async fn read(&self, number: InodeNumber, offset: u64, length: u64) -> Result<Vec<u8>, FileError> {
+        let (inode, _) = self.writer.find(number).await?;
+        check_file(&inode)?;
+        let dirty = self.dirty.get(&number);
+        let size = dirty.map_or(inode.size, Dirty::size);
+        let end = offset.saturating_add(length.min(READ_BYTES_MAX)).min(size);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let kept = dirty
+            .map_or(inode.size, |dirty| dirty.kept().min(inode.size))
+            .min(end);
+        let mut bytes = match offset < kept {
+            true => self.writer.read_content(&inode, offset..kept).await?,
+            false => Vec::new(),
+        };
+        bytes.resize((end - offset) as usize, 0);
+        if let Some(dirty) = dirty {
+            dirty.overlay(offset, &mut bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// The target of a symbolic link.
+    pub async fn read_link(&self, number: InodeNumber) -> Result<Vec<u8>, FileError> {
+        let (inode, _) = self.writer.find(number).await?;
+        if inode.kind != Kind::Symlink {
+            return Err(FileError::NotASymlink(number));
+        }
+        if inode.size > TARGET_BYTES_MAX as u64 {
+            // Memory is not taken by a length that no link can have.
+            return Err(inconsistent(0, CodecError::TooLarge).into());
+        }
+        Ok(self.writer.read_content(&inode, 0..inode.size).await?)
+    }
+
+    /// Writes bytes at an offset, beyond the end too; between the end and there the file then has zeros. They wait in
+    /// memory, where they stay below [`super::FileOptions::dirty_bytes_max`] whatever is written.
+    ///
+    /// # Errors
+    /// [`WriteError::NoSpace`] where the volume has no room for them; what was written of them before stays.
+    pub async fn write(
+        &mut self,
+        number: InodeNumber,
+        offset: u64,
+        bytes: &[u8],
+        now: Timestamp,
+    ) -> Result<(), FileError> {
+        let (inode, _) = self.writer.find(number).await?;
+        check_file(&inode)?;
+        let size = offset.saturating_add(bytes.len() as u64);
+        let limit = FILE_BYTES_MAX;
+        if size > limit {
+            return Err(FileError::TooLarge { size, limit });
+        }
+        let mut at = offset;
+        for part in bytes.chunks(WRITE_PART_BYTES) {
+            self.make_memory(cost_bytes(part.len())).await?;
+            self.check_free(part.len() as u64).await?;
+            // The waiting content may have been put into the tree just now.
+            let tree_size = self.writer.find(number).await?.0.size;
+            self.change_dirty(number, tree_size, |dirty| {
+                dirty.write(at, part);
+                dirty.modified = Some(now);
+            });
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Puts content into the tree if so much more memory would pass the bound.
+    pub(super) async fn make_memory(&mut self, more: usize) -> Result<(), FileError> {
+        if self.dirty_bytes + more <= self.dirty_bytes_max {
+            return Ok(());
+        }
+        match self.flush_all().await {
+            Err(error) if error.is_no_space() => {
+                self.make_room().await?;
+                self.flush_all().await
+            }
+            other => other,
+        }
+    }
+
+    /// Refuses a write for which the volume has no room, so that whoever writes learns it at once.
+    async fn check_free(&mut self, length: u64) -> Result<(), FileError> {
+        // What is begun is taken whole segments at a time, and the index needs pages as well.
+        let more = u64::from(self.writer.parameters().segment_bytes) + INDEX_BYTES;
+        let free = |files: &Self| files.writer.free_bytes().0;
+        if free(self) >= self.dirty_bytes as u64 + length + more {
+            return Ok(());
+        }
+        match self.commit().await {
+            Err(error) if !error.is_no_space() => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        self.make_room().await?;
+        let wanted = self.dirty_bytes as u64 + length + more;
+        match wanted.checked_sub(free(self)) {
+            None | Some(0) => Ok(()),
+            Some(missing) => Err(WriteError::NoSpace {
+                missing: ByteCount(missing),
+            }
+            .into()),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Content that was written and is not yet in the tree: pure bookkeeping of one file.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::format::entry::Timestamp;
+
+/// Chunks grow to this length, in bytes.
+const CHUNK_BYTES_MAX: usize = 128 << 10;
+/// What a file's changes take besides their chunks, roughly.
+const FILE_OVERHEAD_BYTES: usize = 160;
+/// What a chunk takes besides its bytes, roughly.
+const CHUNK_OVERHEAD_BYTES: usize = 96;
+
+/// The most memory that a write of so many bytes can add.
+pub(super) fn cost_bytes(length: usize) -> usize {
+    // A write may split a chunk, and lengthen one so that it has room to grow.
+    length + CHUNK_BYTES_MAX / 2 + 2 * CHUNK_OVERHEAD_BYTES + FILE_OVERHEAD_BYTES
+}
+
+/// Changes of a file's content since it was last put into the tree.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    /// The file's length now, in bytes.
+    size: u64,
+    /// What the tree holds counts below this offset only.
+    kept: u64,
+    chunks: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
+    /// When content was changed last.
+    pub(super) modified: Option<Timestamp>,
+}
+
+fn memory(chunk: &Vec<u8>) -> usize {
+    chunk.capacity() + CHUNK_OVERHEAD_BYTES
+}
+
+impl Dirty {
+    /// No changes of a file of `size` bytes.
+    pub(super) fn new(size: u64) -> Self {
+        Self {
+            size,
+            kept: size,
+            chunks: BTreeMap::new(),
+            bytes: FILE_OVERHEAD_BYTES,
+            modified: None,
+        }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Memory held, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn insert(&mut self, start: u64, chunk: Vec<u8>) {
+        self.bytes += memory(&chunk);
+        let before = self.chunks.insert(start, chunk);
+        assert!(before.is_none(), "chunks do not overlap");
+    }
+
+    fn remove(&mut self, start: u64) -> Option<Vec<u8>> {
+        let chunk = self.chunks.remove(&start)?;
+        self.bytes -= memory(&chunk);
+        Some(chunk)
+    }
+
+    /// The last chunk that begins before `offset`.
+    fn last_before(&self, offset: u64) -> Option<(u64, u64)> {
+        let (&start, chunk) = self.chunks.range(..offset).next_back()?;
+        Some((start, start + chunk.len() as u64))
+    }
+
+    /// Takes away what chunks hold of a range.
+    fn punch(&mut self, range: &Range<u64>) {
+        while let Some((start, end)) = self.last_before(range.end).filter(|(_, end)| *end > range.start) {
+            let mut chunk = self.remove(start).expect("the chunk was just found");
+            if end > range.end {
+                self.insert(range.end, chunk[(range.end - start) as usize..].to_vec());
+            }
+            if start < range.start {
+                chunk.truncate((range.start - start) as usize);
+                chunk.shrink_to_fit();
+                self.insert(start, chunk);
+            }
+        }
+    }
+
+    /// Writes bytes. Lengthens the file if they go past its end.
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        self.size = self.size.max(end);
+        if let Some((start, its_end)) = self.last_before(offset + 1)
+            && its_end >= end
+        {
+            let chunk = self.chunks.get_mut(&start).expect("the chunk was just found");
+            let at = (offset - start) as usize;
+            chunk[at..at + bytes.len()].copy_from_slice(bytes);
+            return;
+        }
+        self.punch(&(offset..end));
+        if let Some((start, its_end)) = self.last_before(offset)
+            && its_end == offset
+            && (its_end - start) as usize + bytes.len() <= CHUNK_BYTES_MAX
+        {
+            let mut chunk = self.remove(start).expect("the chunk was just found");
+            if chunk.capacity() - chunk.len() < bytes.len() {
+                // As much again, so that a file of small writes is not copied for each of them.
+                let more = chunk.len().min(CHUNK_BYTES_MAX - chunk.len()).max(bytes.len());
+                chunk.reserve_exact(more);
+            }
+            chunk.extend_from_slice(bytes);
+            self.insert(start, chunk);
+            return;
+        }
+        self.insert(offset, bytes.to_vec());
+    }
+
+    /// Cuts the file, or lengthens it by zeros.
+    pub(super) fn set_size(&mut self, size: u64) {
+        if size < self.size {
+            self.punch(&(size..u64::MAX));
+        }
+        self.kept = self.kept.min(size);
+        self.size = size;
+    }
+
+    /// Puts what was written over bytes of the file that begin at `offset`.
+    pub(super) fn overlay(&self, offset: u64, bytes: &mut [u8]) {
+        let end = offset + bytes.len() as u64;
+        let first = self.last_before(offset).map_or(offset, |(start, _)| start);
+        for (&start, chunk) in self.chunks.range(first..end) {
+            let from = start.max(offset);
+            let to = (start + chunk.len() as u64).min(end);
+            if from < to {
+                let source = &chunk[(from - start) as usize..(to - start) as usize];
+                bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+            }
+        }
+    }
+
+    /// The first run of written bytes, at most `limit` of them: where it begins, and the bytes.
+    pub(super) fn first_run(&self, limit: usize) -> Option<(u64, Vec<u8>)> {
+        let (&offset, _) = self.chunks.first_key_value()?;
+        let mut run = Vec::new();
+        for (&start, chunk) in &self.chunks {
+            if start != offset + run.len() as u64 || run.len() >= limit {
+                break;
+            }
+            let part = chunk.len().min(limit - run.len());
+            run.extend_from_slice(&chunk[..part]);
+        }
+        Some((offset, run))
+    }
+
+    /// The tree holds the bytes of a range now, and everything before it that counts.
+    pub(super) fn settled(&mut self, range: &Range<u64>) {
+        self.punch(range);
+        self.kept = self.kept.max(range.end).min(self.size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, usize),
+        Size(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..400_000u64, prop_oneof![1..200usize, 1..150_000usize]).prop_map(|(at, n)| Step::Write(at, n)),
+            1 => (0..500_000u64).prop_map(Step::Size),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn is_an_array_over_another(old in 0..300_000usize, steps in proptest::collection::vec(step(), 0..40)) {
+            let old = vec![0xee; old];
+            let mut model = old.clone();
+            let mut dirty = Dirty::new(old.len() as u64);
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Write(at, length) => {
+                        let bytes = vec![number as u8 + 1; length];
+                        let before = dirty.bytes();
+                        dirty.write(at, &bytes);
+                        prop_assert!(dirty.bytes() <= before + cost_bytes(length));
+                        let at = at as usize;
+                        model.resize(model.len().max(at + length), 0);
+                        model[at..at + length].copy_from_slice(&bytes);
+                    }
+                    Step::Size(size) => {
+                        dirty.set_size(size);
+                        model.resize(size as usize, 0);
+                    }
+                }
+                prop_assert_eq!(dirty.size(), model.len() as u64);
+                let held: usize = dirty.chunks.values().map(memory).sum();
+                prop_assert_eq!(held + FILE_OVERHEAD_BYTES, dirty.bytes());
+            }
+            let mut seen = vec![0; model.len()];
+            let kept = dirty.kept() as usize;
+            seen[..kept].copy_from_slice(&old[..kept]);
+            dirty.overlay(0, &mut seen);
+            prop_assert!(seen == model);
+            // Run by run, what was written arrives once.
+            let mut seen = vec![0; model.len()];
+            seen[..kept].copy_from_slice(&old[..kept]);
+            while let Some((at, run)) = dirty.first_run(70_000) {
+                let at = at as usize;
+                seen[at..at + run.len()].copy_from_slice(&run);
+                dirty.settled(&(at as u64..(at + run.len()) as u64));
+            }
+            prop_assert!(seen == model);
+            prop_assert_eq!(dirty.bytes(), FILE_OVERHEAD_BYTES);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! From memory into the tree, and from the tree to the volume.
+
+use super::dirty::Dirty;
+use super::{FileError, FileSystem};
+use crate::error::WriteError;
+use crate::format::entry::{INLINE_BYTES_MAX, Layout};
+use crate::format::key::InodeNumber;
+
+/// Files up to this length, and to a stripe unit, are packed whole whenever they change, in bytes.
+const PACKED_BYTES_MAX: u64 = 64 << 10;
+/// Content is put into the tree in parts of this length, in bytes.
+const PART_BYTES: usize = 1 << 20;
+
+impl FileSystem {
+    /// Makes everything so far durable and gives the generation that holds it.
+    ///
+    /// # Errors
+    /// Content for which the volume has no room stays in memory, and [`WriteError::NoSpace`] is the answer; everything
+    /// else is committed nevertheless. Content of a file that cannot be put together, because what it changes a part of
+    /// is damaged, is dropped, and the file stays as it was.
+    pub async fn commit(&mut self) -> Result<u64, FileError> {
+        let mut flushed = self.flush_all().await;
+        if flushed.as_ref().is_err_and(FileError::is_no_space) {
+            self.make_room().await?;
+            flushed = self.flush_all().await;
+        }
+        let generation = self.writer.commit().await?;
+        flushed.map(|()| generation)
+    }
+
+    /// Makes a file durable, and with it everything that was done before.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::commit`], but only where this file's content is concerned.
+    pub async fn sync(&mut self, number: InodeNumber) -> Result<u64, FileError> {
+        match self.commit().await {
+            Err(error) if error.is_no_space() && !self.dirty.contains_key(&number) => Ok(self.generation()),
+            other => other,
+        }
+    }
+
+    /// Commits so often that what was given back may be used again.
+    pub(super) async fn make_room(&mut self) -> Result<(), FileError> {
+        for _ in 0..2 {
+            if self.writer.uncommitted_bytes() > 0 || self.writer.waiting_bytes().0 > 0 {
+                self.writer.commit_always().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes what waits of a file, and keeps the count of memory.
+    pub(super) fn change_dirty(&mut self, number: InodeNumber, size: u64, change: impl FnOnce(&mut Dirty)) {
+        let dirty = self.dirty.entry(number).or_insert_with(|| {
+            let dirty = Dirty::new(size);
+            self.dirty_bytes += dirty.bytes();
+            dirty
+        });
+        self.dirty_bytes -= dirty.bytes();
+        change(dirty);
+        self.dirty_bytes += dirty.bytes();
+    }
+
+    /// Takes out what waits of a file.
+    pub(super) fn take_dirty(&mut self, number: InodeNumber) -> Option<Dirty> {
+        let dirty = self.dirty.remove(&number)?;
+        self.dirty_bytes -= dirty.bytes();
+        Some(dirty)
+    }
+
+    /// Puts all content that waits into the tree; the first failure is told, and the others are tried.
+    pub(super) async fn flush_all(&mut self) -> Result<(), FileError> {
+        let numbers: Vec<InodeNumber> = self.dirty.keys().copied().collect();
+        let mut result = Ok(());
+        for number in numbers {
+            let flushed = self.flush(number).await;
+            if result.is_ok() {
+                result = flushed;
+            }
+        }
+        result
+    }
+
+    async fn flush(&mut self, number: InodeNumber) -> Result<(), FileError> {
+        let Some(mut dirty) = self.take_dirty(number) else {
+            return Ok(());
+        };
+        let flushed = self.put_content(number, &mut dirty).await;
+        if let Err(WriteError::NoSpace { .. }) = flushed {
+            self.dirty_bytes += dirty.bytes();
+            self.dirty.insert(number, dirty);
+        }
+        Ok(flushed?)
+    }
+
+    async fn put_content(&mut self, number: InodeNumber, dirty: &mut Dirty) -> Result<(), WriteError> {
+        let (mut inode, place) = self.writer.find(number).await?;
+        if let Some(modified) = dirty.modified {
+            inode.attributes.mtime = modified;
+            inode.attributes.ctime = modified;
+        }
+        let unit = u64::from(self.writer.parameters().stripe_unit_bytes);
+        if dirty.size() <= unit.min(PACKED_BYTES_MAX) {
+            let kept = dirty.kept().min(inode.size);
+            let mut bytes = self.writer.read_content(&inode, 0..kept).await?;
+            bytes.resize(dirty.size() as usize, 0);
+            dirty.overlay(0, &mut bytes);
+            let layout = match bytes.len() <= INLINE_BYTES_MAX {
+                true => Layout::Inline(bytes),
+                false => Layout::Extents(self.writer.pack(&bytes).await?),
+            };
+            self.writer
+                .renew_content(&mut inode, layout, dirty.size())
+                .await?;
+            return self.writer.put_inode(&inode, &place).await;
+        }
+        self.writer.cut_content(&mut inode, dirty.kept()).await?;
+        if let Layout::Inline(bytes) = &inode.layout
+            && !bytes.is_empty()
+        {
+            match self.writer.pack(&bytes.clone()).await {
+                Ok(extents) => inode.layout = Layout::Extents(extents),
+                Err(error) => {
+                    self.writer.put_inode(&inode, &place).await?;
+                    return Err(error);
+                }
+            }
+        }
+        let mut result = Ok(());
+        while let Some((offset, run)) = dirty.first_run(PART_BYTES) {
+            result = self.writer.replace_content(&mut inode, offset, &run).await;
+            if result.is_err() {
+                break;
+            }
+            dirty.settled(&(offset..offset + run.len() as u64));
+        }
+        if result.is_ok() {
+            result = self.writer.grow_content(&mut inode, dirty.size()).await;
+        }
+        // Whatever happened, it describes the extents that are there.
+        self.writer.put_inode(&inode, &place).await?;
+        result
+    }
+}

@@ -1,0 +1,41 @@
+//! Content with holes.
+
+use std::ops::Range;
+
+use super::fetch::Fetched;
+use super::planner::Piece;
+use super::read_many::arrived;
+use super::{Content, Part};
+use crate::error::ReadError;
+use crate::name::Shown;
+
+/// Puts extents that begin at `starts` and the zeros between them together to the bytes `wanted` of a file.
+pub(super) fn assemble(
+    indices: Range<usize>,
+    starts: &[u64],
+    wanted: Range<u64>,
+    pieces: &[Piece],
+    fetched: &[Option<Fetched>],
+    path: &Shown,
+) -> Result<Content, ReadError> {
+    let mut parts = Vec::with_capacity(2 * indices.len() + 1);
+    let mut reached = wanted.start;
+    for (index, &start) in indices.zip(starts) {
+        let buffer = arrived(&pieces[index].extent, &fetched[index], path)?;
+        let from = start.max(wanted.start);
+        let to = (start + buffer.len() as u64).min(wanted.end);
+        put_zeros(&mut parts, reached, from);
+        let inside = (from - start) as usize..(to - start) as usize;
+        parts.push(Part::Device(buffer.slice(inside)));
+        reached = to;
+    }
+    put_zeros(&mut parts, reached, wanted.end);
+    Ok(Content { parts })
+}
+
+fn put_zeros(parts: &mut Vec<Part>, from: u64, to: u64) {
+    if from < to {
+        // The batch's budget has counted them, so they fit into memory.
+        parts.push(Part::Index(vec![0; (to - from) as usize].into()));
+    }
+}

@@ -1,0 +1,80 @@
+//! Reading content through the writer: what was committed, and what is on its way.
+
+use std::ops::Range;
+
+use bdev::IoError;
+use foundation::checksum::crc32c;
+
+use super::Writer;
+use crate::error::{ReadError, WriteError};
+use crate::format::PAGE_BYTES_U64;
+use crate::format::entry::{Inode, Layout};
+use crate::format::extent::Extent;
+use crate::io::ATTEMPTS_MAX;
+use crate::name::Shown;
+
+impl Writer {
+    /// The bytes `range` of an inode's content, uncommitted ones included; holes are zeros. The range lies inside the
+    /// content.
+    pub(crate) async fn read_content(&self, inode: &Inode, range: Range<u64>) -> Result<Vec<u8>, WriteError> {
+        let mut out = vec![0; (range.end - range.start) as usize];
+        if let Layout::Inline(bytes) = &inode.layout {
+            let part = bytes.get(range.start as usize..range.end as usize);
+            out.copy_from_slice(part.unwrap_or(&[]));
+            return Ok(out);
+        }
+        for (start, extent) in self.extents_around(inode, &range).await? {
+            let end = start + u64::from(extent.length);
+            let (from, to) = (start.max(range.start), end.min(range.end));
+            if from >= to {
+                continue;
+            }
+            let bytes = self.read_extent(inode, &extent).await?;
+            let target = (from - range.start) as usize..(to - range.start) as usize;
+            out[target].copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
+        }
+        Ok(out)
+    }
+
+    /// An extent's bytes, verified.
+    pub(crate) async fn read_extent(&self, inode: &Inode, extent: &Extent) -> Result<Vec<u8>, WriteError> {
+        let length = u64::from(extent.length);
+        let waiting = self.packer.find(extent.address, length);
+        if let Some(bytes) = waiting.or_else(|| self.outbox.find(extent.address, length)) {
+            return Ok(bytes);
+        }
+        let path = || Shown::new(format!("inode {}", inode.number).as_bytes());
+        let block = extent.address / PAGE_BYTES_U64;
+        let (start, wide) = self.medium.widen(extent.address, length);
+        if start.saturating_add(wide) > self.medium.capacity_bytes() {
+            let (path, source) = (path(), IoError::OutOfRange);
+            return Err(ReadError::Io { path, block, source }.into());
+        }
+        let mut failure = None;
+        for attempt in 0..ATTEMPTS_MAX {
+            let buffer = self.medium.pool().allocate(wide as usize).await?;
+            match self.medium.read_blocks(start, buffer, attempt).await {
+                Ok(None) => break,
+                Ok(Some(buffer)) => {
+                    let from = (extent.address - start) as usize;
+                    let bytes = &buffer[from..from + extent.length as usize];
+                    if crc32c(bytes) == extent.checksum {
+                        return Ok(bytes.to_vec());
+                    }
+                    failure = None;
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        let path = path();
+        Err(match failure {
+            Some(source) => ReadError::Io { path, block, source },
+            None => ReadError::Damaged {
+                path,
+                block,
+                length: extent.length,
+            },
+        }
+        .into())
+    }
+}

@@ -1,0 +1,283 @@
+//! Changing parts of a file's content: new bytes go into new extents, and what remains of old ones stays where it is.
+//!
+//! An extent's checksum covers all of it, so an extent of which a part remains is read, verified, and its rest given
+//! a checksum of its own. Rests and neighbours that are short are written anew together with the new bytes, so that
+//! many small changes do not leave as many small extents.
+
+use std::ops::Range;
+
+use foundation::checksum::crc32c;
+
+use super::Writer;
+use crate::error::WriteError;
+use crate::format::entry::{Inode, Layout};
+use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
+use crate::format::key::{Key, extents_prefix};
+use crate::format::superblock::Features;
+use crate::format::{CodecError, PAGE_BYTES_U64};
+use crate::tree::inconsistent;
+
+/// An extent and where in the file it begins.
+pub(crate) type Placed = (u64, Extent);
+
+/// The longest rest that is written anew, in bytes, for the default longest extent.
+const ABSORBED_BYTES_MAX: u64 = 16 << 10;
+
+/// The most that the lengths of all files may sum up to, in bytes: a superblock that counts 2^62 is damaged.
+const LENGTHS_MAX: u64 = 1 << 61;
+
+fn end((start, extent): &Placed) -> u64 {
+    start + u64::from(extent.length)
+}
+
+/// Extents of an inode that a change loads, and the keys they stand under.
+struct Window {
+    placed: Vec<Placed>,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Writer {
+    /// The extents that hold a range, and perhaps some beside it, ascending.
+    pub(crate) async fn extents_around(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Result<Vec<Placed>, WriteError> {
+        Ok(self.window(inode, range).await?.placed)
+    }
+
+    async fn window(&self, inode: &Inode, range: &Range<u64>) -> Result<Window, WriteError> {
+        let (mut placed, mut keys) = (Vec::new(), Vec::new());
+        match &inode.layout {
+            Layout::Inline(_) => {}
+            Layout::Extents(extents) => place(0, extents, &mut placed)?,
+            Layout::Mapped => {
+                let prefix = extents_prefix(inode.number);
+                let from = Key::Extents(inode.number, range.start).encode();
+                let mut cell = self.tree.last_at_or_before(&from, &prefix).await?;
+                if cell.is_none() {
+                    cell = self.tree.first_with_prefix(&from, &prefix).await?;
+                }
+                while let Some((key, value)) = cell {
+                    let Ok(Key::Extents(_, offset)) = Key::decode(&key) else {
+                        return Err(inconsistent(0, CodecError::Inconsistent).into());
+                    };
+                    if offset > range.end {
+                        break;
+                    }
+                    let group = decode_value(&value).map_err(|source| inconsistent(0, source))?;
+                    place(offset, &group, &mut placed)?;
+                    let mut next = key.clone();
+                    next.push(0);
+                    keys.push(key);
+                    cell = self.tree.first_with_prefix(&next, &prefix).await?;
+                }
+            }
+        }
+        Ok(Window { placed, keys })
+    }
+
+    /// Puts a changed window in the place of the one that was loaded.
+    async fn put_window(
+        &mut self,
+        inode: &mut Inode,
+        keys: Vec<Vec<u8>>,
+        placed: Vec<Placed>,
+    ) -> Result<(), WriteError> {
+        if let Layout::Extents(_) | Layout::Inline(_) = inode.layout {
+            let mut reached = 0;
+            let follow = placed.iter().all(|one| {
+                let follows = one.0 == reached;
+                reached = end(one);
+                follows
+            });
+            if follow && reached == inode.size && placed.len() <= EXTENTS_EMBEDDED_MAX {
+                inode.layout = match placed.is_empty() {
+                    true => Layout::Inline(Vec::new()),
+                    false => Layout::Extents(placed.into_iter().map(|(_, extent)| extent).collect()),
+                };
+                return Ok(());
+            }
+            inode.layout = Layout::Mapped;
+        }
+        for key in keys {
+            self.take(&key).await?;
+        }
+        for run in placed.chunk_by(|before, after| end(before) == after.0) {
+            for group in run.chunks(EXTENTS_PER_KEY) {
+                let extents: Vec<Extent> = group.iter().map(|(_, extent)| *extent).collect();
+                let key = Key::Extents(inode.number, group[0].0).encode();
+                self.put(key, encode_list(&extents)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends an inode's content at `size` bytes, which it has at least. The caller writes the inode.
+    pub(crate) async fn cut_content(&mut self, inode: &mut Inode, size: u64) -> Result<(), WriteError> {
+        if size >= inode.size {
+            return Ok(());
+        }
+        if let Layout::Inline(bytes) = &mut inode.layout {
+            bytes.truncate(size as usize);
+            self.set_size(inode, size);
+            return Ok(());
+        }
+        self.check_room_for(true, 0)?;
+        let Window { placed, keys } = self.window(inode, &(size..inode.size)).await?;
+        let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+        for (start, extent) in placed {
+            let placed_end = end(&(start, extent));
+            if placed_end <= size {
+                kept.push((start, extent));
+            } else if start >= size {
+                dropped.push(extent);
+            } else {
+                let bytes = self.read_extent(inode, &extent).await?;
+                let (head, tail) = split(&extent, &bytes, (size - start) as usize);
+                kept.push((start, head));
+                dropped.push(tail);
+            }
+        }
+        self.set_size(inode, size);
+        self.put_window(inode, keys, kept).await?;
+        self.give_back(&dropped);
+        Ok(())
+    }
+
+    /// Lengthens an inode's content by a hole. The caller writes the inode.
+    pub(crate) async fn grow_content(&mut self, inode: &mut Inode, size: u64) -> Result<(), WriteError> {
+        if size > inode.size {
+            self.check_room_for(false, 0)?;
+            if self.totals.content_bytes.saturating_add(size) > LENGTHS_MAX {
+                let (what, inode) = ("the sum of all lengths, with that", inode.number);
+                return Err(WriteError::OutOfRange { what, inode });
+            }
+            let whole = 0..inode.size;
+            if inode.layout != Layout::Mapped {
+                let Window { placed, keys } = self.window(inode, &whole).await?;
+                inode.layout = Layout::Mapped;
+                self.put_window(inode, keys, placed).await?;
+            }
+            self.features = self.features.with(Features::HOLES);
+            self.set_size(inode, size);
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` over an inode's content from `offset` on, or beyond its end. Content that is not in extents
+    /// must have been taken out before. The caller writes the inode, also after [`WriteError::NoSpace`], which
+    /// leaves the content as it was.
+    pub(crate) async fn replace_content(
+        &mut self,
+        inode: &mut Inode,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WriteError> {
+        if offset > inode.size {
+            self.grow_content(inode, offset).await?;
+        }
+        let range = offset..offset + bytes.len() as u64;
+        // The window's keys, and those of the extents that come in their place.
+        let more = bytes.len() as u64 / (EXTENTS_PER_KEY as u64 * PAGE_BYTES_U64) + 8;
+        self.check_room_for(false, more)?;
+        let Window { placed, keys } = self.window(inode, &range).await?;
+        let absorbed = (u64::from(self.parameters().extent_bytes_max) / 16).min(ABSORBED_BYTES_MAX);
+        let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        let mut start = range.start;
+        for (at, extent) in placed {
+            let its_end = end(&(at, extent));
+            let short = u64::from(extent.length) < absorbed;
+            let touches = (its_end == range.start || at == range.end) && short;
+            if (its_end <= range.start || at >= range.end) && !touches {
+                kept.push((at, extent));
+                continue;
+            }
+            if at >= range.start && its_end <= range.end {
+                dropped.push(extent);
+                continue;
+            }
+            let old = self.read_extent(inode, &extent).await?;
+            let mut rest = extent;
+            let mut rest_bytes = &old[..];
+            let mut rest_at = at;
+            if at < range.start {
+                let length = (range.start - at) as usize;
+                if (length as u64) < absorbed {
+                    before = old[..length].to_vec();
+                    start = at;
+                } else {
+                    let (head, tail) = split(&extent, &old, length);
+                    kept.push((at, head));
+                    (rest, rest_bytes, rest_at) = (tail, &old[length..], range.start);
+                }
+            }
+            if its_end > range.end {
+                let length = (its_end - range.end) as usize;
+                if (length as u64) < absorbed {
+                    behind = old[old.len() - length..].to_vec();
+                } else {
+                    let (head, tail) = split(&rest, rest_bytes, (range.end - rest_at) as usize);
+                    kept.push((range.end, tail));
+                    rest = head;
+                }
+            }
+            if rest.length > 0 {
+                dropped.push(rest);
+            }
+        }
+        let whole = [&before[..], bytes, &behind[..]].concat();
+        let mut at = start;
+        for extent in self.pack(&whole).await? {
+            kept.push((at, extent));
+            at += u64::from(extent.length);
+        }
+        kept.sort_by_key(|(at, _)| *at);
+        self.set_size(inode, inode.size.max(range.end));
+        self.put_window(inode, keys, kept).await?;
+        self.give_back(&dropped);
+        Ok(())
+    }
+
+    /// Gives an inode other content as a whole, which is short. The caller writes the inode.
+    pub(crate) async fn renew_content(
+        &mut self,
+        inode: &mut Inode,
+        layout: Layout,
+        size: u64,
+    ) -> Result<(), WriteError> {
+        self.drop_content(inode).await?;
+        inode.layout = layout;
+        self.set_size(inode, size);
+        Ok(())
+    }
+
+    fn set_size(&mut self, inode: &mut Inode, size: u64) {
+        let without = self.totals.content_bytes.saturating_sub(inode.size);
+        self.totals.content_bytes = without.saturating_add(size);
+        inode.size = size;
+    }
+}
+
+fn place(offset: u64, extents: &[Extent], placed: &mut Vec<Placed>) -> Result<(), WriteError> {
+    let mut at = offset;
+    for extent in extents {
+        placed.push((at, *extent));
+        let next = at.checked_add(u64::from(extent.length));
+        at = next.ok_or_else(|| inconsistent(0, CodecError::TooLarge))?;
+    }
+    Ok(())
+}
+
+/// The two parts of an extent of these bytes, each with its checksum. The first may be empty.
+fn split(extent: &Extent, bytes: &[u8], at: usize) -> (Extent, Extent) {
+    let (head, tail) = bytes.split_at(at);
+    let part = |address, bytes: &[u8]| Extent {
+        address,
+        // Parts of an extent are no longer than it is.
+        length: bytes.len() as u32,
+        checksum: crc32c(bytes),
+    };
+    (part(extent.address, head), part(extent.address + at as u64, tail))
+}

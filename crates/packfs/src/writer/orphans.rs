@@ -1,0 +1,40 @@
+//! Inodes that lost their last name while they were open.
+
+use super::Writer;
+use crate::error::WriteError;
+use crate::format::entry::Inode;
+use crate::format::key::{InodeNumber, Key, orphans_prefix};
+use crate::format::superblock::Features;
+use crate::tree::inconsistent;
+
+impl Writer {
+    /// Keeps an inode whose last name was taken away.
+    pub(crate) async fn put_orphan(&mut self, mut inode: Inode) -> Result<(), WriteError> {
+        inode.links = 0;
+        self.features = self.features.with(Features::ORPHANS);
+        self.put(Key::Inode(inode.number).encode(), inode.encode())
+            .await?;
+        self.put(Key::Orphan(inode.number).encode(), Vec::new()).await
+    }
+
+    /// Drops an inode of the list.
+    pub(crate) async fn drop_orphan(&mut self, number: InodeNumber) -> Result<(), WriteError> {
+        self.check_room(true)?;
+        let (inode, _) = self.find(number).await?;
+        self.take(&Key::Orphan(number).encode()).await?;
+        self.take(&Key::Inode(number).encode()).await?;
+        self.drop_inode(inode).await
+    }
+
+    /// Drops all inodes of the list: whoever had them open is gone.
+    pub(super) async fn drop_orphans(&mut self) -> Result<(), WriteError> {
+        let prefix = orphans_prefix();
+        while let Some((key, _)) = self.tree.first_with_prefix(&prefix, &prefix).await? {
+            let Ok(Key::Orphan(number)) = Key::decode(&key) else {
+                return Err(inconsistent(0, crate::format::CodecError::Inconsistent).into());
+            };
+            self.drop_orphan(number).await?;
+        }
+        Ok(())
+    }
+}
