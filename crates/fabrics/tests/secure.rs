@@ -253,7 +253,7 @@ fn discovery_tells_of_tls_and_is_reached_by_it() {
             let entries = discover(options).await.unwrap();
             for (address, channel, security) in [
                 (server.address(), treq::SECURE_CHANNEL_REQUIRED, sectype::TLS_1_3),
-                (plain.address(), treq::SECURE_CHANNEL_NOT_REQUIRED, sectype::NONE),
+                (plain.address(), treq::SECURE_CHANNEL_NOT_SPECIFIED, sectype::NONE),
             ] {
                 let port = address.port().to_string();
                 let found: Vec<_> = entries
