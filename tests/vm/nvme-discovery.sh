@@ -9,7 +9,7 @@
 #
 # Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
 # reason and the remedy on the last line), another: failed.
-# LIMIT_SECONDS bounds the guest (default 900; a very busy machine took 400).
+# LIMIT_SECONDS bounds the guest (default 900; a busy machine took 250).
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
