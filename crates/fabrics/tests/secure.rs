@@ -257,11 +257,15 @@ fn our_host_says_that_it_closes() {
             let mut is_open = false;
             loop {
                 is_open = is_open || session.handshake().unwrap();
-                while is_open {
-                    match session.read(&mut plain).unwrap() {
-                        Read::Bytes(_) => {}
-                        Read::Blocked => break,
-                        Read::Closed => return true,
+                if is_open {
+                    let read = loop {
+                        match session.read(&mut plain).unwrap() {
+                            Read::Bytes(_) => {}
+                            other => break other,
+                        }
+                    };
+                    if read == Read::Closed {
+                        return true;
                     }
                 }
                 let mut out = Vec::new();
