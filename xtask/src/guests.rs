@@ -64,6 +64,12 @@ const GUESTS: &[Guest] = &[
         environment: &[],
     },
     Guest {
+        name: "persistent discovery by a stock kernel",
+        script: "tests/vm/nvme-discovery.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
         name: "a cut network, removal, growth and reset by a stock kernel",
         script: "tests/vm/nvme-host.sh",
         argument: Argument::Program,

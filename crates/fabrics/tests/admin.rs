@@ -531,6 +531,7 @@ fn a_persistent_discovery_controller_is_told_of_every_change() {
         .unwrap();
         assert_ne!(persistent.identity().oaes & bits::OAES_DISCOVERY_CHANGE, 0);
         assert_eq!(persistent.identity().cntrltype, bits::CNTRLTYPE_DISCOVERY);
+        assert_eq!(persistent.identity().dctype, bits::DCTYPE_DIRECT);
         let mut events = persistent.events().await.unwrap();
         let seen = async |events: &mut Receiver<AsyncEvent>| {
             assert_eq!(next(events).await, Some(AsyncEvent::DISCOVERY_LOG_CHANGE));
@@ -608,6 +609,50 @@ fn a_persistent_discovery_controller_is_told_of_every_change() {
         assert!(target.remove_subsystem(NQN) && !target.remove_subsystem(NQN));
         seen(&mut events).await;
         assert_eq!(log_of(&options).await, [own(unique)]);
+    });
+}
+
+/// As libnvme 1.3 reads it: in parts, all with RAE, and the header once more.
+#[test]
+fn a_discovery_log_that_was_read_to_its_end_is_told_of_anew() {
+    run(async {
+        let (target, _) = target(memory(512));
+        let (_server, options) = listen(target.clone(), Options::default());
+        let persistent = Controller::connect(ConnectOptions {
+            subsystem: Nqn::discovery(),
+            ..options
+        })
+        .await
+        .unwrap();
+        let mut events = persistent.events().await.unwrap();
+        let mut change = (1..).map(|port| {
+            target.add_referral(Referral {
+                address: SocketAddr::from(([192, 0, 2, 7], port)),
+                subsystem: Nqn::discovery(),
+            })
+        });
+        let retained = async |offset, bytes| {
+            let get = GetLogPage {
+                retain_event: true,
+                offset,
+                ..page(LogPage::Discovery, bytes)
+            };
+            get_log(&persistent, get).await.unwrap();
+        };
+        assert_eq!(change.next(), Some(true));
+        assert_eq!(next(&mut events).await, Some(AsyncEvent::DISCOVERY_LOG_CHANGE));
+        // A header, the subsystem, the service and a referral are 4 KiB.
+        retained(0, 1024).await;
+        retained(1024, 2048).await;
+        assert_eq!(change.next(), Some(true));
+        quiet(&mut events).await;
+        retained(0, 4096).await;
+        retained(4096, 1024).await;
+        retained(0, 1024).await;
+        assert_eq!(change.next(), Some(true));
+        assert_eq!(next(&mut events).await, Some(AsyncEvent::DISCOVERY_LOG_CHANGE));
+        assert_eq!(change.next(), Some(true));
+        quiet(&mut events).await;
     });
 }
 

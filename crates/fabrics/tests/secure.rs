@@ -3,20 +3,21 @@
 
 mod support;
 
+use std::io::{Read as _, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bdev::{BlockDevice, ChannelExt};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice, RemoteOptions, discover};
-use fabrics::target::{Options, Server, Subsystem, Target};
+use fabrics::target::{Options, Portal, Server, Subsystem, Target};
 use foundation::Lba;
 use protocols::nvme::admin::keep_alive;
 use protocols::nvme::log::{sectype, treq};
 use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Completion, Status};
-use protocols::tls::{IdentityVersion, Read};
+use protocols::tls::{Acceptor, IdentityVersion, Read};
 use reactor::{Config, CoreHandle, Cores, time};
-use support::arena::{capsule, connect_capsule, initialize};
+use support::arena::{RawHost, capsule, connect_capsule, initialize};
 use support::tls::{
     Commanded, KEY, LONG_KEY, OTHER_KEY, RawTls, answer_to, has_openssl, named, psk, through_s_client,
     through_s_server,
@@ -187,6 +188,42 @@ fn one_host_cannot_use_its_key_as_another() {
     });
 }
 
+/// Names and identifiers are no secrets: a queue that comes by another listener than its controller has proved nothing.
+#[test]
+fn an_io_queue_comes_only_by_the_listener_of_its_controller() {
+    run(async {
+        let (target, subsystem, server, options) = serve(KEY);
+        let (plain, _) = listen(target, Options::default());
+        for only_secure in [true, false] {
+            if only_secure {
+                subsystem.add_portal(Portal {
+                    address: server.address(),
+                });
+            } else {
+                subsystem.add_portal(Portal {
+                    address: plain.address(),
+                });
+            }
+            let controller = Controller::connect(options.clone()).await.unwrap();
+            let (address, cntlid) = (plain.address(), controller.cntlid());
+            let thread = std::thread::spawn(move || {
+                let stream = std::net::TcpStream::connect(address).unwrap();
+                let mut raw = RawHost { stream, cntlid };
+                raw.initialize();
+                raw.connect(100, 31, cntlid, HOST)
+            });
+            while !thread.is_finished() {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            let completion = thread.join().unwrap();
+            assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
+            assert!(completion.do_not_retry());
+            // By the right one it gets its queues.
+            controller.open_namespace(1).await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_lost_association_is_made_again_over_tls() {
     run(async {
@@ -206,6 +243,53 @@ fn a_lost_association_is_made_again_over_tls() {
 }
 
 /// The handshake is made on the reactor to which the connection was given.
+/// So that the target can tell an end from a cut (RFC 8446, section 6.1).
+#[test]
+fn our_host_says_that_it_closes() {
+    run(async {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mute_target = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let find = |_: &str| Some(psk(KEY, IdentityVersion::V0, HOST, NQN));
+            let mut session = Acceptor::new(Arc::new(find)).unwrap().accept().unwrap();
+            let (mut received, mut plain) = ([0; 4096], [0; 4096]);
+            let mut is_open = false;
+            loop {
+                is_open = is_open || session.handshake().unwrap();
+                if is_open {
+                    let read = loop {
+                        match session.read(&mut plain).unwrap() {
+                            Read::Bytes(_) => {}
+                            other => break other,
+                        }
+                    };
+                    if read == Read::Closed {
+                        return true;
+                    }
+                }
+                let mut out = Vec::new();
+                session.take_outgoing(&mut out);
+                stream.write_all(&out).unwrap();
+                match stream.read(&mut received) {
+                    Ok(count @ 1..) => session.feed(&received[..count]),
+                    _ => return false,
+                }
+            }
+        });
+        // It gets no answer to its first PDU, and gives up.
+        let impatient = ConnectOptions {
+            limit: Duration::from_millis(500),
+            ..with(&support::options(address), KEY)
+        };
+        assert!(Controller::connect(impatient).await.is_err());
+        while !mute_target.is_finished() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(mute_target.join().unwrap(), "the connection was cut, not closed");
+    });
+}
+
 #[test]
 fn queues_on_two_reactors_are_all_over_tls() {
     run(async {
@@ -253,7 +337,7 @@ fn discovery_tells_of_tls_and_is_reached_by_it() {
             let entries = discover(options).await.unwrap();
             for (address, channel, security) in [
                 (server.address(), treq::SECURE_CHANNEL_REQUIRED, sectype::TLS_1_3),
-                (plain.address(), treq::SECURE_CHANNEL_NOT_REQUIRED, sectype::NONE),
+                (plain.address(), treq::SECURE_CHANNEL_NOT_SPECIFIED, sectype::NONE),
             ] {
                 let port = address.port().to_string();
                 let found: Vec<_> = entries

@@ -24,6 +24,9 @@ use reactor::{Buffer, JoinHandle, spawn, time};
 use super::controller::ConnectError;
 use crate::secure::{self, Receiver, Sender, Stream};
 
+/// How long the end of a connection may take to be told.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
 /// How a command ended.
 #[derive(Debug)]
 pub struct CommandResult {
@@ -117,7 +120,10 @@ pub struct Queue {
     opened: Cell<bool>,
     peer: SocketAddr,
     local: bool,
-    tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// The one that sends, and the one that receives.
+    tasks: RefCell<Option<(JoinHandle<()>, JoinHandle<()>)>>,
+    /// A batch is on its way into the socket.
+    sending: Cell<bool>,
 }
 
 impl Queue {
@@ -181,10 +187,11 @@ impl Queue {
             peer,
             local: is_local,
             tasks: RefCell::default(),
+            sending: Cell::new(false),
         });
         let sending = spawn(send_batches(Rc::downgrade(&queue), sender));
         let receiving = spawn(receive(Rc::downgrade(&queue), receiver));
-        queue.tasks.borrow_mut().extend([sending, receiving]);
+        queue.tasks.replace(Some((sending, receiving)));
         queue
     }
 
@@ -501,11 +508,19 @@ impl State {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.close();
-        // The tasks hold the queue weakly; this only spares them a last turn.
-        for task in self.tasks.get_mut().drain(..) {
-            task.abort();
+        // The tasks hold the queue weakly. The one that sends has an end to tell of, unless it is stuck in the socket.
+        if let Some((sending, receiving)) = self.tasks.get_mut().take() {
+            receiving.abort();
+            if self.sending.get() {
+                sending.abort();
+            }
         }
     }
+}
+
+/// Ends the connection. Over TLS the target is told (close_notify; RFC 8446, section 6.1), if it takes that in time.
+async fn say_goodbye(mut sender: Sender) {
+    let _ = time::timeout(GOODBYE_LIMIT, sender.close()).await;
 }
 
 async fn send_batches(queue: Weak<Queue>, mut sender: Sender) {
@@ -520,19 +535,23 @@ async fn send_batches(queue: Weak<Queue>, mut sender: Sender) {
                 .until(|| queue.ended.get() || !queue.state.borrow().out.is_empty());
             pin!(wait).poll(cx).map(|()| Some(queue.clone()))
         });
-        let Some(owned) = waiting.await else { return };
+        let Some(owned) = waiting.await else {
+            return say_goodbye(sender).await;
+        };
         let batch = std::mem::replace(&mut owned.state.borrow_mut().out, spare);
-        drop(owned);
         if batch.is_empty() {
-            sender.close().await;
-            return;
+            drop(owned);
+            return say_goodbye(sender).await;
         }
+        owned.sending.set(true);
+        drop(owned);
         let (result, emptied) = sender.send(batch).await;
         spare = emptied;
+        // Whoever drops the queue meanwhile ends this task.
+        let Some(owned) = queue.upgrade() else { return };
+        owned.sending.set(false);
         if result.is_err() {
-            if let Some(queue) = queue.upgrade() {
-                queue.close();
-            }
+            owned.close();
             return;
         }
     }

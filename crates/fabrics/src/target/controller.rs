@@ -400,6 +400,11 @@ impl Controller {
         self.state().errors.note(qid, command, completion);
     }
 
+    /// How many errors of the blocks below its commands have had.
+    pub(super) fn media_errors(&self) -> u64 {
+        self.state().errors.media()
+    }
+
     /// The error log's page, and how many errors there ever were.
     pub(super) fn errors(&self) -> (Vec<u8>, u64) {
         let state = self.state();

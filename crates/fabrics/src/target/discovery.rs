@@ -50,7 +50,8 @@ impl DiscoveryLog {
         watching.push(Arc::downgrade(controller));
     }
 
-    fn generation(&self) -> u64 {
+    /// GENCTR. It grows before hosts are told.
+    pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 }
@@ -115,16 +116,21 @@ fn reachable(portal: SocketAddr, local: SocketAddr) -> SocketAddr {
 }
 
 /// An entry for an address, and whether it takes TLS alone.
+///
+/// TREQ says of other addresses that nothing is specified, as the Linux target does: libnvme up to 1.4 (Debian 12) takes
+/// both "required" and "not required" for a wish that it use TLS, and `nvme connect-all` then fails without a key. Where TLS
+/// is required TREQ says that alone, since the same nvme-cli has no word for more.
 fn entry(
     kind: SubsystemType,
     subnqn: NqnField,
     (address, is_secure): (SocketAddr, bool),
     portid: u16,
 ) -> DiscoveryEntry {
-    let (channel, security) = if is_secure {
+    let (treq, security) = if is_secure {
         (treq::SECURE_CHANNEL_REQUIRED, sectype::TLS_1_3)
     } else {
-        (treq::SECURE_CHANNEL_NOT_REQUIRED, sectype::NONE)
+        let open = treq::SECURE_CHANNEL_NOT_SPECIFIED | treq::SQ_FLOW_CONTROL_DISABLE;
+        (open, sectype::NONE)
     };
     let mut tsas = [0; 256];
     tsas[0] = security;
@@ -136,7 +142,7 @@ fn entry(
         trtype: TransportType::Tcp.code(),
         adrfam: family.code(),
         subtype: kind.code(),
-        treq: channel | treq::SQ_FLOW_CONTROL_DISABLE,
+        treq,
         portid,
         cntlid: DYNAMIC,
         asqsz: ADMIN_QUEUE_ENTRIES,

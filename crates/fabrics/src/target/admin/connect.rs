@@ -230,6 +230,19 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
     if controller.host().id != asked.host.id {
         return invalid(InvalidParameter::HOSTID);
     }
+    let path = path(connection);
+    if path.portal != controller.path().portal {
+        // What the admin queue has proved, by its key or by being let in there, this queue has not.
+        tracing::warn!(
+            peer = %path.peer,
+            host_nqn = asked.host.nqn,
+            subsystem_nqn = asked.subsystem_nqn,
+            cntlid = asked.cntlid,
+            portal = %path.portal.address,
+            "connect of an I/O queue by another listener than its controller's"
+        );
+        return invalid(InvalidParameter::CNTLID);
+    }
     let Connect { qid, sqsize, .. } = asked.connect;
     if qid > controller.limits().io_queues {
         return invalid(InvalidParameter::QID);
@@ -241,7 +254,7 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
         return Answer::refuse(Status::COMMAND_SEQUENCE_ERROR);
     }
     let orders = listen_for_orders(&connection.own());
-    let Some(share) = controller.add_io_queue(qid, path(connection), orders) else {
+    let Some(share) = controller.add_io_queue(qid, path, orders) else {
         return invalid(InvalidParameter::QID);
     };
     let cntlid = controller.cntlid;

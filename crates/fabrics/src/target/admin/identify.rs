@@ -169,6 +169,7 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             sn: text("discovery"),
             mn: text("Redhare"),
             cntrltype: bits::CNTRLTYPE_DISCOVERY,
+            dctype: bits::DCTYPE_DIRECT,
             oaes: bits::OAES_DISCOVERY_CHANGE,
             subnqn: NqnField::from(&admin.target.discovery_nqn()),
             ..common

@@ -61,6 +61,7 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
             _ => {}
         }
     }
+    let generation = admin.target.log().generation();
     let mut bytes = match (page, &admin.subsystem) {
         (LogPage::SupportedLogPages, subsystem) => {
             let mut log = supported(pages);
@@ -101,6 +102,9 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
     if window(&bytes, get.offset, wanted).is_none() {
         return Answer::refuse(Status::INVALID_FIELD_IN_COMMAND);
     }
+    if page == LogPage::Discovery && get.offset.saturating_add(wanted) >= bytes.len() as u64 {
+        discovery_read_to_its_end(admin, generation);
+    }
     if !get.retain_event {
         // What is given is what is taken: more may have come since.
         match page {
@@ -120,6 +124,17 @@ pub(super) fn answer(admin: &AdminQueue, local: SocketAddr, get: &GetLogPage) ->
     Answer::data(data)
 }
 
+/// A host that has read the discovery log of this generation to its end is told of the next change, also if it wanted the
+/// event retained: libnvme 1.3 (Debian 12) sets RAE on every part of a log of more than 4 KiB, and would never hear again.
+/// One that reads once more to clear the event loses nothing (`docs/decisions/0064`).
+fn discovery_read_to_its_end(admin: &AdminQueue, generation: u64) {
+    admin.controller.notice_read(Notice::Discovery);
+    // What has changed since, on another reactor, found the notice told and did not tell it.
+    if admin.target.log().generation() != generation {
+        admin.controller.notify(Notice::Discovery);
+    }
+}
+
 /// The length of an ANA log page with NANAGRPID groups and MNAN namespaces (section 5.16.1.13): a header of 16 bytes, 32
 /// bytes a group, 4 bytes a namespace.
 fn access_log_bytes_max(subsystem: &Subsystem) -> usize {
@@ -137,8 +152,10 @@ fn supported(pages: &[LogPage]) -> SupportedLogPages {
 /// What all hosts of the subsystem have done since they connected, errors of this controller's.
 fn health(admin: &AdminQueue, subsystem: &Subsystem) -> HealthLog {
     let mut totals = crate::target::share::Totals::default();
+    let mut media_errors = 0;
     for controller in subsystem.controllers() {
         totals += controller.totals();
+        media_errors += u128::from(controller.media_errors());
     }
     HealthLog {
         composite_temperature: TEMPERATURE_KELVINS,
@@ -148,6 +165,7 @@ fn health(admin: &AdminQueue, subsystem: &Subsystem) -> HealthLog {
         data_units_written: totals.written_bytes.div_ceil(DATA_UNIT_BYTES).into(),
         host_read_commands: totals.reads.into(),
         host_write_commands: totals.writes.into(),
+        media_errors,
         error_log_entries: admin.controller.errors().1.into(),
         ..Default::default()
     }

@@ -28,6 +28,8 @@ pub mod bits {
     pub const CNTRLTYPE_IO: u8 = 1;
     /// CNTRLTYPE: a discovery controller.
     pub const CNTRLTYPE_DISCOVERY: u8 = 2;
+    /// DCTYPE: a direct discovery controller.
+    pub const DCTYPE_DIRECT: u8 = 1;
     /// CNTRLTYPE: an administrative controller.
     pub const CNTRLTYPE_ADMINISTRATIVE: u8 = 3;
     /// FRMW: slot 1 is read only.

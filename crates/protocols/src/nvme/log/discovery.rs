@@ -38,6 +38,8 @@ codes! {
 
 /// Transport requirements (TREQ).
 pub mod treq {
+    /// Nothing is said of a secure channel.
+    pub const SECURE_CHANNEL_NOT_SPECIFIED: u8 = 0;
     /// A secure channel is required.
     pub const SECURE_CHANNEL_REQUIRED: u8 = 1;
     /// A secure channel is not required.
