@@ -114,6 +114,20 @@ def test_workers_of_every_start_method(image, method):
     assert epoch_of(loader) == epoch_of(made(image))
 
 
+def worker_number(content: memoryview) -> int:
+    return os.getpid()
+
+
+def test_workers_may_stay(image):
+    loader = made(image, num_workers=1, persistent_workers=True)
+    loader.files.decode = worker_number
+    first = iter(loader)
+    next(first)
+    first.close()
+    numbers = set(epoch_of(loader) + epoch_of(loader))
+    assert len(numbers) == 1 and loader.epoch == 2 and os.getpid() not in numbers
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [0, 1, 3, 8])
 def test_it_goes_on_where_it_was(image, workers, stop):

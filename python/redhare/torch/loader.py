@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.utils.data
@@ -24,19 +24,20 @@ class _Batches(torch.utils.data.Dataset):
 
 
 class _Lists(torch.utils.data.Sampler):
-    """The lists of an epoch's batches from one of them on."""
+    """The lists of an epoch's batches, from one of them on; which ones is set before each iteration."""
 
-    def __init__(self, order: Order, batch_size: int, first: int, last: int) -> None:
-        self.order = order
+    def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self.batches = range(first, last)
+        self.order: Sequence[int] = ()
+        self.batches = range(0)
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
+        order = self.order
         for batch in self.batches:
-            yield self.order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield list(order[batch * self.batch_size : (batch + 1) * self.batch_size])
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -48,7 +49,8 @@ class Loader:
 
     The order is that of `Order`: it depends on ``seed`` and the epoch alone, and is divided among ``world_size`` ranks.
     ``num_workers`` processes read and decode; at most ``num_workers * prefetch_factor`` batches are ahead of the loop, which
-    bounds memory. Other arguments go to `torch.utils.data.DataLoader` (``multiprocessing_context``, ``pin_memory`` and so on).
+    bounds memory. Other arguments go to `torch.utils.data.DataLoader` (``persistent_workers``, ``multiprocessing_context``,
+    ``pin_memory`` and so on).
 
     ``state_dict()`` counts the batches that the loop has got, not those read ahead. After ``load_state_dict`` the next
     iteration goes on with the batch after them, without reading those before. A loop that was left early is over: the next
@@ -75,8 +77,17 @@ class Loader:
         self.batch_size = batch_size
         self._shuffle, self._seed = shuffle, seed
         self._rank, self._world_size, self._drop_last = rank, world_size, drop_last
-        self._collate = collate_fn
-        self._options = {"num_workers": num_workers, **options}
+        self._lists = _Lists(batch_size)
+        # One for all epochs, so that workers may stay (persistent_workers).
+        self._batches = torch.utils.data.DataLoader(
+            _Batches(files, collate_fn),
+            # Each "sample" is a whole batch, so that a worker reads it with one call in any version of PyTorch.
+            batch_size=None,
+            sampler=self._lists,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            **options,
+        )
         self._epoch = 0
         self._given = 0
         self._begun = False
@@ -111,17 +122,9 @@ class Loader:
         if self._begun or self._given >= len(self):
             self._epoch, self._given = self._epoch + 1, 0
         self._begun = True
-        first, epoch = self._given, self._epoch
-        lists = _Lists(self._order(epoch), self.batch_size, first, len(self))
-        batches = torch.utils.data.DataLoader(
-            _Batches(self.files, self._collate),
-            # Each "sample" is a whole batch, so that a worker reads it with one call in any version of PyTorch.
-            batch_size=None,
-            sampler=lists,
-            collate_fn=_as_it_is,
-            **self._options,
-        )
-        for batch in batches:
+        self._lists.order = self._order(self._epoch)
+        self._lists.batches = range(self._given, len(self))
+        for batch in self._batches:
             self._given += 1
             yield batch
 
