@@ -1,7 +1,7 @@
 """Reads a data set in shuffled order and compares it with a directory: python3 read.py ADDRESS DIRECTORY [SECONDS].
 
 Uses PyTorch's loader with two workers where there is PyTorch, and plain read_many otherwise. Says what was read and how fast;
-the comparison is part of the time.
+starting workers and the comparison are part of the time.
 """
 
 import os
@@ -32,13 +32,13 @@ def batches_of_read_many(address):
 
 
 def main(address, directory, seconds):
+    begun, files, size = time.perf_counter(), 0, 0
     try:
         batches, way = batches_of_torch(address), "PyTorch's loader, two workers"
         first = next(batches, ([], []))
     except ImportError:
         batches, way = batches_of_read_many(address), "read_many"
         first = next(batches, ([], []))
-    begun, files, size = time.perf_counter(), 0, 0
     while first[0]:
         for path, content in zip(*first):
             with open(os.path.join(directory, path), "rb") as file:

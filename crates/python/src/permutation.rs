@@ -32,7 +32,7 @@ impl Permutation {
         for key in self.keys {
             (left, right) = (right, left ^ (mix(right ^ key) & mask));
         }
-        left << self.half_bits | right
+        (left << self.half_bits) | right
     }
 
     fn at(&self, place: u64) -> u64 {

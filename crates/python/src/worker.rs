@@ -31,15 +31,14 @@ pub(crate) struct Started {
     pub(crate) uuid: [u8; 16],
 }
 
+/// Who hears how opening went, and who that the data set was closed.
+type Heard = (Receiver<Result<Started, Failure>>, Receiver<()>);
+
 /// Starts a thread; the receivers hear how opening went, and that the data set was closed.
 ///
 /// # Errors
 /// No thread could be made.
-pub(crate) fn start(
-    source: Source,
-    root: Vec<u8>,
-    options: Options,
-) -> Result<(Receiver<Result<Started, Failure>>, Receiver<()>), Failure> {
+pub(crate) fn start(source: Source, root: Vec<u8>, options: Options) -> Result<Heard, Failure> {
     let (opening, opened) = sync_channel(1);
     let (closing, closed) = sync_channel(1);
     let work = move || {
