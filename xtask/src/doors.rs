@@ -137,7 +137,12 @@ pub(crate) fn bench(arguments: &[String]) -> Outcome {
     if arguments.first().is_some_and(|first| first == "nvmet") {
         return refuse_arguments("bench nvmet", &arguments[1..]).unwrap_or_else(guests::bench_nvmet);
     }
-    open("bench", BENCHES, arguments, &[])
+    // The row about Python finds its library beside the program.
+    match status(&mut cargo(&["build", "--release", "-p", "redhare-python"])) {
+        Ok(ended) if ended.success() => open("bench", BENCHES, arguments, &[]),
+        Ok(_) => Outcome::Failed,
+        Err(why) => Outcome::Unusable(why),
+    }
 }
 
 /// `cargo xtask soak [--hours H]`: new seeds for hours; the result goes to [`SOAK_RESULT`].

@@ -30,6 +30,9 @@ pub struct FileOptions {
     /// Pass the page cache by where the file system can; otherwise it is used, and said so by
     /// [`FileDevice::is_direct`].
     pub direct: bool,
+    /// Only read: any number of processes may at once, and none that writes meanwhile. The file may be one that may not be
+    /// written.
+    pub read_only: bool,
 }
 
 impl Default for FileOptions {
@@ -38,6 +41,7 @@ impl Default for FileOptions {
             create: None,
             block_bytes: 4096,
             direct: true,
+            read_only: false,
         }
     }
 }
@@ -63,6 +67,7 @@ pub struct FileDevice {
     path: PathBuf,
     shape: Shape,
     direct: bool,
+    read_only: bool,
     /// The open file that holds the lock; absent in a simulation, where nobody else is.
     shared: Option<OwnedFd>,
 }
@@ -82,8 +87,8 @@ impl FileDevice {
             return Err(unusable(why, "use 512 or 4096"));
         }
         let plain = OpenOptions {
-            write: true,
-            create: options.create.is_some(),
+            write: !options.read_only,
+            create: options.create.is_some() && !options.read_only,
             direct: false,
         };
         let file = File::open(path, plain).map_err(os)?;
@@ -96,7 +101,11 @@ impl FileDevice {
             _ => (file, false),
         };
         // The very file that the requests go through: a request that outlives its process keeps the lock.
-        file.try_lock().map_err(|error| match error.kind() {
+        let locked = match options.read_only {
+            true => file.try_lock_shared(),
+            false => file.try_lock(),
+        };
+        locked.map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => unusable(
                 "another process has it open as a device".to_owned(),
                 "stop that process first (\"fuser -v\" on the file names it)",
@@ -130,6 +139,7 @@ impl FileDevice {
                 blocks: Arc::new(AtomicU64::new(blocks)),
             },
             direct,
+            read_only: options.read_only,
             shared: file.duplicate().map_err(os)?,
         })
     }
@@ -195,7 +205,7 @@ impl BlockDevice for FileDevice {
             source,
         };
         let options = OpenOptions {
-            write: true,
+            write: !self.read_only,
             create: false,
             direct: self.direct,
         };
@@ -206,6 +216,7 @@ impl BlockDevice for FileDevice {
         let file = file.map_err(os)?;
         Ok(Rc::new(FileChannel {
             shape: self.shape.clone(),
+            read_only: self.read_only,
             file,
         }))
     }
@@ -213,6 +224,7 @@ impl BlockDevice for FileDevice {
 
 struct FileChannel {
     shape: Shape,
+    read_only: bool,
     file: File,
 }
 
@@ -220,6 +232,9 @@ impl FileChannel {
     fn check(&self, request: &Request) -> Result<(), IoError> {
         if request.operation == Operation::Flush {
             return Ok(());
+        }
+        if self.read_only && !matches!(request.operation, Operation::Read | Operation::Compare) {
+            return Err(IoError::ReadOnly);
         }
         let geometry = self.shape.geometry();
         geometry.check_range(request.lba, request.blocks)?;

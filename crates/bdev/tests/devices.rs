@@ -118,6 +118,7 @@ fn options(block_bytes: u32) -> FileOptions {
         create: Some(ByteCount(BLOCKS * u64::from(block_bytes))),
         block_bytes,
         direct: true,
+        read_only: false,
     }
 }
 
@@ -216,6 +217,40 @@ fn the_lock_outlives_the_device_as_long_as_a_channel_lives() {
         });
         std::fs::remove_file(&path).unwrap();
     }
+}
+
+#[test]
+fn many_may_read_a_file_and_nobody_writes_it_meanwhile() {
+    let path = scratch("read-only");
+    run(async {
+        drop(FileDevice::open(&path, options(4096)).unwrap());
+        let only_read = FileOptions {
+            read_only: true,
+            ..FileOptions::default()
+        };
+        let readers = [(); 2].map(|()| FileDevice::open(&path, only_read).unwrap());
+        let writer = FileDevice::open(&path, FileOptions::default()).err().unwrap();
+        assert!(
+            writer.to_string().contains("another process has it open"),
+            "{writer}"
+        );
+        for reader in readers {
+            let channel = reader.open_channel().unwrap();
+            assert_eq!(read(&*channel, 3, 1).await, vec![0; 4096]);
+            assert_eq!(
+                channel.write(Lba(3), bytes(4096, 1)).await,
+                Err(IoError::ReadOnly)
+            );
+        }
+        let writer = FileDevice::open(&path, FileOptions::default()).unwrap();
+        let reader = FileDevice::open(&path, only_read).err().unwrap();
+        assert!(
+            reader.to_string().contains("another process has it open"),
+            "{reader}"
+        );
+        drop(writer);
+    });
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

@@ -5,11 +5,13 @@
 //! [`NodeDirectory`] and hands them in. Nothing here knows FUSE or Python.
 
 mod connection;
+mod copies;
 mod leases;
 mod links;
 mod past;
 mod session;
 
+pub use copies::Copies;
 pub use leases::MasterLeases;
 pub use links::{LinkOptions, Nearby, NodeDirectory, NodeLinks, node_subsystem};
 pub use session::{Session, SessionError};

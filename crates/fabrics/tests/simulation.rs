@@ -98,6 +98,7 @@ impl World {
                 create: Some(size),
                 block_bytes: BLOCK_BYTES,
                 direct: true,
+                read_only: false,
             };
             let device = FileDevice::open(Path::new(DISK), file).unwrap();
             let device = DelayDevice::new(Arc::new(device), delays, seed);

@@ -9,8 +9,9 @@ use crate::v1::leases_client::LeasesClient;
 use crate::v1::nodes_client::NodesClient;
 use crate::v1::volumes_client::VolumesClient;
 use thiserror::Error;
+pub use tonic::Code;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Longer than any call takes but a watch, which has no limit.

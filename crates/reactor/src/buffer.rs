@@ -141,6 +141,13 @@ impl BufferPool {
         self.0.reserved_bytes.get()
     }
 
+    /// Memory of blocks that have a view, in bytes. Walks five lists' lengths.
+    pub fn in_use_bytes(&self) -> usize {
+        let lists = self.0.free.iter().zip(CLASS_BYTES);
+        let free: usize = lists.map(|(free, bytes)| free.borrow().len() * bytes).sum();
+        self.reserved_bytes() - free
+    }
+
     fn grow(&self, class: usize) -> Result<Rc<Block>, AllocateError> {
         let inner = &self.0;
         if inner.reserved_bytes.get() + REGION_BYTES > inner.limit_bytes {
@@ -404,13 +411,16 @@ mod tests {
         buffer[9_999] = 7;
         let address = buffer.as_ptr();
         assert_eq!(address as usize % BUFFER_ALIGNMENT, 0);
+        assert_eq!(pool.in_use_bytes(), 16 << 10);
         let shared = buffer.freeze();
         let tail = shared.slice(9_990..10_000);
         drop(shared);
         assert_eq!(tail[9], 7);
         let other = pool.try_allocate(10_000).unwrap();
         assert_ne!(other.as_ptr(), address);
-        drop(tail);
+        drop((tail, other));
+        assert_eq!(pool.in_use_bytes(), 0);
+        let _other = pool.try_allocate(10_000).unwrap();
         assert_eq!(pool.try_allocate(10_000).unwrap().as_ptr(), address);
     }
 

@@ -86,6 +86,19 @@ impl File {
         }
     }
 
+    /// Takes a lock that many may hold and that excludes [`File::try_lock`]; it ends with the last descriptor (`flock`).
+    /// Fails at once if another holds the exclusive one.
+    pub fn try_lock_shared(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(_, fd) => match std::fs::File::from(fd.try_clone()?).try_lock_shared() {
+                Ok(()) => Ok(()),
+                Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+                Err(std::fs::TryLockError::Error(error)) => Err(error),
+            },
+            Kind::Simulated(_) => Ok(()),
+        }
+    }
+
     /// Fills `buffer` from `offset`. Reading past the end is an `UnexpectedEof` error.
     pub async fn read_at(&self, mut buffer: BufferMut, offset: u64) -> (io::Result<()>, BufferMut) {
         match &self.kind {

@@ -285,6 +285,7 @@ impl FileKind {
             create: None,
             block_bytes,
             direct: true,
+            read_only: false,
         };
         let device = FileDevice::open(Path::new(&filename), options).map_err(|error| open_failed(&error))?;
         let device = Arc::new(device);

@@ -4,6 +4,7 @@ mod cluster;
 mod contender;
 mod echo;
 mod index;
+mod python;
 mod report;
 mod scratch;
 mod target;

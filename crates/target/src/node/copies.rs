@@ -489,6 +489,7 @@ async fn open_disk(cluster: ClusterId, disk: &DiskConfig) -> Result<Disk, DiskEr
         create: disk.size,
         block_bytes: BLOCK_BYTES as u32,
         direct: true,
+        read_only: false,
     };
     let device = Arc::new(FileDevice::open(&disk.path, options)?);
     if !device.is_direct() {

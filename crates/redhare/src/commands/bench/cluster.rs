@@ -36,8 +36,8 @@ const SETTLE: Duration = Duration::from_secs(8);
 /// How much, and how long.
 #[derive(Args)]
 #[command(
-    after_help = "Rows: 16 KiB files in random order, 16 in flight, data cold, with the index cold and in memory; idle \
-processors; memory of the targets. \"redhare fs bench VOLUME --against DIR\" does the first on your own files.
+    after_help = "Rows: 16 KiB files in random order, 16 in flight, data cold, with the index cold and in memory; the \
+same from Python, if its library was built; idle processors; memory of the targets. \"redhare fs bench VOLUME --against DIR\" does the first on your own files.
 Example:
   redhare bench fs --rounds 5"
 )]
@@ -206,6 +206,10 @@ pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
         ])?;
         rows.push(against_row(what, bar, &text)?);
     }
+    let address = format!("redhare://{}/{VOLUME}", up.master);
+    let (rounds, seconds) = (arguments.rounds, arguments.seconds);
+    let python = super::python::row(&address, up.child.id(), &source, scratch.path(), rounds, seconds)?;
+    rows.extend(python);
     rows.push(memory_row(&up)?);
     rows.push(idle_row(&up, arguments.idle_seconds)?);
     Ok(rows)

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel};
-use client::{MasterLeases, Nearby, Session};
+use client::{Copies, MasterLeases, Nearby, Session};
 use foundation::ByteCount;
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
-use volume::client::{VolumeChannel, VolumeDevice};
+use volume::client::VolumeDevice;
 
 use packfs::{CopySelector, Medium, Reader, ReaderOptions};
 
@@ -197,9 +197,7 @@ impl Found {
                 let channel = Rc::new(device.open());
                 let leases = MasterLeases::new(session.clone(), &holder("redhare fs"));
                 let leases = leases.map_err(|error| self.volume.failure(error))?;
-                let copies = Copies {
-                    channel: channel.clone(),
-                };
+                let copies = Copies::new(channel.clone());
                 Ok(Opened {
                     channel,
                     leases: Rc::new(leases),
@@ -237,44 +235,6 @@ fn host_name() -> String {
     }
 }
 
-/// After damage on one copy the next is asked.
-struct Copies {
-    channel: Rc<VolumeChannel>,
-}
-
-impl CopySelector for Copies {
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        (attempt <= self.channel.copies()).then(|| {
-            let channel = self.channel.clone();
-            Rc::new(OneCopy { channel, attempt }) as Rc<dyn Channel>
-        })
-    }
-}
-
-/// Reads that prefer another copy; everything else as ever.
-struct OneCopy {
-    channel: Rc<VolumeChannel>,
-    attempt: u32,
-}
-
-impl Channel for OneCopy {
-    fn geometry(&self) -> bdev::Geometry {
-        self.channel.geometry()
-    }
-
-    fn submit(&self, request: bdev::Request) {
-        if request.operation != bdev::Operation::Read {
-            return self.channel.submit(request);
-        }
-        let (channel, attempt) = (self.channel.clone(), self.attempt);
-        drop(reactor::spawn(async move {
-            let bdev::Request { lba, data, token, .. } = request;
-            let (status, buffer) = channel.read_avoiding(lba, data.into_read(), attempt).await;
-            token.complete(status, bdev::Data::Into(buffer));
-        }));
-    }
-}
-
 fn find_file(volume: &Volume, path: &Path, role: Role) -> Result<FileDevice, Failure> {
     let create = match role {
         Role::Format { size } => size,
@@ -304,6 +264,7 @@ fn find_file(volume: &Volume, path: &Path, role: Role) -> Result<FileDevice, Fai
     }
     let options = FileOptions {
         create,
+        read_only: role == Role::Read,
         ..FileOptions::default()
     };
     FileDevice::open(path, options).map_err(Failure::new)

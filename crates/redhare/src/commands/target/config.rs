@@ -204,6 +204,7 @@ impl NamespaceConfig {
                     create,
                     block_bytes: self.block_bytes,
                     direct: true,
+                    read_only: false,
                 };
                 Ok(Arc::new(FileDevice::open(path, options).map_err(Failure::new)?))
             }

@@ -1,0 +1,164 @@
+//! A data set as its reactor has it: the reader of one generation, and what it needs.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bdev::BlockDevice;
+use bdev::file::{FileDevice, FileOptions};
+use client::{Copies, MasterLeases, Nearby, Session};
+use packfs::lease::LeaseSource;
+use packfs::lease::memory::LocalLeases;
+use packfs::{Medium, OpenFile, Reader, ReaderOptions};
+use reactor::sync::Semaphore;
+
+use crate::bytes::Lending;
+use crate::failure::Failure;
+
+/// Batches of [`Options::batch_bytes`] that are under way at once.
+const BATCHES_AT_ONCE: usize = 2;
+
+/// Where a data set is.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// A volume of the cluster with these masters (`host:port`, several separated by commas).
+    Volume {
+        masters: String,
+        volume: String,
+        nearby: Nearby,
+    },
+    /// A local file or block device.
+    File(PathBuf),
+}
+
+/// How a data set is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Bound of the metadata cache, in bytes.
+    pub(crate) cache_bytes: usize,
+    /// Contents are lent in the buffers they arrived in while no more of these are in use, in bytes.
+    pub(crate) memory_bytes: usize,
+    /// Reads in flight at once.
+    pub(crate) reads_in_flight: usize,
+}
+
+impl Options {
+    /// The most content that is asked of the reader with one call, in bytes.
+    pub(crate) fn batch_bytes(&self) -> u64 {
+        (self.memory_bytes as u64 / 8).clamp(1 << 20, 16 << 20)
+    }
+}
+
+/// See the module.
+pub(crate) struct Opened {
+    pub(crate) reader: Reader,
+    /// The directory that paths begin at, without slashes at its ends.
+    root: Vec<u8>,
+    session: Option<Arc<Session>>,
+    /// Holds the lock on a file.
+    _device: Option<FileDevice>,
+    pub(crate) lending: Lending,
+    pub(crate) batches: Rc<Semaphore>,
+    pub(crate) batch_bytes: u64,
+}
+
+impl Opened {
+    /// Opens the newest generation. On the reactor; blocks it until a master has answered.
+    pub(crate) async fn open(
+        source: &Source,
+        root: Vec<u8>,
+        options: &Options,
+        lending: Lending,
+    ) -> Result<Self, Failure> {
+        let reader_options = ReaderOptions {
+            cache_bytes: options.cache_bytes,
+            reads_in_flight: options.reads_in_flight,
+            // A piece of a file counts with the whole extents that it touches.
+            batch_bytes_max: options.batch_bytes() * 2 + (4 << 20),
+            ..ReaderOptions::default()
+        };
+        let (medium, leases, session, device) = match source {
+            Source::File(path) => {
+                let (device, medium) = open_file(path)?;
+                let leases: Rc<dyn LeaseSource> = Rc::new(LocalLeases::new());
+                (medium, leases, None, Some(device))
+            }
+            Source::Volume {
+                masters,
+                volume,
+                nearby,
+            } => {
+                let session = Session::connect(masters, volume)?;
+                let channel = Rc::new(session.device(*nearby).open());
+                let leases = MasterLeases::new(session.clone(), &holder());
+                let leases = leases.map_err(|error| Failure::new(libc::EIO, error))?;
+                let leases: Rc<dyn LeaseSource> = Rc::new(leases);
+                let medium = Medium::new(channel.clone()).with_copies(Rc::new(Copies::new(channel)));
+                (medium, leases, Some(session), None)
+            }
+        };
+        let reader = Reader::open(medium, leases, &reader_options).await?;
+        let opened = Self {
+            reader,
+            root,
+            session,
+            _device: device,
+            lending,
+            batches: Semaphore::new(BATCHES_AT_ONCE),
+            batch_bytes: options.batch_bytes(),
+        };
+        if !opened.root.is_empty() {
+            // Named now, not at the first read.
+            let found = opened.reader.lookup(&opened.root).await;
+            found.map_err(|error| Failure::from(error).at(&opened.root))?;
+        }
+        Ok(opened)
+    }
+
+    /// A path of the data set as the reader knows it.
+    pub(crate) fn full(&self, path: &[u8]) -> Vec<u8> {
+        if self.root.is_empty() {
+            path.to_vec()
+        } else {
+            [&self.root, path].join(&b'/')
+        }
+    }
+
+    /// Looks a file up.
+    pub(crate) async fn open_file(&self, path: &[u8]) -> Result<OpenFile, Failure> {
+        let opened = self.reader.open_file(&self.full(path)).await;
+        opened.map_err(|error| Failure::from(error).at(path))
+    }
+
+    /// Reads that went past nodes of this machine, to their disks.
+    pub(crate) fn past_reads(&self) -> u64 {
+        self.session.as_ref().map_or(0, |session| session.past_reads())
+    }
+}
+
+fn open_file(path: &Path) -> Result<(FileDevice, Medium), Failure> {
+    if path.is_dir() {
+        let text = format!(
+            "{} is a directory; name a PackFS image, or read the directory itself",
+            path.display()
+        );
+        return Err(Failure::new(libc::EISDIR, text));
+    }
+    let options = FileOptions {
+        read_only: true,
+        ..FileOptions::default()
+    };
+    let device = FileDevice::open(path, options)?;
+    let medium = Medium::new(device.open_channel()?);
+    Ok((device, medium))
+}
+
+/// This process as others see it who want a lease it holds.
+fn holder() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!(
+        "redhare for Python, process {} on {}",
+        std::process::id(),
+        host.trim()
+    )
+}

@@ -1,0 +1,135 @@
+"""Map-style data sets: files, and folders of images as torchvision has them."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.utils.data
+
+from .. import dataset
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Those of `torchvision.datasets.ImageFolder`."""
+
+
+def _opened(source: str | os.PathLike[str] | dataset.DataSet, options: dict[str, Any]) -> dataset.DataSet:
+    if isinstance(source, dataset.DataSet):
+        return source
+    return dataset.open(source, **options)
+
+
+def pil_loader(content: memoryview) -> Any:
+    """The image in a file's content, as RGB; what torchvision's loader of that name does with a path."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as image:
+        return image.convert("RGB")
+
+
+class Files(torch.utils.data.Dataset):
+    """Every regular file by position: its content as ``decode`` makes it, a memoryview by default.
+
+    ``source`` is an address (`redhare.open`, whose other arguments may be given) or an open data set. Safe under workers of any
+    start method: each opens the data set for itself, at the same committed state.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | dataset.DataSet,
+        decode: Callable[[memoryview], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.data = _opened(source, options)
+        self.decode = decode
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def _position(self, index: int) -> int:
+        """The data set's position of a sample."""
+        return index
+
+    def size(self, index: int) -> int:
+        """Length in bytes of a sample's file."""
+        return self.data.size(self._position(index))
+
+    def sample(self, index: int, content: memoryview) -> Any:
+        """A sample made of its file's content."""
+        return content if self.decode is None else self.decode(content)
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no sample {index} among {len(self)}")
+        return self.__getitems__([index % len(self)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, read with one call (PyTorch 2 asks for a batch this way)."""
+        contents = self.data.read_many([self._position(index) for index in indices])
+        return [self.sample(index, content) for index, content in zip(indices, contents)]
+
+
+class ImageFolder(Files):
+    """Images in one directory a class: `torchvision.datasets.ImageFolder` with an address for a path.
+
+    ``classes``, ``class_to_idx``, ``samples`` (paths and classes, in torchvision's order), ``imgs`` and ``targets`` are as
+    there, except that ``loader`` takes a file's content and not its path, and that symbolic links are not followed.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | dataset.DataSet,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        loader: Callable[[memoryview], Any] = pil_loader,
+        is_valid_file: Callable[[str], bool] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(source, **options)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.loader = loader
+        self.classes = sorted(entry.name for entry in self.data.scan() if entry.kind == "directory")
+        if not self.classes:
+            raise FileNotFoundError(
+                f"Couldn't find any class folder in {self.data.address}; put the images of each class into a directory"
+            )
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        valid = is_valid_file or (lambda path: path.lower().endswith(IMG_EXTENSIONS))
+        found: list[tuple[int, str, str, int]] = []
+        for position in range(len(self.data)):
+            path = self.data.path(position)
+            name, _, rest = path.partition("/")
+            if rest and valid(path):
+                directory, _, file = path.rpartition("/")
+                found.append((self.class_to_idx[name], directory, file, position))
+        # torchvision sorts the directories of a class by their paths, and the files of each by their names.
+        found.sort()
+        self.samples = [(f"{directory}/{file}", target) for target, directory, file, _ in found]
+        self.imgs = self.samples
+        self.targets = [target for target, _, _, _ in found]
+        self._positions = [position for _, _, _, position in found]
+        missing = set(self.class_to_idx.values()).difference(self.targets)
+        if missing:
+            names = ", ".join(self.classes[number] for number in sorted(missing))
+            raise FileNotFoundError(
+                f"Found no valid file for the classes {names} in {self.data.address}; supported extensions are "
+                f"{', '.join(IMG_EXTENSIONS)}, or give is_valid_file"
+            )
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def _position(self, index: int) -> int:
+        return self._positions[index]
+
+    def sample(self, index: int, content: memoryview) -> tuple[Any, Any]:
+        """An image and its class, transformed."""
+        image, target = self.loader(content), self.targets[index]
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target

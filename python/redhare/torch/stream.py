@@ -1,0 +1,136 @@
+"""An iterable data set that reads ahead by itself, within a bound."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch.utils.data
+
+from ..dataset import PendingRead
+from .files import Files
+from .order import Order
+
+READ_TOGETHER_MAX = 64
+"""Files that are asked for with one call, at most."""
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """The samples of a map-style data set, one after another, in the order of `Order`.
+
+    Each rank, and each worker of a DataLoader within it, gets its part; together they give every sample of the rank once. While
+    one is used the next are read: at most ``prefetch_bytes`` of content is asked for and not yet given (one larger file is
+    read alone). Each further iteration is the next epoch; `set_epoch` chooses it, which reaches workers that start afterwards.
+
+    ``state_dict`` and ``load_state_dict`` are for use in one process, or by a loader that calls them in its workers.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        prefetch_bytes: int = 32 << 20,
+    ) -> None:
+        if prefetch_bytes < 1:
+            raise ValueError(f"prefetch_bytes is {prefetch_bytes}; give at least 1")
+        self.files = files
+        self.prefetch_bytes = prefetch_bytes
+        self._settings: dict[str, Any] = {
+            "shuffle": shuffle,
+            "seed": seed,
+            "rank": rank,
+            "world_size": world_size,
+            "drop_last": drop_last,
+        }
+        self._epoch = 0
+        self._given = 0
+        self._begun = False
+        self.ahead_bytes_max = 0
+        """The most content that was asked for and not yet given, in bytes, so far."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch's, from its beginning."""
+        self._epoch, self._given, self._begun = epoch, 0, False
+
+    def _order(self) -> Order:
+        return Order(len(self.files), epoch=self._epoch, **self._settings)
+
+    def __len__(self) -> int:
+        """Samples of the rank in an epoch."""
+        return len(self._order())
+
+    def _shares(self) -> tuple[int, int]:
+        """This worker's number, and how many there are."""
+        worker = torch.utils.data.get_worker_info()
+        return (0, 1) if worker is None else (worker.id, worker.num_workers)
+
+    def __iter__(self) -> Iterator[Any]:
+        share, shares = self._shares()
+        if self._begun or self._given >= len(range(share, len(self), shares)):
+            self._epoch, self._given = self._epoch + 1, 0
+        self._begun = True
+        order = self._order()
+        # Positions of the worker's samples within the rank's order; those that were given are skipped, not read.
+        places = range(share, len(order), shares)[self._given :]
+        asked: deque[tuple[PendingRead, list[int], int]] = deque()
+        at = ahead = 0
+        while at < len(places) or asked:
+            while at < len(places) and (not asked or ahead < self.prefetch_bytes):
+                indices, total = self._next(order, places, at, self.prefetch_bytes - ahead)
+                if not indices:
+                    break
+                positions = [self.files._position(index) for index in indices]
+                asked.append((self.files.data.begin_read_many(positions), indices, total))
+                at, ahead = at + len(indices), ahead + total
+                self.ahead_bytes_max = max(self.ahead_bytes_max, ahead)
+            pending, indices, total = asked.popleft()
+            contents = pending.result()
+            contents.reverse()
+            for index in indices:
+                # The list lets go of each content, so that its buffer can come back.
+                sample = self.files.sample(index, contents.pop())
+                self._given += 1
+                yield sample
+            ahead -= total
+
+    def _next(self, order: Order, places: range, at: int, room: int) -> tuple[list[int], int]:
+        """Samples to ask for together, for which there is room, and their bytes; one in any case where nothing is ahead."""
+        some = places[at : at + READ_TOGETHER_MAX]
+        indices: list[int] = []
+        total = 0
+        # A quarter of the bound at once, so that something is always on its way.
+        limit = max(self.prefetch_bytes // 4, 1)
+        for index in order[some.start : some.stop : some.step]:
+            size = self.files.size(index)
+            empty = room == self.prefetch_bytes and not indices
+            if not empty and (total + size > room or (indices and total + size > limit)):
+                break
+            indices.append(index)
+            total += size
+        return indices, total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is. Plain numbers."""
+        share, shares = self._shares()
+        state = {"epoch": self._epoch, "given": self._given, "samples": len(self.files)}
+        return state | self._settings | {"worker": share, "workers": shares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on where `state_dict` was called; nothing before is read.
+
+        Raises ValueError if something that decides the order is another now.
+        """
+        now = self.state_dict()
+        for name in now.keys() - {"epoch", "given"}:
+            if state[name] != now[name]:
+                raise ValueError(
+                    f"the state was taken with {name}={state[name]}, and this stream has {now[name]}: the order would be "
+                    "another; make the stream as it was, or begin an epoch anew with set_epoch"
+                )
+        self._epoch, self._given, self._begun = state["epoch"], state["given"], False

@@ -1,0 +1,76 @@
+"""A cluster's volume: reading past its nodes and through them, while nodes die, and what the masters say."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+
+import pytest
+
+import redhare
+
+
+@pytest.mark.parametrize("via", ["disk", "socket", "tcp"])
+def test_every_file_by_every_way(cluster, folder, via):
+    with redhare.open(cluster.address, via=via) as data:
+        for _ in range(3):
+            for position, content in enumerate(data.read_many(range(len(data)))):
+                assert content == (folder / data.path(position)).read_bytes()
+        past = data.statistics().past_reads
+        assert (past > 0) == (via == "disk"), past
+
+
+def test_several_masters_one_of_which_answers(cluster):
+    with redhare.open(f"redhare://127.0.0.1:1,{cluster.masters}/photos/ant") as data:
+        assert "0.JPG" in data.list()
+
+
+def test_masters_from_the_environment(cluster, monkeypatch):
+    monkeypatch.setenv("REDHARE_CLUSTER", cluster.masters)
+    with redhare.open("redhare:///photos") as data:
+        assert data["tiny"] == b"seven.."
+
+
+def test_a_volume_that_is_not_there(cluster):
+    with pytest.raises(FileNotFoundError, match="none"):
+        redhare.open(f"redhare://{cluster.masters}/none")
+
+
+def test_commits_are_not_seen_and_spawned_readers_are_told(cluster, tmp_path):
+    import pickle
+
+    data = redhare.open(cluster.address)
+    before = data.list()
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "file").write_text("later")
+    cluster.run("fs", "import", str(tmp_path / "later"), "photos:later", check=True)
+    assert data.list() == before and not data.exists("later/file")
+    with pytest.raises(OSError) as raised:
+        pickle.loads(pickle.dumps(data)).list()
+    assert raised.value.errno == errno.ESTALE
+    data.close()
+    with redhare.open(cluster.address) as newest:
+        assert newest["later/file"] == b"later"
+
+
+def test_a_node_dies_and_reading_goes_on(cluster, folder):
+    with redhare.open(cluster.address, root="bee") as data:
+        expected = [(folder / "bee" / data.path(position)).read_bytes() for position in range(len(data))]
+        count, killed = 0, False
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert data.read_many(range(len(data))) == expected
+            count += len(data)
+            if not killed:
+                killed = True
+                engine = int((cluster.data / "node2.lock").read_text().split()[0])
+                target = int((cluster.data / "node2" / "target.lock").read_text().split()[0])
+                for process in (engine, target):
+                    os.kill(process, signal.SIGKILL)
+        assert killed and count > len(data)
+    deadline = time.monotonic() + 60
+    while cluster.run("status").count(" alive ") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -1,0 +1,239 @@
+"""Data sets and the loader under Debian's PyTorch, with real JPEG files."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+import redhare
+import redhare.torch
+from redhare.torch import Files, ImageFolder, Loader, Order, Stream
+
+torch.set_num_threads(1)
+
+
+def pixels(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(numpy.array(image.resize((16, 16)))).permute(2, 0, 1)
+
+
+def identity(content: memoryview) -> bytes:
+    return bytes(content)
+
+
+def as_list(samples: list) -> list:
+    return samples
+
+
+@pytest.fixture
+def images(image):
+    # The classes' folders alone, as a training set has them.
+    return ImageFolder(image, transform=pixels)
+
+
+def torchvision_samples(root: str) -> list[tuple[str, int]]:
+    """As `torchvision.datasets.folder.make_dataset` finds them (0.14 to 0.24: sorted walks, sorted names)."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for number, name in enumerate(classes):
+        for top, _, names in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+            for file in sorted(names):
+                if file.lower().endswith(redhare.torch.files.IMG_EXTENSIONS):
+                    samples.append((os.path.relpath(os.path.join(top, file), root), number))
+    return samples
+
+
+def test_an_image_folder_is_torchvisions(images, folder):
+    assert images.classes == ["ant", "bee", "cat"] and images.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
+    assert images.samples == torchvision_samples(str(folder)) == images.imgs
+    assert images.targets == [target for _, target in images.samples] and len(images) == 27
+    for index, (path, target) in enumerate(images.samples):
+        tensor, found = images[index]
+        with Image.open(folder / path) as expected:
+            assert found == target and torch.equal(tensor, pixels(expected.convert("RGB")))
+    assert images[-1][1] == 2
+    with pytest.raises(IndexError):
+        images[27]
+
+
+def test_an_image_folder_says_what_it_lacks(image):
+    with pytest.raises(FileNotFoundError, match="class folder"):
+        ImageFolder(image, root="ant/more")
+    with pytest.raises(FileNotFoundError, match="no valid file for the classes ant, bee"):
+        ImageFolder(image, is_valid_file=lambda path: path.startswith("cat"))
+
+
+@pytest.mark.parametrize("length", [1, 7, 24, 25])
+@pytest.mark.parametrize("world_size", [1, 2, 4, 30])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_ranks_together_read_everything_once(length, world_size, shuffle):
+    def parts(drop_last: bool) -> list[list[int]]:
+        settings = {"shuffle": shuffle, "seed": 3, "epoch": 1, "world_size": world_size, "drop_last": drop_last}
+        return [list(Order(length, rank=rank, **settings)) for rank in range(world_size)]
+
+    padded, cut = parts(False), parts(True)
+    assert {len(part) for part in padded} == {-(-length // world_size)}
+    assert set().union(*padded) == set(range(length))
+    together = [number for part in cut for number in part]
+    assert len(set(together)) == len(together) == length // world_size * world_size
+    own = Order(length, shuffle=shuffle, seed=3, epoch=1, world_size=world_size, rank=world_size - 1)
+    assert own[:] == list(own) and own[1:-1:2] == list(own)[1:-1:2]
+
+
+def epoch_of(loader: Loader) -> list[bytes]:
+    return [sample for batch in loader for sample in batch]
+
+
+def made(image: str, **options) -> Loader:
+    settings = {"batch_size": 4, "seed": 5, "collate_fn": as_list} | options
+    return Loader(Files(image, decode=identity, root=options.pop("root", "")), **settings)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_order_does_not_depend_on_the_workers(image, workers):
+    loader = made(image, num_workers=workers)
+    first, second = epoch_of(loader), epoch_of(loader)
+    data = loader.files.data
+    everything = sorted(bytes(content) for content in data.read_many(range(len(data))))
+    assert sorted(first) == sorted(second) == everything and first != second
+    assert first == [bytes(data[position]) for position in Order(len(data), seed=5)]
+    loader.set_epoch(0)
+    assert epoch_of(loader) == first
+    assert epoch_of(made(image, seed=6)) != first
+    assert len(loader) == -(-len(everything) // 4)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method(image, method):
+    loader = made(image, num_workers=2, multiprocessing_context=method)
+    assert epoch_of(loader) == epoch_of(made(image))
+
+
+def worker_number(content: memoryview) -> int:
+    return os.getpid()
+
+
+def test_workers_may_stay(image):
+    loader = made(image, num_workers=1, persistent_workers=True)
+    loader.files.decode = worker_number
+    first = iter(loader)
+    next(first)
+    first.close()
+    numbers = set(epoch_of(loader) + epoch_of(loader))
+    assert len(numbers) == 1 and loader.epoch == 2 and os.getpid() not in numbers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [0, 1, 3, 8])
+def test_it_goes_on_where_it_was(image, workers, stop):
+    whole = made(image, num_workers=workers)
+    batches = list(whole) + list(whole)
+    interrupted = made(image, num_workers=workers)
+    running = iter(interrupted)
+    for _ in range(stop):
+        next(running)
+    state = interrupted.state_dict()
+    running.close()
+    resumed = made(image, num_workers=workers)
+    resumed.load_state_dict(state)
+    rest = list(resumed)
+    if stop == len(whole):
+        assert rest == batches[stop:]
+    else:
+        assert batches[stop:] == rest + list(resumed)
+    with pytest.raises(ValueError, match="seed=5"):
+        made(image, seed=6).load_state_dict(state)
+
+
+def test_resuming_reads_nothing_of_what_was(image):
+    whole = made(image, batch_size=1, shuffle=False)
+    state = whole.state_dict() | {"batches": len(whole) - 1}
+    whole.load_state_dict(state)
+    before = whole.files.data.statistics().content_bytes
+    assert len(list(whole)) == 1
+    assert whole.files.data.statistics().content_bytes - before == whole.files.size(len(whole) - 1)
+
+
+def test_ranks_of_a_loader(image):
+    ranks = [epoch_of(made(image, rank=rank, world_size=3)) for rank in range(3)]
+    assert len({len(part) for part in ranks}) == 1
+    assert set(sum(ranks, [])) == set(epoch_of(made(image)))
+
+
+def test_training_goes_down(images):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    losses = []
+    loader = Loader(images, 9, seed=1)
+    for _ in range(30):
+        total = 0.0
+        for batch, targets in loader:
+            loss = torch.nn.functional.cross_entropy(model(batch.float() / 255 - 0.5), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        losses.append(total)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_a_stream_gives_everything_once(image):
+    files = Files(image, decode=identity)
+    everything = sorted(bytes(content) for content in files.data.read_many(range(len(files))))
+    stream = Stream(files, seed=2)
+    assert len(stream) == len(everything)
+    first = list(stream)
+    assert sorted(first) == everything
+    assert list(stream) != first
+    stream.set_epoch(0)
+    assert list(stream) == first
+    parts = [list(Stream(files, seed=2, rank=rank, world_size=2, drop_last=True)) for rank in range(2)]
+    assert len(parts[0]) == len(parts[1]) == len(everything) // 2
+    loader = torch.utils.data.DataLoader(Stream(files, seed=2), batch_size=None, num_workers=2, collate_fn=identity)
+    assert sorted(loader) == everything
+
+
+def test_a_stream_asks_for_no_more_than_it_may(image):
+    files = Files(image, decode=len)
+    stream = Stream(files, prefetch_bytes=100_000)
+    assert sum(stream) == sum(files.size(index) for index in range(len(files)))
+    largest = max(files.size(index) for index in range(len(files)))
+    others = sorted(files.size(index) for index in range(len(files)))[-2]
+    # The one larger file is asked for when nothing else is.
+    assert stream.ahead_bytes_max == largest and others < 100_000
+    small = Stream(Files(files.data, decode=len), prefetch_bytes=100_000)
+    small.files.size = lambda index: min(files.size(index), 60_000)
+    list(small)
+    assert small.ahead_bytes_max <= 100_000
+
+
+@pytest.mark.parametrize("stop", [0, 1, 10])
+def test_a_stream_goes_on_where_it_was(image, stop):
+    files = Files(image, decode=identity)
+    whole = list(Stream(files, seed=4))
+    stream = Stream(files, seed=4)
+    running = iter(stream)
+    for _ in range(stop):
+        next(running)
+    state = stream.state_dict()
+    running.close()
+    resumed = Stream(files, seed=4)
+    resumed.load_state_dict(state)
+    assert list(resumed) == whole[stop:]
+    with pytest.raises(ValueError, match="seed=4"):
+        Stream(files, seed=5).load_state_dict(state)
+
+
+def test_decoding_reads_the_buffers_themselves(image):
+    content = redhare.open(image)["ant/0.JPG"]
+    with warnings.catch_warnings():
+        # That the bytes may not be written is as it should be.
+        warnings.simplefilter("ignore", UserWarning)
+        tensor = torch.frombuffer(content, dtype=torch.uint8)
+    assert tensor.tolist() == list(content) and Image.open(io.BytesIO(content)).size == (64, 48)
