@@ -79,6 +79,11 @@ impl RedbStore {
         Ok(Self { database, path })
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn unavailable(&self, error: impl std::fmt::Display) -> StoreError {
         StoreError::Unavailable {
             store: self.path.display().to_string(),
