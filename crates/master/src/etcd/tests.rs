@@ -246,7 +246,7 @@ fn a_member_with_tls_wants_a_certificate() {
     let error = EtcdStore::new(Link::new(config.clone()).unwrap())
         .get(b"a")
         .unwrap_err();
-    assert!(error.to_string().contains("certificate verify failed"), "{error}");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "without an authority: {error}");
     config.authority = Some(files.authority.clone());
     let error = EtcdStore::new(Link::new(config.clone()).unwrap())
         .get(b"a")
