@@ -39,7 +39,8 @@ pub struct Controller<S> {
     settings: Settings,
     cluster: ClusterId,
     random: Random,
-    started: Instant,
+    /// Since when this master has been able to hear nodes.
+    listening: Instant,
     heard: BTreeMap<NodeId, Heard>,
     changes: ChangeLog,
     lease_clock: LeaseClock,
@@ -102,7 +103,7 @@ impl<S: MetadataStore> Controller<S> {
             settings,
             cluster,
             random,
-            started: now,
+            listening: now,
             heard: BTreeMap::new(),
             changes: ChangeLog::new(revision, settings.changes_kept),
             lease_clock: LeaseClock::default(),
@@ -130,6 +131,29 @@ impl<S: MetadataStore> Controller<S> {
     /// The store's revision: changes with every committed change of the cluster's state.
     pub fn revision(&self) -> Result<u64, ControlError> {
         Ok(self.store.revision()?)
+    }
+
+    /// What was not heard up to now says nothing: this master has not been listening. Every node
+    /// has a whole term from now on before it counts as gone.
+    pub fn listen_anew(&mut self, now: Instant) {
+        self.listening = now;
+    }
+
+    /// Takes over what another controller had in memory: the mistake that the simulation plants.
+    #[cfg(test)]
+    pub(crate) fn remember(&mut self, other: Self) {
+        self.listening = other.listening;
+        self.heard = other.heard;
+        self.changes = other.changes;
+        self.lease_clock = other.lease_clock;
+        self.unfinished = other.unfinished;
+        self.reconciled = other.reconciled;
+        self.audited = other.audited;
+    }
+
+    /// The revision up to which this master knows what was committed; asks nobody.
+    pub fn known_revision(&self) -> u64 {
+        self.changes.end()
     }
 
     fn read<R: Record>(&self, key: &[u8]) -> Result<Option<Stored<R>>, ControlError> {
@@ -161,8 +185,8 @@ impl<S: MetadataStore> Controller<S> {
     /// Commits; true when committed, false when another master was quicker.
     fn commit(&mut self, transaction: &Transaction) -> Result<bool, ControlError> {
         match self.store.commit(transaction)? {
-            Committed::At(revision) => {
-                self.changes.committed(revision, transaction);
+            Committed::At { revision, previous } => {
+                self.changes.committed(previous, revision, transaction);
                 Ok(true)
             }
             Committed::Conflict => Ok(false),
@@ -191,12 +215,12 @@ impl<S: MetadataStore> Controller<S> {
             .heard
             .get(&id)
             .filter(|heard| heard.incarnation == record.incarnation);
-        // A node that this master has not heard yet is not taken for gone before it had the time
-        // to be heard.
+        // A node that this master could not hear is not taken for gone before it had the time to be
+        // heard.
         let is_recent = |since| now.since(since) < timeout;
         NodeView {
             id,
-            is_alive: is_recent(heard.map_or(self.started, |heard| heard.at)),
+            is_alive: is_recent(heard.map_or(self.listening, |heard| heard.at.max(self.listening))),
             is_heard: heard.is_some_and(|heard| is_recent(heard.at)),
             record,
         }

@@ -197,7 +197,9 @@ impl ControlError {
     /// What sort of refusal this is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Store(StoreError::Unavailable { .. }) => ErrorKind::Unavailable,
+            Self::Store(StoreError::Unavailable { .. } | StoreError::NotLeading { .. }) => {
+                ErrorKind::Unavailable
+            }
             Self::Store(StoreError::TooLarge { .. }) => ErrorKind::Internal,
             Self::Record(_) => ErrorKind::DataLoss,
             Self::Geometry(_)

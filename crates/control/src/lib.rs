@@ -14,6 +14,7 @@ mod controller;
 mod error;
 mod identity;
 mod keys;
+pub mod mastership;
 mod memory_store;
 mod model;
 pub mod placement;

@@ -79,8 +79,9 @@ impl MetadataStore for MemoryStore {
         if !transaction.compares.iter().all(holds) {
             return Ok(Committed::Conflict);
         }
-        state.revision += 1;
-        let revision = state.revision;
+        let previous = state.revision;
+        let revision = previous + 1;
+        state.revision = revision;
         for operation in &transaction.operations {
             match operation {
                 Operation::Put { key, value } => {
@@ -90,7 +91,7 @@ impl MetadataStore for MemoryStore {
                 Operation::Delete { key } => drop(state.keys.remove(key)),
             }
         }
-        Ok(Committed::At(revision))
+        Ok(Committed::At { revision, previous })
     }
 
     fn operations_max(&self) -> usize {
@@ -107,7 +108,8 @@ mod tests {
         let store = MemoryStore::new();
         let mut first = Transaction::new();
         first.compare(b"a".to_vec(), 0).put(b"a".to_vec(), b"1".to_vec());
-        assert_eq!(store.commit(&first), Ok(Committed::At(1)));
+        let at = |revision, previous| Ok(Committed::At { revision, previous });
+        assert_eq!(store.commit(&first), at(1, 0));
         assert_eq!(store.commit(&first), Ok(Committed::Conflict));
         let mut both = Transaction::new();
         both.compare(b"a".to_vec(), 1).compare(b"b".to_vec(), 7);
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(store.commit(&both), Ok(Committed::Conflict));
         assert_eq!(store.get(b"a").unwrap().unwrap().revision, 1);
         both.compares[1].revision = 0;
-        assert_eq!(store.commit(&both), Ok(Committed::At(2)));
+        assert_eq!(store.commit(&both), at(2, 1));
         assert_eq!(store.get(b"a"), Ok(None));
         let entries = store.range(b"", b"z", 10).unwrap();
         assert_eq!(entries.len(), 1);

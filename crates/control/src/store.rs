@@ -2,8 +2,9 @@
 //!
 //! The interface is the common part of an embedded store and of etcd v3: keys and values are
 //! bytes, each key carries the revision at which it was last put, and a transaction compares
-//! revisions and then puts and deletes, all or nothing. The store's revision grows by exactly one
-//! with each committed transaction, as etcd's does; who sees it move by more knows that another
+//! revisions and then puts and deletes, all or nothing. The store's revision grows with each
+//! committed transaction, by how much is not said: in etcd the keys of others move it, too. Each
+//! commit says which of our revisions it followed; who last knew another one knows that another
 //! master has acted.
 //!
 //! Calls block until the store has answered; the masters make them on a thread of their own.
@@ -66,8 +67,13 @@ pub struct Transaction {
 /// What became of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// Durable, at this revision.
-    At(u64),
+    /// Durable.
+    At {
+        /// The store's revision since.
+        revision: u64,
+        /// The store's revision right before, so that nothing of ours was committed in between.
+        previous: u64,
+    },
     /// Some comparison failed; nothing was changed.
     Conflict,
 }
@@ -82,6 +88,15 @@ pub enum StoreError {
         store: String,
         /// What it said.
         why: String,
+    },
+    /// The reign that this handle changes the store under has ended, or it only reads. Nothing was
+    /// changed.
+    #[error(
+        "this master does not lead metadata store {store}, so nothing was changed; repeat the call, it goes to the one that leads"
+    )]
+    NotLeading {
+        /// Which store.
+        store: String,
     },
     /// More operations than a transaction may have: a mistake of ours.
     #[error("a transaction of {operations} operations exceeds the {limit} of metadata store {store}")]

@@ -7,15 +7,44 @@ use std::time::Duration;
 use control::Settings;
 use thiserror::Error;
 
+use crate::etcd::{EtcdConfig, EtcdConfigError};
+
 /// How a master is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where it answers gRPC.
     pub listen: SocketAddr,
-    /// The directory of its store.
-    pub store: PathBuf,
+    /// Its store.
+    pub store: StoreConfig,
+    /// By which `host:port` clients and nodes reach it; the address it listens on if there is none.
+    pub advertise: Option<String>,
     /// Times and bounds.
     pub settings: Settings,
+}
+
+/// Where a master keeps what must not be forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// One file in this directory, of one master.
+    Directory(PathBuf),
+    /// An etcd, of any number of masters.
+    Etcd(EtcdConfig),
+}
+
+impl StoreConfig {
+    /// Reads a directory, or `etcd://` and `etcds://` with members and prefix.
+    pub fn parse(text: &str) -> Result<Self, EtcdConfigError> {
+        if EtcdConfig::is_meant(text) {
+            return EtcdConfig::parse(text).map(Self::Etcd);
+        }
+        Ok(Self::Directory(PathBuf::from(text)))
+    }
+}
+
+impl From<PathBuf> for StoreConfig {
+    fn from(directory: PathBuf) -> Self {
+        Self::Directory(directory)
+    }
 }
 
 /// Why a configuration file cannot be used.
@@ -37,6 +66,14 @@ pub enum ConfigError {
         /// What is wrong, with the line.
         source: Box<toml::de::Error>,
     },
+    /// What it says of an etcd cannot be meant.
+    #[error("the configuration file {} cannot be used: {why}; correct that line", .path.display())]
+    Etcd {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// Times that cannot work together.
     #[error(
         "heartbeat_timeout_ms = {timeout_ms} must be at least three times heartbeat_interval_ms = {interval_ms}, and that above 0; change one of them"
@@ -56,14 +93,63 @@ struct File {
     heartbeat_interval_ms: Option<u64>,
     heartbeat_timeout_ms: Option<u64>,
     rebuild_after_ms: Option<u64>,
+    etcd: Option<EtcdFile>,
+}
+
+/// What the file says of an etcd.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EtcdFile {
+    authority: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    call_limit_ms: Option<u64>,
+    lease_s: Option<u64>,
+}
+
+impl EtcdFile {
+    fn apply(self, store: &mut StoreConfig) -> Result<(), &'static str> {
+        let StoreConfig::Etcd(etcd) = store else {
+            return Err("[etcd] is for a store that --store names with etcd:// or etcds://");
+        };
+        let has_tls = self.authority.is_some() || self.certificate.is_some() || self.key.is_some();
+        if has_tls && !etcd.tls {
+            return Err("etcd.authority, etcd.certificate and etcd.key are for --store etcds://");
+        }
+        etcd.authority = self.authority;
+        etcd.certificate = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err("etcd.certificate and etcd.key belong together"),
+        };
+        etcd.user = match (self.user, self.password_file) {
+            (Some(user), Some(file)) => Some((user, file)),
+            (None, None) => None,
+            _ => return Err("etcd.user and etcd.password_file belong together"),
+        };
+        match self.call_limit_ms {
+            Some(limit @ 100..=60_000) => etcd.call_limit = Duration::from_millis(limit),
+            Some(_) => return Err("etcd.call_limit_ms is to be 100 to 60000"),
+            None => {}
+        }
+        match self.lease_s {
+            Some(lease @ 2..=60) => etcd.lease = Duration::from_secs(lease),
+            Some(_) => return Err("etcd.lease_s is to be 2 to 60"),
+            None => {}
+        }
+        Ok(())
+    }
 }
 
 impl Config {
     /// A master with default settings.
-    pub fn new(listen: SocketAddr, store: PathBuf) -> Self {
+    pub fn new(listen: SocketAddr, store: impl Into<StoreConfig>) -> Self {
         Self {
             listen,
-            store,
+            store: store.into(),
+            advertise: None,
             settings: Settings::default(),
         }
     }
@@ -82,6 +168,10 @@ impl Config {
                 return Err(ConfigError::Parse { path, source });
             }
         };
+        if let Some(etcd) = file.etcd {
+            let applied = etcd.apply(&mut self.store);
+            applied.map_err(|why| ConfigError::Etcd { path, why })?;
+        }
         let settings = &mut self.settings;
         if let Some(milliseconds) = file.heartbeat_interval_ms {
             settings.heartbeat_interval = Duration::from_millis(milliseconds);
@@ -106,6 +196,51 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_says_as_whom_to_speak_with_an_etcd() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("master.toml");
+        let read = |store: &str, text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let store = StoreConfig::parse(store).unwrap();
+            Config::new(SocketAddr::from(([127, 0, 0, 1], 1)), store).with_file(&path)
+        };
+        let all = "[etcd]\nauthority = \"/a\"\ncertificate = \"/c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"/p\"\n\
+                   call_limit_ms = 2000\nlease_s = 5\n";
+        let StoreConfig::Etcd(etcd) = read("etcds://a:1/x", all).unwrap().store else {
+            panic!("an etcd was named");
+        };
+        assert_eq!(etcd.certificate, Some(("/c".into(), "/k".into())));
+        assert_eq!(etcd.user, Some(("u".to_owned(), "/p".into())));
+        assert_eq!((etcd.call_limit.as_millis(), etcd.lease.as_secs()), (2000, 5));
+        for (store, text, why) in [
+            (
+                "/var/x",
+                "[etcd]\n",
+                "is for a store that --store names with etcd://",
+            ),
+            (
+                "etcd://a:1/x",
+                "[etcd]\nauthority = \"/a\"\n",
+                "are for --store etcds://",
+            ),
+            ("etcds://a:1/x", "[etcd]\nkey = \"/a\"\n", "belong together"),
+            (
+                "etcd://a:1/x",
+                "[etcd]\nuser = \"u\"\n",
+                "etcd.password_file belong together",
+            ),
+            (
+                "etcd://a:1/x",
+                "[etcd]\nlease_s = 1\n",
+                "etcd.lease_s is to be 2 to 60",
+            ),
+        ] {
+            let error = read(store, text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 
     fn read(text: &str) -> Result<Config, ConfigError> {
         let directory = tempfile::tempdir().unwrap();

@@ -2,21 +2,25 @@
 
 use std::time::Duration;
 
+use control::mastership::{Member, NotLeading};
 use control::{ControlError, Controller, Settings};
 use foundation::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use crate::convert::status;
-use crate::redb_store::RedbStore;
+use crate::seat::{Candidate, Store};
 
 /// Calls that wait for the thread; more are held back at their connections.
 const QUEUE: usize = 256;
 
 /// The controller on its store.
-pub(crate) type Control = Controller<RedbStore>;
+pub(crate) type Control = Controller<Store>;
 
-type Call = Box<dyn FnOnce(&mut Control, Instant) + Send>;
+/// One of the masters.
+pub(crate) type Master = Member<Candidate>;
+
+type Call = Box<dyn FnOnce(&mut Master, Instant) + Send>;
 
 /// What the thread is asked to do.
 enum Task {
@@ -28,48 +32,137 @@ enum Task {
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     tasks: mpsc::Sender<Task>,
-    revision: watch::Receiver<u64>,
+    news: watch::Receiver<News>,
+}
+
+/// What watchers wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    /// The reign that this master leads in; none while it follows.
+    pub(crate) reign: Option<u64>,
+    /// What it knows to be committed.
+    pub(crate) revision: u64,
+}
+
+impl News {
+    fn of(master: &mut Master) -> Self {
+        let reign = master.leader().map(|leader| leader.reign);
+        match master.lead() {
+            Ok(control) => Self {
+                reign,
+                revision: control.known_revision(),
+            },
+            Err(_) => Self {
+                reign: None,
+                revision: 0,
+            },
+        }
+    }
 }
 
 impl Engine {
-    /// Starts the thread. `seed` is drawn at random.
+    /// Starts the thread. `seed` is drawn at random. With `must_lead`, a store that cannot be used is an error; a
+    /// store elsewhere may answer later.
     pub(crate) fn start(
-        store: RedbStore,
+        candidate: Candidate,
         settings: Settings,
         seed: u64,
+        must_lead: bool,
     ) -> Result<(Self, std::thread::JoinHandle<()>), StartError> {
-        let mut control = Controller::open(store, settings, seed, boot_time())?;
         let (tasks, mut queue) = mpsc::channel(QUEUE);
-        let (announce, revision) = watch::channel(control.revision()?);
+        let nothing = News {
+            reign: None,
+            revision: 0,
+        };
+        let (announce, news) = watch::channel(nothing);
+        let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || {
-                while let Some(Task::Call(call)) = queue.blocking_recv() {
-                    call(&mut control, boot_time());
-                    if let Ok(revision) = control.revision() {
-                        announce.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+                let mut master = Member::new(candidate, settings, seed);
+                if must_lead {
+                    let first = master.step(boot_time());
+                    let failed = first.is_err();
+                    announce.send_replace(News::of(&mut master));
+                    drop(tell.send(first.map(drop)));
+                    if failed {
+                        return;
                     }
+                } else {
+                    drop(tell.send(Ok(())));
+                }
+                while let Some(Task::Call(call)) = queue.blocking_recv() {
+                    call(&mut master, boot_time());
+                    let fresh = News::of(&mut master);
+                    announce.send_if_modified(|known| std::mem::replace(known, fresh) != fresh);
                 }
             })?;
-        Ok((Self { tasks, revision }, thread))
+        // The thread tells before it does anything else.
+        told.recv().unwrap_or(Ok(()))?;
+        Ok((Self { tasks, news }, thread))
     }
 
     /// Runs a call on the thread and waits for its answer.
+    async fn ask<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Master, Instant) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let (answer, answered) = oneshot::channel();
+        let call: Call = Box::new(move |master, now| {
+            // The caller may have gone; the call was made all the same.
+            drop(answer.send(call(master, now)));
+        });
+        let ending = || Status::unavailable("this master is ending; ask another one, or repeat the call");
+        self.tasks.send(Task::Call(call)).await.map_err(|_| ending())?;
+        answered.await.map_err(|_| ending())?
+    }
+
+    /// A call that changes the cluster or needs what only the master hears that leads. Another one refuses it, with
+    /// that one's address.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut Control, Instant) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<T, Status> {
-        let (answer, answered) = oneshot::channel();
-        let call: Call = Box::new(move |control, now| {
-            // The caller may have gone; the call was made all the same.
-            drop(answer.send(call(control, now)));
-        });
-        let ending = || Status::unavailable("this master is ending; ask another one, or repeat the call");
-        self.tasks.send(Task::Call(call)).await.map_err(|_| ending())?;
-        answered
-            .await
-            .map_err(|_| ending())?
-            .map_err(|error| status(&error))
+        self.ask(move |master, now| {
+            let control = master.lead().map_err(|refused| elsewhere(&refused))?;
+            call(control, now).map_err(|error| status(&error))
+        })
+        .await
+    }
+
+    /// A call that any master answers from the store.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Control, Instant) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.ask(move |master, now| {
+            let control = master.read(now).map_err(|error| status(&error))?;
+            call(control, now).map_err(|error| status(&error))
+        })
+        .await
+    }
+
+    /// A call that the master answers best that leads; another one refuses it, unless none does.
+    pub(crate) async fn call_or_read<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Control, Instant) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.ask(move |master, now| {
+            let control = match master.lead().err() {
+                Some(refused) if refused.leader.is_some() => return Err(elsewhere(&refused)),
+                _ => master.read(now).map_err(|error| status(&error))?,
+            };
+            call(control, now).map_err(|error| status(&error))
+        })
+        .await
+    }
+
+    /// Looks at the master itself: who leads, and who else there is.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Master) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        self.ask(move |master, _| Ok(look(master))).await
     }
 
     /// Lets the thread end after the calls that wait already, and close the store.
@@ -78,22 +171,41 @@ impl Engine {
         drop(self.tasks.send(Task::End).await);
     }
 
-    /// The store's revision as it changes.
-    pub(crate) fn revision(&self) -> watch::Receiver<u64> {
-        self.revision.clone()
+    /// What watchers wait for, as it changes.
+    pub(crate) fn news(&self) -> watch::Receiver<News> {
+        self.news.clone()
     }
 
-    /// Lets the controller do what time asks of it, until the thread ends.
+    /// Lets the master do what time asks of it, until the thread ends.
     pub(crate) async fn tick_forever(&self, every: Duration) {
         let mut interval = tokio::time::interval(every);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
-            if let Err(error) = self.call(|control, now| control.tick(now)).await {
+            let step = |master: &mut Master, now| {
+                let before = master.seat().clone();
+                let stepped = master.step(now);
+                if *master.seat() != before {
+                    tracing::info!(seat = ?master.seat(), "the masters' seat has changed");
+                }
+                stepped.map_err(|error| status(&error))
+            };
+            if let Err(error) = self.ask(step).await {
                 tracing::warn!("could not look after the cluster: {}", error.message());
             }
         }
     }
+}
+
+/// A refusal that names the master to ask instead, if there is one.
+fn elsewhere(refused: &NotLeading) -> Status {
+    let mut status = Status::unavailable(refused.to_string());
+    let leader = refused.leader.as_ref().map_or("", |leader| &leader.address);
+    // An address that is no header value was not read from our own configuration.
+    if let Ok(leader) = leader.parse() {
+        status.metadata_mut().insert(proto::client::LEADER, leader);
+    }
+    status
 }
 
 /// Why the thread could not be started.

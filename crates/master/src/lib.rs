@@ -1,5 +1,5 @@
 //! The masters' daemon: `redhare.v1` over gRPC on a [`control::Controller`], the embedded store,
-//! and a client for nodes, programs and the command line.
+//! etcd for several masters, and a client for nodes, programs and the command line.
 //!
 //! One thread owns the controller and its store and does one call after the other, so nothing is
 //! locked and a call that waits for the disk holds up no socket. The gRPC tasks send it closures
@@ -8,13 +8,16 @@
 mod config;
 mod convert;
 mod engine;
+mod etcd;
 mod redb_store;
+mod seat;
 mod server;
 mod service;
 mod watch;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, StoreConfig};
 pub use convert::{ConvertError, uuid_text};
+pub use etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
 pub use proto::client::{Client, ClientError};
 pub use proto::v1;
 pub use redb_store::{OpenStoreError, RedbStore};

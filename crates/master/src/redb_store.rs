@@ -79,6 +79,11 @@ impl RedbStore {
         Ok(Self { database, path })
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn unavailable(&self, error: impl std::fmt::Display) -> StoreError {
         StoreError::Unavailable {
             store: self.path.display().to_string(),
@@ -99,7 +104,7 @@ impl RedbStore {
 
     fn write(&self, transaction: &Transaction) -> Result<Committed, redb::Error> {
         let write = self.database.begin_write()?;
-        let revision;
+        let (previous, revision);
         {
             let mut metadata = write.open_table(METADATA)?;
             for compare in &transaction.compares {
@@ -111,7 +116,8 @@ impl RedbStore {
                 }
             }
             let mut revisions = write.open_table(REVISION)?;
-            revision = revisions.get(REVISION_KEY)?.map_or(0, |value| value.value()) + 1;
+            previous = revisions.get(REVISION_KEY)?.map_or(0, |value| value.value());
+            revision = previous + 1;
             revisions.insert(REVISION_KEY, revision)?;
             for operation in &transaction.operations {
                 match operation {
@@ -125,7 +131,7 @@ impl RedbStore {
             }
         }
         write.commit()?;
-        Ok(Committed::At(revision))
+        Ok(Committed::At { revision, previous })
     }
 }
 
@@ -260,7 +266,11 @@ mod tests {
             error.contains("metadata.redb is open in another process; stop the master"),
             "{error}"
         );
-        assert_eq!(first.commit(&put("a", "1")), Ok(Committed::At(1)));
+        let at = Committed::At {
+            revision: 1,
+            previous: 0,
+        };
+        assert_eq!(first.commit(&put("a", "1")), Ok(at));
         drop(first);
         assert_eq!(RedbStore::open(directory.path()).unwrap().revision(), Ok(1));
     }

@@ -14,10 +14,12 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 
-use crate::config::Config;
+use crate::config::{Config, StoreConfig};
 use crate::engine::{Engine, StartError};
+use crate::etcd::{EtcdElection, Link};
 use crate::redb_store::{OpenStoreError, RedbStore};
-use crate::service::Face;
+use crate::seat::Candidate;
+use crate::service::{Face, StoreFace};
 
 /// How long streams may go on once the end was asked for.
 const END_WAIT: Duration = Duration::from_secs(1);
@@ -41,6 +43,18 @@ pub enum RunError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Other masters could not say where it is.
+    #[error(
+        "the master listens on {address}, which nobody can connect to by that name; give --advertise host:port, by \
+         which clients and nodes reach it"
+    )]
+    Advertise {
+        /// Where it listens.
+        address: SocketAddr,
+    },
+    /// No thread for the connections to etcd.
+    #[error("the system gives no thread for etcd: {0}; raise the limit (ulimit -u)")]
+    Thread(std::io::Error),
     /// No random bits.
     #[error("/dev/urandom cannot be read: {0}; make it available")]
     Random(std::io::Error),
@@ -61,7 +75,10 @@ pub struct Master {
 impl Master {
     /// Opens the store and listens. To be called within a tokio runtime with I/O and time.
     pub async fn start(config: &Config) -> Result<Self, RunError> {
-        let store = RedbStore::open(&config.store)?;
+        let opened = match &config.store {
+            StoreConfig::Directory(directory) => Ok(RedbStore::open(directory)?),
+            StoreConfig::Etcd(etcd) => Err(etcd),
+        };
         let listen = |source| RunError::Listen {
             address: config.listen,
             source,
@@ -69,12 +86,32 @@ impl Master {
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let seed = random_seed().map_err(RunError::Random)?;
-        let (engine, thread) = Engine::start(store, config.settings, seed)?;
+        let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
+        let (candidate, store) = match opened {
+            Ok(store) => {
+                let face = StoreFace::Redb(store.path().to_owned());
+                (Candidate::alone(store, advertised), face)
+            }
+            Err(etcd) => {
+                if config.advertise.is_none() && address.ip().is_unspecified() {
+                    return Err(RunError::Advertise { address });
+                }
+                let link = Link::new(etcd.clone()).map_err(RunError::Thread)?;
+                let face = StoreFace::Etcd(link.clone());
+                (Candidate::Etcd(EtcdElection::new(link, advertised)), face)
+            }
+        };
+        let must_lead = matches!(store, StoreFace::Redb(_));
         let settings = config.settings;
+        let (engine, thread) = Engine::start(candidate, settings, seed, must_lead)?;
         Ok(Self {
             listener,
             address,
-            face: Face { engine, settings },
+            face: Face {
+                engine,
+                settings,
+                store,
+            },
             thread,
         })
     }

@@ -22,12 +22,71 @@ use crate::watch::{self, WatchStream};
 const MAP_CHUNKS_MAX: usize = 4096;
 /// How long a creation waits for the nodes.
 const CREATE_WAIT: Duration = Duration::from_secs(20);
+/// How often a creation that waits looks at the store without being told to.
+const CREATE_LOOK: Duration = Duration::from_millis(500);
 
 /// All services, on one engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Face {
     pub(crate) engine: Engine,
     pub(crate) settings: Settings,
+    pub(crate) store: StoreFace,
+}
+
+/// The store as `redhare status` shows it.
+#[derive(Clone, Debug)]
+pub(crate) enum StoreFace {
+    /// The file.
+    Redb(std::path::PathBuf),
+    Etcd(crate::etcd::Link),
+}
+
+impl StoreFace {
+    async fn status(&self) -> v1::StoreStatus {
+        match self {
+            Self::Redb(path) => v1::StoreStatus {
+                place: path.display().to_string(),
+                members: Vec::new(),
+            },
+            Self::Etcd(link) => {
+                let member = |health: crate::etcd::Health| {
+                    let (healthy, said) = match health.said {
+                        Ok(said) => (true, said),
+                        Err(said) => (false, said),
+                    };
+                    v1::StoreMember {
+                        address: health.endpoint,
+                        healthy,
+                        said,
+                    }
+                };
+                v1::StoreStatus {
+                    place: link.config().name(),
+                    members: link.health().await.into_iter().map(member).collect(),
+                }
+            }
+        }
+    }
+}
+
+impl Face {
+    /// The masters that live. One that leads and is not among them has just ended.
+    async fn masters(&self) -> Result<Vec<v1::MasterStatus>, Status> {
+        let look =
+            |master: &mut crate::engine::Master| (master.leader().cloned(), master.election().present());
+        let (leader, present) = self.engine.look(look).await?;
+        let present = present.map_err(|error| convert::status(&error.into()))?;
+        let master = |present: crate::etcd::Present| {
+            let reign = leader.as_ref().filter(|leader| leader.address == present.address);
+            v1::MasterStatus {
+                leads: reign.is_some(),
+                since_unix_ms: reign.map_or(0, |leader| leader.since_unix_ms),
+                started_unix_ms: present.since_unix_ms,
+                address: present.address,
+            }
+        };
+        Ok(present.into_iter().map(master).collect())
+    }
 }
 
 #[tonic::async_trait]
@@ -37,7 +96,7 @@ impl Cluster for Face {
         _: Request<v1::GetIdentityRequest>,
     ) -> Result<Response<v1::GetIdentityResponse>, Status> {
         let call = |control: &mut crate::engine::Control, _| Ok((control.cluster(), control.revision()?));
-        let (cluster, revision) = self.engine.call(call).await?;
+        let (cluster, revision) = self.engine.read(call).await?;
         let cluster = cluster.0.to_bytes().to_vec();
         Ok(Response::new(v1::GetIdentityResponse { cluster, revision }))
     }
@@ -46,7 +105,11 @@ impl Cluster for Face {
         &self,
         _: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::GetStatusResponse>, Status> {
-        let status = self.engine.call(|control, now| control.status(now)).await?;
+        let status = self
+            .engine
+            .call_or_read(|control, now| control.status(now))
+            .await?;
+        let (masters, store) = (self.masters().await?, self.store.status().await);
         let disk = |(disk, allocated): &(control::Disk, foundation::ByteCount)| v1::DiskStatus {
             disk: Some(v1::Disk {
                 uuid: disk.id.0.to_bytes().to_vec(),
@@ -78,6 +141,8 @@ impl Cluster for Face {
             revision: status.revision,
             nodes: status.nodes.iter().map(node).collect(),
             volumes: status.volumes.iter().map(volume).collect(),
+            masters,
+            store: Some(store),
         }))
     }
 }
@@ -171,11 +236,13 @@ impl Volumes for Face {
             .engine
             .call(move |control, now| control.create_volume(&create, now))
             .await?;
-        let mut revision = self.engine.revision();
+        let mut news = self.engine.news();
         let deadline = tokio::time::Instant::now() + CREATE_WAIT;
         while !request.no_wait && volume.state != VolumeState::Ready {
-            let waited = tokio::time::timeout_at(deadline, revision.changed()).await;
-            if !matches!(waited, Ok(Ok(()))) {
+            // Another master may bring it on: then there are no news here.
+            let look = tokio::time::Instant::now() + CREATE_LOOK;
+            let waited = tokio::time::timeout_at(look.min(deadline), news.changed()).await;
+            if matches!(waited, Ok(Err(_))) || tokio::time::Instant::now() >= deadline {
                 return Err(Status::deadline_exceeded(format!(
                     "volume \"{}\" was created, but its nodes have not made all copies within {} s; \"redhare status\" \
                      shows which nodes are silent, the volume becomes ready when they have done it",
@@ -184,7 +251,7 @@ impl Volumes for Face {
                 )));
             }
             let number = volume.number;
-            volume = self.engine.call(move |control, _| control.volume(number)).await?;
+            volume = self.engine.read(move |control, _| control.volume(number)).await?;
         }
         let volume = Some(convert::volume(&volume));
         Ok(Response::new(v1::CreateVolumeResponse { volume }))
@@ -194,7 +261,7 @@ impl Volumes for Face {
         &self,
         _: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
-        let volumes = self.engine.call(|control, _| control.volumes()).await?;
+        let volumes = self.engine.read(|control, _| control.volumes()).await?;
         let volumes = volumes.iter().map(convert::volume).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
@@ -210,7 +277,7 @@ impl Volumes for Face {
             let resyncs = control.resyncs(number, now);
             Ok((volume, chunks, control.nodes(now)?, resyncs))
         };
-        let (volume, chunks, nodes, resyncs) = self.engine.call(call).await?;
+        let (volume, chunks, nodes, resyncs) = self.engine.read(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume(&volume)),
@@ -251,7 +318,7 @@ impl Chunks for Face {
             let (volume, chunks) = control.map(number, request.first_chunk, limit)?;
             Ok((revision, volume, chunks, control.nodes(now)?))
         };
-        let (revision, volume, chunks, nodes) = self.engine.call(call).await?;
+        let (revision, volume, chunks, nodes) = self.engine.read(call).await?;
         Ok(Response::new(v1::GetMapResponse {
             volume: Some(convert::volume(&volume)),
             nodes: convert::addresses(nodes.values(), &chunks),

@@ -54,13 +54,13 @@ struct Watch {
 
 impl Watch {
     async fn run(&self, mut known: u64) -> Result<(), Status> {
-        let mut revision = self.engine.revision();
+        let mut news = self.engine.news();
         let scope = self.scope;
         // Who knows nothing gets everything; otherwise even an answer without news, so that the
         // reader knows that it is up to date.
         let mut is_first = true;
         loop {
-            revision.mark_unchanged();
+            news.mark_unchanged();
             let changes = match known {
                 0 => None,
                 known => {
@@ -88,7 +88,7 @@ impl Watch {
             };
             is_first = false;
             tokio::select! {
-                changed = revision.changed() => {
+                changed = news.changed() => {
                     if changed.is_err() {
                         return Err(Status::unavailable("this master is ending; watch at another one"));
                     }

@@ -1,5 +1,7 @@
 //! A client of the masters, for nodes, programs and the command line.
 
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::v1;
@@ -9,6 +11,7 @@ use crate::v1::leases_client::LeasesClient;
 use crate::v1::nodes_client::NodesClient;
 use crate::v1::volumes_client::VolumesClient;
 use thiserror::Error;
+use tokio::time::{Instant, sleep};
 pub use tonic::Code;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -16,6 +19,13 @@ use tonic::transport::{Channel, Endpoint};
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Longer than any call takes but a watch, which has no limit.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
+/// A node has to be heard by the next master before this one's silence costs it its place: well below the least
+/// heartbeat timeout that is in use.
+const BEAT_LIMIT: Duration = Duration::from_millis(1500);
+/// How long a call looks for a master that can answer it: longer than it takes until another one leads.
+const FAILOVER_LIMIT: Duration = Duration::from_secs(10);
+/// Pause before a master that had no better idea is followed by another one.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a call to the masters failed.
 #[derive(Clone, Debug, Error)]
@@ -80,75 +90,60 @@ impl From<Status> for ClientError {
     }
 }
 
-/// A connection to one master. Cheap to clone; clones share the connection.
+/// The header in which a master that does not lead names the one that does; empty while none does. Whatever has it
+/// was refused before anything was done.
+pub const LEADER: &str = "redhare-leader";
+
+/// Whether a call may be made again when nobody knows whether it was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// It reads, or changes the same again.
+    Yes,
+    /// A second time it would fail on what the first one did.
+    No,
+}
+
+/// A connection to the masters of a cluster: to one at a time, and on to the one that leads, or to another one when it
+/// does not answer. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    addresses: Vec<String>,
+    current: Mutex<Current>,
+}
+
+#[derive(Clone, Debug)]
+struct Current {
     channel: Channel,
     address: String,
+    /// Counts the connections, so that one that has failed is left once.
+    number: u64,
 }
 
 impl Client {
     /// Connects to the first of the addresses (`host:port`, separated by commas) that answers.
     pub async fn connect(addresses: &str) -> Result<Self, ClientError> {
-        let mut why = String::new();
-        for address in addresses.split(',').map(str::trim) {
-            let bad = || ClientError::Address {
-                address: address.to_owned(),
-            };
-            let has_port = address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-            if !has_port {
-                return Err(bad());
-            }
-            let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| bad())?;
-            let endpoint = endpoint
-                .connect_timeout(CONNECT_LIMIT)
-                .tcp_nodelay(true)
-                .http2_keep_alive_interval(Duration::from_secs(10))
-                .keep_alive_timeout(Duration::from_secs(5));
-            match endpoint.connect().await {
-                Ok(channel) => {
-                    let address = address.to_owned();
-                    return Ok(Self { channel, address });
-                }
-                Err(error) => why = deepest(&error),
-            }
+        let addresses: Vec<String> = addresses.split(',').map(|one| one.trim().to_owned()).collect();
+        for address in &addresses {
+            endpoint(address)?;
         }
-        Err(ClientError::Unreachable {
-            addresses: addresses.to_owned(),
-            why,
-        })
+        let (address, channel) = first_of(addresses.iter(), &addresses).await?;
+        let current = Mutex::new(Current {
+            channel,
+            address,
+            number: 0,
+        });
+        let shared = Arc::new(Shared { addresses, current });
+        Ok(Self { shared })
     }
 
     /// The master it is connected to.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// The generated client of the service of that name, for calls that have no method here.
-    pub fn cluster(&self) -> ClusterClient<Channel> {
-        ClusterClient::new(self.channel.clone())
-    }
-
-    /// See [`Client::cluster`].
-    pub fn nodes(&self) -> NodesClient<Channel> {
-        NodesClient::new(self.channel.clone())
-    }
-
-    /// See [`Client::cluster`].
-    pub fn volumes(&self) -> VolumesClient<Channel> {
-        VolumesClient::new(self.channel.clone())
-    }
-
-    /// See [`Client::cluster`].
-    pub fn chunks(&self) -> ChunksClient<Channel> {
-        ChunksClient::new(self.channel.clone())
-    }
-
-    /// See [`Client::cluster`].
-    pub fn leases(&self) -> LeasesClient<Channel> {
-        LeasesClient::new(self.channel.clone())
+    pub fn address(&self) -> String {
+        self.current().address
     }
 
     /// Begins to watch a map; the stream has no time limit.
@@ -162,21 +157,149 @@ impl Client {
             scope,
             known_revision,
         };
-        let answer = self.chunks().watch(request).await;
-        Ok(answer.map_err(|status| self.failure(status))?.into_inner())
+        self.run(Repeat::Yes, |channel| {
+            let request = request.clone();
+            async move { ChunksClient::new(channel).watch(request).await }
+        })
+        .await
+    }
+
+    fn current(&self) -> Current {
+        let current = self.shared.current.lock();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a call at the master connected to, then where it is sent.
+    async fn run<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(
+        &self,
+        repeat: Repeat,
+        call: impl Fn(Channel) -> F,
+    ) -> Result<T, ClientError> {
+        let began = Instant::now();
+        loop {
+            let current = self.current();
+            let status = match call(current.channel.clone()).await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => status,
+            };
+            let leader = status.metadata().get(LEADER);
+            let leader = leader.map(|leader| leader.to_str().unwrap_or_default().to_owned());
+            let is_passing = leader.is_some()
+                || repeat == Repeat::Yes && (status.code() == Code::Unavailable || is_broken(&status))
+                || was_not_sent(&status);
+            if !is_passing || began.elapsed() > FAILOVER_LIMIT {
+                return Err(failure(&current.address, status));
+            }
+            match leader.filter(|leader| !leader.is_empty() && *leader != current.address) {
+                Some(leader) => self.turn_to(&current, &leader).await,
+                None if is_broken(&status) => self.turn_from(&current).await?,
+                // It has no better idea, or not yet.
+                None if self.shared.addresses.len() == 1 => return Err(failure(&current.address, status)),
+                None => {
+                    sleep(PAUSE).await;
+                    self.turn_from(&current).await?;
+                }
+            }
+        }
+    }
+
+    /// Turns to the master that leads. If it does not answer, the next attempt is another one's.
+    async fn turn_to(&self, from: &Current, leader: &str) {
+        let connected = match endpoint(leader) {
+            Ok(endpoint) => endpoint.connect().await.ok(),
+            Err(_) => None,
+        };
+        match connected {
+            Some(channel) => self.turn(from, leader.to_owned(), channel),
+            None => sleep(PAUSE).await,
+        }
+    }
+
+    /// Turns to the next master that answers.
+    async fn turn_from(&self, from: &Current) -> Result<(), ClientError> {
+        let addresses = &self.shared.addresses;
+        let place = addresses.iter().position(|address| *address == from.address);
+        let next = place.map_or(0, |place| place + 1);
+        let order = addresses.iter().cycle().skip(next).take(addresses.len());
+        let (address, channel) = first_of(order, addresses).await?;
+        self.turn(from, address, channel);
+        Ok(())
+    }
+
+    /// Unless somebody has turned meanwhile.
+    fn turn(&self, from: &Current, address: String, channel: Channel) {
+        let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.number == from.number {
+            let number = from.number + 1;
+            *current = Current {
+                channel,
+                address,
+                number,
+            };
+        }
     }
 }
 
-impl Client {
-    /// A status of the connection's own making has a cause; one that a master sent has none.
-    fn failure(&self, status: Status) -> ClientError {
-        match std::error::Error::source(&status) {
-            Some(cause) => ClientError::Unreachable {
-                addresses: self.address.clone(),
-                why: deepest(cause),
-            },
-            None => status.into(),
+fn endpoint(address: &str) -> Result<Endpoint, ClientError> {
+    let bad = || ClientError::Address {
+        address: address.to_owned(),
+    };
+    let has_port = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if !has_port {
+        return Err(bad());
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| bad())?;
+    Ok(endpoint
+        .connect_timeout(CONNECT_LIMIT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(3))
+        .keep_alive_timeout(Duration::from_secs(3)))
+}
+
+/// The first master in `order` that answers.
+async fn first_of<'a>(
+    order: impl Iterator<Item = &'a String>,
+    all: &[String],
+) -> Result<(String, Channel), ClientError> {
+    let mut why = String::new();
+    for address in order {
+        match endpoint(address)?.connect().await {
+            Ok(channel) => return Ok((address.clone(), channel)),
+            Err(error) => why = deepest(&error),
         }
+    }
+    Err(ClientError::Unreachable {
+        addresses: all.join(","),
+        why,
+    })
+}
+
+/// A status of the connection's own making has a cause; one that a master sent has none.
+fn is_broken(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+/// Whether nobody can have heard the call: there was no connection.
+fn was_not_sent(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn failure(address: &str, status: Status) -> ClientError {
+    match std::error::Error::source(&status) {
+        Some(cause) => ClientError::Unreachable {
+            addresses: address.to_owned(),
+            why: deepest(cause),
+        },
+        None => status.into(),
     }
 }
 
@@ -190,15 +313,17 @@ fn deepest(error: &dyn std::error::Error) -> String {
 }
 
 macro_rules! calls {
-    ($($(#[$doc:meta])* $name:ident: $service:ident.$call:ident($request:ident) -> $response:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident($repeat:ident, $limit:ident): $client:ident.$call:ident($request:ident) -> $response:ident;)*) => {
         impl Client {
             $(
                 $(#[$doc])*
                 pub async fn $name(&self, request: v1::$request) -> Result<v1::$response, ClientError> {
-                    let mut request = tonic::Request::new(request);
-                    request.set_timeout(CALL_LIMIT);
-                    let answer = self.$service().$call(request).await;
-                    Ok(answer.map_err(|status| self.failure(status))?.into_inner())
+                    self.run(Repeat::$repeat, |channel| {
+                        let mut request = tonic::Request::new(request.clone());
+                        request.set_timeout($limit);
+                        async move { $client::new(channel).$call(request).await }
+                    })
+                    .await
                 }
             )*
         }
@@ -207,37 +332,37 @@ macro_rules! calls {
 
 calls! {
     /// The cluster's identity.
-    identity: cluster.get_identity(GetIdentityRequest) -> GetIdentityResponse;
+    identity(Yes, CALL_LIMIT): ClusterClient.get_identity(GetIdentityRequest) -> GetIdentityResponse;
     /// The cluster at a glance.
-    status: cluster.get_status(GetStatusRequest) -> GetStatusResponse;
+    status(Yes, CALL_LIMIT): ClusterClient.get_status(GetStatusRequest) -> GetStatusResponse;
     /// Makes a node, or a new life of its target, known.
-    register: nodes.register(RegisterRequest) -> RegisterResponse;
+    register(Yes, CALL_LIMIT): NodesClient.register(RegisterRequest) -> RegisterResponse;
     /// Says that a node's target lives.
-    heartbeat: nodes.heartbeat(HeartbeatRequest) -> HeartbeatResponse;
+    heartbeat(Yes, BEAT_LIMIT): NodesClient.heartbeat(HeartbeatRequest) -> HeartbeatResponse;
     /// Moves all copies away from a node or disk, or ends that.
-    drain: nodes.drain(DrainRequest) -> DrainResponse;
+    drain(Yes, CALL_LIMIT): NodesClient.drain(DrainRequest) -> DrainResponse;
     /// Creates a volume.
-    create_volume: volumes.create(CreateVolumeRequest) -> CreateVolumeResponse;
+    create_volume(No, CALL_LIMIT): VolumesClient.create(CreateVolumeRequest) -> CreateVolumeResponse;
     /// Every volume.
-    list_volumes: volumes.list(ListVolumesRequest) -> ListVolumesResponse;
+    list_volumes(Yes, CALL_LIMIT): VolumesClient.list(ListVolumesRequest) -> ListVolumesResponse;
     /// One volume and its map, at most its first 4096 chunks.
-    show_volume: volumes.show(ShowVolumeRequest) -> ShowVolumeResponse;
+    show_volume(Yes, CALL_LIMIT): VolumesClient.show(ShowVolumeRequest) -> ShowVolumeResponse;
     /// Begins to delete a volume.
-    delete_volume: volumes.delete(DeleteVolumeRequest) -> DeleteVolumeResponse;
+    delete_volume(No, CALL_LIMIT): VolumesClient.delete(DeleteVolumeRequest) -> DeleteVolumeResponse;
     /// A part of a volume's map.
-    map: chunks.get_map(GetMapRequest) -> GetMapResponse;
+    map(Yes, CALL_LIMIT): ChunksClient.get_map(GetMapRequest) -> GetMapResponse;
     /// Proposes a configuration as write node.
-    propose: chunks.propose_configuration(ProposeConfigurationRequest) -> ProposeConfigurationResponse;
+    propose(Yes, CALL_LIMIT): ChunksClient.propose_configuration(ProposeConfigurationRequest) -> ProposeConfigurationResponse;
     /// Asks for the write lease.
-    acquire_writer: leases.acquire_writer(AcquireWriterRequest) -> WriterLease;
+    acquire_writer(Yes, CALL_LIMIT): LeasesClient.acquire_writer(AcquireWriterRequest) -> WriterLease;
     /// Renews it.
-    renew_writer: leases.renew_writer(RenewWriterRequest) -> WriterLease;
+    renew_writer(Yes, CALL_LIMIT): LeasesClient.renew_writer(RenewWriterRequest) -> WriterLease;
     /// Gives it back.
-    release_writer: leases.release_writer(ReleaseWriterRequest) -> ReleaseWriterResponse;
+    release_writer(Yes, CALL_LIMIT): LeasesClient.release_writer(ReleaseWriterRequest) -> ReleaseWriterResponse;
     /// Takes or renews a reader's lease.
-    hold_reader: leases.hold_reader(HoldReaderRequest) -> HoldReaderResponse;
+    hold_reader(Yes, CALL_LIMIT): LeasesClient.hold_reader(HoldReaderRequest) -> HoldReaderResponse;
     /// Gives it back.
-    release_reader: leases.release_reader(ReleaseReaderRequest) -> ReleaseReaderResponse;
+    release_reader(Yes, CALL_LIMIT): LeasesClient.release_reader(ReleaseReaderRequest) -> ReleaseReaderResponse;
     /// Who holds leases.
-    show_leases: leases.show(ShowLeasesRequest) -> ShowLeasesResponse;
+    show_leases(Yes, CALL_LIMIT): LeasesClient.show(ShowLeasesRequest) -> ShowLeasesResponse;
 }

@@ -55,9 +55,14 @@ impl ChangeLog {
         }
     }
 
-    pub(crate) fn committed(&mut self, revision: u64, transaction: &Transaction) {
-        // Revisions grow by one, so a gap is what another master has committed.
-        self.seen(revision - 1);
+    /// What is known goes up to here.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(crate) fn committed(&mut self, previous: u64, revision: u64, transaction: &Transaction) {
+        // What lies between what is known and what this followed, another master has committed.
+        self.seen(previous);
         self.end = revision;
         for operation in &transaction.operations {
             let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
@@ -77,7 +82,7 @@ impl ChangeLog {
         }
     }
 
-    fn seen(&mut self, revision: u64) {
+    pub(crate) fn seen(&mut self, revision: u64) {
         if revision != self.end {
             *self = Self::new(revision, self.kept);
         }
@@ -234,7 +239,7 @@ mod tests {
     fn the_log_answers_only_for_what_it_has_seen_whole() {
         let mut log = ChangeLog::new(10, 3);
         for (revision, key) in [(11, b"a"), (12, b"b"), (13, b"a")] {
-            log.committed(revision, &put(key));
+            log.committed(revision - 1, revision, &put(key));
         }
         let since = |log: &ChangeLog, known| log.since(known).map(|keys| keys.len());
         assert_eq!(since(&log, 10), Some(2));
@@ -242,9 +247,9 @@ mod tests {
         assert_eq!(since(&log, 13), Some(0));
         assert_eq!(since(&log, 9), None);
         assert_eq!(since(&log, 14), None);
-        log.committed(14, &put(b"d"));
+        log.committed(13, 14, &put(b"d"));
         assert_eq!((since(&log, 10), since(&log, 11)), (None, Some(3)));
-        log.committed(16, &put(b"e"));
+        log.committed(15, 16, &put(b"e"));
         assert_eq!(
             (since(&log, 14), since(&log, 15)),
             (None, Some(1)),
@@ -252,5 +257,11 @@ mod tests {
         );
         log.seen(20);
         assert_eq!((since(&log, 16), since(&log, 20)), (None, Some(0)));
+        log.committed(20, 27, &put(b"f"));
+        assert_eq!(
+            (since(&log, 20), since(&log, 27)),
+            (Some(1), Some(0)),
+            "21 to 26 were other people's keys"
+        );
     }
 }

@@ -25,6 +25,7 @@ impl<S: MetadataStore> Controller<S> {
     /// committed something.
     pub fn tick(&mut self, now: Instant) -> Result<bool, ControlError> {
         let before = self.store.revision()?;
+        self.changes.seen(before);
         if now.since(self.audited) >= self.settings.audit_interval {
             self.audited = now;
             self.reconciled = None;
@@ -42,7 +43,7 @@ impl<S: MetadataStore> Controller<S> {
         }
         self.bring_volumes_on(now)?;
         self.look_after_places(&standings, now)?;
-        Ok(self.store.revision()? != before)
+        Ok(self.changes.end() != before)
     }
 
     fn reconcile(

@@ -82,8 +82,32 @@ pub(crate) struct StatusArguments {
 struct StatusView {
     cluster: String,
     revision: u64,
+    masters: Vec<MasterRow>,
+    store: StoreRow,
     nodes: Vec<NodeRow>,
     volumes: Vec<VolumeRow>,
+}
+
+#[derive(serde::Serialize)]
+struct MasterRow {
+    address: String,
+    leads: bool,
+    /// How long it has led, or been there.
+    since_seconds: u64,
+}
+
+#[derive(Default, serde::Serialize)]
+struct StoreRow {
+    place: String,
+    /// The members of an etcd.
+    members: Vec<StoreMemberRow>,
+}
+
+#[derive(serde::Serialize)]
+struct StoreMemberRow {
+    address: String,
+    healthy: bool,
+    said: String,
 }
 
 #[derive(serde::Serialize)]
@@ -168,11 +192,60 @@ pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(),
     let view = StatusView {
         cluster: uuid_text(&answer.cluster),
         revision: answer.revision,
+        masters: answer.masters.iter().map(master_row).collect(),
+        store: answer.store.as_ref().map(store_row).unwrap_or_default(),
         nodes: answer.nodes.iter().map(node_row).collect(),
         volumes: answer.volumes.iter().filter_map(volume_row).collect(),
     };
     output.print(&view, || describe(&view));
     Ok(())
+}
+
+fn master_row(master: &v1::MasterStatus) -> MasterRow {
+    let since = if master.leads {
+        master.since_unix_ms
+    } else {
+        master.started_unix_ms
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+    MasterRow {
+        address: master.address.clone(),
+        leads: master.leads,
+        since_seconds: now.saturating_sub(since) / 1000,
+    }
+}
+
+fn store_row(store: &v1::StoreStatus) -> StoreRow {
+    let member = |member: &v1::StoreMember| StoreMemberRow {
+        address: member.address.clone(),
+        healthy: member.healthy,
+        said: member.said.clone(),
+    };
+    StoreRow {
+        place: store.place.clone(),
+        members: store.members.iter().map(member).collect(),
+    }
+}
+
+/// Masters and store, as people read them.
+fn describe_masters(view: &StatusView) -> String {
+    let mut rows = vec![["MASTER", "ROLE", "SINCE"].map(String::from).to_vec()];
+    for master in &view.masters {
+        let role = if master.leads { "leads" } else { "follows" };
+        let since = format!("{} s", master.since_seconds);
+        rows.push(vec![master.address.clone(), role.to_owned(), since]);
+    }
+    let mut text = table(&rows);
+    if !view.masters.iter().any(|master| master.leads) {
+        text.push_str("no master leads at present: nothing changes, and whether nodes live is not known\n");
+    }
+    text.push_str(&format!("store {}\n", view.store.place));
+    for member in &view.store.members {
+        let health = if member.healthy { "healthy" } else { "FAILED" };
+        text.push_str(&format!("  {} {health}: {}\n", member.address, member.said));
+    }
+    text
 }
 
 fn node_row(node: &v1::NodeStatus) -> NodeRow {
@@ -236,7 +309,8 @@ fn describe(view: &StatusView) -> String {
             bytes(node.used_bytes),
         ]);
     }
-    let mut text = format!("cluster {}\n\n{}\n", view.cluster, table(&rows));
+    let masters = describe_masters(view);
+    let mut text = format!("cluster {}\n\n{masters}\n{}\n", view.cluster, table(&rows));
     let mut rows = vec![
         ["VOLUME", "SIZE", "STATE", "CHUNKS", "HEALTH"]
             .map(String::from)

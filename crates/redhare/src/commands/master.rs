@@ -4,24 +4,37 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use master::{Config, Master};
+use master::{Config, Master, StoreConfig};
 
 use crate::output::Failure;
 
 /// Run a master: placement, volumes, configurations and leases
 #[derive(Args)]
-#[command(after_help = "Example:\n  redhare master --listen 192.0.2.1:7400 --store /var/lib/redhare/master")]
+#[command(
+    after_help = "Example:\n  redhare master --listen 192.0.2.1:7400 --store /var/lib/redhare/master\n\n\
+    Several masters share an etcd; one of them leads, and another one within seconds of its death:\n  \
+    redhare master --listen 192.0.2.1:7400 --store etcd://192.0.2.11:2379,192.0.2.12:2379,192.0.2.13:2379/redhare\n\n\
+    With etcds:// over TLS; the TOML file says with which certificate and as whom, in [etcd]: authority, certificate, key,\n\
+    user, password_file, call_limit_ms (4000), lease_s (2)."
+)]
 pub(crate) struct MasterArguments {
     /// Address and port to answer on
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// Directory of the metadata store, made if it is not there
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/redhare/master")]
-    store: PathBuf,
+    /// Directory of the metadata store, made if it is not there; or an etcd and a prefix in it
+    #[arg(
+        long,
+        value_name = "DIR|etcd://HOST:PORT,.../PREFIX",
+        default_value = "/var/lib/redhare/master"
+    )]
+    store: String,
+    /// By which host and port clients and nodes reach this master; the address it listens on if not given
+    #[arg(long, value_name = "ADDR")]
+    advertise: Option<String>,
     /// Rebuild a copy elsewhere that is out of sync for so many seconds [default: 600]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     rebuild_after: Option<u64>,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms and rebuild_after_ms
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -31,7 +44,9 @@ pub(crate) struct MasterArguments {
 
 pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     super::signals::end_with(arguments.end_with)?;
-    let mut config = Config::new(arguments.listen, arguments.store);
+    let store = StoreConfig::parse(&arguments.store).map_err(Failure::new)?;
+    let mut config = Config::new(arguments.listen, store);
+    config.advertise = arguments.advertise;
     if let Some(file) = arguments.config {
         config = config.with_file(&file).map_err(Failure::new)?;
     }

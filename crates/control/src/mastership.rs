@@ -1,0 +1,234 @@
+//! Several masters on one store: who leads, and what the others may do.
+//!
+//! An [`Election`] is what a store offers to choose one: etcd's leases and compares, or nothing,
+//! where the store serves one process only. A [`Member`] is one of the masters. While it leads it
+//! has a [`Controller`] on a handle whose every transaction compares that its reign lasts, so that
+//! a deposed master changes nothing, whatever it believes and however long it slept. When it
+//! begins to lead, the controller is opened anew: what an earlier reign had in memory is as old as
+//! that reign. A member that follows reads the same store and changes nothing.
+//!
+//! No clock decides who leads but the store's. A member's own clock decides one thing: whether it
+//! was able to hear nodes. After a gap (it was paused, or the store did not answer) silence is
+//! counted anew, so that no node is left out because its master slept.
+
+use foundation::{Instant, Random};
+
+use crate::controller::Controller;
+use crate::error::ControlError;
+use crate::settings::Settings;
+use crate::store::{MetadataStore, StoreError};
+
+/// The master that leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Where it answers: host and port.
+    pub address: String,
+    /// When its reign began, on its own wall clock: milliseconds since 1970. For people.
+    pub since_unix_ms: u64,
+    /// The reign's number, greater than every earlier one's.
+    pub reign: u64,
+}
+
+/// Who leads, as the store says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// This master.
+    Ours(Leader),
+    /// Another one.
+    Theirs(Leader),
+    /// Nobody: the last one's lease runs, or somebody else is about to be chosen.
+    Vacant,
+}
+
+/// What a store offers to choose the one who leads.
+pub trait Election {
+    /// A handle to the store.
+    type Store: MetadataStore;
+
+    /// Says who leads, and takes the seat if nobody does. To be called every fraction of a second.
+    /// Blocks until the store has answered.
+    fn stand(&mut self) -> Result<Seat, StoreError>;
+
+    /// A handle whose transactions are committed only while `reign` lasts and it is this master's;
+    /// with none, one that only reads. Both refuse with [`StoreError::NotLeading`].
+    fn store(&self, reign: Option<u64>) -> Self::Store;
+}
+
+/// Why a call has to be made at another master, or later.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this master does not lead{}; ask the one that does", match .leader {
+    Some(leader) => format!(", the one at {} does", leader.address),
+    None => ", and no other one does at present".to_owned(),
+})]
+pub struct NotLeading {
+    /// The one that leads, if that is known.
+    pub leader: Option<Leader>,
+}
+
+/// Which mistake a member makes on purpose. The simulation shows that it finds it.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A new reign goes on with what the last one had in memory.
+    ActsOnMemory,
+    /// A gap in which nothing could be heard counts as the nodes' silence.
+    CountsDeafness,
+    /// Transactions of a deposed master are committed.
+    NotFenced,
+}
+
+/// One of the masters; see the module.
+#[derive(Debug)]
+pub struct Member<E: Election> {
+    election: E,
+    settings: Settings,
+    random: Random,
+    seat: Seat,
+    /// On a handle as the seat says.
+    control: Option<Controller<E::Store>>,
+    /// When it was last known to be able to hear nodes.
+    listened: Option<Instant>,
+    #[cfg(test)]
+    pub(crate) planted: Option<Bug>,
+    /// What a mistaken member has kept of its last reign.
+    #[cfg(test)]
+    kept: Option<Controller<E::Store>>,
+}
+
+impl<E: Election> Member<E> {
+    /// A master that follows until [`Member::step`]. `seed` is drawn at random, anew in each process.
+    pub fn new(election: E, settings: Settings, seed: u64) -> Self {
+        Self {
+            election,
+            settings,
+            random: Random::from_seed(seed),
+            seat: Seat::Vacant,
+            control: None,
+            listened: None,
+            #[cfg(test)]
+            planted: None,
+            #[cfg(test)]
+            kept: None,
+        }
+    }
+
+    /// Finds out who leads, begins or ends to, and, leading, does what time asks for. To be called
+    /// every fraction of the heartbeat timeout. True when it committed something. After an error
+    /// nothing is known to have changed: a reign whose store does not answer goes on if it answers
+    /// again before another one began.
+    pub fn step(&mut self, now: Instant) -> Result<bool, ControlError> {
+        let seat = self.election.stand()?;
+        self.sit(seat, now)?;
+        let deaf = self.settings.heartbeat_timeout / 2;
+        let was_deaf = self.listened.is_none_or(|listened| now.since(listened) > deaf);
+        let forgives = was_deaf && !self.plants_deafness();
+        let mut committed = false;
+        if let (Seat::Ours(_), Some(control)) = (&self.seat, &mut self.control) {
+            if forgives {
+                control.listen_anew(now);
+            }
+            committed = control.tick(now)?;
+        }
+        self.listened = Some(now);
+        Ok(committed)
+    }
+
+    /// Takes note of who leads. The seat changes only with the controller on it.
+    fn sit(&mut self, seat: Seat, now: Instant) -> Result<(), ControlError> {
+        if seat == self.seat {
+            return Ok(());
+        }
+        let left = self.control.take();
+        let was_ours = matches!(std::mem::replace(&mut self.seat, Seat::Vacant), Seat::Ours(_));
+        if let Seat::Ours(leader) = &seat {
+            let control = self.open(Some(leader.reign), now)?;
+            self.control = Some(control);
+            self.recall();
+        } else if was_ours {
+            self.remember(left);
+        }
+        self.seat = seat;
+        Ok(())
+    }
+
+    fn open(&mut self, reign: Option<u64>, now: Instant) -> Result<Controller<E::Store>, ControlError> {
+        let seed = self.random.next_u64();
+        Controller::open(self.election.store(reign), self.settings, seed, now)
+    }
+
+    /// Who leads, as last heard from the store.
+    pub fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    /// The one who leads, if that is known.
+    pub fn leader(&self) -> Option<&Leader> {
+        match &self.seat {
+            Seat::Ours(leader) | Seat::Theirs(leader) => Some(leader),
+            Seat::Vacant => None,
+        }
+    }
+
+    /// What is stood in.
+    pub fn election(&self) -> &E {
+        &self.election
+    }
+
+    /// The cluster, for changes and for what only the leader hears.
+    pub fn lead(&mut self) -> Result<&mut Controller<E::Store>, NotLeading> {
+        let leader = self.leader().cloned();
+        match (&self.seat, &mut self.control) {
+            (Seat::Ours(_), Some(control)) => Ok(control),
+            _ => Err(NotLeading { leader }),
+        }
+    }
+
+    /// The cluster, for what is in the store. A member that follows hears no node: to it they all
+    /// count as alive.
+    pub fn read(&mut self, now: Instant) -> Result<&mut Controller<E::Store>, ControlError> {
+        let follows = !matches!(self.seat, Seat::Ours(_));
+        if self.control.is_none() {
+            self.control = Some(self.open(None, now)?);
+        }
+        let control = self.control.as_mut().expect("it was opened above");
+        if follows {
+            control.listen_anew(now);
+        }
+        Ok(control)
+    }
+
+    #[cfg(not(test))]
+    fn plants_deafness(&self) -> bool {
+        false
+    }
+
+    #[cfg(not(test))]
+    fn recall(&mut self) {}
+
+    #[cfg(not(test))]
+    fn remember(&mut self, left: Option<Controller<E::Store>>) {
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+impl<E: Election> Member<E> {
+    fn plants_deafness(&self) -> bool {
+        self.planted == Some(Bug::CountsDeafness)
+    }
+
+    fn recall(&mut self) {
+        if self.planted == Some(Bug::ActsOnMemory)
+            && let (Some(kept), Some(control)) = (self.kept.take(), &mut self.control)
+        {
+            control.remember(kept);
+        }
+    }
+
+    fn remember(&mut self, left: Option<Controller<E::Store>>) {
+        self.kept = left;
+    }
+}
+
+#[cfg(test)]
+mod simulation;

@@ -1,0 +1,264 @@
+//! Against real etcds: revisions that others move, reigns, members that die, TLS.
+
+use std::time::{Duration, Instant};
+
+use control::mastership::{Election, Seat};
+use control::{Committed, MemoryStore, MetadataStore, StoreError, Transaction};
+use foundation::Random;
+
+use super::link::Repeat;
+use super::testing::{Etcd, certificates, is_there};
+use super::{EtcdConfig, EtcdElection, EtcdStore, Link};
+
+fn config(etcd: &Etcd, prefix: &str) -> EtcdConfig {
+    EtcdConfig::parse(&format!("etcd://{}/{prefix}", etcd.endpoints())).unwrap()
+}
+
+fn election(config: EtcdConfig, name: &str) -> EtcdElection {
+    EtcdElection::new(Link::new(config).unwrap(), name.to_owned())
+}
+
+/// Stands until it leads, and gives the reign's store.
+fn lead(election: &mut EtcdElection) -> EtcdStore {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match election.stand() {
+            Ok(Seat::Ours(leader)) => return election.store(Some(leader.reign)),
+            other => assert!(Instant::now() < deadline, "it does not come to lead: {other:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn put(key: &str, value: &str) -> Transaction {
+    let mut transaction = Transaction::new();
+    transaction.put(key.into(), value.into());
+    transaction
+}
+
+/// The same calls on etcd and in memory give the same answers but for the revisions, which other people's keys move.
+#[test]
+fn it_behaves_as_the_store_in_memory() {
+    if !is_there("etcd as the masters' store") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut ours = election(config(&etcd, "a"), "127.0.0.1:1");
+    let others = Link::new(config(&etcd, "b")).unwrap();
+    let store = lead(&mut ours);
+    let memory = MemoryStore::with_operations_max(store.operations_max());
+    // The etcd's revision of each one in memory.
+    let mut revisions = vec![0];
+    let mut random = Random::from_seed(11);
+    assert_eq!((store.revision(), store.get(b"a")), (Ok(0), Ok(None)));
+    for round in 0..200 {
+        if random.chance(1, 3) {
+            let foreign = |client: etcd_client::Client| async move {
+                client.kv_client().put("/other", "x", None).await
+            };
+            others.call(Repeat::Yes, foreign).unwrap();
+        }
+        let (mut here, mut there) = (Transaction::new(), Transaction::new());
+        let mut keys: Vec<u8> = (b'a'..b'h').collect();
+        random.shuffle(&mut keys);
+        let mut keys = keys.into_iter();
+        for key in keys.by_ref().take(random.below(3) as usize) {
+            let known = memory.get(&[key]).unwrap().map_or(0, |found| found.revision);
+            let wrong = u64::from(random.chance(1, 6));
+            there.compare(vec![key], known + wrong);
+            here.compare(vec![key], revisions[known as usize] + wrong);
+        }
+        for key in keys.take(random.below(4) as usize) {
+            if random.chance(1, 3) {
+                here.delete(vec![key]);
+                there.delete(vec![key]);
+            } else {
+                here.put(vec![key], vec![round; 1 + random.below(9) as usize]);
+                there.operations.push(here.operations.last().unwrap().clone());
+            }
+        }
+        match (store.commit(&here).unwrap(), memory.commit(&there).unwrap()) {
+            (Committed::Conflict, Committed::Conflict) => {}
+            (Committed::At { revision, previous }, Committed::At { revision: known, .. }) => {
+                assert_eq!(
+                    previous,
+                    *revisions.last().unwrap(),
+                    "nothing of ours lies between"
+                );
+                assert_eq!(known as usize, revisions.len());
+                revisions.push(revision);
+            }
+            other => panic!("round {round}: {other:?}"),
+        }
+        assert_eq!(store.revision().unwrap(), *revisions.last().unwrap());
+        let end = [b'a' + random.below(8) as u8];
+        let found = memory.range(b"a", &end, 3).unwrap();
+        let translated: Vec<_> = found
+            .into_iter()
+            .map(|mut entry| {
+                entry.versioned.revision = revisions[entry.versioned.revision as usize];
+                entry
+            })
+            .collect();
+        assert_eq!(store.range(b"a", &end, 3).unwrap(), translated);
+        let first = translated.first();
+        let got = first.and_then(|entry| store.get(&entry.key).unwrap());
+        assert_eq!(got, first.map(|entry| entry.versioned.clone()));
+    }
+    let steps = revisions.windows(2).filter(|pair| pair[1] > pair[0] + 1).count();
+    assert!(steps > 20, "others moved the revision: {steps}");
+    let mut large = Transaction::new();
+    for key in 0..store.operations_max() {
+        let name = format!("large{key}").into_bytes();
+        large.compare(name.clone(), 0).put(name, vec![1]);
+    }
+    assert!(
+        matches!(store.commit(&large), Ok(Committed::At { .. })),
+        "etcd takes as much as is said"
+    );
+    large.put(b"more".to_vec(), vec![1]);
+    assert!(matches!(store.commit(&large), Err(StoreError::TooLarge { .. })));
+    let neighbour = EtcdStore::new(others.clone());
+    assert_eq!(
+        neighbour.range(b"a", b"z", 9),
+        Ok(Vec::new()),
+        "clusters do not see each other"
+    );
+    let newer =
+        |client: etcd_client::Client| async move { client.kv_client().put("/b/revision", "2", None).await };
+    others.call(Repeat::Yes, newer).unwrap();
+    let error = neighbour.revision().unwrap_err().to_string();
+    assert!(
+        error.contains("says version \"2\", this program knows 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_deposed_master_changes_nothing() {
+    if !is_there("etcd chooses the master that leads") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut first = election(config(&etcd, "c"), "127.0.0.1:1");
+    let mut second = election(config(&etcd, "c"), "127.0.0.1:2");
+    let old = lead(&mut first);
+    assert!(matches!(old.commit(&put("a", "1")), Ok(Committed::At { .. })));
+    match second.stand().unwrap() {
+        Seat::Theirs(leader) => assert_eq!(leader.address, "127.0.0.1:1"),
+        other => panic!("{other:?}"),
+    }
+    let reading = second.store(None);
+    assert_eq!(reading.get(b"a").unwrap().unwrap().value, b"1");
+    assert!(matches!(
+        reading.commit(&put("a", "2")),
+        Err(StoreError::NotLeading { .. })
+    ));
+    let present: Vec<String> = first
+        .present()
+        .unwrap()
+        .into_iter()
+        .map(|one| one.address)
+        .collect();
+    assert_eq!(present, ["127.0.0.1:1", "127.0.0.1:2"]);
+    // The first one's lease ends behind its back, as when it was paused for longer than that lasts.
+    first.forsake();
+    let new = lead(&mut second);
+    let error = old.commit(&put("a", "3")).unwrap_err();
+    assert!(matches!(error, StoreError::NotLeading { .. }), "{error}");
+    assert!(error.to_string().contains("nothing was changed"), "{error}");
+    assert_eq!(old.get(b"a").unwrap().unwrap().value, b"1");
+    assert!(matches!(new.commit(&put("a", "4")), Ok(Committed::At { .. })));
+    match first.stand() {
+        Ok(Seat::Theirs(leader)) => assert_eq!(leader.address, "127.0.0.1:2"),
+        other => panic!("{other:?}"),
+    }
+    // One that ends in order gives its seat back at once.
+    drop(second);
+    let began = Instant::now();
+    lead(&mut first);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_lease_is_kept_alive_and_taken_anew_when_etcd_has_lost_it() {
+    if !is_there("etcd keeps the lease of the master that leads") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut first = election(config(&etcd, "d"), "127.0.0.1:1");
+    let mut second = election(config(&etcd, "d"), "127.0.0.1:2");
+    let store = lead(&mut first);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        assert!(
+            matches!(second.stand(), Ok(Seat::Theirs(_))),
+            "a lease that is renewed does not end"
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(matches!(store.commit(&put("a", "1")), Ok(Committed::At { .. })));
+}
+
+#[test]
+fn calls_go_on_without_a_member_and_say_what_fails_without_two() {
+    if !is_there("an etcd of three members loses one") {
+        return;
+    }
+    let mut etcd = Etcd::start(3);
+    let mut ours = election(config(&etcd, "e"), "127.0.0.1:1");
+    let store = lead(&mut ours);
+    store.commit(&put("a", "1")).unwrap();
+    etcd.kill(0);
+    let store = lead(&mut ours);
+    assert_eq!(store.get(b"a").unwrap().unwrap().value, b"1");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !matches!(store.commit(&put("a", "2")), Ok(Committed::At { .. })) {
+        assert!(Instant::now() < deadline, "no member takes a change");
+    }
+    etcd.kill(1);
+    let began = Instant::now();
+    let error = store.get(b"a").unwrap_err().to_string();
+    assert!(
+        error.starts_with("the metadata store etcd://127.0.0.1:"),
+        "{error}"
+    );
+    assert!(
+        error.contains("cannot be used") && error.contains("repeat it"),
+        "{error}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    etcd.restart(0);
+    let store = lead(&mut ours);
+    assert_eq!(store.get(b"a").unwrap().unwrap().value, b"2");
+}
+
+#[test]
+fn a_member_with_tls_wants_a_certificate() {
+    if !is_there("etcd over TLS") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let files = certificates(directory.path());
+    let etcd = Etcd::start_with(1, Some(&files));
+    let mut config = EtcdConfig::parse(&format!("etcds://{}/f", etcd.endpoints())).unwrap();
+    config.call_limit = Duration::from_secs(2);
+    let error = EtcdStore::new(Link::new(config.clone()).unwrap())
+        .get(b"a")
+        .unwrap_err();
+    assert!(
+        matches!(error, StoreError::Unavailable { .. }),
+        "without an authority: {error}"
+    );
+    config.authority = Some(files.authority.clone());
+    let error = EtcdStore::new(Link::new(config.clone()).unwrap())
+        .get(b"a")
+        .unwrap_err();
+    assert!(
+        matches!(error, StoreError::Unavailable { .. }),
+        "without a certificate: {error}"
+    );
+    config.certificate = Some((files.certificate, files.key));
+    config.call_limit = Duration::from_secs(10);
+    EtcdStore::new(Link::new(config).unwrap()).get(b"a").unwrap();
+}

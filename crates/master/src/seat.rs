@@ -1,0 +1,105 @@
+//! A master's store, of either kind, and its seat in it.
+
+use std::sync::Arc;
+
+use control::mastership::{Election, Leader, Seat};
+use control::{Committed, Entry, MetadataStore, StoreError, Transaction, Versioned};
+
+use crate::etcd::{EtcdElection, EtcdStore};
+use crate::redb_store::RedbStore;
+
+/// A handle to either kind of store.
+#[derive(Clone, Debug)]
+pub(crate) enum Store {
+    Redb(Arc<RedbStore>),
+    Etcd(EtcdStore),
+}
+
+/// How a master comes to lead.
+#[derive(Debug)]
+pub(crate) enum Candidate {
+    /// Only one process can have the file open: it leads.
+    Redb { store: Arc<RedbStore>, leader: Leader },
+    /// By a lease.
+    Etcd(EtcdElection),
+}
+
+impl Candidate {
+    /// The one master of an embedded store.
+    pub(crate) fn alone(store: RedbStore, address: String) -> Self {
+        Self::Redb {
+            store: Arc::new(store),
+            leader: Leader {
+                address,
+                since_unix_ms: crate::etcd::unix_ms(),
+                reign: 1,
+            },
+        }
+    }
+
+    /// The masters that live, with when each was started.
+    pub(crate) fn present(&self) -> Result<Vec<crate::etcd::Present>, StoreError> {
+        match self {
+            Self::Redb { leader, .. } => Ok(vec![crate::etcd::Present {
+                address: leader.address.clone(),
+                since_unix_ms: leader.since_unix_ms,
+            }]),
+            Self::Etcd(election) => election.present(),
+        }
+    }
+}
+
+impl Election for Candidate {
+    type Store = Store;
+
+    fn stand(&mut self) -> Result<Seat, StoreError> {
+        match self {
+            Self::Redb { leader, .. } => Ok(Seat::Ours(leader.clone())),
+            Self::Etcd(election) => election.stand(),
+        }
+    }
+
+    fn store(&self, reign: Option<u64>) -> Store {
+        match self {
+            Self::Redb { store, .. } => Store::Redb(store.clone()),
+            Self::Etcd(election) => Store::Etcd(election.store(reign)),
+        }
+    }
+}
+
+impl MetadataStore for Store {
+    fn revision(&self) -> Result<u64, StoreError> {
+        match self {
+            Self::Redb(store) => store.revision(),
+            Self::Etcd(store) => store.revision(),
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
+        match self {
+            Self::Redb(store) => store.get(key),
+            Self::Etcd(store) => store.get(key),
+        }
+    }
+
+    fn range(&self, first: &[u8], end: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        match self {
+            Self::Redb(store) => store.range(first, end, limit),
+            Self::Etcd(store) => store.range(first, end, limit),
+        }
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
+        match self {
+            Self::Redb(store) => store.commit(transaction),
+            Self::Etcd(store) => store.commit(transaction),
+        }
+    }
+
+    fn operations_max(&self) -> usize {
+        match self {
+            Self::Redb(store) => store.operations_max(),
+            Self::Etcd(store) => store.operations_max(),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Three masters as processes on one etcd, three nodes and a client that writes and reads: the master that leads is
+//! killed, and another one answers within five seconds; all masters end, and the client goes on; they return, and
+//! every node is as before, in sync.
+
+#[path = "../../master/src/etcd/testing.rs"]
+mod etcd;
+mod support;
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use etcd::Etcd;
+use support::load::{self, Load};
+use support::{Place, REDHARE, free_ports, wait_until};
+
+const VOLUME: &str = "load";
+/// What the issue asks for between the death of the master that leads and the next answer.
+const FAILOVER: Duration = Duration::from_secs(5);
+
+/// A process that is killed when dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(place: &Path, name: &str, arguments: &[&str]) -> Self {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(place.join(format!("{name}.log")));
+        let child = Command::new(REDHARE)
+            .args(arguments)
+            .env_remove("REDHARE_CLUSTER")
+            .env_remove("RUST_LOG")
+            .stdout(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Child::kill is SIGKILL; it may have ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+struct Cluster {
+    place: Place,
+    store: String,
+    masters: Vec<(String, Option<Running>)>,
+    nodes: Vec<Running>,
+}
+
+impl Cluster {
+    fn start(place: Place, etcd: &Etcd) -> Self {
+        let (base, more) = (free_ports(), free_ports());
+        let masters = (0..3).map(|index| (format!("127.0.0.1:{}", base + index), None));
+        let mut cluster = Self {
+            place,
+            store: format!("etcd://{}/test", etcd.endpoints()),
+            masters: masters.collect(),
+            nodes: Vec::new(),
+        };
+        for index in 0..3 {
+            cluster.start_master(index);
+        }
+        for index in 0..3 {
+            let (listen, directory) = (
+                format!("127.0.0.1:{}", more + index),
+                cluster.place.0.join(format!("node{index}")),
+            );
+            let (directory, disk) = (
+                directory.display().to_string(),
+                format!("{}/disk:1GiB", directory.display()),
+            );
+            std::fs::create_dir_all(&directory).unwrap();
+            let addresses = cluster.addresses();
+            let node = Running::start(
+                &cluster.place.0,
+                &format!("engine{index}"),
+                &[
+                    "node",
+                    "--master",
+                    &addresses,
+                    "--listen",
+                    &listen,
+                    "--disk",
+                    &disk,
+                    "--data",
+                    &directory,
+                    "--end-target",
+                    "--end-with",
+                    &std::process::id().to_string(),
+                ],
+            );
+            cluster.nodes.push(node);
+        }
+        wait_until("three nodes live", || {
+            cluster.status()["nodes"]
+                .as_array()
+                .is_some_and(|nodes| nodes.iter().filter(|node| node["alive"] == true).count() == 3)
+        });
+        cluster
+    }
+
+    fn start_master(&mut self, index: usize) {
+        let address = self.masters[index].0.clone();
+        let arguments = ["master", "--listen", &address, "--store", &self.store];
+        let running = Running::start(&self.place.0, &format!("master{index}"), &arguments);
+        self.masters[index].1 = Some(running);
+    }
+
+    fn addresses(&self) -> String {
+        let addresses: Vec<&str> = self.masters.iter().map(|master| master.0.as_str()).collect();
+        addresses.join(",")
+    }
+
+    fn ask_at(addresses: &str, arguments: &[&str]) -> Output {
+        Command::new(REDHARE)
+            .args(arguments)
+            .arg("--json")
+            .env("REDHARE_CLUSTER", addresses)
+            .output()
+            .unwrap()
+    }
+
+    fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+        let output = Self::ask_at(&self.addresses(), arguments);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    fn status(&self) -> serde_json::Value {
+        self.ask(&["status"])
+    }
+
+    /// The index of the master that leads, by what the cluster says.
+    fn leader(&self) -> Option<usize> {
+        let status = self.status();
+        let leads = status["masters"]
+            .as_array()?
+            .iter()
+            .find(|master| master["leads"] == true)?
+            .clone();
+        self.masters
+            .iter()
+            .position(|(address, _)| leads["address"] == address.as_str())
+    }
+
+    /// Epoch and number of copies in sync of each chunk.
+    fn chunks(&self) -> Vec<(u64, usize)> {
+        let shown = self.ask(&["volume", "show", VOLUME]);
+        let chunks = shown["chunks"].as_array().cloned().unwrap_or_default();
+        let row = |chunk: &serde_json::Value| {
+            let epoch = chunk["epoch"].as_u64().unwrap_or(0);
+            (epoch, chunk["in_sync"].as_array().map_or(0, Vec::len))
+        };
+        chunks.iter().map(row).collect()
+    }
+}
+
+#[test]
+fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
+    if !etcd::is_there("three masters on an etcd") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut cluster = Cluster::start(Place::in_memory("masters"), &etcd);
+    let addresses = cluster.addresses();
+    let created = cluster.ask(&[
+        "volume",
+        "create",
+        VOLUME,
+        "--size",
+        "128MiB",
+        "--chunk-size",
+        "16MiB",
+    ]);
+    assert_eq!(created["name"], VOLUME, "{created}");
+    wait_until("all copies are in sync", || {
+        let chunks = cluster.chunks();
+        !chunks.is_empty() && chunks.iter().all(|chunk| chunk.1 == 3)
+    });
+    let status = cluster.status();
+    assert_eq!(status["masters"].as_array().unwrap().len(), 3, "{status}");
+    assert_eq!(status["store"]["members"][0]["healthy"], true, "{status}");
+    let epochs = cluster.chunks();
+    let load = Load::start(&addresses, VOLUME);
+    load.wait_for(200);
+
+    // Asked at a master that follows: a read is answered, a change finds its way.
+    let leader = cluster.leader().expect("one leads");
+    let follower = cluster.masters[(leader + 1) % 3].0.clone();
+    assert!(Cluster::ask_at(&follower, &["volume", "list"]).status.success());
+    let made = Cluster::ask_at(
+        &follower,
+        &[
+            "volume",
+            "create",
+            "small",
+            "--size",
+            "16MiB",
+            "--chunk-size",
+            "16MiB",
+        ],
+    );
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+
+    let mut worst = Duration::ZERO;
+    for round in 0..2 {
+        let leader = cluster.leader().expect("one leads");
+        cluster.masters[leader].1 = None;
+        let began = Instant::now();
+        // A master that follows sends this call on to the one that leads, while there is one.
+        wait_until("another master answers", || {
+            cluster.leader().is_some_and(|other| other != leader)
+        });
+        worst = worst.max(began.elapsed());
+        let name = format!("after{round}");
+        let arguments = [
+            "volume",
+            "create",
+            &name,
+            "--size",
+            "16MiB",
+            "--chunk-size",
+            "16MiB",
+        ];
+        let made = Cluster::ask_at(&addresses, &arguments);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        load.wait_for(100);
+        cluster.start_master(leader);
+    }
+    println!("longest time until a control call was answered after the leading master was killed: {worst:?}");
+    assert!(worst < FAILOVER, "a control call took {worst:?}");
+    // Longer than a term of silence: no node was left out by those who took over.
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(cluster.chunks(), epochs, "a living node was left out");
+
+    for index in 0..3 {
+        cluster.masters[index].1 = None;
+    }
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(8) {
+        load.wait_for(50);
+    }
+    for index in 0..3 {
+        cluster.start_master(index);
+    }
+    wait_until("a master leads again", || cluster.leader().is_some());
+    load.wait_for(200);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(cluster.chunks(), epochs, "a living node was left out");
+    let (contents, slowest) = load.finish();
+    println!("longest operation while masters came and went: {slowest:?}");
+    load::check(&addresses, VOLUME, &contents);
+}
