@@ -73,8 +73,6 @@ pub(crate) enum Bug {
     ActsOnMemory,
     /// A gap in which nothing could be heard counts as the nodes' silence.
     CountsDeafness,
-    /// Transactions of a deposed master are committed.
-    NotFenced,
 }
 
 /// One of the masters; see the module.

@@ -101,7 +101,7 @@ impl From<OpenError> for Failure {
             OpenError::Damaged { .. } | OpenError::Tree(_) => libc::EIO,
             OpenError::NotPackFs | OpenError::Foreign { .. } => libc::EMEDIUMTYPE,
             OpenError::TooSmall { .. } => libc::ENOSPC,
-            OpenError::Newer { .. } => libc::EOPNOTSUPP,
+            OpenError::Newer { .. } | OpenError::Features { .. } => libc::EOPNOTSUPP,
             OpenError::NotEmpty { .. } | OpenError::Parameters { .. } => libc::EINVAL,
         };
         Self::new(errno, error)

@@ -283,6 +283,8 @@ impl World {
             prepared: preparing.map(|volume| volume.number).collect(),
             removed: Vec::new(),
             resyncs: Vec::new(),
+            copies: Vec::new(),
+            removed_copies: Vec::new(),
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

@@ -102,6 +102,8 @@ impl Link {
         self.runtime.block_on(async {
             let deadline = Instant::now() + shared.config.call_limit;
             let mut tried = 0;
+            // What a member said; that it was silent the last time tells less.
+            let mut said = None;
             loop {
                 let index = shared.current.load(Ordering::Relaxed) % shared.config.endpoints.len();
                 let why = match shared.client(index, deadline).await {
@@ -135,12 +137,15 @@ impl Link {
                         }
                     }
                 };
+                if why != shared.silent(index) {
+                    said = Some(why.clone());
+                }
                 tried += 1;
                 if tried % shared.config.endpoints.len() == 0 {
                     sleep(PAUSE).await;
                 }
                 if Instant::now() >= deadline {
-                    return Err(shared.unavailable(&why));
+                    return Err(shared.unavailable(&said.unwrap_or(why)));
                 }
             }
         })

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused_before_anything_starts() {
-        let arguments = |listen: &str, disks: &[&str]| NodeArguments {
+        let arguments = |listen: &str, disks: &[&str]| EngineArguments {
             master: String::new(),
             listen: listen.parse().unwrap(),
             disk: disks.iter().map(|disk| parse_disk(disk).unwrap()).collect(),

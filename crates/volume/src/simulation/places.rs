@@ -99,11 +99,11 @@ impl World {
         let mut next_places = places.clone();
         if members.len() > copies {
             let victim = members.iter().copied().find(drains).or_else(|| {
-                let others = members
+                let mut others = members
                     .iter()
                     .copied()
                     .filter(|n| node_id(*n) != config.write_node);
-                others.last()
+                others.next_back()
             });
             let Some(victim) = victim else { return };
             next.members.retain(|m| m.node != node_id(victim));
