@@ -22,6 +22,7 @@ mod checks;
 mod clients;
 mod disk;
 mod linear;
+mod lives;
 mod masters;
 mod past;
 mod places;

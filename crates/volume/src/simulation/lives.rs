@@ -1,0 +1,63 @@
+//! How nodes' processes begin and end.
+
+use super::world::{Event, MS, SECOND, World, node_id};
+use crate::identity::Incarnation;
+use crate::node::NodeCore;
+
+impl World {
+    pub(super) fn restart(&mut self, node: usize) {
+        if self.nodes[node].core.is_some() {
+            return;
+        }
+        let clock = self.nodes[node].clock(self.now);
+        let sim = &mut self.nodes[node];
+        sim.life += 1;
+        sim.tick_at = u64::MAX;
+        sim.paused_until = 0;
+        let life = sim.life;
+        let mut core = NodeCore::new(clock, node_id(node), Incarnation(life), self.settings);
+        core.plant(self.planted);
+        for disk in sim.disks.values() {
+            core.add_copy(clock, disk.record.clone());
+        }
+        sim.core = Some(core);
+        self.show_new_board(node);
+        self.at(0, Event::SendHeartbeat { node, life });
+        self.at(0, Event::Tick { node, life });
+        if life > 1 {
+            self.at(0, Event::Ended { node, life: life - 1 });
+        }
+    }
+
+    pub(super) fn crash(&mut self, node: usize, power: bool, quick: bool) {
+        if self.nodes[node].core.is_none() {
+            return;
+        }
+        let down = match self.random.below(3) {
+            _ if quick => self.random.between(20 * MS, 300 * MS),
+            0 => self.random.between(20 * MS, 300 * MS),
+            _ => self.random.between(300 * MS, 6 * SECOND),
+        };
+        self.crash_for(node, power, down);
+    }
+
+    /// The process of a node ends and is started again after `down`.
+    pub(super) fn crash_for(&mut self, node: usize, power: bool, down: u64) {
+        let mut random = self.random.fork();
+        let sim = &mut self.nodes[node];
+        if sim.core.take().is_none() {
+            return;
+        }
+        sim.data.clear();
+        sim.requests.clear();
+        for disk in sim.disks.values_mut() {
+            disk.crash(power, &mut random);
+        }
+        let life = sim.life;
+        if self.random.chance(1, 2) {
+            let delay = self.random.between(50 * MS, SECOND);
+            self.at(delay, Event::Ended { node, life });
+        }
+        self.at(down, Event::Restart { node });
+    }
+}
