@@ -19,6 +19,9 @@ pub const PAGE_BYTES: u32 = 4096;
 pub const GROUPS_MAX: usize = 4096;
 /// The most regions the intent map of a chunk can have.
 pub const REGIONS_MAX: u32 = 65_536;
+/// No piece of a request is longer, in bytes. What is written goes from node to node in one buffer with its place in the
+/// chunk's order behind it, and a buffer has at most 1 MiB ([`reactor::buffer::BUFFER_BYTES_MAX`]).
+pub const PIECE_BYTES_MAX: u32 = 512 << 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"RHVGEOM\0");
 const VERSION: u16 = 1;
 
@@ -280,7 +283,8 @@ impl Geometry {
         })
     }
 
-    /// The pieces of a request in ascending order of address, one for each stripe unit touched.
+    /// The pieces of a request in ascending order of address, one for each stripe unit touched, none longer than
+    /// [`PIECE_BYTES_MAX`].
     pub fn pieces(&self, first: Lba, blocks: BlockCount) -> Result<Pieces<'_>, GeometryError> {
         let volume_blocks = self.volume_blocks();
         match first.checked_add(blocks) {
@@ -457,7 +461,10 @@ impl Iterator for Pieces<'_> {
         };
         let offset = self.next_lba - group_lba;
         let (unit, within) = (offset / unit_blocks, offset % unit_blocks);
-        let count = (unit_blocks - within).min(self.end_lba - self.next_lba);
+        let longest = u64::from(PIECE_BYTES_MAX / self.geometry.block_bytes);
+        let count = (unit_blocks - within)
+            .min(self.end_lba - self.next_lba)
+            .min(longest - within % longest);
         let piece = Piece {
             chunk: ChunkIndex(
                 u32::try_from(self.group_first_chunk + unit % width)
@@ -620,6 +627,30 @@ mod tests {
         assert!(error.to_string().contains("96 blocks"), "{error}");
         assert!(small().pieces(Lba(u64::MAX), BlockCount(2)).is_err());
         assert_eq!(small().pieces(Lba(96), BlockCount(0)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn no_piece_is_longer_than_what_nodes_send_each_other_at_once() {
+        let chunk_blocks = 1 << 10;
+        for (stripe_unit_blocks, group_chunks) in [(64, vec![1]), (512, vec![2])] {
+            let geometry = Geometry {
+                stripe_unit_blocks,
+                chunk_blocks,
+                group_chunks,
+                ..small()
+            };
+            geometry.validate().unwrap();
+            let pieces: Vec<Piece> = geometry.pieces(Lba(100), BlockCount(500)).unwrap().collect();
+            let starts = pieces.iter().map(|piece| piece.range.start);
+            let lengths = pieces.iter().map(|piece| piece.range.count);
+            let expected = [(100, 28), (128, 128), (256, 128), (384, 128), (512, 88)];
+            // The second unit of two lies in the second chunk.
+            let expected = expected.map(|(start, count)| match start {
+                512.. if geometry.group_chunks[0] == 2 => (0, count),
+                _ => (start, count),
+            });
+            assert_eq!(starts.zip(lengths).collect::<Vec<_>>(), expected);
+        }
     }
 
     proptest! {

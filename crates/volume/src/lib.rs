@@ -30,7 +30,8 @@ mod simulation;
 pub use configuration::{COPIES_MAX, ChunkConfig, ConfigurationError, Membership};
 pub use format::FormatError;
 pub use geometry::{
-    GROUPS_MAX, Geometry, GeometryError, GeometrySizes, PAGE_BYTES, Piece, Pieces, REGIONS_MAX,
+    GROUPS_MAX, Geometry, GeometryError, GeometrySizes, PAGE_BYTES, PIECE_BYTES_MAX, Piece, Pieces,
+    REGIONS_MAX,
 };
 pub use grants::Grants;
 pub use identity::{

@@ -118,7 +118,7 @@ impl NativeHandler {
             let mut pieces = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?;
             match (pieces.next(), pieces.next()) {
                 (Some(piece), None) => Ok(piece),
-                // It would lie in two chunks: the client's geometry is not ours.
+                // It would lie in two chunks, or be longer than a piece: the client's geometry is not ours.
                 _ => Err(NvmeStatus::INVALID_FIELD_IN_COMMAND),
             }
         });

@@ -333,10 +333,14 @@ async fn ask(link: &Link, message: &Message, data: Option<Buffer>) -> Option<Enc
         1 => {
             // The blocks of a replica write and its tail travel as one.
             let blocks = data.as_deref().unwrap_or(&[]);
-            let mut whole = BufferPool::current()
-                .allocate(blocks.len() + encoded.data.len())
-                .await
-                .ok()?;
+            let length = blocks.len() + encoded.data.len();
+            let mut whole = match BufferPool::current().allocate(length).await {
+                Ok(whole) => whole,
+                Err(error) => {
+                    tracing::error!(opcode = encoded.fields.opcode, %error, "a peer command cannot be sent");
+                    return None;
+                }
+            };
             whole[..blocks.len()].copy_from_slice(blocks);
             whole[blocks.len()..].copy_from_slice(&encoded.data);
             Data::From(whole.freeze())

@@ -416,6 +416,47 @@ fn a_chunk_with_too_many_regions_for_its_record_is_refused() {
     assert!(said.borrow().contains("larger regions"), "{}", said.borrow());
 }
 
+/// A volume of one chunk has one stripe unit as long as itself, so nothing else cuts long writes.
+#[test]
+fn the_longest_piece_is_written_to_all_copies() {
+    let cluster = Cluster::with_volume(14);
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(30), move || async move {
+        let mut bytes = vec![0; volume::PIECE_BYTES_MAX as usize];
+        Random::from_seed(14).fill(&mut bytes);
+        let blocks = volume::PIECE_BYTES_MAX / 4096;
+        let data = |bytes: &[u8]| {
+            let mut buffer = reactor::BufferPool::current().try_allocate(bytes.len()).unwrap();
+            buffer.copy_from_slice(bytes);
+            buffer
+        };
+        let writer = Client::connect(hosts[0], 0, 1).await.unwrap();
+        writer.write_until_done(1, 0, 1).await;
+        let write = NativeOperation::Write { fua: false };
+        let (status, _) = writer
+            .run(write, 1, blocks.into(), blocks, Data::From(data(&bytes).freeze()))
+            .await;
+        assert_eq!(status, Status::Done);
+        for (index, host) in hosts.iter().enumerate() {
+            let client = Client::connect(*host, index, 2).await.unwrap();
+            let deadline = reactor::time::now() + Duration::from_secs(5);
+            loop {
+                let room = Data::Into(data(&vec![0; bytes.len()]));
+                let read = client.run(NativeOperation::Read, 1, blocks.into(), blocks, room);
+                match read.await {
+                    (Status::Done, read) => {
+                        assert!(read.into_read()[..] == bytes[..], "node {index} has other bytes");
+                        break;
+                    }
+                    // Until it has heard that the write is settled.
+                    (status, _) => assert!(reactor::time::now() < deadline, "node {index}: still {status:?}"),
+                }
+                reactor::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    });
+}
+
 /// What a write node sends again and again to a member whose disk takes long must not fill the connection: by it go
 /// the beacons, too.
 #[test]
