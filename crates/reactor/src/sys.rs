@@ -56,7 +56,10 @@ pub(crate) async fn read_at(
     let entry = opcode::Read::new(file(fd), pointer, kernel_length(length))
         .offset(offset)
         .build();
-    match ring.submit_to_disk(entry, Resources::Read(buffer, fd.clone())).await {
+    match ring
+        .submit_to_disk(entry, Resources::Read(buffer, fd.clone()))
+        .await
+    {
         (result, Resources::Read(buffer, _)) => (check(result), buffer),
         _ => unreachable!("an operation returns the resources it was given"),
     }
@@ -72,7 +75,10 @@ pub(crate) async fn write_at(
     let entry = opcode::Write::new(file(fd), buffer.as_ptr(), kernel_length(buffer.len()))
         .offset(offset)
         .build();
-    match ring.submit_to_disk(entry, Resources::Write(buffer, fd.clone())).await {
+    match ring
+        .submit_to_disk(entry, Resources::Write(buffer, fd.clone()))
+        .await
+    {
         (result, Resources::Write(buffer, _)) => (check(result), buffer),
         _ => unreachable!("an operation returns the resources it was given"),
     }

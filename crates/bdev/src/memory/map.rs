@@ -6,6 +6,9 @@ use std::sync::atomic::AtomicU32;
 
 /// How much of a range is fetched ahead of its copy.
 const FETCHED_BYTES: usize = 512;
+/// A line of the cache.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
 
 /// A private mapping. Rust never holds a reference into it: bytes are copied in and out.
 pub(super) struct MemoryMap {
@@ -99,6 +102,34 @@ impl MemoryMap {
         let into = self.at(offset, from.len());
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
+    }
+
+    /// As [`MemoryMap::write`], for what will hardly be read soon: past the cache, where the processor can. To write into a line
+    /// it would fetch the line first, which takes longer than all else about it (docs/benchmarks.md).
+    pub(super) fn write_past_cache(&self, offset: usize, from: &[u8]) {
+        let into = self.at(offset, from.len());
+        #[cfg(target_arch = "x86_64")]
+        if into.addr().is_multiple_of(LINE_BYTES) && from.len().is_multiple_of(LINE_BYTES) {
+            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+            const LANES: usize = LINE_BYTES / size_of::<__m128i>();
+            for line in (0..from.len()).step_by(LINE_BYTES) {
+                // SAFETY: the line lies inside `from`, which may lie anywhere (`loadu`), and inside the range at `into` (`at` has
+                // asserted it), which is aligned to lines. SSE2 is part of every x86-64. As in `read` they cannot overlap.
+                unsafe {
+                    let (from, into) = (
+                        from.as_ptr().add(line).cast::<__m128i>(),
+                        into.add(line).cast::<__m128i>(),
+                    );
+                    let lanes: [__m128i; LANES] = std::array::from_fn(|lane| _mm_loadu_si128(from.add(lane)));
+                    for (lane, bytes) in lanes.into_iter().enumerate() {
+                        _mm_stream_si128(into.add(lane), bytes);
+                    }
+                }
+            }
+            // SAFETY: only orders stores: these before all that follow, which they would not be by themselves.
+            return unsafe { _mm_sfence() };
+        }
+        self.write(offset, from);
     }
 
     pub(super) fn zero(&self, offset: usize, length: usize) {

@@ -257,8 +257,14 @@ impl Pages {
     /// Copies a range in.
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
         for (page, within, range) in parts(offset, from.len()) {
-            self.change(page, range.len() == PAGE_BYTES, |start| {
-                self.map.write(start + within, &from[range.clone()]);
+            let whole = range.len() == PAGE_BYTES;
+            self.change(page, whole, |start| {
+                let from = &from[range.clone()];
+                if whole {
+                    self.map.write_past_cache(start, from);
+                } else {
+                    self.map.write(start + within, from);
+                }
             });
         }
     }
