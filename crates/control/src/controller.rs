@@ -22,6 +22,7 @@ use crate::model::{ClusterRecord, Node};
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Transaction};
+use crate::transfer;
 
 use care::Care;
 use changes::ChangeLog;
@@ -95,6 +96,7 @@ impl<S: MetadataStore> Controller<S> {
     /// Takes up the cluster in `store`, or founds one in an empty store. `seed` is drawn at
     /// random by the caller, anew in each process.
     pub fn open(store: S, settings: Settings, seed: u64, now: Instant) -> Result<Self, ControlError> {
+        transfer::check_open(&store)?;
         let mut random = Random::from_seed(seed);
         let cluster = found(&store, &mut random)?;
         let revision = store.revision()?;

@@ -9,6 +9,7 @@ use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNum
 use crate::model::GeometryError;
 use crate::record::RecordError;
 use crate::store::StoreError;
+use crate::transfer::Closed;
 
 /// What sort of refusal an error is, for those who answer over a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,11 @@ pub enum ControlError {
     Record(#[from] RecordError),
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    #[error("the metadata store is closed: {}", match .why {
+        Closed::Moved => "its cluster was moved to another store with \"redhare meta export --move\"; start the masters on that one, or import the file there first",
+        Closed::Filling => "an import into it was broken off; repeat \"redhare meta import\"",
+    })]
+    StoreClosed { why: Closed },
     #[error("other masters changed the same records {attempts} times in a row; repeat the call")]
     Contended { attempts: u32 },
     #[error("{field} {problem}; {remedy}")]
@@ -215,6 +221,7 @@ impl ControlError {
             Self::VolumeExists { .. } => ErrorKind::AlreadyExists,
             Self::Contended { .. } | Self::StaleProposal { .. } => ErrorKind::Aborted,
             Self::ForeignCluster { .. }
+            | Self::StoreClosed { .. }
             | Self::StaleIncarnation { .. }
             | Self::DiskInUse { .. }
             | Self::VolumeDeleting { .. }

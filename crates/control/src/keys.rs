@@ -4,6 +4,8 @@ use crate::identity::{ChunkId, DiskId, NodeId, SessionId, Uuid, VolumeNumber};
 
 /// The cluster's identity.
 pub(crate) const CLUSTER: &[u8] = b"cluster";
+/// Why no master may open the store.
+pub(crate) const CLOSED: &[u8] = b"closed";
 /// The number the next volume gets.
 pub(crate) const NEXT_VOLUME: &[u8] = b"next-volume";
 pub(crate) const NODES: &[u8] = b"node/";

@@ -22,6 +22,7 @@ mod places;
 mod record;
 mod settings;
 mod store;
+pub mod transfer;
 
 pub use controller::changes::{Changes, Scope};
 pub use controller::drain::Drained;

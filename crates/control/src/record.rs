@@ -65,20 +65,8 @@ pub(crate) trait Record: Sized {
 
     /// What was put under `key`.
     fn decode(key: &[u8], bytes: &[u8]) -> Result<Self, RecordError> {
-        let damaged = |what| RecordError::Damaged {
-            key: printable(key),
-            what,
-        };
-        if bytes.len() < HEADER_BYTES + CHECKSUM_BYTES {
-            return Err(damaged("it is too short"));
-        }
-        let (body, stored) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
-        if body[..4] != MAGIC {
-            return Err(damaged("its magic is another"));
-        }
-        if checksum(key, body).to_le_bytes() != stored {
-            return Err(damaged("its checksum is wrong"));
-        }
+        let damaged = |what| damaged(key, what);
+        let body = body(key, bytes)?;
         if body[4] != Self::KIND {
             return Err(damaged("it is of another kind"));
         }
@@ -90,16 +78,43 @@ pub(crate) trait Record: Sized {
                 known: Self::VERSION,
             });
         }
-        let length = u32::from_le_bytes([body[8], body[9], body[10], body[11]]);
-        if length as usize != body.len() - HEADER_BYTES {
-            return Err(damaged("its length is wrong"));
-        }
         let mut reader = Reader(&body[HEADER_BYTES..]);
         match Self::read(&mut reader) {
             Some(record) if reader.0.is_empty() => Ok(record),
             _ => Err(damaged("its fields contradict each other")),
         }
     }
+}
+
+fn damaged(key: &[u8], what: &'static str) -> RecordError {
+    RecordError::Damaged {
+        key: printable(key),
+        what,
+    }
+}
+
+/// Header and payload of what was put under `key`, of whatever kind.
+fn body<'a>(key: &[u8], bytes: &'a [u8]) -> Result<&'a [u8], RecordError> {
+    if bytes.len() < HEADER_BYTES + CHECKSUM_BYTES {
+        return Err(damaged(key, "it is too short"));
+    }
+    let (body, stored) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
+    if body[..4] != MAGIC {
+        return Err(damaged(key, "its magic is another"));
+    }
+    if checksum(key, body).to_le_bytes() != stored {
+        return Err(damaged(key, "its checksum is wrong"));
+    }
+    let length = u32::from_le_bytes([body[8], body[9], body[10], body[11]]);
+    if length as usize != body.len() - HEADER_BYTES {
+        return Err(damaged(key, "its length is wrong"));
+    }
+    Ok(body)
+}
+
+/// Whether something is a record of this key, of whatever kind and version.
+pub(crate) fn check(key: &[u8], bytes: &[u8]) -> Result<(), RecordError> {
+    body(key, bytes).map(drop)
 }
 
 fn checksum(key: &[u8], body: &[u8]) -> u32 {
@@ -109,7 +124,7 @@ fn checksum(key: &[u8], body: &[u8]) -> u32 {
     checksum.value()
 }
 
-fn printable(key: &[u8]) -> String {
+pub(crate) fn printable(key: &[u8]) -> String {
     key.escape_ascii().to_string()
 }
 

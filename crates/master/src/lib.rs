@@ -9,6 +9,7 @@ mod config;
 mod convert;
 mod engine;
 mod etcd;
+pub mod meta;
 mod redb_store;
 mod seat;
 mod server;

@@ -79,6 +79,11 @@ impl RedbStore {
         Ok(Self { database, path })
     }
 
+    /// Whether there is a store in `directory`.
+    pub fn is_in(directory: &Path) -> bool {
+        directory.join(FILE).exists()
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path

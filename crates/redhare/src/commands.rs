@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod doctor;
 pub(crate) mod fs;
 pub(crate) mod master;
+pub(crate) mod meta;
 pub(crate) mod node;
 pub(crate) mod signals;
 pub(crate) mod target;

@@ -40,6 +40,7 @@ enum Command {
     Node(commands::node::NodeArguments),
     Volume(commands::volume::VolumeArguments),
     Status(commands::cluster::StatusArguments),
+    Meta(commands::meta::MetaArguments),
     Fs(commands::fs::FsArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  redhare completion bash > /etc/bash_completion.d/redhare")]
@@ -64,6 +65,7 @@ fn main() -> std::process::ExitCode {
         Command::Node(arguments) => commands::node::run(arguments, &output),
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
+        Command::Meta(arguments) => commands::meta::run(&arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {

@@ -1,14 +1,15 @@
-//! Against real etcds: revisions that others move, reigns, members that die, TLS.
+//! Against real etcds: revisions that others move, reigns, members that die, TLS, users, clusters that move.
 
 use std::time::{Duration, Instant};
 
 use control::mastership::{Election, Seat};
-use control::{Committed, MemoryStore, MetadataStore, StoreError, Transaction};
+use control::{Committed, Controller, MemoryStore, MetadataStore, StoreError, Transaction};
 use foundation::Random;
 
 use super::link::Repeat;
 use super::testing::{Etcd, certificates, is_there};
 use super::{EtcdConfig, EtcdElection, EtcdStore, Link};
+use crate::{RedbStore, StoreConfig, meta};
 
 fn config(etcd: &Etcd, prefix: &str) -> EtcdConfig {
     EtcdConfig::parse(&format!("etcd://{}/{prefix}", etcd.endpoints())).unwrap()
@@ -261,4 +262,106 @@ fn a_member_with_tls_wants_a_certificate() {
     config.certificate = Some((files.certificate, files.key));
     config.call_limit = Duration::from_secs(10);
     EtcdStore::new(Link::new(config).unwrap()).get(b"a").unwrap();
+}
+
+/// What a command that needs no answer says.
+fn run<F: Future<Output = Result<(), etcd_client::Error>>>(
+    link: &Link,
+    call: impl Fn(etcd_client::Client) -> F,
+) {
+    link.call(Repeat::No, call).unwrap();
+}
+
+#[test]
+fn a_member_with_users_wants_name_and_password() {
+    if !is_there("etcd with users") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut config = config(&etcd, "g");
+    config.call_limit = Duration::from_secs(5);
+    let root = Link::new(config.clone()).unwrap();
+    run(&root, |client| async move {
+        let mut auth = client.auth_client();
+        auth.user_add("root", "over all", None).await?;
+        auth.role_add("root").await?;
+        auth.user_grant_role("root", "root").await?;
+        auth.user_add("redhare", "a secret", None).await?;
+        auth.role_add("ours").await?;
+        let ours = etcd_client::Permission::read_write("/g/").with_prefix();
+        auth.role_grant_permission("ours", ours).await?;
+        auth.user_grant_role("redhare", "ours").await?;
+        auth.auth_enable().await?;
+        Ok(())
+    });
+    drop(root);
+    let get = |config: &EtcdConfig| EtcdStore::new(Link::new(config.clone()).unwrap()).get(b"a");
+    let error = get(&config).unwrap_err().to_string();
+    assert!(error.contains("user name is empty"), "{error}");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "wrong\n").unwrap();
+    config.user = Some(("redhare".to_owned(), file.clone()));
+    let error = get(&config).unwrap_err().to_string();
+    assert!(error.contains("authentication failed"), "{error}");
+    assert!(!error.contains("wrong"), "the password is not told: {error}");
+    std::fs::write(&file, "a secret\n").unwrap();
+    let mut ours = election(config.clone(), "127.0.0.1:1");
+    let store = lead(&mut ours);
+    assert!(matches!(store.commit(&put("a", "1")), Ok(Committed::At { .. })));
+    assert_eq!(get(&config).unwrap().unwrap().value, b"1");
+    // Its role reaches no other prefix.
+    config.prefix = "/h".to_owned();
+    let error = get(&config).unwrap_err().to_string();
+    assert!(error.contains("permission denied"), "{error}");
+}
+
+#[test]
+fn a_cluster_moves_between_a_file_and_etcd() {
+    if !is_there("moving a cluster to etcd and back") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| StoreConfig::Directory(directory.path().join(name));
+    let in_etcd = StoreConfig::Etcd(config(&etcd, "i"));
+    let first = directory.path().join("first");
+    let open = |store| {
+        Controller::open(
+            store,
+            control::Settings::default(),
+            5,
+            foundation::Instant::default(),
+        )
+    };
+    let cluster = open(RedbStore::open(&first).unwrap()).unwrap().cluster();
+    let image = meta::export(&file("first"), true).unwrap();
+    assert_eq!((image.cluster, image.moved), (cluster, true));
+    meta::import(&image, &in_etcd, |_| ()).unwrap();
+    let error = meta::import(&image, &in_etcd, |_| ()).unwrap_err().to_string();
+    assert!(error.contains("records of a cluster"), "{error}");
+    let error = open(RedbStore::open(&first).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("moved to another store"), "{error}");
+    {
+        let mut leads = election(config(&etcd, "i"), "192.0.2.1:7400");
+        let store = lead(&mut leads);
+        let led = Controller::open(
+            store,
+            control::Settings::default(),
+            5,
+            foundation::Instant::default(),
+        )
+        .unwrap();
+        assert_eq!(led.cluster(), cluster);
+        // A backup can be taken meanwhile; the store cannot be closed.
+        assert!(!meta::export(&in_etcd, false).unwrap().moved);
+        let error = meta::export(&in_etcd, true).unwrap_err().to_string();
+        assert!(error.contains("the master at 192.0.2.1:7400 leads"), "{error}");
+    }
+    let image = meta::export(&in_etcd, true).unwrap();
+    meta::import(&image, &file("second"), |_| ()).unwrap();
+    let second = open(RedbStore::open(&directory.path().join("second")).unwrap()).unwrap();
+    assert_eq!(second.cluster(), cluster);
+    let error = meta::export(&file("third"), true).unwrap_err().to_string();
+    assert!(error.contains("there is no metadata store"), "{error}");
 }

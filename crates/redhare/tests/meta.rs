@@ -1,0 +1,110 @@
+//! A cluster's metadata goes to a file and into another store; nothing of the volumes is lost, and the old store serves nobody.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use support::{Cluster, Place, REDHARE, free_ports};
+
+/// What `redhare meta` says, and whether it did what it was asked for.
+fn meta(arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(REDHARE);
+    let output = command
+        .arg("meta")
+        .args(arguments)
+        .env_remove("REDHARE_CLUSTER")
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_cluster_goes_on_in_another_store() {
+    let place = Place::new("meta");
+    let (data, source) = (place.0.join("cluster"), place.0.join("source"));
+    std::fs::create_dir(&source).unwrap();
+    for number in 0..20 {
+        std::fs::write(
+            source.join(format!("{number}")),
+            vec![number; 5000 * usize::from(number)],
+        )
+        .unwrap();
+    }
+    let (store, file) = (data.join("master"), place.0.join("cluster.meta"));
+    let take = ["export", text(&file), "--move", "--store", text(&store)];
+    let cluster = {
+        let mut cluster = Cluster::start(&data, free_ports());
+        cluster.succeed(&["volume", "create", "v", "--size", "64MiB"]);
+        cluster.succeed(&["fs", "format", "v"]);
+        cluster.succeed(&["fs", "import", text(&source), "v"]);
+        let (done, said) = meta(&take);
+        assert!(
+            !done && said.contains("is open in another process; stop the master"),
+            "{said}"
+        );
+        assert!(!file.exists(), "nothing is left of what failed");
+        let status = cluster.succeed(&["status", "--json"]);
+        cluster.signal(Signal::TERM);
+        assert!(cluster.ended().success());
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["cluster"].as_str().unwrap().to_owned()
+    };
+    let backup = place.0.join("backup.meta");
+    let (done, said) = meta(&["export", text(&backup), "--store", text(&store)]);
+    assert!(done, "{said}");
+    let (done, said) = meta(&take);
+    assert!(done && said.contains("redhare meta import"), "{said}");
+    let (done, said) = meta(&take);
+    assert!(
+        !done && said.contains("File exists"),
+        "a file is never overwritten: {said}"
+    );
+    let (done, said) = meta(&["show", text(&file), "--json"]);
+    assert!(done, "{said}");
+    let shown: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(shown["cluster"], cluster.as_str());
+    assert_eq!((&shown["nodes"], &shown["volumes"]), (&3.into(), &1.into()));
+
+    // The master does not start on the store that was left.
+    let port = free_ports().to_string();
+    let master = [
+        "master",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--store",
+        text(&store),
+    ];
+    let output = Command::new(REDHARE).args(master).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("was moved to another store"),
+        "{said}"
+    );
+
+    let new = place.0.join("new");
+    let (done, said) = meta(&["import", text(&backup), "--store", text(&new)]);
+    assert!(!done && said.contains("was not closed"), "{said}");
+    let (done, said) = meta(&["import", text(&file), "--store", text(&new)]);
+    assert!(done, "{said}");
+    let (done, said) = meta(&["import", text(&file), "--store", text(&new)]);
+    assert!(!done && said.contains("nothing was changed"), "{said}");
+    std::fs::remove_dir_all(&store).unwrap();
+    std::fs::rename(&new, &store).unwrap();
+    let mut cluster = Cluster::start(&data, free_ports());
+    cluster.succeed(&["fs", "verify", "v"]);
+    let out = place.0.join("out");
+    cluster.succeed(&["fs", "export", "v", text(&out)]);
+    let mut diff = Command::new("diff");
+    let same = diff.args(["-r", text(&source), text(&out)]).status().unwrap();
+    assert!(same.success());
+    cluster.succeed(&["volume", "create", "w", "--size", "16MiB"]);
+    cluster.signal(Signal::TERM);
+    assert!(cluster.ended().success());
+}
