@@ -21,7 +21,7 @@ use crate::keys;
 use crate::model::{ClusterRecord, Node};
 use crate::record::Record;
 use crate::settings::Settings;
-use crate::store::{Committed, MetadataStore, Transaction};
+use crate::store::{Committed, MetadataStore, Operation, Transaction};
 use crate::transfer;
 
 use care::Care;
@@ -189,6 +189,12 @@ impl<S: MetadataStore> Controller<S> {
         match self.store.commit(transaction)? {
             Committed::At { revision, previous } => {
                 self.changes.committed(previous, revision, transaction);
+                for operation in &transaction.operations {
+                    let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
+                    if let Some(id) = keys::parse_chunk(key) {
+                        self.care.changed(id);
+                    }
+                }
                 Ok(true)
             }
             Committed::Conflict => Ok(false),

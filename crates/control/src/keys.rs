@@ -13,7 +13,7 @@ pub(crate) const VOLUMES: &[u8] = b"volume/";
 pub(crate) const CHUNKS: &[u8] = b"chunk/";
 pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
 pub(crate) const DRAINS: &[u8] = b"drain/";
-const ALLOCATIONS: &[u8] = b"allocation/";
+pub(crate) const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";
 const READERS: &[u8] = b"reader/";
@@ -44,6 +44,12 @@ pub(crate) fn parse_drain(key: &[u8]) -> Option<(NodeId, Option<DiskId>)> {
 /// Bytes promised to copies on a disk.
 pub(crate) fn allocation(node: NodeId, disk: DiskId) -> Vec<u8> {
     join(&[ALLOCATIONS, &node.0.to_bytes(), &disk.0.to_bytes()])
+}
+
+/// The disk that a key of [`ALLOCATIONS`] names.
+pub(crate) fn parse_allocation(key: &[u8]) -> Option<(NodeId, DiskId)> {
+    let (node, disk) = key.strip_prefix(ALLOCATIONS)?.split_at_checked(16)?;
+    Some((NodeId(Uuid::from_bytes(node)?), DiskId(Uuid::from_bytes(disk)?)))
 }
 
 pub(crate) fn volume(number: VolumeNumber) -> Vec<u8> {

@@ -2,19 +2,22 @@
 //! nobody needs are given back. What is decided is in [`crate::places`]; here it is committed, a chunk at a time, with the
 //! room it takes or gives back in the same transaction.
 //!
+//! A look costs what there is to do: a chunk is read when something of it has changed, or when time alone may have changed
+//! what is to be done with it, and no look reads more than a bounded number.
+//!
 //! In memory are hints only: since when a copy is seen out by this master, and which nodes have still to be told to delete
 //! a copy. A master that starts anew counts from its start, and nodes name all their copies now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use foundation::{Epoch, Instant};
+use foundation::{ByteCount, Epoch, Instant};
 
 use crate::configuration::Standing;
 use crate::controller::reconcile::spread;
 use crate::controller::{Controller, Stored};
 use crate::error::ControlError;
-use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, VolumeNumber};
+use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Copy, Number, Volume, VolumeState};
 use crate::placement::{Candidate, place_one};
@@ -23,14 +26,23 @@ use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// A chunk that can only wait is looked at again after this, if nothing of it changes before.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Chunks that one look reads, at most; heartbeats are answered between looks.
+const LOOKS_MAX: usize = 512;
 /// Copies that one heartbeat's answer names to be deleted.
 const REMOVALS_MAX: usize = 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Care {
-    /// Chunks whose places may not be right.
-    chunks: BTreeSet<ChunkId>,
+    /// Chunks whose places may not be right, and when they are to be looked at next.
+    chunks: BTreeMap<ChunkId, Instant>,
+    /// Those of them that have a new copy which is being filled.
+    filling: BTreeSet<ChunkId>,
+    /// Those that need a new copy, which has to wait until others are filled; and how many were let fill when last counted.
+    waiting: BTreeSet<ChunkId>,
+    filling_max: usize,
     /// Since when this master has seen a copy out of sync.
     out: BTreeMap<(ChunkId, NodeId), Instant>,
     /// When a copy on a node was last sent anything.
@@ -94,13 +106,47 @@ impl Care {
         let copies = usize::from(copies);
         let right = chunk.member_count() == copies && chunk.copies.len() == copies;
         if !right || chunk.copies.iter().any(drains) {
-            self.chunks.insert(id);
+            self.chunks.insert(id, Instant::default());
+        }
+    }
+
+    /// A chunk's record has changed.
+    pub(super) fn changed(&mut self, id: ChunkId) {
+        if let Some(due) = self.chunks.get_mut(&id) {
+            *due = Instant::default();
         }
     }
 
     fn forget(&mut self, id: ChunkId) {
         self.chunks.remove(&id);
-        self.out.retain(|(chunk, _), _| *chunk != id);
+        self.filling.remove(&id);
+        self.waiting.remove(&id);
+        let of_chunk = (id, NodeId::default())..=(id, NodeId(Uuid(u128::MAX)));
+        let out: Vec<_> = self.out.range(of_chunk).map(|(key, _)| *key).collect();
+        for key in out {
+            self.out.remove(&key);
+        }
+    }
+
+    /// The chunks that are to be looked at now, as many as one look may read: also those that may be given a new copy because
+    /// another one has been filled.
+    fn due(&self, now: Instant) -> BTreeSet<ChunkId> {
+        let free = self.filling_max.saturating_sub(self.filling.len());
+        let waiting = self.waiting.iter().take(free.min(LOOKS_MAX / 2)).copied();
+        let due = self.chunks.iter().filter(|(_, due)| **due <= now);
+        let due = due.map(|(id, _)| *id).take(LOOKS_MAX / 2);
+        waiting.chain(due).collect()
+    }
+
+    /// A chunk has been looked at; `fills` if a new copy of it is being filled.
+    fn looked_at(&mut self, id: ChunkId, again: Instant, fills: bool) {
+        self.chunks.insert(id, again);
+        self.waiting.remove(&id);
+        if fills {
+            self.filling.insert(id);
+        } else {
+            self.filling.remove(&id);
+        }
     }
 
     /// Notes which copies of a chunk are out, from the moment they are first seen so.
@@ -137,13 +183,18 @@ impl Care {
     /// The node has deleted these.
     pub(super) fn removed(&mut self, node: NodeId, chunks: &[ChunkId]) {
         if let Some(removals) = self.removals.get_mut(&node) {
-            removals.retain(|chunk| !chunks.contains(chunk));
+            for chunk in chunks {
+                removals.remove(chunk);
+            }
         }
     }
 
     /// Looks again soon, at everything.
     pub(super) fn hurry(&mut self) {
         self.next = Instant::default();
+        for due in self.chunks.values_mut() {
+            *due = Instant::default();
+        }
     }
 }
 
@@ -167,16 +218,17 @@ impl<S: MetadataStore> Controller<S> {
         if now < self.care.next || self.care.chunks.is_empty() {
             return Ok(());
         }
-        self.care.next = now + (self.settings.rebuild_after / 8).min(INTERVAL_MAX);
+        let chunks = self.care.due(now);
+        let pause = self.settings.rebuild_after / 8;
+        // What one look does not reach, the next tick does.
+        let whole = chunks.len() < LOOKS_MAX / 2;
+        self.care.next = if whole { now + pause.min(INTERVAL_MAX) } else { now };
+        if chunks.is_empty() {
+            return Ok(());
+        }
         self.note_drains()?;
-        let mut candidates = self.candidates(now)?;
-        let living = candidates
-            .iter()
-            .map(|candidate| candidate.node)
-            .collect::<BTreeSet<_>>();
-        let mut left = living.len() * self.settings.rebuilds_per_node;
+        let again = now + pause.min(WAIT_MAX);
         let mut volume: Option<(VolumeNumber, Option<Stored<Volume>>)> = None;
-        let chunks: Vec<ChunkId> = self.care.chunks.iter().copied().collect();
         let mut to_add = Vec::new();
         for id in chunks {
             if volume.as_ref().is_none_or(|(number, _)| *number != id.volume) {
@@ -187,6 +239,8 @@ impl<S: MetadataStore> Controller<S> {
             let (Some(of_volume), Some(stored)) = (ready, self.read::<Chunk>(&keys::chunk(id))?) else {
                 if of_volume.is_none_or(|stored| stored.record.state == VolumeState::Deleting) {
                     self.care.forget(id);
+                } else {
+                    self.care.looked_at(id, again, false);
                 }
                 continue;
             };
@@ -205,10 +259,15 @@ impl<S: MetadataStore> Controller<S> {
                 Move::Wait => {
                     // A new copy that is being filled, rather than an old one that is waited for.
                     let fills = stored.record.copies.len() > usize::from(geometry.copies);
-                    left = left.saturating_sub(usize::from(fills));
+                    self.care.looked_at(id, again, fills);
                 }
-                Move::Add => to_add.push((id, of_volume.clone(), stored)),
+                Move::Add => {
+                    self.care.looked_at(id, now, false);
+                    to_add.push((id, of_volume.clone(), stored));
+                }
                 Move::Remove(next, gone) => {
+                    // Looked at again with the next tick.
+                    self.care.looked_at(id, now, false);
                     self.commit_places_of(
                         id,
                         of_volume.revision,
@@ -221,7 +280,29 @@ impl<S: MetadataStore> Controller<S> {
                 }
             }
         }
-        for (id, volume, stored) in to_add.into_iter().take(left) {
+        self.add_places(to_add, now, again)
+    }
+
+    /// Gives each chunk a new place, as many as may be filled at a time; the others wait.
+    fn add_places(
+        &mut self,
+        to_add: Vec<(ChunkId, Stored<Volume>, Stored<Chunk>)>,
+        now: Instant,
+        again: Instant,
+    ) -> Result<(), ControlError> {
+        if to_add.is_empty() {
+            return Ok(());
+        }
+        let mut candidates = self.candidates(now)?;
+        let living: BTreeSet<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
+        self.care.filling_max = living.len() * self.settings.rebuilds_per_node;
+        for (id, volume, stored) in to_add {
+            self.care.looked_at(id, again, false);
+            if self.care.filling.len() >= self.care.filling_max {
+                // As many as a lost node had may wait: they are not all read again each second.
+                self.care.waiting.insert(id);
+                continue;
+            }
             let chunk_bytes = volume.record.geometry.chunk;
             let may = |node| !stored.record.has_copy_on(node);
             let Some(place) = place_one(&mut candidates, chunk_bytes, &mut self.random, may) else {
@@ -237,12 +318,18 @@ impl<S: MetadataStore> Controller<S> {
                 &[],
                 chunk_bytes.0,
             )?;
+            self.care.looked_at(id, now, true);
         }
         Ok(())
     }
 
     /// Disks that may take copies.
     pub(super) fn candidates(&self, now: Instant) -> Result<Vec<Candidate>, ControlError> {
+        let mut allocated = BTreeMap::new();
+        let end = keys::end_of(keys::ALLOCATIONS);
+        self.read_range::<Number>(keys::ALLOCATIONS.to_vec(), &end, |key, stored| {
+            allocated.extend(keys::parse_allocation(key).map(|place| (place, ByteCount(stored.record.0))));
+        })?;
         let mut candidates = Vec::new();
         for (&node, view) in &self.nodes(now)? {
             let lives = view.record.ended_through < view.record.incarnation;
@@ -257,7 +344,7 @@ impl<S: MetadataStore> Controller<S> {
                     node,
                     disk: disk.id,
                     capacity: disk.capacity,
-                    allocated: self.allocated(node, disk.id)?.0,
+                    allocated: allocated.get(&(node, disk.id)).copied().unwrap_or_default(),
                 });
             }
         }

@@ -1,0 +1,236 @@
+//! What it costs to look after the chunks of a lost node: reads of the store, by time.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use control::configuration::Proposal;
+use control::{
+    Chunk, ChunkId, Committed, Controller, CreateVolume, Disk, DiskId, Entry, Heartbeat, Incarnation,
+    MemoryStore, MetadataStore, NodeId, Registration, Settings, StoreError, Transaction, Uuid, Versioned,
+    Volume, VolumeState,
+};
+use foundation::{ByteCount, Instant};
+
+const MIB: u64 = 1 << 20;
+const CHUNKS: u64 = 3000;
+const NODES: u64 = 5;
+
+/// Counts the chunks that are read one by one.
+#[derive(Clone, Default)]
+struct Counting {
+    store: Rc<MemoryStore>,
+    chunks_read: Rc<Cell<usize>>,
+}
+
+impl MetadataStore for Counting {
+    fn revision(&self) -> Result<u64, StoreError> {
+        self.store.revision()
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
+        if key.starts_with(b"chunk/") {
+            self.chunks_read.set(self.chunks_read.get() + 1);
+        }
+        self.store.get(key)
+    }
+
+    fn range(&self, first: &[u8], end: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.store.range(first, end, limit)
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
+        self.store.commit(transaction)
+    }
+
+    fn operations_max(&self) -> usize {
+        self.store.operations_max()
+    }
+}
+
+struct Cluster {
+    control: Controller<Counting>,
+    store: Counting,
+    incarnations: BTreeMap<u64, Incarnation>,
+    now: Instant,
+    most_read_in_a_tick: usize,
+}
+
+fn node(number: u64) -> NodeId {
+    NodeId(Uuid(u128::from(number)))
+}
+
+fn disks(number: u64) -> Vec<Disk> {
+    let id = DiskId(Uuid(u128::from(number)));
+    vec![Disk {
+        id,
+        capacity: ByteCount(CHUNKS * MIB * 64),
+        used: ByteCount(0),
+    }]
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let (store, now) = (Counting::default(), Instant::from_nanos(1));
+        let mut control = Controller::open(store.clone(), Settings::default(), 3, now).unwrap();
+        let register = |number| {
+            let registration = Registration {
+                cluster: None,
+                node: node(number),
+                peer_address: format!("192.0.2.{number}:4420"),
+                incarnation: None,
+                ended_through: Incarnation(0),
+                disks: disks(number),
+            };
+            (number, control.register(&registration, now).unwrap().incarnation)
+        };
+        let incarnations = (1..=NODES).map(register).collect();
+        Self {
+            control,
+            store,
+            incarnations,
+            now,
+            most_read_in_a_tick: 0,
+        }
+    }
+
+    /// A quarter of a second, in which these nodes are heard.
+    fn step(&mut self, living: impl Fn(u64) -> bool) {
+        self.now = self.now + Duration::from_millis(250);
+        let volumes = self.control.volumes().unwrap();
+        let preparing = |volume: &&Volume| volume.state == VolumeState::Preparing;
+        let prepared: Vec<_> = volumes
+            .iter()
+            .filter(preparing)
+            .map(|volume| volume.number)
+            .collect();
+        for (&number, &incarnation) in self.incarnations.iter().filter(|(number, _)| living(**number)) {
+            let heartbeat = Heartbeat {
+                cluster: self.control.cluster(),
+                node: node(number),
+                incarnation,
+                ended_through: Incarnation(0),
+                disks: disks(number),
+                prepared: prepared.clone(),
+                removed: Vec::new(),
+                resyncs: Vec::new(),
+                copies: Vec::new(),
+                removed_copies: Vec::new(),
+            };
+            self.control.heartbeat(&heartbeat, self.now).unwrap();
+        }
+        let before = self.store.chunks_read.get();
+        self.control.tick(self.now).unwrap();
+        let read = self.store.chunks_read.get() - before;
+        self.most_read_in_a_tick = self.most_read_in_a_tick.max(read);
+    }
+
+    /// Chunks read in so many seconds.
+    fn read_in(&mut self, seconds: u64, living: impl Fn(u64) -> bool) -> usize {
+        let before = self.store.chunks_read.get();
+        for _ in 0..seconds * 4 {
+            self.step(&living);
+        }
+        self.store.chunks_read.get() - before
+    }
+
+    fn chunks(&self) -> Vec<(ChunkId, Chunk)> {
+        let volumes = self.control.volumes().unwrap();
+        self.control.map(volumes[0].number, 0, 10_000).unwrap().1
+    }
+
+    /// Write nodes take into the set what they have filled: all that is being filled now. How many those were.
+    fn fill(&mut self) -> usize {
+        let mut filled = 0;
+        for (id, chunk) in self.chunks() {
+            let new = chunk
+                .copies
+                .iter()
+                .find(|copy| copy.incarnation.is_none() && copy.node != node(NODES));
+            let Some(new) = new else { continue };
+            let mut members: BTreeMap<NodeId, Incarnation> = chunk.members().collect();
+            let proposer = chunk.write_node;
+            let incarnation = members[&proposer];
+            members.insert(new.node, self.incarnations[&(new.node.0.0 as u64)]);
+            let proposal = Proposal {
+                node: proposer,
+                incarnation,
+                expected: chunk.epoch,
+                write_node: proposer,
+                members: members.into_iter().collect(),
+            };
+            self.control.propose(id, &proposal, self.now).unwrap();
+            filled += 1;
+        }
+        filled
+    }
+}
+
+#[test]
+fn the_chunks_of_a_lost_node_are_read_when_there_is_something_to_do() {
+    let mut cluster = Cluster::new();
+    let request = CreateVolume {
+        chunk: ByteCount(16 * MIB),
+        stripe_unit: ByteCount(MIB),
+        ..CreateVolume::new("v".to_owned(), ByteCount(CHUNKS * 16 * MIB))
+    };
+    cluster.control.create_volume(&request, cluster.now).unwrap();
+    cluster.read_in(2, |_| true);
+    assert_eq!(cluster.control.volumes().unwrap()[0].state, VolumeState::Ready);
+    let lost = |number| number < NODES;
+    // It is left out.
+    cluster.read_in(5, lost);
+    let out = cluster
+        .chunks()
+        .iter()
+        .filter(|(_, chunk)| chunk.member_count() == 2)
+        .count();
+    assert!(
+        (1000..=CHUNKS as usize).contains(&out),
+        "{out} of {CHUNKS} chunks had a copy there"
+    );
+    // While it may come back nothing is to be done; the audit and the wait look at them every few seconds.
+    let read = cluster.read_in(60, lost);
+    assert!(
+        read < out * 10,
+        "{read} reads of {out} chunks in a minute of waiting"
+    );
+    // Now they are rebuilt, a bounded number at a time.
+    cluster.read_in(560, lost);
+    let slots = (NODES - 1) as usize * Settings::default().rebuilds_per_node;
+    let filling = |cluster: &Cluster| {
+        let chunks = cluster.chunks();
+        chunks.iter().filter(|(_, chunk)| chunk.copies.len() == 4).count()
+    };
+    assert_eq!(filling(&cluster), slots);
+    let read = cluster.read_in(60, lost);
+    assert!(
+        read < out * 10,
+        "{read} reads of {out} chunks in a minute of rebuilding"
+    );
+    let mut rounds = 0;
+    loop {
+        let filled = cluster.fill();
+        if filled == 0 {
+            break;
+        }
+        rounds += 1;
+        assert!(filled <= slots, "{filled} at a time");
+        // What has become free is taken at once: a new copy begins, and the old one's place is taken away.
+        cluster.read_in(2, lost);
+    }
+    assert!(
+        rounds <= out / slots + 2,
+        "{rounds} rounds of {slots} for {out} chunks"
+    );
+    for (id, chunk) in cluster.chunks() {
+        assert_eq!((chunk.member_count(), chunk.copies.len()), (3, 3), "{id}");
+    }
+    assert!(
+        cluster.most_read_in_a_tick <= 600,
+        "{}",
+        cluster.most_read_in_a_tick
+    );
+    assert_eq!(cluster.read_in(60, lost), 0, "nothing is left to be done");
+}
