@@ -200,7 +200,7 @@ pub enum ReadError {
 }
 
 /// A change failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// The name cannot be one.
     #[error(transparent)]

@@ -70,6 +70,9 @@ pub struct FileSystem {
     /// How often each inode is open.
     open: BTreeMap<InodeNumber, u32>,
     dirty: BTreeMap<InodeNumber, Dirty>,
+    /// Inodes whose content was dropped because it could not be put into the tree, and nobody was told yet who asked
+    /// for them.
+    failed: BTreeMap<InodeNumber, WriteError>,
     /// Memory that it takes.
     dirty_bytes: usize,
     /// Where entries stood that were removed or moved, and their cookies, oldest first.
@@ -91,6 +94,7 @@ impl FileSystem {
             index_bytes_max: options.index_bytes_max,
             open: BTreeMap::new(),
             dirty: BTreeMap::new(),
+            failed: BTreeMap::new(),
             dirty_bytes: 0,
             removed: BTreeMap::new(),
             removed_order: VecDeque::new(),
@@ -105,6 +109,12 @@ impl FileSystem {
     /// Memory of content that is not in the tree yet, in bytes; never above the bound.
     pub fn dirty_bytes(&self) -> usize {
         self.dirty_bytes
+    }
+
+    /// Memory of changed index pages, in bytes, roughly; a change that would begin above
+    /// [`FileOptions::index_bytes_max`] commits first.
+    pub fn uncommitted_bytes(&self) -> u64 {
+        self.writer.uncommitted_bytes()
     }
 
     /// Gives the lease back. What was not committed is dropped.
@@ -136,6 +146,7 @@ impl FileSystem {
         self.open.remove(&number);
         let (inode, _) = self.writer.find(number).await?;
         if inode.links == 0 {
+            self.failed.remove(&number);
             self.take_dirty(number);
             self.writer.drop_orphan(number).await?;
         }
@@ -143,25 +154,35 @@ impl FileSystem {
     }
 
     /// Commits before a change where changed index pages take too much memory or too much of the room that is free.
+    /// That may change every inode that has content waiting, so whatever was looked up before is stale.
     async fn before_change(&mut self) -> Result<(), FileError> {
-        if self.writer.uncommitted_bytes() > self.index_bytes_max {
-            self.commit().await?;
-        }
-        match self.writer.check_room_for(false, CHANGE_PAGES) {
-            Err(WriteError::NoSpace { .. }) => self.make_room().await,
-            other => other.map_err(FileError::from),
-        }
+        self.before(false).await
     }
 
     /// The same before a change that gives space back, which a full volume still takes.
     async fn before_removal(&mut self) -> Result<(), FileError> {
-        match self.writer.check_room_for(true, CHANGE_PAGES) {
+        self.before(true).await
+    }
+
+    async fn before(&mut self, removal: bool) -> Result<(), FileError> {
+        self.bound_index().await?;
+        match self.writer.check_room_for(removal, CHANGE_PAGES) {
             Err(WriteError::NoSpace { .. }) => {
                 self.make_room().await?;
-                Ok(self.writer.check_room_for(true, CHANGE_PAGES)?)
+                Ok(self.writer.check_room_for(removal, CHANGE_PAGES)?)
             }
             other => other.map_err(FileError::from),
         }
+    }
+
+    /// Commits where changed index pages take more memory than they may. What of content does not get into the tree
+    /// meanwhile is told by whoever commits or syncs.
+    async fn bound_index(&mut self) -> Result<(), FileError> {
+        if self.writer.uncommitted_bytes() <= self.index_bytes_max {
+            return Ok(());
+        }
+        let _ = self.flush_with_room().await?;
+        Ok(self.writer.commit().await.map(drop)?)
     }
 
     #[cfg(test)]

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod files_crash;
+mod files_hostile;
 mod files_model;
 mod files_refusals;
 mod files_test;

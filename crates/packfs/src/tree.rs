@@ -62,6 +62,11 @@ impl Tree {
         self.nodes.len()
     }
 
+    /// Pages on the volume that the next commit gives back.
+    pub(crate) fn replaced_pages(&self) -> usize {
+        self.replaced.len()
+    }
+
     async fn load(&self, pointer: PagePointer) -> Result<Rc<Page>, TreeError> {
         self.cache.load(&self.medium, pointer).await
     }

@@ -107,12 +107,15 @@ impl Writer {
         match Self::open_under(medium, &hold, options).await {
             Ok(mut writer) => {
                 writer.release_space().await;
-                // Nobody has them open any more. What does not fit into the room left stays for the next.
-                match writer.drop_orphans().await {
-                    Ok(()) | Err(WriteError::NoSpace { .. }) => Ok(writer),
-                    Err(WriteError::Tree(error)) => Err(error.into()),
-                    Err(_) => Err(inconsistent(0, CodecError::Inconsistent).into()),
-                }
+                // Nobody has them open any more.
+                let error = match writer.drop_orphans().await {
+                    Ok(()) => return Ok(writer),
+                    Err(WriteError::Tree(error)) => error.into(),
+                    Err(_) => inconsistent(0, CodecError::Inconsistent).into(),
+                };
+                // As below.
+                let _ = hold.release().await;
+                Err(error)
             }
             Err(error) => {
                 let error = explain(&hold, error).await;
@@ -217,6 +220,11 @@ impl Writer {
         ByteCount(self.superblock.volume_bytes)
     }
 
+    /// Commits nothing any more: something failed in the middle of several changes.
+    pub(crate) fn give_up(&mut self) {
+        self.broken = true;
+    }
+
     /// A directory was removed.
     pub(crate) fn forget_directory(&mut self, inode: InodeNumber) {
         self.directories.remove(&inode);
@@ -241,7 +249,14 @@ impl Writer {
 
     /// Pages that a commit needs after one more change.
     fn pages_needed(&self) -> u64 {
-        self.tree.changed_pages() as u64 + self.space.record_pages_max(self.tree.changed_pages()) + 24
+        self.tree.changed_pages() as u64 + self.record_pages_max() + 24
+    }
+
+    /// Pages that the space record of the next commit takes at most: it states those that changed ones take and those
+    /// that they replace.
+    fn record_pages_max(&self) -> u64 {
+        let tree = self.tree.changed_pages() + self.tree.replaced_pages();
+        self.space.record_pages_max(tree)
     }
 
     fn check_room(&self, removal: bool) -> Result<(), WriteError> {

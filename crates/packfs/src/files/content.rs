@@ -107,13 +107,13 @@ impl FileSystem {
         if self.dirty_bytes + more <= self.dirty_bytes_max {
             return Ok(());
         }
-        match self.flush_all().await {
-            Err(error) if error.is_no_space() => {
-                self.make_room().await?;
-                self.flush_all().await
-            }
-            other => other,
+        let flushed = self.flush_with_room().await?;
+        self.bound_index().await?;
+        if self.dirty_bytes + more <= self.dirty_bytes_max {
+            // What another file's content met is told to whoever syncs that file.
+            return Ok(());
         }
+        Ok(flushed?)
     }
 
     /// Refuses a write for which the volume has no room, so that whoever writes learns it at once.

@@ -19,23 +19,37 @@ impl FileSystem {
     /// else is committed nevertheless. Content of a file that cannot be put together, because what it changes a part of
     /// is damaged, is dropped, and the file stays as it was.
     pub async fn commit(&mut self) -> Result<u64, FileError> {
-        let mut flushed = self.flush_all().await;
-        if flushed.as_ref().is_err_and(FileError::is_no_space) {
-            self.make_room().await?;
-            flushed = self.flush_all().await;
-        }
+        let flushed = self.flush_with_room().await?;
         let generation = self.writer.commit().await?;
-        flushed.map(|()| generation)
+        // Whoever commits everything is told of everything.
+        self.failed.clear();
+        Ok(flushed.map(|()| generation)?)
+    }
+
+    /// Puts all content into the tree, with commits where that makes room. The outer failure is one of those commits;
+    /// the inner one, the first that a file's content met.
+    pub(super) async fn flush_with_room(&mut self) -> Result<Result<(), WriteError>, FileError> {
+        let mut flushed = self.flush_all().await;
+        if let Err(WriteError::NoSpace { .. }) = flushed {
+            self.make_room().await?;
+            let again = self.flush_all().await;
+            flushed = again;
+        }
+        Ok(flushed)
     }
 
     /// Makes a file durable, and with it everything that was done before.
     ///
     /// # Errors
-    /// As of [`FileSystem::commit`], but only where this file's content is concerned.
+    /// As of [`FileSystem::commit`], but only where this file's content is concerned: once for content that was dropped,
+    /// however long ago.
     pub async fn sync(&mut self, number: InodeNumber) -> Result<u64, FileError> {
-        match self.commit().await {
-            Err(error) if error.is_no_space() && !self.dirty.contains_key(&number) => Ok(self.generation()),
-            other => other,
+        let flushed = self.flush_with_room().await?;
+        let generation = self.writer.commit().await?;
+        match (self.failed.remove(&number), flushed) {
+            (Some(error), _) => Err(error.into()),
+            (None, Err(error)) if self.dirty.contains_key(&number) => Err(error.into()),
+            _ => Ok(generation),
         }
     }
 
@@ -69,7 +83,7 @@ impl FileSystem {
     }
 
     /// Puts all content that waits into the tree; the first failure is told, and the others are tried.
-    pub(super) async fn flush_all(&mut self) -> Result<(), FileError> {
+    async fn flush_all(&mut self) -> Result<(), WriteError> {
         let numbers: Vec<InodeNumber> = self.dirty.keys().copied().collect();
         let mut result = Ok(());
         for number in numbers {
@@ -81,16 +95,22 @@ impl FileSystem {
         result
     }
 
-    async fn flush(&mut self, number: InodeNumber) -> Result<(), FileError> {
+    async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
         let Some(mut dirty) = self.take_dirty(number) else {
             return Ok(());
         };
         let flushed = self.put_content(number, &mut dirty).await;
-        if let Err(WriteError::NoSpace { .. }) = flushed {
-            self.dirty_bytes += dirty.bytes();
-            self.dirty.insert(number, dirty);
+        match &flushed {
+            Ok(()) => {}
+            Err(WriteError::NoSpace { .. }) => {
+                self.dirty_bytes += dirty.bytes();
+                self.dirty.insert(number, dirty);
+            }
+            Err(error) => {
+                self.failed.insert(number, error.clone());
+            }
         }
-        Ok(flushed?)
+        flushed
     }
 
     async fn put_content(&mut self, number: InodeNumber, dirty: &mut Dirty) -> Result<(), WriteError> {

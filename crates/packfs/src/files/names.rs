@@ -162,12 +162,12 @@ impl FileSystem {
         name: &[u8],
         now: Timestamp,
     ) -> Result<(), FileError> {
+        self.before_removal().await?;
         let entry = self.entry_to_remove(directory, name).await?;
         if entry.kind() == Kind::Directory {
             let name = Shown::new(name);
             return Err(FileError::IsADirectory { name });
         }
-        self.before_removal().await?;
         self.remove_entry(directory, name, &entry, now).await?;
         self.touch(directory, now).await
     }
@@ -179,12 +179,12 @@ impl FileSystem {
         name: &[u8],
         now: Timestamp,
     ) -> Result<(), FileError> {
+        self.before_removal().await?;
         let entry = self.entry_to_remove(directory, name).await?;
         if entry.kind() != Kind::Directory {
             let name = Shown::new(name);
             return Err(FileError::NotADirectory { name });
         }
-        self.before_removal().await?;
         self.check_empty(entry.inode(), name).await?;
         self.remove_entry(directory, name, &entry, now).await?;
         self.touch(directory, now).await
@@ -220,8 +220,28 @@ impl FileSystem {
     }
 
     /// Takes an entry away, and what it means if that was its last name and nobody has it open. Directories were
-    /// seen to be empty.
+    /// seen to be empty. Where what the inode has cannot be read, nothing changes.
     pub(super) async fn remove_entry(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        entry: &Entry,
+        now: Timestamp,
+    ) -> Result<(), FileError> {
+        self.writer.check_removable(entry).await?;
+        let done = self.take_entry(directory, name, entry, now).await;
+        self.whole_or_broken(done)
+    }
+
+    /// A failure in the middle of several changes leaves nothing that may be committed.
+    pub(super) fn whole_or_broken(&mut self, done: Result<(), FileError>) -> Result<(), FileError> {
+        if done.is_err() {
+            self.writer.give_up();
+        }
+        done
+    }
+
+    async fn take_entry(
         &mut self,
         directory: InodeNumber,
         name: &[u8],

@@ -32,8 +32,8 @@ impl FileSystem {
         now: Timestamp,
     ) -> Result<(), FileError> {
         check_name(to.1)?;
-        let moved = self.entry_to_remove(from.0, from.1).await?;
         self.before_change().await?;
+        let moved = self.entry_to_remove(from.0, from.1).await?;
         self.writer.check_directory(to.0).await?;
         let target = self.writer.lookup(to.0, to.1).await?;
         match (mode, &target) {
@@ -57,12 +57,32 @@ impl FileSystem {
             self.check_replaceable(&moved, other, to.1).await?;
             self.remove_entry(to.0, to.1, other, now).await?;
         }
+        let done = self.move_entry(from, to, moved, now).await;
+        self.whole_or_broken(done)
+    }
+
+    async fn move_entry(
+        &mut self,
+        from: (InodeNumber, &[u8]),
+        to: (InodeNumber, &[u8]),
+        moved: Entry,
+        now: Timestamp,
+    ) -> Result<(), FileError> {
         self.writer.take(&entry_key(from.0, from.1)).await?;
         self.remember_removed(moved.cookie(), from.0, from.1);
         self.place(to.0, to.1, moved, now).await?;
-        self.touch(from.0, now).await?;
-        if from.0 != to.0 {
-            self.touch(to.0, now).await?;
+        self.touch_both(from.0, to.0, now).await
+    }
+
+    async fn touch_both(
+        &mut self,
+        from: InodeNumber,
+        to: InodeNumber,
+        now: Timestamp,
+    ) -> Result<(), FileError> {
+        self.touch(from, now).await?;
+        if from != to {
+            self.touch(to, now).await?;
         }
         Ok(())
     }
@@ -80,13 +100,19 @@ impl FileSystem {
         self.check_ancestors(other, from.0).await?;
         self.remember_removed(moved.cookie(), from.0, from.1);
         self.remember_removed(other.cookie(), to.0, to.1);
+        let done = self.swap_entries((from, moved), (to, other), now).await;
+        self.whole_or_broken(done)
+    }
+
+    async fn swap_entries(
+        &mut self,
+        (from, moved): ((InodeNumber, &[u8]), &Entry),
+        (to, other): ((InodeNumber, &[u8]), &Entry),
+        now: Timestamp,
+    ) -> Result<(), FileError> {
         self.place(to.0, to.1, moved.clone(), now).await?;
         self.place(from.0, from.1, other.clone(), now).await?;
-        self.touch(from.0, now).await?;
-        if from.0 != to.0 {
-            self.touch(to.0, now).await?;
-        }
-        Ok(())
+        self.touch_both(from.0, to.0, now).await
     }
 
     /// Lets an entry stand under a name, and notes the change in its inode's times.

@@ -8,9 +8,13 @@ use bdev::fence::TokenKeeper;
 use bdev::{Channel, ChannelExt, Data, Geometry, IoError, Operation, Request};
 use foundation::BlockCount;
 use reactor::file::{File, OpenOptions};
+use reactor::sim::disk::DiskHandle;
 use reactor::sim::{Host, Simulation};
 use reactor::sync::Notify;
 
+use crate::format::page::Page;
+use crate::format::superblock::Superblock;
+use crate::format::{PagePointer, SUPERBLOCK_ADDRESSES};
 use crate::lease::memory::LocalLeases;
 use crate::lease::{LeaseFuture, LeaseSource, ReaderLease, WriterLease};
 use crate::{FormatOptions, Medium, Parameters, ReaderFloor, WriterOptions};
@@ -270,4 +274,33 @@ impl LeaseSource for GatedLeases {
     fn reader_floor(&self, token: u64) -> LeaseFuture<'_, ReaderFloor> {
         self.gated(self.leases.reader_floor(token))
     }
+}
+
+/// The superblock that counts, as it stands on a disk.
+pub(super) fn superblock_of(disk: &DiskHandle) -> Superblock {
+    let found = SUPERBLOCK_ADDRESSES.map(|address| Superblock::decode(&disk.read(address, 4096), address));
+    let newest = found
+        .into_iter()
+        .flatten()
+        .max_by_key(|superblock| superblock.generation);
+    newest.expect("a volume has a superblock")
+}
+
+/// The pages from the root to the leaf where a key stands or would stand.
+pub(super) fn way_to(disk: &DiskHandle, key: &[u8]) -> Vec<PagePointer> {
+    let mut pointer = superblock_of(disk).root;
+    let mut way = Vec::new();
+    loop {
+        way.push(pointer);
+        let page = Page::parse(&disk.read(pointer.address(), 4096), pointer).expect("the page is whole");
+        if page.level() == 0 {
+            return way;
+        }
+        pointer = page.child(page.child_index(key));
+    }
+}
+
+/// Makes a page unreadable.
+pub(super) fn spoil(disk: &DiskHandle, pointer: PagePointer) {
+    disk.damage(pointer.address() + 40, &[0x5a; 16]);
 }

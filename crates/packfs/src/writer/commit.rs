@@ -30,8 +30,7 @@ impl Writer {
         }
         self.packer.finish_chunk(&mut self.space).await;
         // The record can grow by a segment given back for each one touched, which its bound has counted.
-        let needed =
-            self.tree.changed_pages() as u64 + self.space.record_pages_max(self.tree.changed_pages());
+        let needed = self.tree.changed_pages() as u64 + self.record_pages_max();
         if let Some(pages) = needed.checked_sub(self.space.free_pages() + 1) {
             let missing = ByteCount((pages + 1) * PAGE_BYTES_U64);
             return Err(WriteError::NoSpace { missing });

@@ -37,13 +37,27 @@ impl Writer {
         let mut removed = false;
         for part in 0..=u8::MAX {
             let key = Key::Extended(inode, part, name.to_vec()).encode();
-            if self.tree.get(&key).await?.is_none() {
+            let found = self.tree.get(&key).await;
+            // Half of a value must not be committed.
+            self.broken |= removed && found.is_err();
+            if found?.is_none() {
                 break;
             }
             self.take(&key).await?;
             removed = true;
         }
         Ok(removed)
+    }
+
+    /// Reads everything that [`Writer::drop_extended`] takes away.
+    pub(super) async fn check_extended(&self, inode: InodeNumber) -> Result<(), WriteError> {
+        if !self.features.has(Features::EXTENDED) {
+            return Ok(());
+        }
+        for name in extended::list(&self.tree, inode).await? {
+            extended::get(&self.tree, inode, &name).await?;
+        }
+        Ok(())
     }
 
     /// Removes all attributes of an inode.

@@ -247,6 +247,8 @@ impl Writer {
         layout: Layout,
         size: u64,
     ) -> Result<(), WriteError> {
+        // Damage in the middle of what is dropped is met before anything changes.
+        self.check_droppable(inode).await?;
         self.drop_content(inode).await?;
         inode.layout = layout;
         self.set_size(inode, size);

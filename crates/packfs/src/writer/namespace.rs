@@ -233,6 +233,7 @@ impl Writer {
             }
             self.directories.remove(&entry.inode());
         }
+        self.check_removable(&entry).await?;
         let last = match &entry {
             Entry::Embedded(inode) => Some(inode.clone()),
             Entry::Link { inode, cookie, .. } => self.unlink(*inode, *cookie).await?,
@@ -243,6 +244,33 @@ impl Writer {
             Some(inode) => self.drop_inode(inode).await,
             None => Ok(()),
         }
+    }
+
+    /// Reads everything that removing an entry may have to take away, so that damage is met before anything changes.
+    pub(crate) async fn check_removable(&self, entry: &Entry) -> Result<(), WriteError> {
+        match entry {
+            Entry::Embedded(inode) => self.check_droppable(inode).await,
+            Entry::Link { inode, .. } => {
+                let (inode, _) = self.find(*inode).await?;
+                match inode.links {
+                    0 | 1 => self.check_droppable(&inode).await,
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    pub(super) async fn check_droppable(&self, inode: &Inode) -> Result<(), WriteError> {
+        if inode.layout == Layout::Mapped {
+            let prefix = extents_prefix(inode.number);
+            let mut from = prefix.clone();
+            while let Some((mut key, value)) = self.tree.first_with_prefix(&from, &prefix).await? {
+                decode_value(&value).map_err(|source| inconsistent(0, source))?;
+                key.push(0);
+                from = key;
+            }
+        }
+        self.check_extended(inode.number).await
     }
 
     /// Takes one of several names away; gives the inode if it was the last.
@@ -263,7 +291,14 @@ impl Writer {
         Ok(None)
     }
 
+    /// Takes away what an inode has. To be asked for after [`Writer::check_removable`]: a failure breaks the writer.
     pub(crate) async fn drop_inode(&mut self, inode: Inode) -> Result<(), WriteError> {
+        let dropped = self.drop_parts(inode).await;
+        self.broken |= dropped.is_err();
+        dropped
+    }
+
+    async fn drop_parts(&mut self, inode: Inode) -> Result<(), WriteError> {
         match inode.kind {
             Kind::Directory => self.totals.directories = self.totals.directories.saturating_sub(1),
             Kind::File | Kind::Symlink => self.totals.files = self.totals.files.saturating_sub(1),
@@ -294,12 +329,27 @@ impl Writer {
 
     pub(crate) async fn drop_mapped(&mut self, inode: InodeNumber) -> Result<(), WriteError> {
         let prefix = extents_prefix(inode);
-        while let Some((key, value)) = self.tree.first_with_prefix(&prefix, &prefix).await? {
-            let extents = decode_value(&value).map_err(|source| inconsistent(0, source))?;
+        let mut taken = false;
+        loop {
+            let found = match self.tree.first_with_prefix(&prefix, &prefix).await {
+                Ok(Some((key, value))) => decode_value(&value)
+                    .map(|extents| (key, extents))
+                    .map_err(|source| inconsistent(0, source)),
+                Ok(None) => return Ok(()),
+                Err(error) => Err(error),
+            };
+            let (key, extents) = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    // Half of a file's extents must not be committed: the other half would read as zeros.
+                    self.broken |= taken;
+                    return Err(error.into());
+                }
+            };
+            taken = true;
             self.take(&key).await?;
             self.give_back(&extents);
         }
-        Ok(())
     }
 
     /// The entry of a name, uncommitted changes included.

@@ -5,7 +5,6 @@ use crate::error::WriteError;
 use crate::format::entry::Inode;
 use crate::format::key::{InodeNumber, Key, orphans_prefix};
 use crate::format::superblock::Features;
-use crate::tree::inconsistent;
 
 impl Writer {
     /// Keeps an inode whose last name was taken away.
@@ -21,19 +20,30 @@ impl Writer {
     pub(crate) async fn drop_orphan(&mut self, number: InodeNumber) -> Result<(), WriteError> {
         self.check_room(true)?;
         let (inode, _) = self.find(number).await?;
+        self.check_droppable(&inode).await?;
         self.take(&Key::Orphan(number).encode()).await?;
         self.take(&Key::Inode(number).encode()).await?;
         self.drop_inode(inode).await
     }
 
-    /// Drops all inodes of the list: whoever had them open is gone.
+    /// Drops all inodes of the list: whoever had them open is gone. What cannot be dropped because it is damaged, or
+    /// because the volume is full, stays for the next writer or a repair, and is no reason not to write.
+    ///
+    /// # Errors
+    /// Only what leaves the writer broken.
     pub(super) async fn drop_orphans(&mut self) -> Result<(), WriteError> {
         let prefix = orphans_prefix();
-        while let Some((key, _)) = self.tree.first_with_prefix(&prefix, &prefix).await? {
-            let Ok(Key::Orphan(number)) = Key::decode(&key) else {
-                return Err(inconsistent(0, crate::format::CodecError::Inconsistent).into());
-            };
-            self.drop_orphan(number).await?;
+        let mut from = prefix.clone();
+        while let Ok(Some((mut key, _))) = self.tree.first_with_prefix(&from, &prefix).await {
+            if let Ok(Key::Orphan(number)) = Key::decode(&key) {
+                match self.drop_orphan(number).await {
+                    Err(error) if self.broken => return Err(error),
+                    Err(WriteError::NoSpace { .. }) => return Ok(()),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            key.push(0);
+            from = key;
         }
         Ok(())
     }
