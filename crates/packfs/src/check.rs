@@ -19,6 +19,7 @@ use crate::lease::hold::ReaderHold;
 use crate::lease::{LeaseError, LeaseSource};
 use crate::mount::mount;
 use crate::name::Shown;
+use crate::space::Space;
 use crate::writer::load_space;
 
 use index::Index;
@@ -117,6 +118,14 @@ pub enum Problem {
         /// Number of pages.
         pages: u64,
     },
+    /// Something is wrong with what only a snapshot by name has, or has too.
+    #[error("snapshot \"{name}\": {problem}")]
+    Snapshot {
+        /// The snapshot's name.
+        name: Shown,
+        /// What is wrong.
+        problem: Box<Problem>,
+    },
     /// The space record cannot be had: nothing can be written, everything can be read.
     #[error("the space record: {0}")]
     SpaceRecord(String),
@@ -133,6 +142,8 @@ pub struct VerifyReport {
     pub totals: Totals,
     /// Extents read or listed.
     pub extents: u64,
+    /// Snapshots by name, each verified as a whole.
+    pub snapshots: u64,
     /// Problems, the first ones.
     pub problems: Vec<Problem>,
     /// Problems that were not kept.
@@ -209,26 +220,80 @@ async fn verify_generation(
     // What cannot be reached makes everything else look wrong.
     let whole = report.is_clean();
     index.check(&mut report, whole);
-    let extents = index.extents(&mut report);
+    let extents = index.extents(&mut report, whole);
     report.extents = extents.len() as u64;
     if whole {
         check_totals(superblock, &mut report);
     }
-    match load_space(medium, superblock).await {
-        Ok(space) => usage.check(&space, superblock, &extents, whole, &mut report),
-        Err(error) => report.add(Problem::SpaceRecord(error.to_string())),
-    }
+    let space = match load_space(medium, superblock).await {
+        Ok(space) => {
+            usage.check(&space, superblock, &extents, whole, &mut report);
+            Some(space)
+        }
+        Err(error) => {
+            report.add(Problem::SpaceRecord(error.to_string()));
+            None
+        }
+    };
     if options.read_content {
-        for (path, extent) in &extents {
-            if !hold.is_held() {
-                break;
-            }
-            if let Some(problem) = check_extent(medium, path, extent).await {
-                report.add(problem);
-            }
+        check_content(medium, hold, &extents, &mut report).await;
+    }
+    for snapshot in index.take_snapshots() {
+        let old = snapshot.superblock(superblock);
+        let own = verify_snapshot(medium, hold, &old, space.as_ref(), options).await;
+        report.snapshots += 1;
+        report.more_problems += own.more_problems;
+        for problem in own.problems {
+            let (name, problem) = (Shown::new(&snapshot.name), Box::new(problem));
+            report.add(Problem::Snapshot { name, problem });
         }
     }
     report
+}
+
+/// Verifies the tree of a snapshot by name, what it shares with the newest one included.
+async fn verify_snapshot(
+    medium: &Medium,
+    hold: &ReaderHold,
+    superblock: &Superblock,
+    space: Option<&Space>,
+    options: &VerifyOptions,
+) -> VerifyReport {
+    let mut report = VerifyReport {
+        problems_max: options.problems_max.max(1),
+        ..VerifyReport::default()
+    };
+    let (mut usage, mut index) = (Usage::default(), Index::default());
+    index.walk(medium, superblock, &mut report, &mut usage).await;
+    let whole = report.is_clean();
+    index.check(&mut report, whole);
+    let extents = index.extents(&mut report, whole);
+    if whole {
+        check_totals(superblock, &mut report);
+    }
+    if let Some(space) = space {
+        usage.check_held(space, &extents, &mut report);
+    }
+    if options.read_content {
+        check_content(medium, hold, &extents, &mut report).await;
+    }
+    report
+}
+
+async fn check_content(
+    medium: &Medium,
+    hold: &ReaderHold,
+    extents: &[(Shown, Extent)],
+    report: &mut VerifyReport,
+) {
+    for (path, extent) in extents {
+        if !hold.is_held() {
+            break;
+        }
+        if let Some(problem) = check_extent(medium, path, extent).await {
+            report.add(problem);
+        }
+    }
 }
 
 fn check_totals(superblock: &Superblock, report: &mut VerifyReport) {

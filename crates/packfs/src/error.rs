@@ -79,6 +79,14 @@ pub enum OpenError {
         /// The features' bits.
         features: u32,
     },
+    /// No snapshot has this name.
+    #[error(
+        "there is no snapshot \"{name}\"; name one that there is, or read the newest state without a name"
+    )]
+    NoSnapshot {
+        /// The name.
+        name: Shown,
+    },
     /// Both superblocks are damaged.
     #[error("both superblocks of the volume are damaged (first: {first}; second: {second}); run fs fsck")]
     Damaged {
@@ -243,6 +251,26 @@ pub enum WriteError {
         what: &'static str,
         /// The inode.
         inode: InodeNumber,
+    },
+    /// A snapshot's name that cannot be one.
+    #[error("\"{name}\" cannot name a snapshot: it has 1 to 128 bytes, none of them zero or one of /@:")]
+    SnapshotName {
+        /// The name.
+        name: Shown,
+    },
+    /// A snapshot of this name exists.
+    #[error("there is a snapshot \"{name}\" already; choose another name, or delete that one first")]
+    SnapshotExists {
+        /// The name.
+        name: Shown,
+    },
+    /// No snapshot has this name.
+    #[error(
+        "there is no snapshot \"{name}\"; name one that there is, or read the newest state without a name"
+    )]
+    NoSnapshot {
+        /// The name.
+        name: Shown,
     },
     /// The volume is full.
     #[error(

@@ -24,9 +24,10 @@ use std::rc::Rc;
 use crate::error::{OpenError, WriteError};
 use crate::format::entry::{Inode, Timestamp};
 use crate::format::key::InodeNumber;
+use crate::format::snapshot::Snapshot;
 use crate::io::Medium;
 use crate::lease::{LeaseError, LeaseSource};
-use crate::writer::{Writer, WriterOptions};
+use crate::writer::{CompactionProgress, Writer, WriterOptions};
 
 use dirty::Dirty;
 
@@ -183,6 +184,42 @@ impl FileSystem {
         }
         let _ = self.flush_with_room().await?;
         Ok(self.writer.commit().await.map(drop)?)
+    }
+
+    /// Commits everything and keeps it under a name; see [`Writer::create_snapshot`].
+    pub async fn create_snapshot(&mut self, name: &[u8], now: Timestamp) -> Result<Snapshot, FileError> {
+        self.commit().await?;
+        Ok(self.writer.create_snapshot(name, now).await?)
+    }
+
+    /// See [`Writer::delete_snapshot`].
+    pub async fn delete_snapshot(&mut self, name: &[u8]) -> Result<(), FileError> {
+        self.commit().await?;
+        Ok(self.writer.delete_snapshot(name).await?)
+    }
+
+    /// All snapshots by name, oldest first.
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, FileError> {
+        Ok(self.writer.snapshots().await?)
+    }
+
+    /// See [`Writer::compact`]. Whatever waits is committed first.
+    pub async fn compact(
+        &mut self,
+        tell: impl FnMut(&CompactionProgress),
+    ) -> Result<CompactionProgress, FileError> {
+        self.commit().await?;
+        Ok(self.writer.compact(tell).await?)
+    }
+
+    #[cfg(test)]
+    pub(crate) async fn compact_a_little(&mut self) -> Result<(), FileError> {
+        Ok(self.writer.compact_a_little().await?)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn compaction(&self) -> CompactionProgress {
+        self.writer.compaction()
     }
 
     #[cfg(test)]

@@ -24,8 +24,10 @@ pub mod lease;
 mod mount;
 pub mod name;
 mod reader;
+mod snapshots;
 mod space;
 mod tree;
+mod usage;
 mod writer;
 
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub use check::{Problem, VerifyOptions, VerifyReport, verify};
 pub use error::{OpenError, ReadError, TreeError, WriteError};
 pub use format::entry::{Attributes, Entry, Inode, Kind, Timestamp};
 pub use format::key::InodeNumber;
+pub use format::snapshot::{SNAPSHOT_NAME_BYTES_MAX, Snapshot, is_snapshot_name};
 pub use format::superblock::{Identity, Parameters, Superblock, Totals};
 pub use import::{ImportContent, ImportEntry, ImportError, ImportProgress, ImportSource, import};
 pub use io::{CopySelector, Medium};
@@ -43,4 +46,5 @@ pub use reader::{
     Walk, WalkEntry, plan,
 };
 pub use space::ReaderFloor;
-pub use writer::{FileStream, FormatOptions, Writer, WriterOptions, format};
+pub use usage::{Usage, usage};
+pub use writer::{CompactionProgress, FileStream, FormatOptions, Writer, WriterOptions, format};

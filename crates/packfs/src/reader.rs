@@ -25,12 +25,14 @@ use reactor::sync::Semaphore;
 use crate::cache::{CacheStatistics, PageCache};
 use crate::error::{OpenError, ReadError, TreeError};
 use crate::format::entry::Inode;
+use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Identity, Superblock};
 use crate::io::Medium;
 use crate::lease::hold::ReaderHold;
 use crate::lease::{LeaseError, LeaseSource};
 use crate::mount::mount;
 use crate::name::Shown;
+use crate::snapshots;
 use crate::tree::Tree;
 
 pub use list::{DirectoryEntry, Walk, WalkEntry};
@@ -42,6 +44,8 @@ pub use read_many::Target;
 pub struct ReaderOptions {
     /// Refuse a file system that belongs elsewhere.
     pub identity: Option<Identity>,
+    /// Read the snapshot of this name, not the newest generation.
+    pub snapshot: Option<Vec<u8>>,
     /// Bound of the metadata cache, in bytes.
     pub cache_bytes: usize,
     /// Reads in flight at once.
@@ -58,6 +62,7 @@ impl Default for ReaderOptions {
     fn default() -> Self {
         Self {
             identity: None,
+            snapshot: None,
             cache_bytes: 64 << 20,
             reads_in_flight: 32,
             join_gap_bytes: 8 << 10,
@@ -165,7 +170,7 @@ struct Inner {
 pub struct Reader(Rc<Inner>);
 
 impl Reader {
-    /// Opens the newest generation under a lease, which is renewed for as long as a clone of the reader lives.
+    /// Opens the newest generation, or the snapshot that is asked for, under a lease, which is renewed for as long as a clone of the reader lives.
     pub async fn open(
         medium: Medium,
         leases: Rc<dyn LeaseSource>,
@@ -189,7 +194,15 @@ impl Reader {
         options: &ReaderOptions,
     ) -> Result<Self, OpenError> {
         let mounted = mount(medium, options.identity.as_ref()).await?;
-        let superblock = mounted.superblock;
+        let mut superblock = mounted.superblock;
+        if let Some(name) = &options.snapshot {
+            // Everything is held until it is found, so it cannot go meanwhile.
+            let tree = Tree::new(medium.clone(), PageCache::new(0), superblock.root);
+            let found = snapshots::find(&tree, name).await?;
+            let name = || Shown::new(name);
+            let snapshot = found.ok_or_else(|| OpenError::NoSnapshot { name: name() })?;
+            superblock = snapshot.superblock(&superblock);
+        }
         hold.hold_from(superblock.generation).await?;
         let cache = PageCache::new(options.cache_bytes / 8 * 7);
         Ok(Self(Rc::new(Inner {
@@ -214,6 +227,13 @@ impl Reader {
     /// The superblock of that generation.
     pub fn superblock(&self) -> &Superblock {
         &self.0.superblock
+    }
+
+    /// All snapshots by name that this generation knows, oldest first.
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, ReadError> {
+        let listed = snapshots::list(&self.0.tree).await;
+        self.check_lease()?;
+        listed.map_err(|error| self.tree_error(b"the list of snapshots", error))
     }
 
     /// Gives the lease back; further reads fail.

@@ -1,5 +1,6 @@
 //! Whole file systems in virtual time. They stand inside the crate because they plant bugs that no release has.
 
+mod compaction;
 mod crash;
 mod damage;
 mod files_crash;
@@ -12,6 +13,7 @@ mod model_test;
 mod readers;
 mod refusals;
 mod size;
+mod snapshots;
 mod support;
 mod takeover;
 mod walks;

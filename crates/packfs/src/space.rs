@@ -6,6 +6,7 @@
 
 mod ranges;
 mod record;
+mod victims;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,11 @@ pub(crate) use ranges::Ranges;
 pub struct ReaderFloor(pub Option<u64>);
 
 impl ReaderFloor {
+    /// What both hold.
+    pub(crate) fn and(self, other: ReaderFloor) -> ReaderFloor {
+        ReaderFloor([self.0, other.0].into_iter().flatten().min())
+    }
+
     /// Whether what commit `generation` freed is needed by no reader.
     fn lies_above(self, generation: u64) -> bool {
         self.0.is_none_or(|lowest| lowest > generation)
@@ -109,6 +115,15 @@ impl Space {
     pub(crate) fn waiting_pages(&self) -> u64 {
         let waiting: u64 = self.freed.values().map(Ranges::pages).sum();
         waiting + self.freed_now.pages()
+    }
+
+    /// Those of them that stay until what holds generations from `floor` on is gone.
+    pub(crate) fn held_pages(&self, floor: ReaderFloor) -> u64 {
+        let held = self
+            .freed
+            .iter()
+            .filter(|(generation, _)| !floor.lies_above(**generation));
+        held.map(|(_, ranges)| ranges.pages()).sum()
     }
 
     /// Makes free what the rule allows: `durable` is the last durable commit.
@@ -216,6 +231,11 @@ impl Space {
                 assert!(fresh, "segment {start} was freed twice");
             }
         }
+    }
+
+    /// For the checker: whether any page of a range may be taken now.
+    pub(crate) fn is_free(&self, start: u64, count: u64) -> bool {
+        self.free.overlaps(start, count)
     }
 
     /// For the checker: pages that are free or will be.

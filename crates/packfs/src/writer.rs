@@ -5,6 +5,7 @@
 //! flush and one forced superblock write.
 
 mod commit;
+mod compact;
 mod content;
 mod extended;
 mod extents;
@@ -13,6 +14,7 @@ mod namespace;
 mod orphans;
 mod outbox;
 mod pack;
+mod snapshots;
 mod stream;
 
 use std::collections::BTreeSet;
@@ -35,6 +37,7 @@ use crate::space::PlantedBug;
 use crate::space::Space;
 use crate::tree::{Tree, inconsistent};
 
+pub use compact::CompactionProgress;
 pub use format::{FormatOptions, format};
 pub use stream::FileStream;
 
@@ -89,9 +92,13 @@ pub struct Writer {
     hold: Rc<WriterHold>,
     /// Inodes that were seen to be directories; spares a lookup for each new entry.
     directories: BTreeSet<InodeNumber>,
+    compaction: compact::Compaction,
+    floors: snapshots::Floors,
     broken: bool,
 }
 
+/// Volumes of fewer segments keep none for compaction.
+const SEGMENTS_FOR_A_SPARE: u64 = 16;
 /// Directories that are remembered at most.
 const DIRECTORIES_KEPT: usize = 10_000;
 
@@ -146,14 +153,9 @@ impl Writer {
         let cache = PageCache::new(options.cache_bytes);
         let tree = Tree::new(medium.clone(), cache, mounted.superblock.root);
         let in_flight = options.writes_in_flight;
-        Ok(Self::assemble(
-            medium,
-            hold.clone(),
-            tree,
-            space,
-            mounted,
-            in_flight,
-        ))
+        let mut writer = Self::assemble(medium, hold.clone(), tree, space, mounted, in_flight);
+        writer.load_floors().await?;
+        Ok(writer)
     }
 
     fn assemble(
@@ -185,6 +187,8 @@ impl Writer {
             features: superblock.features,
             hold,
             directories: BTreeSet::from([InodeNumber::ROOT]),
+            compaction: compact::Compaction::default(),
+            floors: snapshots::Floors::default(),
             broken: false,
         }
     }
@@ -242,9 +246,19 @@ impl Writer {
     }
 
     /// Pages that new data leaves free, so that what is changed can be committed and something removed.
+    /// A segment's worth besides is kept for compaction to move content to, unless the volume has few segments.
     fn pages_kept(&self) -> u64 {
+        if self.compaction.moving {
+            return self.pages_needed() + 24;
+        }
         let total = self.superblock.volume_bytes / PAGE_BYTES_U64;
-        self.pages_needed() + 48 + total / 256
+        let segment = self.space.segment_pages();
+        let spare = if total / segment < SEGMENTS_FOR_A_SPARE {
+            0
+        } else {
+            segment
+        };
+        self.pages_needed() + 48 + total / 256 + spare
     }
 
     /// Pages that a commit needs after one more change.

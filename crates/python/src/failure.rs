@@ -99,6 +99,7 @@ impl From<OpenError> for Failure {
             OpenError::Lease(lease) => return lease.into(),
             OpenError::Io(io) => of_io(io),
             OpenError::Damaged { .. } | OpenError::Tree(_) => libc::EIO,
+            OpenError::NoSnapshot { .. } => libc::ENOENT,
             OpenError::NotPackFs | OpenError::Foreign { .. } => libc::EMEDIUMTYPE,
             OpenError::TooSmall { .. } => libc::ENOSPC,
             OpenError::Newer { .. } | OpenError::Features { .. } => libc::EOPNOTSUPP,

@@ -49,6 +49,30 @@ impl Usage {
         check_segments(space, extents, whole, report);
     }
 
+    /// Checks that nothing that a snapshot needs is recorded as free.
+    pub(super) fn check_held(&self, space: &Space, extents: &[(Shown, Extent)], report: &mut VerifyReport) {
+        let pages = self
+            .claims
+            .iter()
+            .map(|(start, length, who)| (*start, *length, who.clone()));
+        let content = extents
+            .iter()
+            .map(|(path, extent)| (extent.address, u64::from(extent.length), path.to_string()));
+        for (start, length, first) in pages.chain(content) {
+            let end = start.saturating_add(length);
+            let (from, to) = (start / PAGE_BYTES_U64, end.div_ceil(PAGE_BYTES_U64));
+            if space.is_free(from, to - from) {
+                let second = "free space".to_owned();
+                report.add(Problem::Overlap {
+                    start,
+                    end,
+                    first,
+                    second,
+                });
+            }
+        }
+    }
+
     fn check_overlaps(&mut self, complete: Option<&Superblock>, report: &mut VerifyReport) {
         self.claims.sort();
         let mut reached = RESERVED_BYTES;

@@ -37,6 +37,10 @@ pub struct Statistics {
     pub free: ByteCount,
     /// Bytes that become free once commits and readers are past.
     pub waiting: ByteCount,
+    /// Those of them that snapshots by name hold.
+    pub held: ByteCount,
+    /// Bytes in packed segments that no file uses, which compaction makes free.
+    pub dead: ByteCount,
 }
 
 impl FileSystem {
@@ -109,6 +113,8 @@ impl FileSystem {
             volume: self.writer.volume_bytes(),
             free: self.writer.free_bytes(),
             waiting: self.writer.waiting_bytes(),
+            held: self.writer.held_bytes(),
+            dead: self.writer.dead_bytes(),
         }
     }
 }

@@ -130,6 +130,9 @@ impl FileSystem {
         }
         self.make_room().await?;
         let wanted = self.dirty_bytes as u64 + length + more;
+        if free(self) < wanted {
+            self.writer.reclaim(ByteCount(wanted)).await?;
+        }
         match wanted.checked_sub(free(self)) {
             None | Some(0) => Ok(()),
             Some(missing) => Err(WriteError::NoSpace {

@@ -196,9 +196,11 @@ fn write_errno(error: &WriteError) -> i32 {
     match error {
         WriteError::Name(NameError::TooLong { .. } | NameError::Target { .. }) => errno::ENAMETOOLONG,
         WriteError::Name(NameError::Empty) => errno::ENOENT,
-        WriteError::Name(_) | WriteError::OutOfRange { .. } => errno::EINVAL,
-        WriteError::Exists { .. } => errno::EEXIST,
-        WriteError::NotFound { .. } | WriteError::NoInode(_) => errno::ENOENT,
+        WriteError::Name(_) | WriteError::OutOfRange { .. } | WriteError::SnapshotName { .. } => {
+            errno::EINVAL
+        }
+        WriteError::Exists { .. } | WriteError::SnapshotExists { .. } => errno::EEXIST,
+        WriteError::NotFound { .. } | WriteError::NoInode(_) | WriteError::NoSnapshot { .. } => errno::ENOENT,
         WriteError::NotADirectory(_) => errno::ENOTDIR,
         WriteError::LinkToDirectory(_) => errno::EPERM,
         WriteError::NotEmpty { .. } => errno::ENOTEMPTY,

@@ -31,7 +31,8 @@ const LINK: u8 = 0x40;
 const EXTENTS: u8 = 0x50;
 const EXTENDED: u8 = 0x60;
 const ORPHAN: u8 = 0x70;
-// 0x80 named snapshots, 0x90 quotas: reserved.
+const SNAPSHOT: u8 = 0x80;
+// 0x90 quotas: reserved.
 
 /// A key of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub enum Key {
     Extended(InodeNumber, u8, Vec<u8>),
     /// An inode without a name that was open when it lost it: → nothing. It stands under [`Key::Inode`].
     Orphan(InodeNumber),
+    /// A snapshot by name, by its generation: → [`super::snapshot::Snapshot`].
+    Snapshot(u64, Vec<u8>),
 }
 
 fn put_number(out: &mut Vec<u8>, value: u64) {
@@ -113,6 +116,11 @@ pub(crate) fn orphans_prefix() -> Vec<u8> {
     vec![ORPHAN]
 }
 
+/// The bytes that the keys of all snapshots begin with.
+pub(crate) fn snapshots_prefix() -> Vec<u8> {
+    vec![SNAPSHOT]
+}
+
 impl Key {
     /// The bytes that stand in the tree.
     pub fn encode(&self) -> Vec<u8> {
@@ -143,6 +151,11 @@ impl Key {
                 out.push(ORPHAN);
                 put_number(&mut out, inode.0);
             }
+            Key::Snapshot(generation, name) => {
+                out.push(SNAPSHOT);
+                put_number(&mut out, *generation);
+                out.extend_from_slice(name);
+            }
         }
         out
     }
@@ -163,6 +176,7 @@ impl Key {
                 Key::Extended(InodeNumber(number), part, decoder.rest().to_vec())
             }
             ORPHAN => Key::Orphan(InodeNumber(number)),
+            SNAPSHOT => Key::Snapshot(number, decoder.rest().to_vec()),
             other => return Err(CodecError::Unknown(other)),
         };
         decoder.finish()?;
@@ -178,7 +192,7 @@ mod tests {
     fn key() -> impl Strategy<Value = Key> {
         let number = prop_oneof![0..3u64, any::<u64>(), any::<u16>().prop_map(u64::from)];
         (
-            0..7,
+            0..8,
             number.clone(),
             number,
             proptest::collection::vec(any::<u8>(), 0..30),
@@ -190,7 +204,8 @@ mod tests {
                 3 => Key::Link(InodeNumber(a), b),
                 4 => Key::Extents(InodeNumber(a), b),
                 5 => Key::Extended(InodeNumber(a), b as u8, name),
-                _ => Key::Orphan(InodeNumber(a)),
+                6 => Key::Orphan(InodeNumber(a)),
+                _ => Key::Snapshot(a, name),
             })
     }
 

@@ -62,7 +62,15 @@ impl Features {
     /// Inodes without a name, on the list of orphans.
     pub const ORPHANS: Features = Features(4);
 
-    const KNOWN: u32 = 7;
+    /// Snapshots by name.
+    pub const SNAPSHOTS: Features = Features(8);
+
+    const KNOWN: u32 = 15;
+
+    /// Whether this program knows all of them.
+    pub(crate) fn are_known(self) -> bool {
+        self.0 & !Self::KNOWN == 0
+    }
 
     /// Whether all of `other` are among these.
     pub fn has(self, other: Features) -> bool {
@@ -261,7 +269,7 @@ impl Superblock {
         }
         let superblock = Self::decode_fields(&mut decoder).map_err(malformed)?;
         let features = superblock.features.0;
-        if features & !Features::KNOWN != 0 {
+        if !superblock.features.are_known() {
             return Err(SuperblockError::Features { features });
         }
         if superblock.features.version() != version {
@@ -416,10 +424,10 @@ mod tests {
         assert_eq!(bytes[8..12], 2u32.to_le_bytes());
         assert_eq!(bytes[108..112], 5u32.to_le_bytes());
         assert_eq!(Superblock::decode(&bytes, 0), Ok(made));
-        let unknown = with(Features(8)).encode(0);
+        let unknown = with(Features(16)).encode(0);
         assert_eq!(
             Superblock::decode(&unknown, 0),
-            Err(SuperblockError::Features { features: 8 })
+            Err(SuperblockError::Features { features: 16 })
         );
         let mut contradiction = superblock().encode(0);
         contradiction[8] = 2;

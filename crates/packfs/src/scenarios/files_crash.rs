@@ -1,7 +1,8 @@
 //! Proved here: power may be cut at any write and flush while names, attributes and content change, and the last commit
-//! (or the one in flight) is whole, the check is clean, and a successor drops what was unlinked while it was open.
+//! (or the one in flight) is whole, the check is clean, a successor drops what was unlinked while it was open, and every
+//! snapshot by name holds what its generation held.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -11,17 +12,17 @@ use super::files_model::{Files, step};
 use super::files_test::{extended_of, options};
 use super::model::{difference, read_back};
 use super::support::{DISK, leases, medium, on_host, small, world};
-use crate::files::FileSystem;
+use crate::files::{FileSystem, errno};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::superblock::Superblock;
 use crate::lease::memory::LocalLeases;
 use crate::space::PlantedBug;
-use crate::{Reader, ReaderOptions, VerifyOptions, format, verify};
+use crate::{Reader, ReaderOptions, Timestamp, VerifyOptions, format, verify};
 
 /// Models by generation; the last may be in flight.
 type History = Rc<RefCell<Vec<(u64, Files)>>>;
 
-async fn write(history: History, seed: u64, bug: PlantedBug) {
+async fn write(history: History, durable: Rc<Cell<u64>>, seed: u64, bug: PlantedBug) {
     let mut random = Random::from_seed(seed);
     let mut files = FileSystem::open(medium(), leases(), &options()).await.unwrap();
     files.plant(bug);
@@ -41,6 +42,36 @@ async fn write(history: History, seed: u64, bug: PlantedBug) {
         if files.commit().await.unwrap() == generation {
             // Nothing had changed.
             history.borrow_mut().pop();
+        }
+        durable.set(files.generation());
+        snapshot(&mut files, &model, &history, &mut random).await;
+        durable.set(files.generation());
+    }
+}
+
+/// Makes or deletes a snapshot by name, which changes nothing else.
+async fn snapshot(files: &mut FileSystem, model: &Files, history: &History, random: &mut Random) {
+    let commits = |count| {
+        let next = files.generation() + 1;
+        history
+            .borrow_mut()
+            .extend((next..next + count).map(|generation| (generation, model.clone())));
+    };
+    let name = format!("s{}", random.below(3)).into_bytes();
+    match random.below(3) {
+        0 => {}
+        1 => {
+            commits(1);
+            let made = files.create_snapshot(&name, Timestamp::default()).await;
+            if let Err(error) = made {
+                assert_eq!(error.errno(), errno::EEXIST, "{error}");
+            }
+        }
+        _ => {
+            commits(2);
+            if let Err(error) = files.delete_snapshot(&name).await {
+                assert_eq!(error.errno(), errno::ENOENT, "{error}");
+            }
         }
     }
 }
@@ -80,6 +111,23 @@ async fn check(history: &History, least: u64) -> Result<(u64, u64), String> {
             "generation {generation} holds something else: {different}"
         ));
     }
+    for snapshot in reader.snapshots().await.map_err(|error| error.to_string())? {
+        let options = ReaderOptions {
+            snapshot: Some(snapshot.name),
+            ..ReaderOptions::default()
+        };
+        let opened = Reader::open(medium.clone(), leases.clone(), &options).await;
+        let found = read_back(&opened.map_err(text)?).await?;
+        let history = history.borrow();
+        let known = history.iter().rfind(|(known, _)| *known == snapshot.generation);
+        let (_, model) = known.ok_or("a snapshot of a generation that never was")?;
+        if model.clone().reopened().tree != found {
+            return Err(format!(
+                "the snapshot of generation {} holds something else",
+                snapshot.generation
+            ));
+        }
+    }
     reader.close().await.map_err(|error| error.to_string())?;
     Ok((generation, model.tree.nodes.len() as u64))
 }
@@ -117,15 +165,12 @@ fn run(seed: u64, cut: u64, bug: PlantedBug) -> Option<Result<(), String>> {
     disk.cut_power_at(disk.operations() + cut);
     let history: History = Rc::default();
     let own = history.clone();
-    if on_host(&simulation, host, move || write(own, seed, bug)).is_some() {
+    let durable = Rc::new(Cell::new(1));
+    let told = durable.clone();
+    if on_host(&simulation, host, move || write(own, told, seed, bug)).is_some() {
         return None;
     }
-    let least = history
-        .borrow()
-        .iter()
-        .rev()
-        .nth(1)
-        .map_or(1, |(generation, _)| *generation);
+    let least = durable.get();
     let own = history.clone();
     let found = on_host(&simulation, host, move || async move { check(&own, least).await }).unwrap();
     let (newest, inodes) = match found {

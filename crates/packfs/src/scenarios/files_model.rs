@@ -127,7 +127,7 @@ impl Files {
 
 /// One random operation on both. Nothing changes where the volume is full.
 pub(super) async fn step(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
-    match random.below(26) {
+    match random.below(27) {
         0..=4 => make(files, model, random).await,
         5 => link(files, model, random).await,
         6 | 7 => remove(files, model, random).await,
@@ -140,6 +140,7 @@ pub(super) async fn step(files: &mut FileSystem, model: &mut Files, random: &mut
         21 => release(files, model, random).await,
         22 | 23 => read(files, model, random).await,
         24 => list(files, model, random).await,
+        25 => files.compact_a_little().await,
         _ => stat(files, model, random).await,
     }
 }

@@ -128,7 +128,7 @@ pub(super) async fn change(
         links: 1,
         bytes,
     };
-    match random.below(12) {
+    match random.below(13) {
         0..=5 => {
             let bytes = content(random);
             let made = match random.chance(1, 4) {
@@ -165,6 +165,7 @@ pub(super) async fn change(
                 model.nodes.get_mut(&inode).unwrap().links += 1;
             }
         }
+        11 => writer.compact_a_little().await?,
         10 => {
             let (_, inode) = model.pick(random, |_| true).unwrap();
             writer.set_attributes(inode, &a).await?;

@@ -20,6 +20,7 @@ impl Writer {
         if !self.broken && self.tree.changed_pages() == 0 {
             return Ok(self.superblock.generation);
         }
+        self.compact_along().await?;
         self.commit_always().await
     }
 
@@ -45,6 +46,7 @@ impl Writer {
         self.slot = 1 - self.slot;
         self.superblock = superblock;
         self.next_generation = superblock.generation + 1;
+        self.pass_floors_on();
         self.release_space().await;
         Ok(superblock.generation)
     }
@@ -142,7 +144,8 @@ impl Writer {
     /// Makes free what neither the two superblocks nor any reader need. Without an answer about readers
     /// nothing becomes free this time.
     pub(super) async fn release_space(&mut self) {
-        if let Ok(floor) = self.hold.reader_floor().await {
+        if let Ok(readers) = self.hold.reader_floor().await {
+            let floor = readers.and(self.snapshot_floor());
             self.space.release(self.superblock.generation, floor);
         }
     }

@@ -1,0 +1,410 @@
+//! Compaction: what is live in mostly dead segments is copied out, so that they can be used again.
+//!
+//! A pass chooses segments ([`crate::space`], `victims`) and goes once through the index in the order of its keys, some
+//! leaves at a time. Extents that lie in a chosen segment are written anew like any other content, through the same
+//! packing and the same commit; an emptied segment is freed by the commit that empties it and used again under the same
+//! rule as everything else. So readers and crashes see nothing new. Cost of a pass: each leaf of entries, inodes and
+//! extents read once, each live byte of the chosen segments read and written once, each leaf that names one changed
+//! once. Nothing about a pass stands on the volume: one that is cut off is as if it had ended there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foundation::ByteCount;
+
+use super::Writer;
+use super::namespace::Place;
+use crate::error::WriteError;
+use crate::format::PAGE_BYTES_U64;
+use crate::format::entry::{Entry, Inode, Layout};
+use crate::format::extent::{Extent, decode_value};
+use crate::format::key::{InodeNumber, Key};
+use crate::tree::inconsistent;
+
+/// What a commit moves along at most, in bytes, and the leaves of the index that it looks at for it.
+const ALONG_BYTES: u64 = 1 << 20;
+const ALONG_LEAVES: usize = 64;
+/// The same between two commits of a pass that somebody waits for.
+const STEP_BYTES: u64 = 8 << 20;
+const STEP_LEAVES: usize = 512;
+/// Passes that are made for one write that finds no room.
+const RECLAIM_PASSES: usize = 64;
+/// First bytes of the keys of extents, and of what comes behind them.
+const EXTENTS_KEYS: u8 = 0x50;
+const BEHIND_EXTENTS: u8 = 0x60;
+/// First byte of the keys of names, which lie between inodes and extents and lead to no content.
+const NAME_KEYS: u8 = 0x30;
+
+/// How far a pass is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactionProgress {
+    /// Passes begun.
+    pub passes: u64,
+    /// Segments chosen, of all passes.
+    pub segments: u64,
+    /// Live bytes that stood in them when they were chosen.
+    pub planned: ByteCount,
+    /// Bytes moved.
+    pub moved: ByteCount,
+    /// Extents that could not be read, and stay where they are with their segments.
+    pub unreadable: u64,
+}
+
+struct Pass {
+    victims: BTreeSet<u64>,
+    /// Where the next leaf begins.
+    cursor: Vec<u8>,
+}
+
+/// What a writer remembers between passes.
+#[derive(Default)]
+pub(super) struct Compaction {
+    pass: Option<Pass>,
+    /// Segments that a pass went by, and what is live in them nevertheless.
+    stuck: BTreeMap<u64, u64>,
+    /// Dead bytes that were left by a pass that gained nothing: the next would not either.
+    left: u64,
+    /// Dead bytes when the pass began, and those of them in chosen segments.
+    dead: u64,
+    hoped: u64,
+    progress: CompactionProgress,
+    /// Content that is moved may use the room that is kept for moving.
+    pub(super) moving: bool,
+}
+
+enum Step {
+    Goes,
+    Ended,
+}
+
+impl Writer {
+    /// How far compaction is since this writer was opened.
+    pub fn compaction(&self) -> CompactionProgress {
+        self.compaction.progress
+    }
+
+    /// Bytes in data segments that no file uses and that only compaction makes free.
+    pub fn dead_bytes(&self) -> ByteCount {
+        ByteCount(self.space.dead_bytes())
+    }
+
+    /// Moves a little along with a commit, where much is dead and little free. Failures that leave the writer usable
+    /// end the pass and are nobody's.
+    pub(super) async fn compact_along(&mut self) -> Result<(), WriteError> {
+        if self.compaction.pass.is_none() {
+            let volume = self.superblock.volume_bytes;
+            let (dead, left) = (self.space.dead_bytes(), self.compaction.left);
+            let short = self.free_bytes().0 < volume / 4;
+            let much = dead > volume / 8 && dead > left + volume / 16;
+            // What readers hold would only grow.
+            let waits = self.waiting_bytes().0 > volume / 8;
+            if !short || !much || waits || !self.has_no_snapshots() || !self.begin_pass() {
+                return Ok(());
+            }
+        }
+        match self.compact_step(ALONG_BYTES, ALONG_LEAVES).await {
+            Err(error) if self.broken => Err(error),
+            Err(_) => {
+                self.end_pass();
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Chooses segments; `false` where none is worth it or there is no room to move anything to.
+    fn begin_pass(&mut self) -> bool {
+        let segment = self.space.segment_pages();
+        let spare = self.space.free_pages().saturating_sub(self.pages_needed() + 32);
+        // Half of the room, so that what is freed meanwhile may wait for its commits.
+        let segments = match spare / segment {
+            0 => return false,
+            n => n.div_ceil(2),
+        };
+        // Packing leaves gaps.
+        let budget = segments * segment * PAGE_BYTES_U64 / 8 * 7;
+        let open = self.packer.open_segment();
+        let victims = self.space.victims(open, budget, &self.compaction.stuck);
+        if victims.is_empty() {
+            return false;
+        }
+        let planned: u64 = victims.iter().map(|&start| self.space.live_bytes(start)).sum();
+        let progress = &mut self.compaction.progress;
+        progress.passes += 1;
+        progress.segments += victims.len() as u64;
+        progress.planned.0 += planned;
+        let cursor = Vec::new();
+        self.compaction.dead = self.space.dead_bytes();
+        self.compaction.hoped = (victims.len() as u64 * segment * PAGE_BYTES_U64).saturating_sub(planned);
+        self.compaction.pass = Some(Pass { victims, cursor });
+        true
+    }
+
+    fn end_pass(&mut self) {
+        let Some(pass) = self.compaction.pass.take() else {
+            return;
+        };
+        self.compaction
+            .stuck
+            .retain(|start, _| self.space.live_bytes(*start) > 0);
+        for start in pass.victims {
+            let live = self.space.live_bytes(start);
+            if live > 0 {
+                self.compaction.stuck.insert(start, live);
+            }
+        }
+        let dead = self.space.dead_bytes();
+        let gained = self.compaction.dead.saturating_sub(dead) >= self.compaction.hoped / 4;
+        self.compaction.left = if gained { 0 } else { dead };
+    }
+
+    /// Goes on with the pass, for so many bytes or leaves; [`Step::Ended`] without one.
+    async fn compact_step(&mut self, bytes: u64, leaves: usize) -> Result<Step, WriteError> {
+        let Some(mut pass) = self.compaction.pass.take() else {
+            return Ok(Step::Ended);
+        };
+        self.compaction.moving = true;
+        let step = self.go_on(&mut pass, bytes, leaves).await;
+        self.compaction.moving = false;
+        self.compaction.pass = Some(pass);
+        if let Ok(Step::Ended) = step {
+            self.end_pass();
+        }
+        step
+    }
+
+    async fn go_on(&mut self, pass: &mut Pass, bytes: u64, leaves: usize) -> Result<Step, WriteError> {
+        let until = self.compaction.progress.moved.0 + bytes;
+        for _ in 0..leaves {
+            let batch = self.tree.batch(&pass.cursor).await?;
+            for (key, value) in batch.cells {
+                self.move_cell(pass, &key, &value).await?;
+                // Behind this one, also where the next is the one that finds no room.
+                pass.cursor = key;
+                pass.cursor.push(0);
+                if self.compaction.progress.moved.0 >= until {
+                    return Ok(Step::Goes);
+                }
+            }
+            match batch.next {
+                None => return Ok(Step::Ended),
+                Some(next) => pass.cursor = next,
+            }
+            match pass.cursor.first() {
+                Some(&kind) if kind >= BEHIND_EXTENTS => return Ok(Step::Ended),
+                Some(&kind) if (NAME_KEYS..EXTENTS_KEYS).contains(&kind) => pass.cursor = vec![EXTENTS_KEYS],
+                _ => {}
+            }
+            let space = &self.space;
+            pass.victims.retain(|&start| space.live_bytes(start) > 0);
+            if pass.victims.is_empty() {
+                return Ok(Step::Ended);
+            }
+        }
+        Ok(Step::Goes)
+    }
+
+    /// Moves what a cell has in chosen segments.
+    async fn move_cell(&mut self, pass: &Pass, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
+        let malformed = |source| inconsistent(0, source);
+        match key.first() {
+            Some(&kind) if kind < NAME_KEYS || kind == EXTENTS_KEYS => {}
+            _ => return Ok(()),
+        }
+        match Key::decode(key).map_err(malformed)? {
+            Key::Entry(directory, name) => {
+                if let Entry::Embedded(inode) = Entry::decode(value).map_err(malformed)? {
+                    let place = Place::Entry { directory, name };
+                    self.move_inode(pass, inode, &place).await?;
+                }
+            }
+            Key::Inode(_) => {
+                let inode = Inode::decode(value).map_err(malformed)?;
+                self.move_inode(pass, inode, &Place::OwnKey).await?;
+            }
+            Key::Extents(number, offset) => self.move_mapped(pass, number, offset, key).await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_chosen(&self, pass: &Pass, extent: &Extent) -> bool {
+        pass.victims.contains(&self.space.segment_of(extent.address))
+    }
+
+    async fn move_inode(&mut self, pass: &Pass, mut inode: Inode, place: &Place) -> Result<(), WriteError> {
+        let Layout::Extents(extents) = &inode.layout else {
+            return Ok(());
+        };
+        let mut at = 0;
+        let mut wanted = Vec::new();
+        for extent in extents {
+            if self.is_chosen(pass, extent) {
+                wanted.push(at);
+            }
+            at += u64::from(extent.length);
+        }
+        self.move_all(pass, &mut inode, place, &wanted).await
+    }
+
+    /// Of a file whose extents stand under keys. The one that was listed may have changed meanwhile: neighbours are
+    /// moved along where they are short.
+    async fn move_mapped(
+        &mut self,
+        pass: &Pass,
+        number: InodeNumber,
+        offset: u64,
+        key: &[u8],
+    ) -> Result<(), WriteError> {
+        let Some(value) = self.tree.get(key).await? else {
+            return Ok(());
+        };
+        let mut at = offset;
+        let mut wanted = Vec::new();
+        for extent in decode_value(&value).map_err(|source| inconsistent(0, source))? {
+            if self.is_chosen(pass, &extent) {
+                wanted.push(at);
+            }
+            at = at.saturating_add(u64::from(extent.length));
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let (mut inode, place) = self.find(number).await?;
+        self.move_all(pass, &mut inode, &place, &wanted).await
+    }
+
+    /// Moves the extents that begin at these offsets of a file, where they still do.
+    async fn move_all(
+        &mut self,
+        pass: &Pass,
+        inode: &mut Inode,
+        place: &Place,
+        wanted: &[u64],
+    ) -> Result<(), WriteError> {
+        let mut result = Ok(());
+        let mut moved = false;
+        for &at in wanted {
+            let around = self.extents_around(inode, &(at..at + 1)).await?;
+            let found = around.into_iter().find(|(start, _)| *start == at);
+            let Some((_, extent)) = found.filter(|(_, extent)| self.is_chosen(pass, extent)) else {
+                continue;
+            };
+            result = self.move_extent(inode, at, &extent).await;
+            moved |= result.is_ok();
+            if result.is_err() {
+                break;
+            }
+        }
+        if moved {
+            self.put_inode(inode, place).await?;
+        }
+        result
+    }
+
+    async fn move_extent(&mut self, inode: &mut Inode, at: u64, extent: &Extent) -> Result<(), WriteError> {
+        let moved = match self.read_extent(inode, extent).await {
+            Ok(bytes) => self.replace_content(inode, at, &bytes).await,
+            Err(error) => Err(error),
+        };
+        match moved {
+            Ok(()) => {
+                self.compaction.progress.moved.0 += u64::from(extent.length);
+                Ok(())
+            }
+            // Damage stays where it is, for whoever reads it to be told.
+            Err(WriteError::Read(_)) => {
+                self.compaction.progress.unreadable += 1;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One pass to its end, with commits on the way. `Ok(false)` where nothing was worth it.
+    async fn run_pass(&mut self, tell: &mut impl FnMut(&CompactionProgress)) -> Result<bool, WriteError> {
+        if self.compaction.pass.is_none() && !self.begin_pass() {
+            return Ok(false);
+        }
+        let mut refused = 0;
+        loop {
+            let before = self.compaction.progress.moved;
+            let step = self.compact_step(STEP_BYTES, STEP_LEAVES).await;
+            let ended = match step {
+                Ok(Step::Ended) => true,
+                Ok(Step::Goes) => false,
+                // What was changed so far is committed, which gives room back.
+                Err(WriteError::NoSpace { .. }) => {
+                    refused = if self.compaction.progress.moved > before {
+                        0
+                    } else {
+                        refused + 1
+                    };
+                    refused > 2
+                }
+                Err(error) => return Err(error),
+            };
+            tell(&self.compaction.progress);
+            self.commit_always().await?;
+            if ended {
+                self.end_pass();
+                // Two commits later what was emptied is free.
+                self.commit_always().await?;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Compacts until nothing is worth it any more. Does nothing while there is a snapshot by name, which would hold
+    /// what is emptied. Commits, so nothing that is under way may be half done. `tell` is
+    /// called after each step.
+    ///
+    /// # Errors
+    /// As [`Writer::commit`]. Nothing is lost by one.
+    pub async fn compact(
+        &mut self,
+        mut tell: impl FnMut(&CompactionProgress),
+    ) -> Result<CompactionProgress, WriteError> {
+        self.compaction.stuck.clear();
+        if !self.has_no_snapshots() {
+            return Ok(self.compaction.progress);
+        }
+        // What dies by moving is less from pass to pass, but packing leaves gaps: it ends where dead bytes stay.
+        let mut dead = u64::MAX;
+        while self.space.dead_bytes() < dead {
+            dead = self.space.dead_bytes();
+            if !self.run_pass(&mut tell).await? {
+                break;
+            }
+        }
+        Ok(self.compaction.progress)
+    }
+
+    /// Makes room for `wanted` bytes of content by compaction, if that can be: not while readers or snapshots hold what
+    /// it would free. Commits.
+    pub(crate) async fn reclaim(&mut self, wanted: ByteCount) -> Result<(), WriteError> {
+        let held = self.hold.reader_floor().await;
+        if !self.has_no_snapshots() || held.is_err() || held.is_ok_and(|floor| floor.0.is_some()) {
+            return Ok(());
+        }
+        for _ in 0..RECLAIM_PASSES {
+            let free = self.space.free_pages();
+            if self.free_bytes() >= wanted || !self.run_pass(&mut |_| {}).await? {
+                break;
+            }
+            if self.space.free_pages() <= free {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One small step of a pass, begun if there is none.
+    #[cfg(test)]
+    pub(crate) async fn compact_a_little(&mut self) -> Result<(), WriteError> {
+        if self.compaction.pass.is_none() && !self.begin_pass() {
+            self.compaction.stuck.clear();
+            return Ok(());
+        }
+        self.compact_step(40_000, 3).await.map(drop)
+    }
+}
