@@ -1,5 +1,7 @@
 //! A data set as its reactor has it: the reader of one generation, and what it needs.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use bdev::file::{FileDevice, FileOptions};
 use client::{Copies, MasterLeases, Nearby, Session};
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
-use packfs::{Medium, OpenFile, Reader, ReaderOptions};
+use packfs::{Medium, OpenFile, Reader, ReaderOptions, is_snapshot_name};
 use reactor::sync::Semaphore;
 
 use crate::bytes::Lending;
@@ -29,6 +31,31 @@ pub(crate) enum Source {
     },
     /// A local file or block device.
     File(PathBuf),
+}
+
+impl Source {
+    /// The volume, and the snapshot that is named behind an `@`. A local file whose own name has the sign is recognised
+    /// if it exists.
+    fn divided(&self) -> (Self, Option<Vec<u8>>) {
+        let mut plain = self.clone();
+        let text = match self {
+            Source::Volume { volume, .. } => volume.as_bytes(),
+            Source::File(path) if path.exists() => return (plain, None),
+            Source::File(path) => path.as_os_str().as_bytes(),
+        };
+        let sign = text.iter().rposition(|&byte| byte == b'@');
+        let Some((volume, name)) = sign
+            .map(|at| (&text[..at], &text[at + 1..]))
+            .filter(|(_, name)| is_snapshot_name(name))
+        else {
+            return (plain, None);
+        };
+        match &mut plain {
+            Source::Volume { volume: own, .. } => *own = String::from_utf8_lossy(volume).into_owned(),
+            Source::File(path) => *path = PathBuf::from(OsStr::from_bytes(volume)),
+        }
+        (plain, Some(name.to_vec()))
+    }
 }
 
 /// How a data set is read.
@@ -70,14 +97,16 @@ impl Opened {
         options: &Options,
         lending: Lending,
     ) -> Result<Self, Failure> {
+        let (source, snapshot) = source.divided();
         let reader_options = ReaderOptions {
+            snapshot,
             cache_bytes: options.cache_bytes,
             reads_in_flight: options.reads_in_flight,
             // A piece of a file counts with the whole extents that it touches.
             batch_bytes_max: options.batch_bytes() * 2 + (4 << 20),
             ..ReaderOptions::default()
         };
-        let (medium, leases, session, device) = match source {
+        let (medium, leases, session, device) = match &source {
             Source::File(path) => {
                 let (device, medium) = open_file(path)?;
                 let leases: Rc<dyn LeaseSource> = Rc::new(LocalLeases::new());

@@ -374,6 +374,56 @@ fn a_full_volume_keeps_what_was_committed() {
 }
 
 #[test]
+fn snapshots_are_made_read_and_deleted_and_dead_space_is_asked_for() {
+    let (place, source) = filled();
+    let at = |name: &str, inside: &str| {
+        let mut text = place.whole();
+        text.push(format!("@{name}{inside}"));
+        text
+    };
+    let text = done(words!["snapshot", "create", &place.whole(), "monday"]);
+    assert!(
+        String::from_utf8(text)
+            .unwrap()
+            .contains("@monday keeps generation")
+    );
+    let text = refused(words!["snapshot", "create", &place.whole(), "monday"]);
+    assert!(text.contains("there is a snapshot \"monday\" already"), "{text}");
+    let more = place.path("more");
+    std::fs::create_dir(&more).unwrap();
+    std::fs::write(more.join("later"), vec![5; 70_000]).unwrap();
+    done(words!["import", &more, &place.volume("more")]);
+    assert_eq!(done(words!["cat", &place.volume("more/later")]), vec![5; 70_000]);
+    let text = refused(words!["cat", &at("monday", ":more/later")]);
+    assert!(text.contains("no such file"), "{text}");
+    done(words!["compare", &at("monday", ""), &source]);
+    let text = refused(words!["import", &more, &at("monday", ":more")]);
+    assert!(text.contains("a snapshot is never written"), "{text}");
+    let text = refused(words!["ls", &at("tuesday", "")]);
+    assert!(text.contains("there is no snapshot \"tuesday\""), "{text}");
+    let listed = json(words!["snapshot", "list", &place.whole()]);
+    assert_eq!(listed[0]["name"], "monday", "{listed}");
+    let report = json(words!["verify", &place.whole()]);
+    assert_eq!(
+        (&report["clean"], &report["snapshots"]),
+        (&true.into(), &1.into())
+    );
+    let used = json(words!["df", &place.whole()]);
+    assert!(used["held_by_snapshots_bytes"].as_u64().unwrap() > 0, "{used}");
+    let text = refused(words!["compact", &place.whole()]);
+    assert!(
+        text.contains("the oldest of them \"monday\", hold everything"),
+        "{text}"
+    );
+    done(words!["snapshot", "delete", &place.whole(), "monday"]);
+    let used = json(words!["df", &place.whole()]);
+    assert_eq!(used["held_by_snapshots_bytes"], 0, "{used}");
+    let compacted = json(words!["compact", &place.whole()]);
+    assert_eq!(compacted["unreadable_extents"], 0, "{compacted}");
+    assert_eq!(json(words!["verify", &place.whole()])["clean"], true);
+}
+
+#[test]
 fn damage_is_found_and_named() {
     let (place, source) = filled();
     let wanted = std::fs::read(source.join("sizes/262144")).unwrap();

@@ -2,7 +2,9 @@
 
 mod against;
 mod bench;
+mod compact;
 mod compare;
+mod df;
 mod export;
 mod feed;
 mod format;
@@ -13,6 +15,7 @@ mod medium;
 mod processes;
 mod progress;
 mod readers;
+mod snapshot;
 mod verify;
 mod view;
 
@@ -24,7 +27,8 @@ use crate::output::{Failure, Output};
 #[derive(Args)]
 #[command(
     after_help = "VOLUME is the name of a cluster's volume, or file:PATH for a local file or block device. A path \
-inside a volume follows a colon: data:train/cats, file:/dev/nvme0n1:train.\n\nExample:\n  \
+inside a volume follows a colon: data:train/cats, file:/dev/nvme0n1:train. Whatever reads takes VOLUME@NAME for a \
+snapshot: data@monday:train.\n\nExample:\n  \
 redhare fs format file:images.packfs --size 64GiB\n  redhare fs import ./images file:images.packfs\n  \
 redhare fs compare file:images.packfs ./images"
 )]
@@ -44,6 +48,9 @@ enum Fs {
     Verify(verify::VerifyArguments),
     Bench(bench::BenchArguments),
     Compare(compare::CompareArguments),
+    Df(df::DfArguments),
+    Compact(compact::CompactArguments),
+    Snapshot(snapshot::SnapshotArguments),
 }
 
 pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure> {
@@ -56,6 +63,9 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Export(arguments) => on_reactor(export::run(&arguments, output)),
         Fs::Bench(arguments) => on_reactor(bench::run(&arguments, output)),
         Fs::Compare(arguments) => on_reactor(compare::run(&arguments, output)),
+        Fs::Df(arguments) => on_reactor(df::run(&arguments, output)),
+        Fs::Compact(arguments) => on_reactor(compact::run(&arguments, output)),
+        Fs::Snapshot(arguments) => on_reactor(snapshot::run(&arguments, output)),
         Fs::Verify(arguments) => on_reactor(verify::run(&arguments, output)),
     }
 }

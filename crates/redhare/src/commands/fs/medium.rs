@@ -15,7 +15,7 @@ use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
 use volume::client::VolumeDevice;
 
-use packfs::{CopySelector, Medium, Reader, ReaderOptions};
+use packfs::{CopySelector, Medium, Reader, ReaderOptions, is_snapshot_name};
 
 use crate::output::Failure;
 
@@ -66,9 +66,13 @@ impl Opened {
         }
     }
 
-    /// A reader of the newest generation.
+    /// A reader of the newest generation, or of the snapshot that was named.
     pub(super) async fn reader(&self, options: &ReaderOptions) -> Result<Reader, Failure> {
-        let opened = Reader::open(self.medium(), self.leases.clone(), options).await;
+        let options = ReaderOptions {
+            snapshot: self.found.volume.snapshot().map(<[u8]>::to_vec),
+            ..options.clone()
+        };
+        let opened = Reader::open(self.medium(), self.leases.clone(), &options).await;
         opened.map_err(|error| self.found.failure(error))
     }
 }
@@ -80,6 +84,8 @@ pub(super) enum Volume {
     File(PathBuf),
     /// A cluster's volume.
     Named(String),
+    /// A snapshot by name of one of those.
+    Snapshot(Box<Volume>, Vec<u8>),
 }
 
 impl std::fmt::Display for Volume {
@@ -87,6 +93,7 @@ impl std::fmt::Display for Volume {
         match self {
             Volume::File(path) => write!(f, "file:{}", path.display()),
             Volume::Named(name) => write!(f, "{name}"),
+            Volume::Snapshot(volume, name) => write!(f, "{volume}@{}", String::from_utf8_lossy(name)),
         }
     }
 }
@@ -97,8 +104,47 @@ impl Volume {
         Failure::new(format!("{self}: {error}"))
     }
 
-    /// Reads `file:PATH` or a name; the whole text is the volume.
+    /// The snapshot that was named with it.
+    pub(super) fn snapshot(&self) -> Option<&[u8]> {
+        match self {
+            Volume::File(_) | Volume::Named(_) => None,
+            Volume::Snapshot(_, name) => Some(name),
+        }
+    }
+
+    /// The volume itself: for what concerns all of it, and not one snapshot.
+    pub(super) fn parse_whole(text: &OsStr) -> Result<Self, Failure> {
+        match Self::parse(text)? {
+            Volume::Snapshot(volume, _) => Err(Failure::new(format!(
+                "{}: this concerns the whole volume and cannot be done with a snapshot of it; name {volume}",
+                text.display()
+            ))),
+            volume => Ok(volume),
+        }
+    }
+
+    /// Reads `file:PATH` or a name, either with `@SNAPSHOT` behind it; the whole text is the volume. A local file whose
+    /// own name has the sign is recognised if it exists.
     pub(super) fn parse(text: &OsStr) -> Result<Self, Failure> {
+        let bytes = text.as_bytes();
+        let file = bytes.strip_prefix(b"file:");
+        let exists = file.is_some_and(|path| Path::new(OsStr::from_bytes(path)).exists());
+        let sign = bytes.iter().rposition(|&byte| byte == b'@');
+        if let Some(at) = sign.filter(|&at| !exists && !bytes[at..].contains(&b'/')) {
+            let name = &bytes[at + 1..];
+            if !is_snapshot_name(name) {
+                return Err(Failure::new(format!(
+                    "\"{}\" names no snapshot behind the @; \"redhare fs snapshot list\" names those there are",
+                    text.display()
+                )));
+            }
+            let volume = Self::parse_plain(OsStr::from_bytes(&bytes[..at]))?;
+            return Ok(Volume::Snapshot(Box::new(volume), name.to_vec()));
+        }
+        Self::parse_plain(text)
+    }
+
+    fn parse_plain(text: &OsStr) -> Result<Self, Failure> {
         let bytes = text.as_bytes();
         if let Some(path) = bytes.strip_prefix(b"file:") {
             if path.is_empty() {
@@ -155,9 +201,17 @@ pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure
 
 /// As [`open_volume`]; without `local`, nodes of this machine are reached by TCP too.
 pub(super) fn open_volume_over(volume: &Volume, role: Role, nearby: Nearby) -> Result<Opened, Failure> {
-    let way = match volume {
-        Volume::File(path) => Way::File(find_file(volume, path, role)?),
-        Volume::Named(name) => find_named(volume, name, nearby)?,
+    let plain = match volume {
+        Volume::Snapshot(_, _) if role != Role::Read => {
+            return Err(volume.failure("a snapshot is never written; name the volume without it"));
+        }
+        Volume::Snapshot(plain, _) => plain,
+        plain => plain,
+    };
+    let way = match plain {
+        Volume::File(path) => Way::File(find_file(plain, path, role)?),
+        Volume::Named(name) => find_named(plain, name, nearby)?,
+        Volume::Snapshot(_, _) => return Err(volume.failure("a snapshot has no snapshots; name one")),
     };
     let volume = volume.clone();
     Arc::new(Found { volume, way }).open()
@@ -284,6 +338,17 @@ mod tests {
             ("data:a:b", Volume::Named("data".into()), "a:b"),
             ("file:/no/x:a:b", Volume::File("/no/x".into()), "a:b"),
             (
+                "data@mon:a@b",
+                Volume::Snapshot(Box::new(Volume::Named("data".into())), b"mon".to_vec()),
+                "a@b",
+            ),
+            (
+                "file:/no/x@y",
+                Volume::Snapshot(Box::new(Volume::File("/no/x".into())), b"y".to_vec()),
+                "",
+            ),
+            ("file:/no@x/y", Volume::File("/no@x/y".into()), ""),
+            (
                 "file:/proc/self/exe:a:b",
                 Volume::File("/proc/self/exe".into()),
                 "a:b",
@@ -301,7 +366,7 @@ mod tests {
         let text = format!("file:{}:a", file.display());
         let found = Location::parse(OsStr::new(&text)).expect("a location");
         assert_eq!((found.volume, &found.path[..]), (Volume::File(file), &b"a"[..]));
-        for text in ["", "file:", ":a"] {
+        for text in ["", "file:", ":a", "data@", "@mon"] {
             assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
         }
     }

@@ -31,12 +31,13 @@ struct VerifyView {
     content_bytes: u64,
     extents: u64,
     tree_pages: u64,
+    snapshots: u64,
     problems: Vec<String>,
     more_problems: u64,
 }
 
 pub(super) async fn run(arguments: &VerifyArguments, output: &Output) -> Result<(), Failure> {
-    let volume = Volume::parse(&arguments.volume)?;
+    let volume = Volume::parse_whole(&arguments.volume)?;
     let opened = open_volume(&volume, Role::Read)?;
     let options = VerifyOptions {
         read_content: !arguments.index_only,
@@ -52,6 +53,7 @@ pub(super) async fn run(arguments: &VerifyArguments, output: &Output) -> Result<
         content_bytes: report.totals.content_bytes,
         extents: report.extents,
         tree_pages: report.tree_pages,
+        snapshots: report.snapshots,
         problems: report.problems.iter().map(ToString::to_string).collect(),
         more_problems: report.more_problems,
     };
@@ -69,13 +71,17 @@ pub(super) async fn run(arguments: &VerifyArguments, output: &Output) -> Result<
     }
     output.print(&view, || {
         format!(
-            "{volume}: generation {} is whole: {} files, {} directories, {} in {} extents, {} pages of index",
+            "{volume}: generation {} is whole: {} files, {} directories, {} in {} extents, {} pages of index{}",
             view.generation,
             view.files,
             view.directories,
             ByteCount(view.content_bytes),
             view.extents,
-            view.tree_pages
+            view.tree_pages,
+            match view.snapshots {
+                0 => String::new(),
+                count => format!(", and {count} snapshots"),
+            }
         )
     });
     Ok(())

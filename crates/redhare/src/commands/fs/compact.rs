@@ -1,0 +1,98 @@
+//! `redhare fs compact`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use foundation::ByteCount;
+use packfs::{Writer, WriterOptions};
+
+use super::medium::{Role, Volume, holder, open_volume};
+use crate::output::{Failure, Output};
+
+/// Move what is live out of mostly dead segments, so that their space can be used again
+///
+/// Writers do it along with their commits where space gets short; this does all of it now. Readers go on meanwhile.
+#[derive(Args)]
+#[command(after_help = "Example:\n  redhare fs compact file:images.packfs")]
+pub(super) struct CompactArguments {
+    /// The volume: its name, or file:PATH
+    volume: OsString,
+    /// Say nothing until the end
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(serde::Serialize)]
+struct CompactView {
+    passes: u64,
+    segments: u64,
+    moved_bytes: u64,
+    unreadable_extents: u64,
+    dead_bytes_before: u64,
+    dead_bytes: u64,
+    free_bytes_before: u64,
+    free_bytes: u64,
+    waiting_bytes: u64,
+}
+
+pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result<(), Failure> {
+    let volume = Volume::parse_whole(&arguments.volume)?;
+    let opened = open_volume(&volume, Role::Write)?;
+    let options = WriterOptions {
+        holder: holder("redhare fs compact"),
+        ..WriterOptions::default()
+    };
+    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
+    let mut writer = writer.map_err(|error| volume.failure(error))?;
+    let held = writer.snapshots().await.map_err(|error| volume.failure(error))?;
+    if let Some(oldest) = held.first() {
+        let name = String::from_utf8_lossy(&oldest.name).into_owned();
+        let count = held.len();
+        // The lease ends by itself if this fails.
+        let _ = writer.close().await;
+        return Err(volume.failure(format!(
+            "{count} snapshots, the oldest of them \"{name}\", hold everything that compaction would free; delete them \
+             first (redhare fs snapshot delete {volume} NAME)"
+        )));
+    }
+    let (dead, free) = (writer.dead_bytes(), writer.free_bytes());
+    let shown = !arguments.quiet && !output.is_json();
+    let progress = writer
+        .compact(|progress| {
+            if shown {
+                eprintln!("moved {} of {}", progress.moved, progress.planned);
+            }
+        })
+        .await
+        .map_err(|error| volume.failure(error))?;
+    let view = CompactView {
+        passes: progress.passes,
+        segments: progress.segments,
+        moved_bytes: progress.moved.0,
+        unreadable_extents: progress.unreadable,
+        dead_bytes_before: dead.0,
+        dead_bytes: writer.dead_bytes().0,
+        free_bytes_before: free.0,
+        free_bytes: writer.free_bytes().0,
+        waiting_bytes: writer.waiting_bytes().0,
+    };
+    writer.close().await.map_err(|error| volume.failure(error))?;
+    output.print(&view, || {
+        let mut text = format!(
+            "{volume}: {} moved out of {} segments; {} free (before: {}), {} wait for readers",
+            progress.moved,
+            view.segments,
+            ByteCount(view.free_bytes),
+            free,
+            ByteCount(view.waiting_bytes)
+        );
+        if view.unreadable_extents > 0 {
+            text += &format!(
+                "\n{} extents are damaged and stay where they are; redhare fs verify {volume} names their files",
+                view.unreadable_extents
+            );
+        }
+        text
+    });
+    Ok(())
+}
