@@ -28,6 +28,7 @@ use reactor::{Buffer, BufferMut, BufferPool, spawn, time};
 use super::admin::AdminQueue;
 use super::allowance::Allowance;
 use super::gate::Gate;
+use super::histogram::Took;
 use super::io::IoQueue;
 use super::meter::{Kind, Writer};
 use super::patience::Progress;
@@ -199,10 +200,21 @@ impl Connection {
                 return;
             }
             let now = time::turn();
-            for command in measured.drain(..) {
-                command.meter.sent(command.kind, now - command.began);
-            }
+            self.count_sent(&mut measured, now);
             self.resume_commands();
+        }
+    }
+
+    /// The socket has the answers of these commands.
+    fn count_sent(&self, measured: &mut Vec<Measured>, now: Instant) {
+        let queue = self.queue.get();
+        for command in measured.drain(..) {
+            let took = Took::new(command.kind, now - command.began);
+            command.meter.sent(took);
+            self.shared.counts.sent(took);
+            if let Queue::Io(io) = &queue {
+                io.note_sent(took);
+            }
         }
     }
 
