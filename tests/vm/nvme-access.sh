@@ -3,7 +3,7 @@
 #
 # In a guest with a stock kernel, native multipath keeps a mounted ext4 and fio
 # going while the ANA states of `redhare target`'s two listeners are swapped by
-# management calls.  Then two processes serve one subsystem over one file, and either
+# management calls.  Then two processes serve one subsystem over one device, and either
 # is killed under a mounted ext4 and fio.  The targets run in the guest, too.  The
 # steps are in guest-nvme-access.
 #

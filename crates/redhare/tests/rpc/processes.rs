@@ -1,9 +1,8 @@
 //! Two processes serve one subsystem, with the same name, namespace and ANA group, and numbers of controllers of their own,
-//! over one file. A host with a path to each reads back what it writes while one after the other is killed: no
+//! over one device: the namespace of a third target. A host with a path to each reads back what it writes while one after the other is killed: no
 //! request fails and nothing is lost. `tests/vm/nvme-access.sh` does the same with a stock kernel.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -14,12 +13,13 @@ use serde_json::json;
 use super::daemon::{Daemon, NQN, free_address, listener};
 use super::host::{BLOCK_BYTES, HOST, open, read, run, write};
 
+const ORIGIN: &str = "nqn.2026-11.io.redhare:origin";
 const UUID: &str = "1f6e8c6e-52e5-4f8b-8d0b-3c5f0e6f9a11";
 const LANES: u64 = 4;
 const LANE_BLOCKS: u64 = 16;
 
 /// One of the processes; its number says which controllers are its own.
-fn serve(number: u16, file: &Path, address: SocketAddr) -> Daemon {
+fn serve(number: u16, origin: SocketAddr, address: SocketAddr) -> Daemon {
     let daemon = Daemon::start(&[]);
     daemon.call("nvmf_create_transport", json!({ "trtype": "TCP" }));
     let first = 1 + number * 1000;
@@ -28,11 +28,12 @@ fn serve(number: u16, file: &Path, address: SocketAddr) -> Daemon {
         "min_cntlid": first, "max_cntlid": first + 999,
     });
     daemon.call("nvmf_create_subsystem", subsystem);
-    daemon.call(
-        "bdev_aio_create",
-        json!({ "name": "Shared", "filename": file, "block_size": BLOCK_BYTES }),
-    );
-    let namespace = json!({ "bdev_name": "Shared", "nsid": 1, "uuid": UUID, "anagrpid": 1 });
+    let below = json!({
+        "name": "Shared", "trtype": "TCP", "traddr": "127.0.0.1", "trsvcid": origin.port().to_string(),
+        "subnqn": ORIGIN, "hostnqn": format!("{HOST}-{number}"),
+    });
+    daemon.call("bdev_nvme_attach_controller", below);
+    let namespace = json!({ "bdev_name": "Sharedn1", "nsid": 1, "uuid": UUID, "anagrpid": 1 });
     daemon.call(
         "nvmf_subsystem_add_ns",
         json!({ "nqn": NQN, "namespace": namespace }),
@@ -121,12 +122,22 @@ fn work(portal: SocketAddr, told: &mpsc::Sender<()>, end: &mpsc::Receiver<()>) {
 
 #[test]
 fn one_of_two_processes_of_a_subsystem_may_be_killed_at_any_time() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("shared");
-    std::fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
+    let (below, origin) = (Daemon::start(&[]), free_address());
+    below.call("nvmf_create_transport", json!({ "trtype": "TCP" }));
+    below.call(
+        "nvmf_create_subsystem",
+        json!({ "nqn": ORIGIN, "allow_any_host": true }),
+    );
+    below.call("nvmf_subsystem_add_listener", listener(ORIGIN, origin));
+    below.call(
+        "bdev_malloc_create",
+        json!({ "name": "Malloc0", "num_blocks": 256, "block_size": BLOCK_BYTES }),
+    );
+    let namespace = json!({ "nqn": ORIGIN, "namespace": { "bdev_name": "Malloc0" } });
+    below.call("nvmf_subsystem_add_ns", namespace);
     let addresses = [free_address(), free_address()];
     let mut served: Vec<_> = (0..2)
-        .map(|number| Some(serve(number, &file, addresses[usize::from(number)])))
+        .map(|number| Some(serve(number, origin, addresses[usize::from(number)])))
         .collect();
     let (relay, portal) = (Daemon::start(&[]), free_address());
     // Twice this and a second is how long a write that was in flight to a killed process waits, should it not come back.
@@ -176,7 +187,7 @@ fn one_of_two_processes_of_a_subsystem_may_be_killed_at_any_time() {
         served[number] = None;
         // Also what was in flight there ends, though it is not back.
         goes_on("one is killed");
-        served[number] = Some(serve(number as u16, &file, addresses[number]));
+        served[number] = Some(serve(number as u16, origin, addresses[number]));
         goes_on("it is back");
     }
     end.send(()).unwrap();
