@@ -12,26 +12,15 @@
 # remedy on the last line), another: failed.
 # LIMIT_SECONDS bounds the guest (default 1200).
 set -euo pipefail
-
-here=$(dirname "$(readlink -f "$0")")
-limit=${LIMIT_SECONDS:-1200}
-
-usage() { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
-skip() { echo "SKIP: $*"; exit 77; }
+. "$(dirname "$(readlink -f "$0")")/script-lib"
 [ $# = 1 ] || usage
-export PATH=$PATH:/usr/sbin:/sbin
-while read -r tool package; do
-    command -v "$tool" > /dev/null || skip "no command '$tool': apt-get install $package"
-done <<LIST
+needs <<LIST
 qemu-system-x86_64 qemu-system-x86
 nvme nvme-cli
 fio fio
 python3 python3
 LIST
-"$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
-binary=$(readlink -f "$1")
-[ -x "$binary" ] || { echo "bench-nvmet: no program at $1" >&2; exit 2; }
+program "$1"
 
-exec "$here/vm-run" -t "$limit" -m 2048 -c 2 --file "$here/guest-bench-nvmet" -- \
-    env PROGRAM="$binary" ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-3}" \
-    python3 /run/vmrun/files/guest-bench-nvmet
+in_guest -t "${LIMIT_SECONDS:-1200}" -m 2048 -c 2 -- PROGRAM="$binary" ROUNDS="${ROUNDS:-5}" \
+    SECONDS_EACH="${SECONDS_EACH:-3}"

@@ -3,32 +3,24 @@
 #
 # In a guest with a stock kernel, native multipath keeps a mounted ext4 and fio
 # going while the ANA states of `redhare target`'s two listeners are swapped by
-# management calls.  The target runs in the guest, too.  The steps are in guest-nvme-access.
+# management calls.  Then two processes serve one subsystem over one device, and either
+# is killed under a mounted ext4 and fio.  The targets run in the guest, too.  The
+# steps are in guest-nvme-access.
 #
 # Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
 # reason and the remedy on the last line), another: failed.
 # LIMIT_SECONDS bounds the guest (default 600; a busy machine took 210).
 set -euo pipefail
-
-here=$(dirname "$(readlink -f "$0")")
-limit=${LIMIT_SECONDS:-600}
-
-usage() { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
-skip() { echo "SKIP: $*"; exit 77; }
+. "$(dirname "$(readlink -f "$0")")/script-lib"
 [ $# = 1 ] || usage
-export PATH=$PATH:/usr/sbin:/sbin
-while read -r tool package; do
-    command -v "$tool" > /dev/null || skip "no command '$tool': apt-get install $package"
-done <<LIST
+needs <<LIST
 qemu-system-x86_64 qemu-system-x86
 nvme nvme-cli
 fio fio
 mkfs.ext4 e2fsprogs
 python3 python3
+ss iproute2
 LIST
-"$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
-binary=$(readlink -f "$1")
-[ -x "$binary" ] || { echo "nvme-access: no program at $1" >&2; exit 2; }
+program "$1"
 
-exec "$here/vm-run" -t "$limit" -m 1536 -c 2 --file "$here/guest-nvme-access" -- \
-    env PROGRAM="$binary" bash /run/vmrun/files/guest-nvme-access
+in_guest -t "${LIMIT_SECONDS:-600}" -m 1536 -c 2 -- PROGRAM="$binary"

@@ -12,29 +12,21 @@
 # LIMIT_SECONDS bounds the guest (default 600; a quiet machine needs about 40).
 set -euo pipefail
 
-here=$(dirname "$(readlink -f "$0")")
-limit=${LIMIT_SECONDS:-600}
+. "$(dirname "$(readlink -f "$0")")/script-lib"
+
 nqn=nqn.2026-11.io.redhare:vm-auth
 one_way=nqn.2026-11.io.redhare:one-way
 both_ways=nqn.2026-11.io.redhare:both-ways
 # One target each: what it lets hosts authenticate with.
 policies=("sha256 null" "sha512 ffdhe2048" "sha384 ffdhe3072")
 
-usage() { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
-skip() { echo "SKIP: $*"; exit 77; }
 [ $# = 1 ] || usage
-export PATH=$PATH:/usr/sbin:/sbin
-while read -r tool package; do
-    command -v "$tool" > /dev/null || skip "no command '$tool': apt-get install $package"
-done <<LIST
+needs <<LIST
 qemu-system-x86_64 qemu-system-x86
 nvme nvme-cli
 ss iproute2
 LIST
-"$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
-binary=$1
-binary=$(readlink -f "$binary")
-[ -x "$binary" ] || { echo "nvme-auth: no program at $binary" >&2; exit 2; }
+program "$1"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/redhare-vm-auth.XXXXXX")
 targets=()
@@ -56,17 +48,6 @@ trap 'exit 130' INT TERM
     nvme gen-dhchap-key --key-length=48 --hmac=2 --nqn="$nqn" > "$work/controller-secret"
     nvme gen-dhchap-key --key-length=32 --hmac=0 > "$work/wrong-secret"
 )
-
-listening() { ss -Hltn "sport = :$1" | grep -q .; }
-free_port() {
-    local port
-    for _ in $(seq 100); do
-        port=$((20000 + RANDOM % 10000))   # below the range of ephemeral ports
-        listening "$port" || { echo "$port"; return; }
-    done
-    echo "nvme-auth: no free port between 20000 and 30000" >&2
-    return 1
-}
 
 start_target() { # NAME PORT HASH GROUP
     cat > "$work/$1.json" <<JSON
@@ -97,24 +78,14 @@ for policy in "${policies[@]}"; do
     port=$(free_port)
     start_target "$group" "$port" "$hash" "$group" > "$work/$group.log" 2>&1 &
     targets+=($!)
-    for _ in $(seq 300); do
-        listening "$port" && break
-        kill -0 "${targets[-1]}" 2> /dev/null || break
-        sleep 0.1
-    done
-    if ! listening "$port"; then
-        echo "nvme-auth: a target does not listen on 127.0.0.1:$port after 30 s; its output:" >&2
-        cat "$work/$group.log" >&2
-        exit 1
-    fi
+    listens "$port" "${targets[-1]}" "$work/$group.log"
     described="$described $port/$hash/$group"
 done
 
 status=0
-"$here/vm-run" -t "$limit" -m 1024 -c 2 --file "$here/guest-nvme-auth" --file "$work/host-secret" \
-    --file "$work/controller-secret" --file "$work/wrong-secret" -- \
-    env TARGETS="$described" SUBSYSTEM="$nqn" ONE_WAY="$one_way" BOTH_WAYS="$both_ways" PROGRAM="$binary" \
-    bash /run/vmrun/files/guest-nvme-auth || status=$?
+in_guest -t "${LIMIT_SECONDS:-600}" -m 1024 -c 2 --file "$work/host-secret" --file "$work/controller-secret" \
+    --file "$work/wrong-secret" -- TARGETS="$described" SUBSYSTEM="$nqn" ONE_WAY="$one_way" BOTH_WAYS="$both_ways" \
+    PROGRAM="$binary" || status=$?
 for policy in "${policies[@]}"; do
     log=$work/${policy#* }.log
     if [ "$status" = 0 ] && ! { grep -q "host authenticated" "$log" && grep -q "authentication failed" "$log"; }; then

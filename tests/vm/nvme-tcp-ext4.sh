@@ -16,8 +16,7 @@
 # looked at meanwhile with tests/spdk-rpc; without, by a configuration file.
 set -euo pipefail
 
-here=$(dirname "$(readlink -f "$0")")
-limit=${LIMIT_SECONDS:-900}
+. "$(dirname "$(readlink -f "$0")")/script-lib"
 
 # The only lines that know how a target is configured and started.
 start_target() { # BINARY PORT DIRECTORY
@@ -51,23 +50,14 @@ TOML
     exec "$1" target --config "$3/target.toml"
 }
 
-usage() { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
-skip() { echo "SKIP: $*"; exit 77; }
 [ $# = 1 ] || usage
-
-# The guest uses this machine's programs.
-while read -r tool package; do
-    command -v "$tool" > /dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "$tool" > /dev/null ||
-        skip "no command '$tool': apt-get install $package"
-done <<LIST
+needs <<LIST
 qemu-system-x86_64 qemu-system-x86
 nvme nvme-cli
 fio fio
 mkfs.ext4 e2fsprogs
 ss iproute2
 LIST
-export PATH=$PATH:/usr/sbin:/sbin
-"$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/redhare-vm-test.XXXXXX")
 target=
@@ -93,11 +83,7 @@ choose_files() {
 }
 
 run_guest() { # VARIABLE=VALUE...
-    local status=0
-    "$here/vm-run" -t "$limit" -m 2048 -c 2 --file "$here/guest-nvme-tcp-ext4" --file "$work/sums" -- \
-        env "$@" FIO_SECONDS="${FIO_SECONDS:-5}" \
-        bash /run/vmrun/files/guest-nvme-tcp-ext4 || status=$?
-    return "$status"
+    in_guest -t "${LIMIT_SECONDS:-900}" -m 2048 -c 2 --file "$work/sums" -- "$@" FIO_SECONDS="${FIO_SECONDS:-5}"
 }
 
 (choose_files)
@@ -106,29 +92,11 @@ if [ "$1" = --against-kernel ]; then
     exit
 fi
 
-binary=$1
-[ -x "$binary" ] || { echo "nvme-tcp-ext4: no program at $binary" >&2; exit 2; }
-listening() { ss -Hltn "sport = :$1" | grep -q .; }
-port=
-for _ in $(seq 100); do
-    port=$((20000 + RANDOM % 10000))   # below the range of ephemeral ports
-    listening "$port" || break
-    port=
-done
-[ -n "$port" ] || { echo "nvme-tcp-ext4: no free port between 20000 and 30000" >&2; exit 1; }
-
+program "$1"
+port=$(free_port)
 start_target "$binary" "$port" "$work" > "$work/target.log" 2>&1 &
 target=$!
-for _ in $(seq 300); do
-    listening "$port" && break
-    kill -0 "$target" 2> /dev/null || break
-    sleep 0.1
-done
-if ! listening "$port"; then
-    echo "nvme-tcp-ext4: the target does not listen on 127.0.0.1:$port after 30 s; its output:" >&2
-    cat "$work/target.log" >&2
-    exit 1
-fi
+listens "$port" "$target" "$work/target.log"
 
 status=0
 run_guest ADDRESS=10.0.2.2 PORT="$port" || status=$?

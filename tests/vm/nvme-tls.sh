@@ -14,28 +14,20 @@
 # LIMIT_SECONDS bounds the guest (default 600; a quiet machine needs about 40).
 set -euo pipefail
 
-here=$(dirname "$(readlink -f "$0")")
-limit=${LIMIT_SECONDS:-600}
+. "$(dirname "$(readlink -f "$0")")/script-lib"
+
 nqn=nqn.2026-11.io.redhare:vm-tls
 host=nqn.2026-11.io.redhare:vm-host
 
-usage() { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
-skip() { echo "SKIP: $*"; exit 77; }
 [ $# = 1 ] || usage
-export PATH=$PATH:/usr/sbin:/sbin
-while read -r tool package; do
-    command -v "$tool" > /dev/null || skip "no command '$tool': apt-get install $package"
-done <<LIST
+needs <<LIST
 qemu-system-x86_64 qemu-system-x86
 nvme nvme-cli
 ss iproute2
 python3 python3
 openssl openssl
 LIST
-"$here/vm-kernel" || { [ $? = 69 ] && skip "no guest kernel (see above)"; exit 1; }
-binary=$1
-binary=$(readlink -f "$binary")
-[ -x "$binary" ] || { echo "nvme-tls: no program at $binary" >&2; exit 2; }
+program "$1"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/redhare-vm-tls.XXXXXX")
 target=
@@ -55,17 +47,6 @@ trap 'exit 130' INT TERM
     nvme gen-tls-key --hmac=2 > "$work/long-key"
 )
 
-listening() { ss -Hltn "sport = :$1" | grep -q .; }
-free_port() {
-    local port
-    for _ in $(seq 100); do
-        port=$((20000 + RANDOM % 10000))   # below the range of ephemeral ports
-        listening "$port" || { echo "$port"; return; }
-    done
-    echo "nvme-tls: no free port between 20000 and 30000" >&2
-    return 1
-}
-
 port=$(free_port)
 cat > "$work/target.toml" <<TOML
 [nvme_tcp]
@@ -80,22 +61,12 @@ memory = "16MiB"
 TOML
 "$binary" target --config "$work/target.toml" > "$work/target.log" 2>&1 &
 target=$!
-for _ in $(seq 300); do
-    listening "$port" && break
-    kill -0 "$target" 2> /dev/null || break
-    sleep 0.1
-done
-if ! listening "$port"; then
-    echo "nvme-tls: the target does not listen on 127.0.0.1:$port after 30 s; its output:" >&2
-    cat "$work/target.log" >&2
-    exit 1
-fi
+listens "$port" "$target" "$work/target.log"
 
 status=0
-"$here/vm-run" -t "$limit" -m 1024 -c 2 --file "$here/guest-nvme-tls" --file "$here/handshake-agent" \
-    --file "$work/short-key" --file "$work/long-key" -- \
-    env PORT="$port" SUBSYSTEM="$nqn" HOST="$host" AGENT=/run/vmrun/files/handshake-agent PROGRAM="$binary" \
-    bash /run/vmrun/files/guest-nvme-tls || status=$?
+in_guest -t "${LIMIT_SECONDS:-600}" -m 1024 -c 2 --file "$here/handshake-agent" --file "$work/short-key" \
+    --file "$work/long-key" -- PORT="$port" SUBSYSTEM="$nqn" HOST="$host" AGENT=/run/vmrun/files/handshake-agent \
+    PROGRAM="$binary" || status=$?
 log=$work/target.log
 if [ "$status" = 0 ] && ! { grep -q "host connected" "$log" && grep -q "no key that is known" "$log"; }; then
     echo "nvme-tls: the target's log does not say who was let in and who was not" >&2

@@ -2,7 +2,7 @@
 
 use crate::metadata::Metadata;
 use crate::process::{cargo, status, workspace_root};
-use crate::{Outcome, floors, forbidden, formats, licences, refuse_arguments, sources};
+use crate::{Outcome, floors, forbidden, formats, fuzz_lock, licences, refuse_arguments, sources};
 
 /// Runs every check, also after one has failed, and says which did.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             report("floors", Ok(floors::violations(&metadata)));
             report("forbidden", Ok(forbidden::violations(&metadata)));
             report("licences", Ok(licences::violations(&metadata)));
+            report("fuzz lock", fuzz_lock::violations(&root, &metadata));
         }
         Err(error) => report("metadata", Err(error)),
     }

@@ -75,6 +75,12 @@ const GUESTS: &[Guest] = &[
         argument: Argument::Program,
         environment: &[],
     },
+    Guest {
+        name: "reservations through a real loss of power",
+        script: "tests/vm/nvme-power.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
 ];
 
 const PROGRAM_PACKAGE: &str = "redhare";

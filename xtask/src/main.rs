@@ -10,6 +10,7 @@ mod floors;
 mod forbidden;
 mod formats;
 mod fuzz;
+mod fuzz_lock;
 mod guests;
 mod licences;
 mod metadata;

@@ -15,6 +15,8 @@ pub(crate) struct Package {
     /// Names of the packages it declares under `[dependencies]` and `[build-dependencies]`, the
     /// optional ones and those of other platforms included.
     pub(crate) declared: BTreeSet<String>,
+    /// Of those, the ones that are not optional.
+    pub(crate) required: BTreeSet<String>,
     /// Identifiers of the packages that are resolved for it, dev-dependencies excepted.
     pub(crate) resolved: BTreeSet<String>,
 }
@@ -85,10 +87,13 @@ impl Metadata {
 }
 
 fn package(value: &Value) -> Result<Package, String> {
-    let mut declared = BTreeSet::new();
+    let (mut declared, mut required) = (BTreeSet::new(), BTreeSet::new());
     for dependency in list(value, "dependencies")? {
         if dependency["kind"].as_str() != Some("dev") {
             declared.insert(string(dependency, "name")?);
+            if dependency["optional"].as_bool() != Some(true) {
+                required.insert(string(dependency, "name")?);
+            }
         }
     }
     Ok(Package {
@@ -97,6 +102,7 @@ fn package(value: &Value) -> Result<Package, String> {
         licence: value["license"].as_str().map(str::to_owned),
         floor: value["metadata"]["redhare"]["floor"].as_u64(),
         declared,
+        required,
         resolved: BTreeSet::new(),
     })
 }

@@ -21,6 +21,26 @@ pub fn status_of(error: IoError) -> Status {
     }
 }
 
+/// As [`status_of`] for what stores blocks: a medium that does not take them is a Write Fault.
+pub fn status_of_write(error: IoError) -> Status {
+    match error {
+        IoError::Media => Status::WRITE_FAULT,
+        other => status_of(other),
+    }
+}
+
+/// Whether the same command would fail again, whoever sends it and whenever (DNR).
+pub const fn is_final(status: Status) -> bool {
+    matches!(
+        status,
+        Status::LBA_OUT_OF_RANGE
+            | Status::DATA_SGL_LENGTH_INVALID
+            | Status::INVALID_COMMAND_OPCODE
+            | Status::NAMESPACE_WRITE_PROTECTED
+            | Status::RESERVATION_CONFLICT
+    )
+}
+
 /// What a target's status means for the layers above an initiator.
 pub fn error_of(status: Status) -> Result<(), IoError> {
     if status.is_success() {
@@ -63,7 +83,33 @@ mod tests {
             IoError::Aborted,
         ] {
             assert_eq!(error_of(status_of(error)), Err(error));
+            assert_eq!(error_of(status_of_write(error)), Err(error));
         }
         assert_eq!(error_of(Status::SUCCESS), Ok(()));
+    }
+
+    #[test]
+    fn only_what_stays_wrong_is_not_to_be_retried() {
+        for error in [
+            IoError::OutOfRange,
+            IoError::Unsupported,
+            IoError::ReadOnly,
+            IoError::Fenced,
+        ] {
+            assert!(is_final(status_of(error)), "{error}");
+        }
+        for error in [
+            IoError::Media,
+            IoError::NoSpace,
+            IoError::Unavailable,
+            IoError::TimedOut,
+            IoError::Exhausted,
+            IoError::Aborted,
+            IoError::Mismatch,
+        ] {
+            assert!(!is_final(status_of_write(error)), "{error}");
+        }
+        assert_eq!(status_of(IoError::Media), Status::UNRECOVERED_READ_ERROR);
+        assert_eq!(status_of_write(IoError::Media), Status::WRITE_FAULT);
     }
 }

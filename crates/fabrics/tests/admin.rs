@@ -219,7 +219,7 @@ fn features_are_kept_and_say_what_they_are() {
         let controller = Controller::connect(options).await.unwrap();
         assert_eq!(
             get_feature(&controller, Feature::KeepAliveTimer, 0, 0).await,
-            Ok(15_000)
+            Ok(10_000)
         );
         set_feature(&controller, Feature::Arbitration, 0x0302_0107, Data::None)
             .await

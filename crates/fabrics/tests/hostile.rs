@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use fabrics::target::Options;
 use foundation::{BlockCount, Lba, Random};
-use protocols::nvme::admin::{Abort, GetLogPage, SetFeatures, async_event_request};
+use protocols::nvme::admin::{Abort, GetLogPage, Identify, SetFeatures, async_event_request};
 use protocols::nvme::command::Fuse;
 use protocols::nvme::copy::{CopyRange, encode_ranges as encode_sources};
 use protocols::nvme::dsm::{DsmRange, encode_ranges};
-use protocols::nvme::fabrics::{PropertyGet, PropertySize};
+use protocols::nvme::fabrics::{PropertyGet, PropertySize, disconnect};
 use protocols::nvme::features::Feature;
+use protocols::nvme::identify::IdentifyStructure;
 use protocols::nvme::log::LogPage;
 use protocols::nvme::registers::CSTS_OFFSET;
 use protocols::nvme::{Command, Status};
@@ -665,5 +666,90 @@ fn a_write_that_is_broken_off_has_not_begun() {
         assert_eq!(read[0], PduType::ControllerData as u8);
         assert!(read[24..].iter().all(|&byte| byte == 0), "round {round}");
     }
+    arena.finish();
+}
+
+/// Buffers are lent to a host for as long as it uses them, not for as long as it sends a byte now and then: the hosts of
+/// a pool's worth of announced writes would otherwise keep it from all others.
+#[test]
+fn a_host_that_trickles_its_data_does_not_keep_its_buffers() {
+    let arena = Arena::start(stall_options());
+    let admin = arena.admin();
+    let mut io = arena.io(&admin, 1, 15);
+    io.send_command(&write_of(64).with_cid(4), &[]);
+    let r2t = io.pdu().unwrap();
+    let data = Data {
+        cid: 4,
+        tag: u16::from_le_bytes([r2t[10], r2t[11]]),
+        offset: 0,
+        length: 64 * 512,
+        last: true,
+        success: false,
+    };
+    let pdu = host_data(data, 64 * 512);
+    let began = Instant::now();
+    let mut sent = 24;
+    assert!(io.send(&pdu[..sent]));
+    while io.send(&pdu[sent..sent + 8]) {
+        sent += 8;
+        std::thread::sleep(STALL / 8);
+        assert!(began.elapsed() < STALL * 10, "a host may trickle for ever");
+    }
+    assert!(began.elapsed() > STALL.mul_f32(1.5), "it has time for all of it");
+    arena.check_good_host();
+    arena.finish();
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_for_good() {
+    let arena = Arena::start(Options::default());
+    let mut admin = arena.admin();
+    let mut io = arena.io(&admin, 1, 15);
+    let refused = |host: &mut RawHost, command: Command, status: Status| {
+        host.send_command(&command.with_cid(9), &[]);
+        let completion = host.completion();
+        assert_eq!((completion.cid(), completion.status()), (9, status));
+        assert!(completion.do_not_retry(), "{status}");
+    };
+    // PRPs, a metadata SGL, and what is reserved.
+    for pointers in [0, 2, 3] {
+        let command = read_of(1).with_flags(pointers << 6);
+        refused(&mut io, command, Status::INVALID_FIELD_IN_COMMAND);
+        let command = identify(4096).with_flags(pointers << 6);
+        refused(&mut admin, command, Status::INVALID_FIELD_IN_COMMAND);
+    }
+    // More than MDTS.
+    refused(&mut io, write_of(2049), Status::INVALID_FIELD_IN_COMMAND);
+    // The number of queues is settled before there are any.
+    let set = SetFeatures {
+        nsid: 0,
+        feature: Feature::NumberOfQueues.code(),
+        save: false,
+        value: 0x0001_0001,
+    };
+    refused(&mut admin, set.to_command(), Status::COMMAND_SEQUENCE_ERROR);
+    // Only I/O queues are deleted alone; and there is one format of the command.
+    refused(&mut admin, disconnect(), Status::INVALID_QUEUE_TYPE);
+    refused(
+        &mut io,
+        disconnect().with_cdw10(1),
+        Status::CONNECT_INCOMPATIBLE_FORMAT,
+    );
+    // After FFFFFFFDh there is no namespace to list, whatever the command set.
+    for structure in [
+        IdentifyStructure::ActiveNamespaceList,
+        IdentifyStructure::CommandSetActiveNamespaceList,
+    ] {
+        let ask = Identify {
+            cns: structure.code(),
+            nsid: 0xffff_fffe,
+            cntid: 0,
+            cns_specific: 0,
+            csi: 0,
+        };
+        let command = ask.to_command().with_transport_data(4096);
+        refused(&mut admin, command, Status::INVALID_NAMESPACE_OR_FORMAT);
+    }
+    io.refused(&Command::flush(1), &[], Status::SUCCESS);
     arena.finish();
 }

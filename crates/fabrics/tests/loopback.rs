@@ -144,21 +144,29 @@ fn device_errors_reach_the_host_by_name() {
         let (_server, options) = listen(target);
         let controller = Controller::connect(options).await.unwrap();
         let namespace = controller.open_namespace(1).await.unwrap();
-        for error in [
-            IoError::Media,
-            IoError::NoSpace,
-            IoError::ReadOnly,
-            IoError::Unavailable,
+        // With which status, and whether the host may try again.
+        for (error, status, is_final) in [
+            (IoError::Media, Status::WRITE_FAULT, false),
+            (IoError::NoSpace, Status::CAPACITY_EXCEEDED, false),
+            (IoError::ReadOnly, Status::NAMESPACE_WRITE_PROTECTED, true),
+            (IoError::Unavailable, Status::INTERNAL_PATH_ERROR, false),
         ] {
             let effect = Effect::Fail(error);
             faults.plant(Fault {
                 target: Struck::Writes,
                 range: None,
                 skip: 0,
-                times: 1,
+                times: 2,
                 effect,
             });
             assert_eq!(namespace.write(Lba(0), bytes(512, 1)).await, Err(error));
+            let command = Command::write(1, Lba(0), BlockCount(1));
+            let answer = namespace
+                .queue()
+                .execute(command, Data::From(bytes(512, 1)))
+                .await;
+            assert_eq!(answer.status(), status);
+            assert_eq!(answer.completion.unwrap().do_not_retry(), is_final, "{status}");
         }
         namespace.write(Lba(0), bytes(512, 1)).await.unwrap();
     });

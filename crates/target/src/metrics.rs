@@ -3,15 +3,14 @@
 //! Served by threads of its own, which read counters that the reactors write: a scrape costs the reactors nothing but
 //! the cache lines it reads. `docs/metrics.md` lists what there is.
 
+mod durations;
 mod http;
 mod text;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use fabrics::target::{
-    BUCKET_ENDS_NS, ErrorKind, Kind, Latencies, ReactorMeasures, SubsystemMeasures, Tally, Target,
-};
+use fabrics::target::{ErrorKind, Kind, QueueMeasures, ReactorMeasures, SubsystemMeasures, Tally, Target};
 use reactor::{CoreHandle, Usage};
 
 pub use http::{ListenError, Server};
@@ -170,6 +169,11 @@ fn reactor_work(text: &mut Text, reactors: &[ReactorMeasures]) {
             family.sample(&labels, reactor.bytes[kind as usize]);
         }
     }
+    let mut family = durations::family(text, "redhare_reactor_command_duration_seconds");
+    for reactor in reactors {
+        let number = reactor.reactor.to_string();
+        durations::fine(&mut family, &[("reactor", &number)], &reactor.latencies);
+    }
 }
 
 fn commands(family: &mut Family<'_>, labels: &[(&str, &str)], tally: &Tally) {
@@ -240,6 +244,11 @@ fn subsystem_totals(text: &mut Text, subsystems: &[SubsystemMeasures]) {
             describe(&mut family, &[("subsystem", &subsystem.nqn)], &subsystem.total);
         }
     }
+    let mut family = durations::family(text, "redhare_subsystem_command_duration_seconds");
+    for subsystem in subsystems {
+        let labels = [("subsystem", subsystem.nqn.as_str())];
+        durations::fine(&mut family, &labels, &subsystem.total.latencies);
+    }
 }
 
 fn each_namespace(subsystems: &[SubsystemMeasures], mut visit: impl FnMut(&[(&str, &str)], &Tally)) {
@@ -275,64 +284,57 @@ fn namespaces(text: &mut Text, subsystems: &[SubsystemMeasures]) {
         let mut family = text.family(name, "counter", help);
         each_namespace(subsystems, |labels, tally| describe(&mut family, labels, tally));
     }
-    let mut family = text.family(
-        "redhare_namespace_command_duration_seconds",
-        "histogram",
-        "From when a command was taken in until the socket had its answer.",
-    );
+    let mut family = durations::family(text, "redhare_namespace_command_duration_seconds");
     each_namespace(subsystems, |labels, tally| {
-        for kind in Kind::ALL {
-            let labels = [labels, &[("operation", name_of(kind))]].concat();
-            let Latencies { buckets, sum } = &tally.latencies[kind as usize];
-            let ends = BUCKET_ENDS_NS.map(|end_ns| end_ns as f64 / 1e9);
-            family.histogram(&labels, &ends, buckets, sum.as_secs_f64());
-        }
+        durations::fine(&mut family, labels, &tally.latencies);
     });
 }
 
+/// Shows each connected queue with its labels.
+fn each_queue(subsystems: &[SubsystemMeasures], mut visit: impl FnMut(&[(&str, &str)], &QueueMeasures)) {
+    for subsystem in subsystems {
+        for queue in &subsystem.queues {
+            let numbers = [queue.cntlid.into(), u32::from(queue.qid), queue.reactor];
+            let [cntlid, qid, reactor] = numbers.map(|number| number.to_string());
+            let labels = [
+                ("subsystem", subsystem.nqn.as_str()),
+                ("host", &queue.host_nqn),
+                ("cntlid", &cntlid),
+                ("qid", &qid),
+                ("reactor", &reactor),
+            ];
+            visit(&labels, queue);
+        }
+    }
+}
+
 fn queues(text: &mut Text, subsystems: &[SubsystemMeasures]) {
-    let all = || {
-        subsystems.iter().flat_map(|subsystem| {
-            subsystem
-                .queues
-                .iter()
-                .map(move |queue| (subsystem.nqn.as_str(), queue))
-        })
-    };
     let mut family = text.family(
         "redhare_queue_commands_total",
         "counter",
         "I/O commands begun on a connected queue.",
     );
-    let each = |family: &mut Family<'_>, kinds: &[Kind], bytes: bool| {
-        for (nqn, queue) in all() {
-            let numbers = [queue.cntlid.into(), u32::from(queue.qid), queue.reactor];
-            let [cntlid, qid, reactor] = numbers.map(|number| number.to_string());
-            for &kind in kinds {
-                let labels = [
-                    ("subsystem", nqn),
-                    ("host", &queue.host_nqn),
-                    ("cntlid", &cntlid),
-                    ("qid", &qid),
-                    ("reactor", &reactor),
-                    ("operation", name_of(kind)),
-                ];
-                let value = if bytes {
-                    queue.bytes[kind as usize]
-                } else {
-                    queue.commands[kind as usize]
-                };
-                family.sample(&labels, value);
-            }
+    each_queue(subsystems, |labels, queue| {
+        for kind in Kind::ALL {
+            let labels = [labels, &[("operation", name_of(kind))]].concat();
+            family.sample(&labels, queue.commands[kind as usize]);
         }
-    };
-    each(&mut family, &Kind::ALL, false);
+    });
     let mut family = text.family(
         "redhare_queue_bytes_total",
         "counter",
         "Bytes that the commands of a connected queue read and wrote, as the health log counts them.",
     );
-    each(&mut family, &MOVING, true);
+    each_queue(subsystems, |labels, queue| {
+        for kind in MOVING {
+            let labels = [labels, &[("operation", name_of(kind))]].concat();
+            family.sample(&labels, queue.bytes[kind as usize]);
+        }
+    });
+    let mut family = durations::family(text, "redhare_queue_command_duration_seconds");
+    each_queue(subsystems, |labels, queue| {
+        durations::coarse(&mut family, labels, &queue.latencies);
+    });
 }
 
 #[cfg(test)]

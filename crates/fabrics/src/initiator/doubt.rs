@@ -56,8 +56,10 @@ impl Doubt {
         self.reset.cirn != 0 || self.quiet.is_some()
     }
 
-    /// Returns once the old association can do nothing any more. `writes`: some were in flight when it was lost.
-    pub(super) async fn settle(&self, controller: &Controller, writes: bool) -> Result<(), ConnectError> {
+    /// Waits until the old association can do nothing any more. `writes`: some were in flight when it was lost. False if
+    /// nothing proves that it has ended: neither can this controller end it (it has no Cross-Controller Reset, as the one
+    /// before it had), nor does any time bound it (there was no keep-alive time). Then the writes stay in doubt.
+    pub(super) async fn settle(&self, controller: &Controller, writes: bool) -> Result<bool, ConnectError> {
         if self.reset.cirn != 0 && controller.identity().ccrl != 0 {
             loop {
                 let command = self.reset.to_command();
@@ -65,18 +67,31 @@ impl Doubt {
                     .admin("Cross-Controller Reset", command, Data::None)
                     .await?;
                 if completion.result() & CrossControllerReset::IMMEDIATE != 0 {
-                    return Ok(());
+                    return Ok(true);
                 }
                 time::sleep(PAUSE).await;
             }
         }
-        if writes && let Some(end) = self.quiet_end() {
-            time::sleep(end.since(time::now())).await;
-        }
-        Ok(())
+        Ok(!writes || self.outlast().await)
     }
 
-    /// As [`Doubt::settle`], through a controller at another address. It may be of another target under the same name,
+    /// Waits until the association has ended by itself; false if nothing bounds it.
+    async fn outlast(&self) -> bool {
+        let Some(end) = self.quiet_end() else { return false };
+        time::sleep(end.since(time::now())).await;
+        true
+    }
+
+    /// As [`Doubt::settle`], through a controller at an address that the association was not at.
+    pub(super) async fn settle_away(
+        &self,
+        controller: &Controller,
+        writes: bool,
+    ) -> Result<bool, ConnectError> {
+        Ok(self.settle_elsewhere(controller, false).await? || !writes || self.outlast().await)
+    }
+
+    /// Has the association ended by a controller at another address, at once or not at all. It may be of another target under the same name,
     /// which knows nothing of the association and would call it ended: `same_target` says that it is known not to be. True
     /// if it is settled; otherwise only the time does it, or a controller of the same target.
     pub(super) async fn settle_elsewhere(
@@ -90,8 +105,12 @@ impl Doubt {
         if !same_target && !controller.lists(self.reset.cntlid).await? {
             return Ok(false);
         }
-        self.settle(controller, false).await?;
-        Ok(true)
+        self.settle(controller, false).await
+    }
+
+    /// The controller's number.
+    pub(super) fn cntlid(&self) -> u16 {
+        self.reset.cntlid
     }
 
     /// When the old association has ended by itself; `None` if nothing bounds it.
@@ -110,6 +129,8 @@ fn quiet_time(keep_alive: Duration, traffic_based: bool, quiesce_ms: u16) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use super::super::controller::ConnectOptions;
+    use super::super::device::RemoteOptions;
     use super::*;
 
     #[test]
@@ -118,5 +139,15 @@ mod tests {
         assert_eq!(quiet_time(kato, false, 0), Some(Duration::from_secs(11)));
         assert_eq!(quiet_time(kato, true, 500), Some(Duration::from_millis(21_500)));
         assert_eq!(quiet_time(Duration::ZERO, true, 500), None);
+    }
+
+    /// Otherwise a write that was in flight to a process that is killed for good would fail, though other paths are there.
+    #[test]
+    fn requests_wait_longer_by_default_than_a_doubt_lasts() {
+        let nqn: protocols::nvme::Nqn = "nqn.2026-11.io.redhare:any".parse().unwrap();
+        let address = "127.0.0.1:4420".parse().unwrap();
+        let options = RemoteOptions::new(ConnectOptions::new(address, nqn.clone(), nqn, [1; 16]), 1);
+        let lasts = quiet_time(options.connect.keep_alive, true, 0).unwrap();
+        assert!(options.wait_limit > lasts + Duration::from_secs(5), "{lasts:?}");
     }
 }

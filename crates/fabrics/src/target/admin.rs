@@ -36,8 +36,8 @@ const KEEP_ALIVE_GRACE: Duration = Duration::from_secs(1);
 
 /// Looks at a host within its keep-alive time.
 const KEEP_ALIVE_LOOKS: u32 = 4;
-/// Looks at a host that has promised no keep-alive, in case it does later.
-const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// The longest between two looks, since a host may promise another time at any moment.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// The admin queue of one controller.
 pub(super) struct AdminQueue {
@@ -198,7 +198,7 @@ impl AdminQueue {
                 let Some(limit) = admin.upgrade().map(|admin| admin.silence_limit()) else {
                     return;
                 };
-                time::sleep(limit.map_or(WITHOUT_KEEP_ALIVE, |limit| limit / KEEP_ALIVE_LOOKS)).await;
+                time::sleep(limit.map_or(LOOK_MAX, |limit| (limit / KEEP_ALIVE_LOOKS).min(LOOK_MAX))).await;
                 let (Some(admin), Some(connection)) = (admin.upgrade(), weak.upgrade()) else {
                     return;
                 };
@@ -263,6 +263,11 @@ pub(super) fn fabrics(connection: &Connection, slot: u16, command: &Command, dat
             } else {
                 Answer::refuse(Status::INVALID_FIELD_IN_COMMAND)
             }
+        }
+        // Only I/O queues are deleted one by one (section 6.4), and there is one format of the record.
+        (Some(FabricsType::Disconnect), Queue::Admin(_)) => Answer::refuse(Status::INVALID_QUEUE_TYPE),
+        (Some(FabricsType::Disconnect), Queue::Io(_)) if command.cdw10() as u16 != 0 => {
+            Answer::refuse(Status::CONNECT_INCOMPATIBLE_FORMAT)
         }
         (Some(FabricsType::Disconnect), Queue::Io(_)) => {
             let own = connection.own();

@@ -20,7 +20,8 @@ use crate::authentication::{Credentials, elsewhere, next_sequence};
 
 /// ATR of Connect's answer: the host must authenticate (section 6.3).
 const AUTHENTICATION_REQUIRED: u16 = 1 << 1;
-/// How long a message may be due from a host without keep-alive; with one, its time is the limit (section 8.13.5).
+/// How long a message may be due from a host without keep-alive; with one, its time is the limit (section 8.13.5), but no
+/// longer: who has proved nothing does not say how long it keeps a connection.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hosts that have to authenticate, by name.
@@ -206,7 +207,7 @@ pub(super) fn require(
         has_passed: Cell::new(false),
         limit: match kato_ms {
             0 => PATIENCE,
-            kato_ms => Duration::from_millis(kato_ms.into()),
+            kato_ms => Duration::from_millis(kato_ms.into()).min(PATIENCE),
         },
         moved: Cell::new(time::now()),
     };

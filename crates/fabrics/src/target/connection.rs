@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use foundation::Instant;
 use foundation::checksum::crc32c;
-use protocols::nvme::command::Fuse;
+use protocols::nvme::command::{DataPointerKind, Fuse};
 use protocols::nvme::{Command, Completion, SglDescriptor, Status};
 use protocols::tcp::target::{Event, Target as Protocol};
 use protocols::tcp::{Fault, Termination};
@@ -28,6 +28,7 @@ use reactor::{Buffer, BufferMut, BufferPool, spawn, time};
 use super::admin::AdminQueue;
 use super::allowance::Allowance;
 use super::gate::Gate;
+use super::histogram::Took;
 use super::io::IoQueue;
 use super::meter::{Kind, Writer};
 use super::patience::Progress;
@@ -46,6 +47,8 @@ struct Slot {
     filling: Option<BufferMut>,
     /// No buffer could be had: the data is passed over and the command fails.
     refused: bool,
+    /// Since when the host's data is due.
+    due: Option<Instant>,
     /// What the command has of the connection's allowance, in bytes.
     held_bytes: usize,
     /// Tells this command from others that have had the slot.
@@ -199,10 +202,21 @@ impl Connection {
                 return;
             }
             let now = time::turn();
-            for command in measured.drain(..) {
-                command.meter.sent(command.kind, now - command.began);
-            }
+            self.count_sent(&mut measured, now);
             self.resume_commands();
+        }
+    }
+
+    /// The socket has the answers of these commands.
+    fn count_sent(&self, measured: &mut Vec<Measured>, now: Instant) {
+        let queue = self.queue.get();
+        for command in measured.drain(..) {
+            let took = Took::new(command.kind, now - command.began);
+            command.meter.sent(took);
+            self.shared.counts.sent(took);
+            if let Queue::Io(io) = &queue {
+                io.note_sent(took);
+            }
         }
     }
 
@@ -414,6 +428,7 @@ impl Connection {
                     Ok(buffer) => entry.filling = Some(buffer),
                     Err(_) => entry.refused = true,
                 }
+                entry.due = Some(self.taken_in.get());
                 self.progress.gathering.set(self.progress.gathering.get() + 1);
                 return;
             }
@@ -458,7 +473,8 @@ impl Connection {
         match data_length(&command) {
             Ok(0) => self.execute(slot, command, Buffer::empty()),
             Ok(length) => self.ask(slot, length),
-            Err(status) => self.fail(slot, &command, Answer::status(status)),
+            // Another attempt would not be different.
+            Err(status) => self.fail(slot, &command, Answer::refuse(status)),
         }
     }
 
@@ -509,7 +525,9 @@ impl Connection {
             protocol, out, slots, ..
         } = &mut *state;
         let length = u32::try_from(buffer.len()).expect("pool buffers are at most 1 MiB");
-        slots[usize::from(slot)].filling = Some(buffer);
+        let entry = &mut slots[usize::from(slot)];
+        entry.filling = Some(buffer);
+        entry.due = Some(time::turn());
         self.progress.gathering.set(self.progress.gathering.get() + 1);
         protocol.request_data(slot, length, out.headers());
     }
@@ -527,6 +545,7 @@ impl Connection {
         let (command, buffer, refused) = {
             let mut state = self.state.borrow_mut();
             let entry = &mut state.slots[usize::from(slot)];
+            entry.due = None;
             (entry.command, entry.filling.take(), entry.refused)
         };
         let Some(command) = command else { return };
@@ -534,6 +553,9 @@ impl Connection {
         let is_offset = matches!(command.sgl(), SglDescriptor::InCapsule { offset, .. } if offset > 0);
         match buffer {
             // ICDOFF is 0: in-capsule data begins where the capsule's data begins.
+            _ if command.data_pointer_kind() != DataPointerKind::Sgl => {
+                self.fail(slot, &command, Answer::refuse(Status::INVALID_FIELD_IN_COMMAND));
+            }
             _ if is_offset => self.fail(slot, &command, Answer::refuse(Status::SGL_OFFSET_INVALID)),
             _ if !digest_ok => {
                 self.fail(slot, &command, Answer::status(Status::TRANSIENT_TRANSPORT_ERROR));
@@ -553,7 +575,7 @@ impl Connection {
             return self.answer(slot, Answer::refuse(Status::AUTHENTICATION_REQUIRED));
         }
         match self.queue.get() {
-            Queue::New => self.answer(slot, Answer::status(Status::COMMAND_SEQUENCE_ERROR)),
+            Queue::New => self.answer(slot, Answer::refuse(Status::COMMAND_SEQUENCE_ERROR)),
             Queue::Admin(admin) => {
                 let answer = AdminQueue::execute(&admin, self, slot, &command, &data);
                 self.answer_later(slot, answer.map(|answer| check_room(&command, answer)));
@@ -582,6 +604,12 @@ impl Connection {
 
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// Whether some command's data has been due for longer than `limit`.
+    pub(super) fn is_data_overdue(&self, now: Instant, limit: Duration) -> bool {
+        let overdue = |entry: &Slot| entry.due.is_some_and(|since| now - since > limit);
+        self.progress.gathering.get() > 0 && self.state.borrow().slots.iter().any(overdue)
     }
 
     /// Whether nobody waits for answers any more.

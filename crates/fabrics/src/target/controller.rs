@@ -312,12 +312,11 @@ impl Controller {
         queues
     }
 
-    /// What each connected I/O queue has done: its number, its reactor, and the sums.
-    pub(super) fn queue_totals(&self) -> Vec<(u16, u32, Totals)> {
+    /// What each connected I/O queue counts, by its number.
+    pub(super) fn queue_shares(&self) -> Vec<(u16, Arc<QueueShare>)> {
         let state = self.state();
         let live = state.io_queues.iter().filter(|queue| !queue.lost);
-        live.map(|queue| (queue.qid, queue.share.reactor(), queue.share.totals()))
-            .collect()
+        live.map(|queue| (queue.qid, queue.share.clone())).collect()
     }
 
     /// The connection of an I/O queue is lost; its commands may still be below.

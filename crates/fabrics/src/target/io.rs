@@ -20,6 +20,7 @@ use super::command::{Call, CommandHandler, Reply};
 use super::connection::{Connection, SharedController};
 use super::fused::{Arrival, Complete, Pairs};
 use super::gate::Gate;
+use super::histogram::Took;
 use super::meter::{Kind, Writer};
 use super::queue::{Answer, TRANSFER_LIMIT_BYTES};
 use super::reservation::Guard;
@@ -97,6 +98,11 @@ impl IoQueue {
 
     pub(super) fn has_handler(&self) -> bool {
         self.handler.is_some()
+    }
+
+    /// The socket has a command's answer.
+    pub(super) fn note_sent(&self, took: Took) {
+        self.share.note_sent(took);
     }
 
     /// The connection is gone.

@@ -5,13 +5,14 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use protocols::nvme::Status;
 
+use super::histogram::{Histograms, Latencies, Took};
 use super::meter::{Kind, Tally, add};
 use super::queue::Queue;
 use super::share::Totals;
 use super::subsystem::{Subsystem, Target};
 
 /// What one reactor has done for a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReactorMeasures {
     /// The reactor's number in its process.
     pub reactor: u32,
@@ -31,6 +32,8 @@ pub struct ReactorMeasures {
     pub commands: [u64; 3],
     /// Bytes moved by those that succeeded, by [`Kind`].
     pub bytes: [u64; 3],
+    /// By [`Kind`]: from when a command was taken in until the socket had its answer.
+    pub latencies: [Latencies; 3],
 }
 
 /// An I/O queue that is connected.
@@ -48,6 +51,8 @@ pub struct QueueMeasures {
     pub commands: [u64; 3],
     /// Bytes that its commands read from namespaces and wrote to them, as the health log counts them.
     pub bytes: [u64; 2],
+    /// By [`Kind`]: from when a command was taken in until the socket had its answer.
+    pub latencies: [Latencies; 3],
 }
 
 /// What a subsystem has done.
@@ -77,6 +82,7 @@ pub(super) struct Counts {
     closed_io_queues: AtomicU64,
     commands: [AtomicU64; 3],
     bytes: [AtomicU64; 3],
+    histograms: Histograms,
 }
 
 impl Counts {
@@ -113,6 +119,11 @@ impl Counts {
         }
     }
 
+    /// The socket has a command's answer.
+    pub(super) fn sent(&self, took: Took) {
+        self.histograms.note(took);
+    }
+
     pub(super) fn read(&self) -> ReactorMeasures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // What ended is read first: it cannot be more than what began.
@@ -134,6 +145,7 @@ impl Counts {
             current_io_queues: current(2),
             commands: self.commands.each_ref().map(get),
             bytes: self.bytes.each_ref().map(get),
+            latencies: self.histograms.read(),
         }
     }
 }
@@ -179,20 +191,21 @@ impl Subsystem {
         let mut count = 0;
         for controller in live {
             count += 1;
-            for (qid, reactor, totals) in controller.queue_totals() {
+            for (qid, share) in controller.queue_shares() {
                 let Totals {
                     commands,
                     read_bytes,
                     written_bytes,
                     ..
-                } = totals;
+                } = share.totals();
                 queues.push(QueueMeasures {
                     cntlid: controller.cntlid,
                     qid,
                     host_nqn: controller.host().nqn.clone(),
-                    reactor,
+                    reactor: share.reactor(),
                     commands,
                     bytes: [read_bytes, written_bytes],
+                    latencies: share.latencies(),
                 });
             }
         }

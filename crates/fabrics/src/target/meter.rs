@@ -10,10 +10,11 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use protocols::nvme::status::StatusType;
 use protocols::nvme::{Command, NvmOpcode, Status};
+
+use super::histogram::{Histograms, Latencies, Took};
 
 /// The kinds of commands that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,53 +76,6 @@ impl ErrorKind {
     }
 }
 
-/// Upper ends of the buckets of a histogram, in nanoseconds: two for each power of two, from 1 µs to 8.4 s. What took
-/// longer is in one more bucket.
-pub const BUCKET_ENDS_NS: [u64; 47] = bucket_ends_ns();
-
-const BUCKETS: usize = BUCKET_ENDS_NS.len() + 1;
-
-const fn bucket_ends_ns() -> [u64; 47] {
-    let mut ends = [1000; 47];
-    let mut index = 1;
-    while index < ends.len() {
-        let octave = (index - 1) / 2;
-        ends[index] = (if index % 2 == 1 { 1500 } else { 2000 }) << octave;
-        index += 1;
-    }
-    ends
-}
-
-/// The bucket of a time: the first whose end is not below it.
-fn bucket(took_ns: u64) -> usize {
-    if took_ns <= BUCKET_ENDS_NS[0] {
-        return 0;
-    }
-    let octave = ((took_ns - 1) / 1000).ilog2();
-    if octave >= 23 {
-        return BUCKETS - 1;
-    }
-    1 + 2 * octave as usize + usize::from(took_ns > 1500 << octave)
-}
-
-/// How long commands took.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Latencies {
-    /// Commands by bucket; the last holds what is beyond [`BUCKET_ENDS_NS`].
-    pub buckets: [u64; BUCKETS],
-    /// All together.
-    pub sum: Duration,
-}
-
-impl Default for Latencies {
-    fn default() -> Self {
-        Self {
-            buckets: [0; BUCKETS],
-            sum: Duration::ZERO,
-        }
-    }
-}
-
 /// What commands amount to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -144,8 +98,7 @@ impl std::ops::AddAssign<&Tally> for Tally {
         add(&mut self.bytes, &other.bytes);
         add(&mut self.errors, &other.errors);
         for (own, other) in self.latencies.iter_mut().zip(&other.latencies) {
-            add(&mut own.buckets, &other.buckets);
-            own.sum += other.sum;
+            *own += other;
         }
     }
 }
@@ -155,13 +108,8 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
-fn read<const N: usize>(counters: &[AtomicU64; N]) -> [u64; N] {
+pub(super) fn read<const N: usize>(counters: &[AtomicU64; N]) -> [u64; N] {
     array::from_fn(|index| counters[index].load(Ordering::Relaxed))
-}
-
-struct LatencyCounters {
-    buckets: [AtomicU64; BUCKETS],
-    sum_ns: AtomicU64,
 }
 
 /// See the module.
@@ -172,7 +120,7 @@ pub(super) struct Meter {
     commands: [AtomicU64; 3],
     bytes: [AtomicU64; 3],
     errors: [AtomicU64; 5],
-    latencies: [LatencyCounters; 3],
+    histograms: Histograms,
 }
 
 impl Meter {
@@ -183,10 +131,7 @@ impl Meter {
             commands: Default::default(),
             bytes: Default::default(),
             errors: Default::default(),
-            latencies: array::from_fn(|_| LatencyCounters {
-                buckets: array::from_fn(|_| AtomicU64::new(0)),
-                sum_ns: AtomicU64::new(0),
-            }),
+            histograms: Histograms::default(),
         }
     }
 
@@ -201,11 +146,8 @@ impl Meter {
     }
 
     /// The socket has a command's answer.
-    pub(super) fn sent(&self, kind: Kind, took: Duration) {
-        let latencies = &self.latencies[kind as usize];
-        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        add(&latencies.buckets[bucket(took_ns)], 1);
-        add(&latencies.sum_ns, took_ns);
+    pub(super) fn sent(&self, took: Took) {
+        self.histograms.note(took);
     }
 
     fn tally(&self) -> Tally {
@@ -213,10 +155,7 @@ impl Meter {
             commands: read(&self.commands),
             bytes: read(&self.bytes),
             errors: read(&self.errors),
-            latencies: array::from_fn(|kind| Latencies {
-                buckets: read(&self.latencies[kind].buckets),
-                sum: Duration::from_nanos(self.latencies[kind].sum_ns.load(Ordering::Relaxed)),
-            }),
+            latencies: self.histograms.read(),
         }
     }
 }
@@ -282,20 +221,9 @@ impl Meters {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    #[test]
-    fn a_time_is_in_the_first_bucket_that_reaches_it() {
-        assert!(BUCKET_ENDS_NS.is_sorted_by(|a, b| a < b));
-        assert_eq!(BUCKET_ENDS_NS[..5], [1000, 1500, 2000, 3000, 4000]);
-        assert_eq!(BUCKET_ENDS_NS[46], 1000 << 23);
-        for (index, end) in BUCKET_ENDS_NS.into_iter().enumerate() {
-            assert_eq!(bucket(end), index);
-            assert_eq!(bucket(end - 1), index);
-            assert_eq!(bucket(end + 1), index + 1);
-        }
-        assert_eq!((bucket(0), bucket(u64::MAX)), (0, BUCKETS - 1));
-    }
+    use super::*;
 
     #[test]
     fn reactors_add_up_and_namespaces_stay_apart() {
@@ -305,7 +233,7 @@ mod tests {
         one.answered(Kind::Read, 4096, Status::SUCCESS);
         two.answered(Kind::Read, 4096, Status::SUCCESS);
         two.answered(Kind::Write, 4096, Status::LBA_OUT_OF_RANGE);
-        two.sent(Kind::Read, Duration::from_micros(5));
+        two.sent(Took::new(Kind::Read, Duration::from_micros(5)));
         meters
             .of(None, 0)
             .answered(Kind::Other, 0, Status::CONTROLLER_PATHING_ERROR);

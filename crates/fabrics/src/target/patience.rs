@@ -15,6 +15,10 @@ use super::server::Shared;
 /// Looks a limit: a connection goes at the latest a fourth after its time.
 const LOOKS: u32 = 4;
 
+/// For all the data of one command a host has so many times the time in which something must come: otherwise one that sends
+/// a byte now and then would keep its buffers, and a few of those the whole pool.
+const WHOLE: u32 = 2;
+
 /// What a connection has done so far, and when it was last seen to move.
 pub(super) struct Progress {
     born: Instant,
@@ -99,6 +103,8 @@ impl Watched {
                 late.push((connection, "it did not authenticate in time"));
             } else if let Some(complaint) = connection.progress().complaint(now, is_queue, limits) {
                 late.push((connection, complaint));
+            } else if connection.is_data_overdue(now, limits.1 * WHOLE) {
+                late.push((connection, "it does not send all the data of a command in time"));
             }
             true
         });

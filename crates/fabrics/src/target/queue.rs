@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use protocols::nvme::command::DataPointerKind;
 use protocols::nvme::{Command, Completion, DataDirection, SglDescriptor, Status};
 use reactor::mailbox::MailboxSender;
 
@@ -243,7 +244,7 @@ impl QueueState {
     /// The answer to commands that come too early, before Connect or authentication.
     pub(super) fn too_early(&self) -> Option<Answer> {
         if !self.is_connected() {
-            Some(Answer::status(Status::COMMAND_SEQUENCE_ERROR))
+            Some(Answer::refuse(Status::COMMAND_SEQUENCE_ERROR))
         } else if self.is_barred() {
             Some(Answer::refuse(Status::AUTHENTICATION_REQUIRED))
         } else {
@@ -274,6 +275,10 @@ impl QueueState {
 
 /// How many bytes the host is to be asked for before a command without in-capsule data can run.
 pub(super) fn data_length(command: &Command) -> Result<usize, Status> {
+    if command.data_pointer_kind() != DataPointerKind::Sgl {
+        // Over fabrics there are no PRPs, and metadata has no SGL of its own (NVM Express Base Specification 2.0c, figure 87).
+        return Err(Status::INVALID_FIELD_IN_COMMAND);
+    }
     if command.data_direction() != DataDirection::HostToController {
         return Ok(0);
     }

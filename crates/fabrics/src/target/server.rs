@@ -44,8 +44,8 @@ pub struct Options {
     pub held_bytes_max: usize,
     /// A connection that is not a queue after this time is closed.
     pub connect_limit: Duration,
-    /// A host that takes nothing of a batch of answers, or sends nothing of the data it announced, for this long
-    /// is disconnected.
+    /// A host that does not take a batch of answers, or sends nothing of the data it announced, for this long is
+    /// disconnected; so is one that has not sent all the data of a command after twice as long.
     pub stall_limit: Duration,
     /// A host that connects again waits this long for what its lost connection left in the devices; after that it
     /// is told to try later (Controller Busy). Below the time in which hosts give up a Connect.

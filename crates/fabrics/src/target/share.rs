@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use reactor::CoreHandle;
 
+use super::histogram::{Histograms, Latencies, Took};
 use super::meter::{Kind, add};
 
 /// See the module. Counts grow; a loss of order between two of them harms nobody.
@@ -17,6 +18,7 @@ pub(super) struct QueueShare {
     read_bytes: AtomicU64,
     writes: AtomicU64,
     written_bytes: AtomicU64,
+    histograms: Histograms,
     /// The queue has been told to look at its namespaces and has not done so yet.
     pub(super) looking: AtomicBool,
     /// The queue ends the commands of a preempted host.
@@ -61,6 +63,16 @@ impl QueueShare {
 
     pub(super) fn note_command(&self, kind: Kind) {
         add(&self.commands[kind as usize], 1);
+    }
+
+    /// The socket has a command's answer.
+    pub(super) fn note_sent(&self, took: Took) {
+        self.histograms.note(took);
+    }
+
+    /// By kind.
+    pub(super) fn latencies(&self) -> [Latencies; 3] {
+        self.histograms.read()
     }
 
     pub(super) fn note_read(&self, bytes: usize) {

@@ -1,5 +1,5 @@
 //! What OpenSSL has for TLS 1.3 PSKs and the crate `openssl` does not: the two callbacks that give a PSK to a handshake,
-//! sessions made of a key, and the extensions of a ClientHello.
+//! sessions made of a key, the extensions of a ClientHello, and the renewal of keys.
 //!
 //! A connection's [`Offer`] hangs on its `SSL` (application data of one index) from before OpenSSL asks for it. The callbacks
 //! only look there: they keep no state, and cannot panic, since nothing may unwind through OpenSSL.
@@ -19,6 +19,9 @@ use crate::auth::HashFunction;
 
 /// `pre_shared_key` (RFC 8446, section 4.2).
 const PRE_SHARED_KEY: c_uint = 41;
+
+/// `SSL_KEY_UPDATE_REQUESTED` of <openssl/ssl.h>.
+const KEY_UPDATE_REQUESTED: c_int = 1;
 
 // SAFETY: a type alone; who makes such a function says when it may be called.
 type FindSession = unsafe extern "C" fn(*mut SSL, *const c_uchar, usize, *mut *mut SSL_SESSION) -> c_int;
@@ -40,6 +43,7 @@ unsafe extern "C" {
     fn SSL_SESSION_set1_master_key(session: *mut SSL_SESSION, key: *const c_uchar, length: usize) -> c_int;
     fn SSL_SESSION_set_cipher(session: *mut SSL_SESSION, cipher: *const SSL_CIPHER) -> c_int;
     fn SSL_SESSION_set_protocol_version(session: *mut SSL_SESSION, version: c_int) -> c_int;
+    fn SSL_key_update(ssl: *mut SSL, kind: c_int) -> c_int;
     fn SSL_CIPHER_find(ssl: *mut SSL, number: *const c_uchar) -> *const SSL_CIPHER;
 }
 
@@ -71,6 +75,15 @@ pub(super) fn set_offer(ssl: &mut SslRef, offer: Offer) -> Result<(), ErrorStack
 /// What a connection was given.
 pub(super) fn offer(ssl: &SslRef) -> Option<&Offer> {
     ssl.ex_data(index().ok()?)
+}
+
+/// Renews the keys of what is sent, with what is written next, and asks the peer to do so, too (RFC 8446, section 4.6.3).
+pub(super) fn renew_keys(ssl: &SslRef) -> Result<(), ErrorStack> {
+    // SAFETY: the SSL is alive, and the caller has its stream to itself while it writes.
+    match unsafe { SSL_key_update(ssl.as_ptr(), KEY_UPDATE_REQUESTED) } {
+        1 => Ok(()),
+        _ => Err(ErrorStack::get()),
+    }
 }
 
 fn psk(ssl: &SslRef) -> Option<&Psk> {

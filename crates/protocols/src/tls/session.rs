@@ -31,6 +31,10 @@ const IDENTITY_BYTES_MAX: usize = 1024;
 /// What may wait for the peer while it is being read from, in bytes: more than a handshake has, less than many KeyUpdates.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
+/// What a direction may take before its keys are renewed, in bytes. AES-GCM's limit for one key is 2^24.5 full records, 362 GiB
+/// (RFC 8446, section 5.5).
+const RENEW_BYTES: u64 = 256 << 30;
+
 /// Why a TLS connection ended. No text has a key in it.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -215,7 +219,38 @@ pub enum Read {
 }
 
 /// See the module.
-pub struct Session(SslStream<Pipe>);
+pub struct Session {
+    stream: SslStream<Pipe>,
+    /// Of the end that sees to the renewal of keys.
+    renewal: Option<Renewal>,
+}
+
+/// What was encrypted with the keys of now.
+struct Renewal {
+    limit_bytes: u64,
+    written_bytes: u64,
+    read_bytes: u64,
+}
+
+impl Renewal {
+    fn after(limit_bytes: u64) -> Self {
+        Self {
+            limit_bytes,
+            written_bytes: 0,
+            read_bytes: 0,
+        }
+    }
+
+    /// Whether it is time, with so many bytes more; counts anew if so.
+    fn is_due(&mut self, bytes: usize) -> bool {
+        self.written_bytes += bytes as u64;
+        let due = self.written_bytes.max(self.read_bytes) > self.limit_bytes;
+        if due {
+            *self = Self::after(self.limit_bytes);
+        }
+        due
+    }
+}
 
 impl Session {
     /// A client that uses this key and no other, and takes only a server that has it.
@@ -231,16 +266,26 @@ impl Session {
         let mut ssl = Ssl::new(&context.build())?;
         ffi::set_offer(&mut ssl, Offer::Taken(psk))?;
         ssl.set_connect_state();
-        Self::new(ssl)
+        let mut session = Self::new(ssl)?;
+        session.renew_after(RENEW_BYTES);
+        Ok(session)
     }
 
     fn new(ssl: Ssl) -> Result<Self, CryptoError> {
-        Ok(Self(SslStream::new(ssl, Pipe::default())?))
+        Ok(Self {
+            stream: SslStream::new(ssl, Pipe::default())?,
+            renewal: None,
+        })
+    }
+
+    /// Has the keys of both directions renewed whenever one has taken so many bytes.
+    pub(super) fn renew_after(&mut self, bytes: u64) {
+        self.renewal = Some(Renewal::after(bytes));
     }
 
     /// Takes in what came from the peer.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.0.get_mut().incoming.extend_from_slice(bytes);
+        self.stream.get_mut().incoming.extend_from_slice(bytes);
     }
 
     /// Goes on with the handshake; true once it has ended well. Whatever it says, there may be something for the peer.
@@ -249,12 +294,12 @@ impl Session {
     /// If the ends do not fit, the peer proves nothing, or sends what is no handshake.
     pub fn handshake(&mut self) -> Result<bool, TlsError> {
         forget_errors();
-        match self.0.do_handshake() {
-            Ok(()) if self.identity().is_some() && self.0.ssl().session_reused() => Ok(true),
+        match self.stream.do_handshake() {
+            Ok(()) if self.identity().is_some() && self.stream.ssl().session_reused() => Ok(true),
             // Without the key there is a certificate, and none passes; so it does not come to this.
             Ok(()) => Err(TlsError::WithoutKey),
             Err(error) if error.code() == ErrorCode::WANT_READ => Ok(false),
-            Err(error) => match ffi::offer(self.0.ssl()) {
+            Err(error) => match ffi::offer(self.stream.ssl()) {
                 Some(Offer::Refused(offered)) => Err(TlsError::UnknownIdentity {
                     offered: offered.clone(),
                 }),
@@ -265,15 +310,15 @@ impl Session {
 
     /// The identity of the key that the handshake uses, once it has ended: what the peer has proved.
     pub fn identity(&self) -> Option<&str> {
-        match ffi::offer(self.0.ssl()) {
-            Some(Offer::Taken(psk)) if self.0.ssl().is_init_finished() => Some(psk.identity()),
+        match ffi::offer(self.stream.ssl()) {
+            Some(Offer::Taken(psk)) if self.stream.ssl().is_init_finished() => Some(psk.identity()),
             _ => None,
         }
     }
 
     /// The suite's name, for people.
     pub fn suite(&self) -> &'static str {
-        self.0
+        self.stream
             .ssl()
             .current_cipher()
             .map_or("none", |cipher| cipher.name())
@@ -285,10 +330,15 @@ impl Session {
     /// If a record is not the peer's, or the peer ended the connection by an alert.
     pub fn read(&mut self, into: &mut [u8]) -> Result<Read, TlsError> {
         forget_errors();
-        let result = self.0.ssl_read(into);
-        let unsent = self.0.get_ref().outgoing.len();
+        let result = self.stream.ssl_read(into);
+        let unsent = self.stream.get_ref().outgoing.len();
         match result {
-            Ok(count) => Ok(Read::Bytes(count)),
+            Ok(count) => {
+                if let Some(renewal) = &mut self.renewal {
+                    renewal.read_bytes += count as u64;
+                }
+                Ok(Read::Bytes(count))
+            }
             Err(error) if error.code() == ErrorCode::ZERO_RETURN => Ok(Read::Closed),
             Err(error) if error.code() == ErrorCode::WANT_READ && unsent > UNSENT_BYTES_MAX => {
                 Err(TlsError::Flooded(unsent))
@@ -298,14 +348,20 @@ impl Session {
         }
     }
 
-    /// Encrypts bytes for the peer: records of 16 KiB, the last one shorter.
+    /// Encrypts bytes for the peer: records of 16 KiB, the last one shorter. A client has the keys of both directions renewed
+    /// before one has taken 256 GiB and what of that direction was on its way meanwhile.
     ///
     /// # Errors
     /// If the connection has failed.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         forget_errors();
+        if let Some(renewal) = &mut self.renewal
+            && renewal.is_due(bytes.len())
+        {
+            ffi::renew_keys(self.stream.ssl())?;
+        }
         while !bytes.is_empty() {
-            match self.0.ssl_write(bytes) {
+            match self.stream.ssl_write(bytes) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) => return Err(failed("nothing could be sent", &error)),
             }
@@ -316,20 +372,20 @@ impl Session {
     /// Tells the peer that nothing more comes. Nothing can be written after it.
     pub fn close(&mut self) {
         forget_errors();
-        if !self.0.get_shutdown().contains(ShutdownState::SENT) {
+        if !self.stream.get_shutdown().contains(ShutdownState::SENT) {
             // A connection that has failed says nothing more.
-            let _ = self.0.shutdown();
+            let _ = self.stream.shutdown();
         }
     }
 
     /// What is for the peer, in bytes.
     pub fn outgoing_bytes(&self) -> usize {
-        self.0.get_ref().outgoing.len()
+        self.stream.get_ref().outgoing.len()
     }
 
     /// Appends what is for the peer to `into`.
     pub fn take_outgoing(&mut self, into: &mut Vec<u8>) {
-        into.append(&mut self.0.get_mut().outgoing);
+        into.append(&mut self.stream.get_mut().outgoing);
     }
 }
 

@@ -194,6 +194,69 @@ fn a_changed_record_ends_the_connection() {
     assert!(server.write(b"more").is_err());
 }
 
+/// How many KeyUpdates stand in what one end has for the other: records of one handshake message of five bytes, with its
+/// type and its tag (RFC 8446, sections 4.6.3 and 5.2).
+fn key_updates(bytes: &[u8]) -> usize {
+    let (mut count, mut rest) = (0, bytes);
+    while let [23, 3, 3, high, low, behind @ ..] = rest {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        count += usize::from(length == 5 + 1 + 16);
+        rest = &behind[length..];
+    }
+    assert!(rest.is_empty(), "records only");
+    count
+}
+
+/// `from` writes, `to` reads all of it; the KeyUpdates on the way.
+fn send(from: &mut Session, to: &mut Session, data: &[u8]) -> usize {
+    from.write(data).unwrap();
+    let mut bytes = Vec::new();
+    from.take_outgoing(&mut bytes);
+    to.feed(&bytes);
+    assert_eq!(read_all(to).unwrap(), (data.to_vec(), Read::Blocked));
+    key_updates(&bytes)
+}
+
+#[test]
+fn a_client_has_the_keys_of_both_directions_renewed() {
+    let data = vec![7; 5000];
+    for text in [SHORT, LONG] {
+        // By what it writes, and by what it reads.
+        for written in [true, false] {
+            let (mut client, mut server) = pair(text, IdentityVersion::V0);
+            client.renew_after(20_000);
+            let (mut renewed, mut answered) = (0, 0);
+            for round in 0..50 {
+                let small = &data[..100];
+                let (up, down) = if written {
+                    (&data[..], small)
+                } else {
+                    (small, &data[..])
+                };
+                renewed += send(&mut client, &mut server, up);
+                answered += send(&mut server, &mut client, down);
+                assert_eq!(
+                    renewed, answered,
+                    "round {round}: what was asked for comes with the next bytes"
+                );
+            }
+            // 250,000 bytes one way, and what is over a limit is counted from then on.
+            assert!((9..=12).contains(&renewed), "{renewed}");
+        }
+    }
+}
+
+#[test]
+fn a_server_renews_nothing_by_itself() {
+    let (mut client, mut server) = pair(SHORT, IdentityVersion::V0);
+    assert_eq!(send(&mut server, &mut client, &vec![7; 1 << 20]), 0);
+    assert_eq!(
+        send(&mut client, &mut server, &vec![7; 1 << 20]),
+        0,
+        "far below the limit"
+    );
+}
+
 #[test]
 fn noise_in_the_middle_of_a_connection_ends_it() {
     let (_client, mut server) = pair(SHORT, IdentityVersion::V0);

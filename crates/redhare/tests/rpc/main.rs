@@ -7,6 +7,7 @@ mod host;
 mod keys;
 mod limits;
 mod paths;
+mod processes;
 mod reactors;
 mod reservations;
 mod saved;

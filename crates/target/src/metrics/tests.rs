@@ -8,7 +8,7 @@ use std::time::Duration;
 use bdev::memory::MemoryDevice;
 use bdev::{BlockDevice, Channel, ChannelExt};
 use fabrics::initiator::{ConnectOptions, Controller};
-use fabrics::target::{Hosts, Namespace, Options, Subsystem};
+use fabrics::target::{Hosts, Latencies, Namespace, Options, Subsystem};
 use foundation::{BlockCount, Lba};
 use protocols::nvme::Nqn;
 use reactor::{BufferPool, time};
@@ -222,6 +222,24 @@ async fn commands(target: &Arc<Target>) {
         "{queue}"
     );
     assert_eq!(page.get(queue), 5.0);
+    // The same commands by queue, by reactor and by subsystem, each with its times.
+    let count = queue.replace("_commands_total", "_command_duration_seconds_count");
+    assert_eq!(page.get(&count), 5.0);
+    for owner in [
+        "reactor{reactor=\"0\"".to_owned(),
+        format!("subsystem{{subsystem=\"{NQN}\""),
+    ] {
+        let (owner, label) = owner.split_once('{').unwrap();
+        let series = format!("redhare_{owner}_command_duration_seconds");
+        assert_eq!(
+            page.get(&format!("{series}_count{{{label},operation=\"write\"}}")),
+            5.0
+        );
+        assert_eq!(
+            page.get(&format!("{series}_sum{{{label},operation=\"write\"}}")),
+            took
+        );
+    }
     assert_eq!(
         page.get("redhare_reactor_commands_total{reactor=\"0\",operation=\"write\"}"),
         5.0
@@ -243,6 +261,37 @@ async fn commands(target: &Arc<Target>) {
 fn commands_are_counted_where_they_belong() {
     let target = Target::new();
     reactor::run(&reactor::Config::default(), commands(&target)).unwrap();
+}
+
+/// docs/metrics.md says how large a page of a hundred hosts is.
+#[test]
+fn a_page_of_many_queues_is_bounded() {
+    let mut latencies: [Latencies; 3] = Default::default();
+    latencies[..2]
+        .iter_mut()
+        .for_each(|kind| kind.buckets[8] = 123_456_789);
+    let host_nqn = "nqn.2014-08.org.nvmexpress:uuid:6f1c8ab2-51e0-4b57-9d6e-1e6d3c4c2a10".to_owned();
+    let queue = |number: u16| QueueMeasures {
+        cntlid: number / 8,
+        qid: number % 8 + 1,
+        host_nqn: host_nqn.clone(),
+        reactor: 0,
+        commands: [123_456_789; 3],
+        bytes: [1 << 40; 2],
+        latencies: latencies.clone(),
+    };
+    let subsystem = SubsystemMeasures {
+        nqn: NQN.to_owned(),
+        controllers: 100,
+        queues: (0..800).map(queue).collect(),
+        namespaces: Vec::new(),
+        total: Tally::default(),
+    };
+    let mut text = Text::default();
+    queues(&mut text, &[subsystem]);
+    let bytes = text.finish().len();
+    println!("{bytes} bytes");
+    assert!(bytes < 7 << 20, "{bytes}");
 }
 
 #[test]

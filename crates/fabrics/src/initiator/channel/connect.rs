@@ -13,7 +13,9 @@ use reactor::sync::Receiver;
 use reactor::{spawn, time};
 
 use super::access::follow_events;
-use super::{Connection, Controller, Doubt, Look, NamespaceChannel, OpenDoubt, RemoteChannel, changes};
+use super::{
+    Connection, Controller, Doubt, Look, NamespaceChannel, OpenDoubt, RemoteChannel, State, changes,
+};
 use crate::initiator::controller::{ConnectError, ConnectOptions};
 use crate::initiator::device::Shared;
 use crate::initiator::select::PathId;
@@ -78,11 +80,29 @@ fn is_closed(access: AnaState) -> bool {
 
 /// What an attempt brings.
 struct Made {
+    /// The lost associations that can do nothing any more.
+    settled: Vec<u64>,
     controller: Rc<Controller>,
     namespace: NamespaceChannel,
     access: AnaState,
     /// Where the target tells of changes.
     events: Option<Receiver<AsyncEvent>>,
+}
+
+impl State {
+    /// The lost associations that a new one at `address` may settle: the path's own, and those in doubt that were there.
+    fn pasts_at(&self, address: SocketAddr, own: Option<Past>) -> Vec<Past> {
+        let mut pasts: Vec<Past> = own.into_iter().collect();
+        let own = pasts.first().map(|past| past.number);
+        let there = self.doubts.iter().filter(|open| open.address == address);
+        pasts.extend(there.filter(|open| own != Some(open.number)).map(|open| Past {
+            number: open.number,
+            address: open.address,
+            doubt: open.doubt,
+            writes: true,
+        }));
+        pasts
+    }
 }
 
 impl RemoteChannel {
@@ -185,18 +205,17 @@ impl RemoteChannel {
         let mut pause = FIRST_PAUSE;
         loop {
             let Some(channel) = weak.upgrade() else { return };
-            let (options, past, is_only) = {
+            let (options, pasts, is_only) = {
                 let mut state = channel.state.borrow_mut();
                 let Some(slot) = state.slot(id) else { return };
                 let at = slot.at % slot.addresses.len();
-                (
-                    slot.addresses[at].clone(),
-                    slot.past.clone(),
-                    slot.addresses.len() == 1,
-                )
+                let (options, is_only) = (slot.addresses[at].clone(), slot.addresses.len() == 1);
+                let past = slot.past.clone();
+                let pasts = state.pasts_at(options.address, past);
+                (options, pasts, is_only)
             };
             let deadline = channel.loss_deadline(id);
-            let attempt = attempt(options, channel.shared.clone(), past, is_only);
+            let attempt = attempt(options, channel.shared.clone(), pasts, is_only);
             // The user may go while we try.
             drop(channel);
             let outcome = match deadline {
@@ -247,12 +266,13 @@ impl RemoteChannel {
 
     fn connected(&self, id: PathId, made: Made) {
         let Made {
+            settled,
             controller,
             namespace,
             access,
             events,
         } = made;
-        let (settled, several) = {
+        let several = {
             let mut state = self.state.borrow_mut();
             let generation = state.generation + 1;
             let several = state.slots.iter().any(|slot| slot.connection.is_some());
@@ -261,7 +281,8 @@ impl RemoteChannel {
             }
             let Some(slot) = state.slot(id) else { return };
             slot.connecting = false;
-            let settled = slot.past.take().map(|past| past.number);
+            // What is still in doubt of it is among the doubts.
+            slot.past = None;
             // Either may end while the other seems alive (its packets just stay away).
             let own = || self.this.clone();
             drop(spawn(Self::lose_at(own(), generation, controller.ended())));
@@ -293,12 +314,12 @@ impl RemoteChannel {
             });
             state.generation = generation;
             state.paths.set_state(id, access);
-            (settled, several.then_some(generation))
+            several.then_some(generation)
         };
         if let Some(generation) = several {
             drop(spawn(Self::learn_target(self.this.clone(), generation)));
         }
-        if let Some(number) = settled {
+        for number in settled {
             self.settled(number);
         }
         self.publish();
@@ -353,9 +374,10 @@ impl RemoteChannel {
                 .filter(|one| one.generation == generation)
                 .any(|one| changes(one.held.operation));
             slot.without_since = now;
+            let address = lost.controller.options().address;
             slot.past = Some(Past {
                 number: generation,
-                address: lost.controller.options().address,
+                address,
                 doubt,
                 writes,
             });
@@ -370,6 +392,7 @@ impl RemoteChannel {
                 state.doubts.push(OpenDoubt {
                     number: generation,
                     target: lost.target,
+                    address,
                     doubt,
                     given_up: false,
                 });
@@ -394,7 +417,7 @@ impl RemoteChannel {
 async fn attempt(
     options: ConnectOptions,
     shared: Arc<Shared>,
-    past: Option<Past>,
+    pasts: Vec<Past>,
     is_only: bool,
 ) -> Result<Made, ConnectError> {
     let (nsid, shape, address) = (shared.options.nsid, shared.shape, options.address);
@@ -409,12 +432,25 @@ async fn attempt(
         nsid,
     };
     let controller = Controller::connect(options).await?;
-    if let Some(past) = past {
-        if past.address == address {
-            past.doubt.settle(&controller, past.writes).await?;
-        } else if !past.doubt.settle_elsewhere(&controller, false).await? && past.writes {
-            let end = past.doubt.quiet_end();
-            time::sleep(end.map_or(Duration::ZERO, |end| end.since(time::now()))).await;
+    let mut settled = Vec::new();
+    for past in pasts {
+        let is_settled = match past.address == address {
+            true => past.doubt.settle(&controller, past.writes).await?,
+            false => past.doubt.settle_away(&controller, past.writes).await?,
+        };
+        if is_settled {
+            settled.push(past.number);
+        } else if past.doubt.can_be_settled() {
+            tracing::error!(
+                %address,
+                subsystem = %controller.options().subsystem,
+                lost_cntlid = past.doubt.cntlid(),
+                lost_address = %past.address,
+                "nothing proves that the lost controller has ended: this one has no Cross-Controller Reset, as the lost one \
+                 had, and there was no keep-alive time. Writes that were in flight there are held back until a controller \
+                 of the same target ends it, and fail at the request's limit, as all then does. Where it is certain that the \
+                 old target has ended, detach the controller and attach it anew, with a keep-alive time"
+            );
         }
     }
     let namespace = controller.open_namespace(nsid).await?;
@@ -437,6 +473,7 @@ async fn attempt(
         return Err(closed);
     }
     Ok(Made {
+        settled,
         controller,
         namespace,
         access,

@@ -1,6 +1,7 @@
 //! Writes whose association was lost: they are repeated by another path, or answered, only once the association can do
 //! nothing any more. What was not in flight there goes on meanwhile.
 
+use std::net::SocketAddr;
 use std::rc::Weak;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(super) struct OpenDoubt {
     pub(super) number: u64,
     /// Equal for controllers that are known to be of one target.
     pub(super) target: u64,
+    /// Where it was.
+    pub(super) address: SocketAddr,
     pub(super) doubt: Doubt,
     /// One of these writes was answered as being of unknown outcome: nothing may pass it any more.
     pub(super) given_up: bool,

@@ -113,6 +113,10 @@ pub(super) fn set(admin: &AdminQueue, set: &SetFeatures, data: &[u8]) -> Answer 
             if !QueueCounts::from_value(set.value).is_valid() {
                 return invalid();
             }
+            if !controller.io_queues().is_empty() {
+                // It was to be settled before (section 5.27.1.5).
+                return Answer::refuse(Status::COMMAND_SEQUENCE_ERROR);
+            }
             return Answer::result(queue_counts(admin).to_value());
         }
         Feature::AsynchronousEventConfiguration => {

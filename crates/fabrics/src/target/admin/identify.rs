@@ -41,14 +41,14 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
     let nsids = || subsystem.namespaces().into_iter().map(|namespace| namespace.nsid);
     let is_nvm = identify.csi == CommandSet::Nvm.code();
     match structure {
-        IdentifyStructure::ActiveNamespaceList | IdentifyStructure::AllocatedNamespaceList => {
+        IdentifyStructure::CommandSetActiveNamespaceList if !is_nvm => invalid(),
+        IdentifyStructure::ActiveNamespaceList
+        | IdentifyStructure::AllocatedNamespaceList
+        | IdentifyStructure::CommandSetActiveNamespaceList => {
             // FFFFFFFEh and above have no successor (section 5.17.2.2).
             if identify.nsid >= 0xffff_fffe {
                 return Answer::refuse(Status::INVALID_NAMESPACE_OR_FORMAT);
             }
-            Answer::data(NamespaceList::after(identify.nsid, nsids()).encode().to_vec())
-        }
-        IdentifyStructure::CommandSetActiveNamespaceList if is_nvm => {
             Answer::data(NamespaceList::after(identify.nsid, nsids()).encode().to_vec())
         }
         IdentifyStructure::Namespace | IdentifyStructure::AllocatedNamespace => {

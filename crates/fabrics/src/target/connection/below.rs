@@ -7,6 +7,7 @@ use protocols::nvme::{Completion, NvmOpcode, Status};
 use reactor::Buffer;
 
 use super::Connection;
+use crate::status::{is_final, status_of, status_of_write};
 use crate::target::gate::Gate;
 
 /// In the tag of a device's request, above the slot: the command changes blocks and has passed the namespace's gate.
@@ -42,6 +43,22 @@ impl Connection {
         self.settle();
     }
 
+    /// Whether the command in `slot` changes blocks, or makes changes durable.
+    fn is_store(&self, slot: u16) -> bool {
+        let command = self.state.borrow().slots[usize::from(slot)].command;
+        command.is_some_and(|command| {
+            matches!(
+                command.nvm_opcode(),
+                Some(
+                    NvmOpcode::Write
+                        | NvmOpcode::WriteZeroes
+                        | NvmOpcode::DatasetManagement
+                        | NvmOpcode::Flush
+                )
+            )
+        })
+    }
+
     pub(super) fn is_read(&self, slot: u16) -> bool {
         let command = self.state.borrow().slots[usize::from(slot)].command;
         command.is_some_and(|command| command.nvm_opcode() == Some(NvmOpcode::Read))
@@ -64,7 +81,8 @@ impl Sink for Connection {
         }
         let status = match completion.status {
             Ok(()) => Status::SUCCESS,
-            Err(error) => crate::status::status_of(error),
+            Err(error) if self.is_store(slot) => status_of_write(error),
+            Err(error) => status_of(error),
         };
         let data = match completion.data {
             Data::Into(buffer) if status.is_success() => buffer.freeze(),
@@ -72,7 +90,11 @@ impl Sink for Connection {
             Data::From(buffer) if status.is_success() && self.is_read(slot) => buffer,
             _ => Buffer::empty(),
         };
-        self.finish_command(slot, Completion::new(0, status), data);
+        let mut answer = Completion::new(0, status);
+        if is_final(status) {
+            answer = answer.with_do_not_retry();
+        }
+        self.finish_command(slot, answer, data);
         self.ready.notify();
     }
 }

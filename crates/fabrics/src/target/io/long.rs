@@ -10,7 +10,7 @@ use protocols::nvme::{Command, Completion, NvmOpcode, Status, copy};
 use reactor::{Buffer, BufferPool, spawn};
 
 use super::{ATOMIC_COMPARE_AND_WRITE, IoQueue, Open, length_bytes, refusal};
-use crate::status::status_of;
+use crate::status::{status_of, status_of_write};
 use crate::target::connection::Connection;
 use crate::target::meter::Kind;
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
@@ -169,7 +169,7 @@ impl IoQueue {
             let completion = match result {
                 Ok(()) => Completion::success(0),
                 // DW0 tells the lowest source range that was not copied: nothing was.
-                Err(error) => Completion::new(0, status_of(error)),
+                Err(status) => Completion::new(0, status),
             };
             own.reply(slot, completion, Buffer::empty());
         }));
@@ -238,7 +238,8 @@ impl IoQueue {
                     .status
                 {
                     Ok(()) => Status::SUCCESS,
-                    Err(error) => status_of(error),
+                    Err(error) if operation == Operation::Compare => status_of(error),
+                    Err(error) => status_of_write(error),
                 }
             };
             let compared = run(Operation::Compare, expected).await;
@@ -273,17 +274,17 @@ async fn gather_and_store(
     bytes: usize,
     destination: Lba,
     operation: Operation,
-) -> Result<(), IoError> {
+) -> Result<(), Status> {
     let block_bytes = open.channel.geometry().block_bytes as usize;
-    let mut rest = allocate(pool, bytes).await?;
+    let mut rest = allocate(pool, bytes).await.map_err(status_of)?;
     open.gate.enter().await;
     let _inside = Inside(open);
     let mut gathered = reactor::BufferMut::empty();
     for (lba, blocks) in ranges {
         let piece = rest.split_to(blocks.0 as usize * block_bytes);
         let (result, piece) = open.channel.read(*lba, piece).await;
-        result?;
-        gathered = gathered.join(piece).map_err(|_| IoError::Exhausted)?;
+        result.map_err(status_of)?;
+        gathered = gathered.join(piece).map_err(|_| status_of(IoError::Exhausted))?;
     }
     let blocks = BlockCount((bytes / block_bytes) as u64);
     let data = Data::From(gathered.freeze());
@@ -291,4 +292,5 @@ async fn gather_and_store(
         .execute(operation, destination, blocks, data, None)
         .await
         .status
+        .map_err(status_of_write)
 }
