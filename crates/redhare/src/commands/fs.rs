@@ -10,6 +10,7 @@ mod import;
 mod list;
 mod local;
 mod medium;
+mod mount;
 mod processes;
 mod progress;
 mod readers;
@@ -44,6 +45,8 @@ enum Fs {
     Verify(verify::VerifyArguments),
     Bench(bench::BenchArguments),
     Compare(compare::CompareArguments),
+    Mount(mount::MountArguments),
+    Unmount(mount::UnmountArguments),
 }
 
 pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure> {
@@ -56,6 +59,8 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Export(arguments) => on_reactor(export::run(&arguments, output)),
         Fs::Bench(arguments) => on_reactor(bench::run(&arguments, output)),
         Fs::Compare(arguments) => on_reactor(compare::run(&arguments, output)),
+        Fs::Mount(arguments) => mount::run(&arguments, output),
+        Fs::Unmount(arguments) => mount::unmount(&arguments, output),
         Fs::Verify(arguments) => on_reactor(verify::run(&arguments, output)),
     }
 }
