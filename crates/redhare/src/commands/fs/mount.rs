@@ -191,7 +191,7 @@ fn take_away_dead(directory: &Path) -> Result<(), Failure> {
                 "{} was mounted by a process that has died; unmounting it",
                 directory.display()
             );
-            unmount::fusermount(directory)
+            unmount::fusermount(directory, true)
         }
         // What else is wrong mounting tells.
         _ => Ok(()),

@@ -58,7 +58,7 @@ pub(in crate::commands::fs) fn unmount(arguments: &UnmountArguments, output: &Ou
             Some(process)
         }
     };
-    fusermount(directory)?;
+    fusermount(directory, process.is_none())?;
     if let Some(process) = process {
         wait_for_end(process).map_err(|error| Failure::new(format!("{shown} is unmounted, but {error}")))?;
     }
@@ -74,11 +74,11 @@ pub(super) fn is_dead(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotConnected
 }
 
-/// Has `fusermount3` take a mount away.
-pub(super) fn fusermount(directory: &Path) -> Result<(), Failure> {
+/// Has `fusermount3` take a mount away; a dead one also from those who have something of it open, to whom it is of no use.
+pub(super) fn fusermount(directory: &Path, dead: bool) -> Result<(), Failure> {
     let shown = directory.display();
     let output = Command::new("fusermount3")
-        .arg("-u")
+        .arg(if dead { "-uz" } else { "-u" })
         .arg("--")
         .arg(directory)
         .output();
