@@ -157,7 +157,10 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         Ok(None) => SOAK_HOURS.to_owned(),
         Err(why) => return Outcome::Unusable(format!("{why}; usage: soak [--hours H]")),
     };
-    let done = for_hours(&hours);
+    let mut done = for_hours(&hours);
+    if matches!(done.outcome, Outcome::Passed) {
+        done.outcome = guests::whole_posix();
+    }
     let ended = match done.outcome {
         Outcome::Unusable(_) => return done.outcome,
         Outcome::Failed => "**failed**",
@@ -167,7 +170,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let date = output(Command::new("date").args(["-u", "+%F"]));
     let text = format!(
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
-         time.\n\n| date | commit | hours | seeds of each simulation | result |\n| --- | --- | --- | --- | --- |\n\
+         time, then `WHOLE=1 tests/posix/run`.\n\n| date | commit | hours | seeds of each simulation | result |\n| --- | --- | --- | --- | --- |\n\
          | {} | {} | {:.2} | {} from {} on | {ended} |\n",
         date.trim(),
         commit.trim(),

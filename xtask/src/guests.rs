@@ -1,4 +1,5 @@
-//! The tests that need a guest with a stock kernel (`tests/vm/`).
+//! The tests that are scripts: those that need a guest with a stock kernel (`tests/vm/`), and foreign judges of a mount
+//! (`tests/posix/`).
 
 use std::process::Command;
 
@@ -81,7 +82,15 @@ const GUESTS: &[Guest] = &[
         argument: Argument::Program,
         environment: &[],
     },
+    Guest {
+        name: "a mount before pjdfstest and fsx, a selection",
+        script: POSIX,
+        argument: Argument::Program,
+        environment: &[],
+    },
 ];
+
+const POSIX: &str = "tests/posix/run";
 
 const PROGRAM_PACKAGE: &str = "redhare";
 
@@ -143,6 +152,28 @@ fn measure_nvmet() -> Result<Outcome, String> {
     Ok(match ended.code() {
         Some(0) => Outcome::Passed,
         Some(SKIPPED) => Outcome::Unusable("the comparison needs what the last line above says".to_owned()),
+        _ => Outcome::Failed,
+    })
+}
+
+/// All that the foreign judges of a mount have to ask, for `soak`.
+pub(crate) fn whole_posix() -> Outcome {
+    judge_whole().unwrap_or_else(Outcome::Unusable)
+}
+
+fn judge_whole() -> Result<Outcome, String> {
+    let metadata = Metadata::load()?;
+    let program = build_program(&metadata, true)?;
+    let mut script = Command::new(workspace_root().join(POSIX));
+    script
+        .arg(program)
+        .env("WHOLE", "1")
+        .current_dir(workspace_root());
+    Ok(match status(&mut script)?.code() {
+        Some(0) => Outcome::Passed,
+        Some(SKIPPED) => {
+            Outcome::Unusable("the mount's judges need what the last line above says".to_owned())
+        }
         _ => Outcome::Failed,
     })
 }

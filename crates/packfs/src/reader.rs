@@ -8,7 +8,9 @@
 mod directories;
 mod extended;
 mod fetch;
+mod follow;
 mod list;
+mod numbers;
 mod planner;
 mod read_many;
 mod resolve;
@@ -205,18 +207,30 @@ impl Reader {
         }
         hold.hold_from(superblock.generation).await?;
         let cache = PageCache::new(options.cache_bytes / 8 * 7);
-        Ok(Self(Rc::new(Inner {
+        let permits = Semaphore::new(options.reads_in_flight.max(1));
+        Ok(Self::assemble(medium, superblock, cache, hold, permits, options))
+    }
+
+    fn assemble(
+        medium: &Medium,
+        superblock: Superblock,
+        cache: Rc<PageCache>,
+        hold: &Rc<ReaderHold>,
+        permits: Rc<Semaphore>,
+        options: &ReaderOptions,
+    ) -> Self {
+        Self(Rc::new(Inner {
             medium: medium.clone(),
             tree: Tree::new(medium.clone(), cache, superblock.root),
             superblock,
             hold: hold.clone(),
             directories: directories::Directories::new(options.cache_bytes / 8),
-            permits: Semaphore::new(options.reads_in_flight.max(1)),
+            permits,
             options: options.clone(),
             reads: Cell::new(0),
             read_bytes: Cell::new(0),
             content_bytes: Cell::new(0),
-        })))
+        }))
     }
 
     /// The generation that is read.

@@ -19,6 +19,8 @@ pub struct Listed {
     pub kind: Kind,
     /// Continues a listing after it; the entry's own until it is removed, also when it is renamed.
     pub cookie: u64,
+    /// The inode, where it stands in the directory; elsewhere [`FileSystem::stat`] finds it.
+    pub attributes: Option<Inode>,
 }
 
 impl FileSystem {
@@ -74,6 +76,10 @@ impl FileSystem {
                     inode: entry.inode(),
                     kind: entry.kind(),
                     cookie: entry.cookie(),
+                    attributes: match entry {
+                        Entry::Embedded(inode) => Some(self.with_changes(inode)),
+                        Entry::Link { .. } => None,
+                    },
                 });
                 if found.len() >= limit.max(1) {
                     return Ok(found);

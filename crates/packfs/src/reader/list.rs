@@ -52,7 +52,7 @@ impl Reader {
         self.list_from(directory, from, limit.max(1), &shown).await
     }
 
-    async fn list_from(
+    pub(super) async fn list_from(
         &self,
         directory: InodeNumber,
         mut from: Vec<u8>,

@@ -90,6 +90,72 @@ fn reuse_under_readers_is_found() {
     assert!((0..3).any(|seed| snapshot_survives(seed, PlantedBug::ReuseUnderReaders).is_err()));
 }
 
+/// Whether a reader that follows sees every commit as it was written, and the one before for as long as it holds it.
+fn commits_are_followed(seed: u64, bug: PlantedBug) -> Result<(), String> {
+    let (simulation, host) = world(seed);
+    on_host(&simulation, host, move || async move {
+        let mut random = Random::from_seed(seed);
+        let medium = medium();
+        let options = small();
+        format(medium.clone(), leases(), "a formatter", &options)
+            .await
+            .unwrap();
+        let leases = Rc::new(LocalLeases::new());
+        let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
+            .await
+            .unwrap();
+        writer.plant(bug);
+        let mut model = Model::new(options.root);
+        // Nothing is cached, so that every page is read again.
+        let cold = ReaderOptions {
+            cache_bytes: 0,
+            ..ReaderOptions::default()
+        };
+        let mut reader = Reader::open(medium.clone(), leases.clone(), &cold).await.unwrap();
+        let mut seen = model.clone();
+        for _ in 0..12 {
+            assert!(reader.newer().await.unwrap().is_none(), "nothing was committed");
+            // Several commits at once are one step; the one before is read while they are written.
+            for _ in 0..1 + random.below(3) {
+                for _ in 0..1 + random.below(15) {
+                    change(&mut writer, &mut model, &mut random).await.unwrap();
+                }
+                writer.commit_always().await.unwrap();
+            }
+            let newer = reader.newer().await.unwrap().expect("there were commits");
+            assert_eq!(newer.generation(), writer.generation());
+            if read_back(&reader).await? != seen {
+                return Err(format!(
+                    "generation {} changed under its reader",
+                    reader.generation()
+                ));
+            }
+            newer.let_older_go().await.unwrap();
+            if read_back(&newer).await? != model {
+                return Err(format!(
+                    "generation {} is not what was committed",
+                    newer.generation()
+                ));
+            }
+            (reader, seen) = (newer, model.clone());
+        }
+        Ok(())
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_reader_follows_commits_under_its_lease() {
+    for seed in 0..3 {
+        commits_are_followed(seed, PlantedBug::None).unwrap();
+    }
+}
+
+#[test]
+fn reuse_under_a_reader_that_follows_is_found() {
+    assert!((0..3).any(|seed| commits_are_followed(seed, PlantedBug::ReuseUnderReaders).is_err()));
+}
+
 #[test]
 fn a_lease_that_ended_gives_no_bytes() {
     let (simulation, host) = world(9);
@@ -127,6 +193,11 @@ fn a_lease_that_ended_gives_no_bytes() {
         reactor::time::sleep(READER_TERM / 2).await;
         let late = reader.read_many(&targets).await.remove(0);
         assert_eq!(late.unwrap_err(), ReadError::LeaseEnded);
+        let late = reader.newer().await;
+        assert!(
+            matches!(late, Err(OpenError::Lease(_))),
+            "nor is it followed from"
+        );
 
         // One that verifies sleeps with its bytes on their way.
         let device = Gate::new();

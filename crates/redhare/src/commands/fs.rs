@@ -12,6 +12,7 @@ mod import;
 mod list;
 mod local;
 mod medium;
+mod mount;
 mod processes;
 mod progress;
 mod readers;
@@ -51,6 +52,8 @@ enum Fs {
     Df(df::DfArguments),
     Compact(compact::CompactArguments),
     Snapshot(snapshot::SnapshotArguments),
+    Mount(mount::MountArguments),
+    Unmount(mount::UnmountArguments),
 }
 
 pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure> {
@@ -66,6 +69,8 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Df(arguments) => on_reactor(df::run(&arguments, output)),
         Fs::Compact(arguments) => on_reactor(compact::run(&arguments, output)),
         Fs::Snapshot(arguments) => on_reactor(snapshot::run(&arguments, output)),
+        Fs::Mount(arguments) => mount::run(&arguments, output),
+        Fs::Unmount(arguments) => mount::unmount(&arguments, output),
         Fs::Verify(arguments) => on_reactor(verify::run(&arguments, output)),
     }
 }

@@ -24,13 +24,16 @@ pub(super) struct SnapshotArguments {
 #[derive(Subcommand)]
 enum Command {
     /// Keep the newest generation under a name
+    #[command(after_help = "Example:\n  redhare fs snapshot create images monday")]
     Create(Named),
     /// List the snapshots of a volume
+    #[command(after_help = "Example:\n  redhare fs snapshot list images")]
     List {
         /// The volume: its name, or file:PATH
         volume: OsString,
     },
     /// Delete a snapshot; those who read it go on
+    #[command(after_help = "Example:\n  redhare fs snapshot delete images monday")]
     Delete(Named),
 }
 

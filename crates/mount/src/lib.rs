@@ -1,0 +1,256 @@
+//! PackFS in the file tree of a Linux host, through FUSE (the kernel's `Documentation/filesystems/fuse`).
+//!
+//! Threads of the `fuser` library take requests from the kernel and put each, with its reply, into a mailbox. The
+//! reactor's thread, which alone knows the file system, makes a task of each: those that only look run side by side,
+//! those that change something one after another ([`gate`]). The kernel checks permissions (`default_permissions`).
+//!
+//! What the kernel may keep differs ([`shared::Caching`]): a writer's mount lets it keep everything, because a volume has
+//! one writer and all changes go through it; a reader's mount that follows commits lets it keep names and attributes for
+//! half a second, and contents for as long as the file is unchanged whenever it is opened.
+//!
+//! Cost of a request, besides what PackFS does: two changes of threads, one boxed task, and a copy of what is written;
+//! what is read goes to the kernel from the buffer that it arrived in.
+
+mod convert;
+mod face;
+mod gate;
+mod listing;
+mod refusal;
+mod shared;
+mod source;
+
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use packfs::OpenError;
+use packfs::files::{FileError, FileSystem};
+use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
+
+use face::{Face, Job};
+use shared::{Caching, FOLLOW_EVERY, Shared};
+use source::{Snapshot, Source};
+
+pub use source::Volume;
+
+/// How a file system is mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The directory.
+    pub mountpoint: PathBuf,
+    /// Shown in the list of mounts.
+    pub source: String,
+    /// Whether other users may use it; what they may do the modes say.
+    pub allow_other: bool,
+    /// Threads that take requests from the kernel.
+    pub threads: usize,
+    /// What was changed is committed after so long, if nobody asks earlier.
+    pub commit_every: Duration,
+}
+
+/// What a mount shows.
+pub struct Contents {
+    source: Source,
+    caching: Caching,
+}
+
+impl Contents {
+    /// A file system that is read and written.
+    pub fn written(files: FileSystem) -> Self {
+        Self {
+            source: Source::Writing(Box::new(files)),
+            caching: Caching::Writer,
+        }
+    }
+
+    /// The newest commit, under a reader's lease, and, if `follow` says so, every later one within a second.
+    pub async fn read(volume: Volume, follow: bool) -> Result<Self, OpenError> {
+        let caching = match follow {
+            true => Caching::Following,
+            false => Caching::Still,
+        };
+        let source = Source::Reading(Box::new(volume.read().await?));
+        Ok(Self { source, caching })
+    }
+
+    /// The commit that is seen.
+    pub fn generation(&self) -> u64 {
+        match &self.source {
+            Source::Writing(files) => files.generation(),
+            Source::Reading(snapshot) => snapshot.generation(),
+        }
+    }
+
+    /// Gives the lease back.
+    pub async fn close(self) {
+        match self.source {
+            Source::Writing(files) => {
+                if let Err(error) = files.close().await {
+                    // It ends by itself.
+                    tracing::debug!("the writer's lease was not given back: {error}");
+                }
+            }
+            Source::Reading(snapshot) => Snapshot::close(*snapshot).await,
+        }
+    }
+}
+
+/// The extended attribute of a mount's root that holds the number of the process that serves it, in decimal digits. It is
+/// not listed, and is nothing that the volume holds.
+pub const PROCESS_ATTRIBUTE: &str = "user.redhare.process";
+
+/// More requests do not wait: the kernel allows a few dozen in the background, and one for each thread that asks.
+const JOBS_MAX: usize = 4096;
+
+/// A directory that the kernel asks us about.
+pub struct Mounted {
+    session: BackgroundSession,
+    jobs: Mailbox<Job>,
+    sender: MailboxSender<Job>,
+    options: MountOptions,
+    contents: Contents,
+}
+
+impl Mounted {
+    /// Mounts. Requests wait until [`Mounted::serve`]. Blocks for as long as the kernel needs.
+    ///
+    /// # Errors
+    /// With the contents, whose lease the caller may give back.
+    pub fn new(contents: Contents, options: &MountOptions) -> Result<Self, Box<(Contents, io::Error)>> {
+        let (sender, jobs) = mailbox(JOBS_MAX);
+        match mount(&contents, options, sender.clone()) {
+            Ok(session) => Ok(Self {
+                session,
+                jobs,
+                sender,
+                options: options.clone(),
+                contents,
+            }),
+            Err(error) => Err(Box::new((contents, error))),
+        }
+    }
+
+    /// Serves until somebody unmounts or `stop` ends, which unmounts; then commits. Gives back what was mounted.
+    ///
+    /// # Errors
+    /// When the last commit failed.
+    pub async fn serve(self, stop: impl Future<Output = ()> + 'static) -> (Contents, Result<(), FileError>) {
+        let Self {
+            session,
+            mut jobs,
+            sender,
+            options,
+            contents,
+        } = self;
+        let caching = contents.caching;
+        let shared = Rc::new(Shared::new(contents.source, caching));
+        let stopper = sender.clone();
+        drop(reactor::spawn(async move {
+            stop.await;
+            // Of a full mailbox there is somebody who empties it, and that thread is this one.
+            while stopper.try_send(Job::Stop).is_err() && !stopper.is_closed() {
+                reactor::time::sleep(Duration::from_millis(1)).await;
+            }
+        }));
+        let ticking = reactor::spawn(tick(shared.clone(), options.commit_every));
+        let mut session = Some(session);
+        while let Some(job) = jobs.recv().await {
+            match job {
+                Job::Work(work) => drop(reactor::spawn(work(shared.clone()))),
+                Job::Stop => {
+                    // The kernel has more to ask while it unmounts, so this thread goes on answering.
+                    if let Some(session) = session.take() {
+                        unmount(session, options.mountpoint.clone(), sender.clone());
+                    }
+                }
+                Job::Ended => break,
+            }
+        }
+        ticking.abort();
+        let shared = alone(shared).await;
+        let mut source = shared.source.into_inner();
+        let committed = match &mut source {
+            Source::Writing(files) => files.commit().await.map(|_| ()),
+            Source::Reading(_) => Ok(()),
+        };
+        (Contents { source, caching }, committed)
+    }
+}
+
+/// Waits until the last task has let go of what they share.
+async fn alone(mut shared: Rc<Shared>) -> Shared {
+    loop {
+        shared = match Rc::try_unwrap(shared) {
+            Ok(shared) => return shared,
+            Err(shared) => shared,
+        };
+        // All that runs still is bounded by what the device bounds.
+        reactor::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn tick(shared: Rc<Shared>, commit_every: Duration) {
+    match shared.caching {
+        Caching::Still => {}
+        Caching::Writer => loop {
+            reactor::time::sleep(commit_every).await;
+            // What went wrong is in the log, and whoever asks for durability is told.
+            let _ = shared.commit().await;
+        },
+        Caching::Following => loop {
+            reactor::time::sleep(FOLLOW_EVERY).await;
+            // The commit that is shown stays until the volume can be read again.
+            let _ = shared.follow().await;
+        },
+    }
+}
+
+fn mount(
+    contents: &Contents,
+    options: &MountOptions,
+    sender: MailboxSender<Job>,
+) -> io::Result<BackgroundSession> {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("redhare".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+    ];
+    if contents.caching != Caching::Writer {
+        config.mount_options.push(MountOption::RO);
+    }
+    config.acl = match options.allow_other {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.threads > 1;
+    let face = Face::new(sender, contents.caching);
+    Session::new(face, &options.mountpoint, &config)?.spawn()
+}
+
+/// Unmounts from another thread, because the kernel asks us for more while it does. What is in use is taken out of the
+/// file tree at once; whoever has it open gets errors when this process has ended.
+fn unmount(session: BackgroundSession, mountpoint: PathBuf, sender: MailboxSender<Job>) {
+    let unmounting = std::thread::Builder::new().name("unmount".to_owned());
+    let spawned = unmounting.spawn(move || {
+        if let Err(error) = session.umount_and_join() {
+            let shown = mountpoint.display();
+            tracing::warn!("{shown} is in use ({error}); it is taken away from those who use it");
+            let mut command = std::process::Command::new("fusermount3");
+            let detached = command.args(["-u", "-z", "--"]).arg(&mountpoint).status();
+            if !detached.is_ok_and(|status| status.success()) {
+                tracing::warn!("{shown} stays mounted until somebody runs: fusermount3 -u -z {shown}");
+            }
+        }
+        face::send(&sender, Job::Ended);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!("no thread to unmount with: {error}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Why a request is refused, as the kernel wants to hear it.
+
+use fuser::Errno;
+use packfs::files::{FileError, errno};
+use packfs::{OpenError, ReadError, WriteError};
+
+/// A refused request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// With this number (`errno(3)`).
+    Number(i32),
+    /// The reader's lease has ended; opened anew, the file system may answer.
+    LeaseEnded,
+}
+
+/// The inode is gone: what held it refers to nothing (`errno(3)`).
+const ESTALE: i32 = 116;
+
+impl Refusal {
+    pub(crate) const READ_ONLY: Self = Self::Number(errno::EROFS);
+    pub(crate) const NO_SUCH_ENTRY: Self = Self::Number(errno::ENOENT);
+
+    /// The answer. A lease that could not be had again is no fault of whoever asked.
+    pub(crate) fn errno(self) -> Errno {
+        match self {
+            Self::Number(number) => Errno::from_i32(number),
+            Self::LeaseEnded => Errno::EIO,
+        }
+    }
+}
+
+/// What is not the caller's doing is logged, with all that is known about it.
+fn logged(number: i32, error: &dyn std::error::Error) -> Refusal {
+    if number == errno::EIO {
+        tracing::error!("a request failed: {error}");
+    }
+    Refusal::Number(number)
+}
+
+impl From<FileError> for Refusal {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Write(WriteError::NoInode(_)) => Self::Number(ESTALE),
+            other => logged(other.errno(), &other),
+        }
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        let number = match &error {
+            ReadError::LeaseEnded => return Self::LeaseEnded,
+            ReadError::NotFound { .. } => errno::ENOENT,
+            ReadError::NotADirectory { .. } => errno::ENOTDIR,
+            ReadError::IsADirectory { .. } => errno::EISDIR,
+            ReadError::NotASymlink { .. } => errno::EINVAL,
+            ReadError::NoInode(_) => ESTALE,
+            ReadError::TooLarge { .. } => errno::EFBIG,
+            ReadError::Damaged { .. } | ReadError::Io { .. } | ReadError::Tree { .. } => errno::EIO,
+        };
+        logged(number, &error)
+    }
+}
+
+impl From<OpenError> for Refusal {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Lease(_) => Self::LeaseEnded,
+            other => logged(errno::EIO, &other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use foundation::ByteCount;
+    use packfs::InodeNumber;
+    use packfs::lease::LeaseError;
+
+    #[test]
+    fn errors_get_the_numbers_that_programs_act_upon() {
+        let missing = ByteCount(1);
+        let numbers = [
+            (
+                Refusal::from(FileError::from(WriteError::NoSpace { missing })),
+                28,
+            ),
+            (FileError::from(WriteError::NoInode(InodeNumber(7))).into(), 116),
+            (FileError::from(WriteError::Broken).into(), 5),
+            (FileError::from(WriteError::Lease(LeaseError::Ended)).into(), 30),
+            (ReadError::NoInode(InodeNumber(7)).into(), 116),
+            (OpenError::NotPackFs.into(), 5),
+        ];
+        for (refusal, number) in numbers {
+            assert_eq!(refusal, Refusal::Number(number));
+        }
+        assert_eq!(Refusal::from(ReadError::LeaseEnded), Refusal::LeaseEnded);
+    }
+}

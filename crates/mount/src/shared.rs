@@ -1,0 +1,165 @@
+//! What all requests share: the file system behind its gate, and what the kernel has open and cached.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use packfs::files::{FileError, FileSystem};
+use packfs::{Inode, InodeNumber, Timestamp};
+use reactor::sync::Semaphore;
+
+use crate::gate::{Changing, Gate};
+use crate::refusal::Refusal;
+use crate::source::Source;
+
+/// What the kernel may believe without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caching {
+    /// Everything changes through the kernel: it knows as soon as we do. That something is missing it may believe, too.
+    Writer,
+    /// Nothing changes. Files need not be opened.
+    Still,
+    /// Commits come from elsewhere.
+    Following,
+}
+
+/// A day: names and attributes that cannot change but through the kernel.
+const FOR_LONG: Duration = Duration::from_secs(86_400);
+/// Names and attributes of a volume that somebody else writes. With [`FOLLOW_EVERY`] it is less than the second within
+/// which readers see a commit.
+const FOR_SHORT: Duration = Duration::from_millis(500);
+/// So often a reader looks for a new commit.
+pub(crate) const FOLLOW_EVERY: Duration = Duration::from_millis(400);
+
+impl Caching {
+    pub(crate) fn kept(self) -> Duration {
+        match self {
+            Self::Writer | Self::Still => FOR_LONG,
+            Self::Following => FOR_SHORT,
+        }
+    }
+
+    /// How long it may be believed that a name is not there, if at all.
+    pub(crate) fn missing_kept(self) -> Option<Duration> {
+        match self {
+            Self::Writer | Self::Still => Some(FOR_LONG),
+            Self::Following => None,
+        }
+    }
+}
+
+/// Inodes whose contents the kernel may have, as far as we remember; where we do not, it reads anew.
+const CONTENTS_MAX: usize = 256 << 10;
+
+/// Entries that were listed: cookies and names.
+pub(crate) type Listed = Vec<(u64, Vec<u8>)>;
+
+pub(crate) struct Shared {
+    pub(crate) source: Gate<Source>,
+    pub(crate) caching: Caching,
+    /// The last entries that were listed, by handle: cookies and names.
+    pub(crate) listings: RefCell<BTreeMap<u64, Listed>>,
+    next_handle: Cell<u64>,
+    /// When an inode was changed whose contents the kernel has.
+    contents: RefCell<BTreeMap<InodeNumber, Timestamp>>,
+    /// One looks for a commit at a time.
+    following: std::rc::Rc<Semaphore>,
+}
+
+impl Shared {
+    pub(crate) fn new(source: Source, caching: Caching) -> Self {
+        Self {
+            source: Gate::new(source),
+            caching,
+            listings: RefCell::default(),
+            next_handle: Cell::new(1),
+            contents: RefCell::default(),
+            following: Semaphore::new(1),
+        }
+    }
+
+    /// Looks something up. After the end of a reader's lease the volume is opened again, once.
+    pub(crate) async fn look<T>(
+        &self,
+        look: impl AsyncFn(&Source) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let found = look(&*self.source.read().await).await;
+        if !matches!(found, Err(Refusal::LeaseEnded)) {
+            return found;
+        }
+        self.follow().await?;
+        look(&*self.source.read().await).await
+    }
+
+    /// Changes something.
+    pub(crate) async fn change<T>(
+        &self,
+        change: impl AsyncFnOnce(&mut FileSystem) -> Result<T, FileError>,
+    ) -> Result<T, Refusal> {
+        let mut source: Changing<'_, Source> = self.source.change().await;
+        match &mut *source {
+            Source::Writing(files) => Ok(change(files).await?),
+            Source::Reading(_) => Err(Refusal::READ_ONLY),
+        }
+    }
+
+    /// Makes everything durable so far; nothing on a volume that is only read.
+    pub(crate) async fn commit(&self) -> Result<(), Refusal> {
+        let mut source = self.source.change().await;
+        match &mut *source {
+            Source::Writing(files) => Ok(files.commit().await.map(|_| ())?),
+            Source::Reading(_) => Ok(()),
+        }
+    }
+
+    /// Goes on to the newest commit. Reads go on meanwhile; only while one generation takes the other's place they wait.
+    pub(crate) async fn follow(&self) -> Result<(), Refusal> {
+        let _alone = self.following.acquire().await;
+        let found = match &*self.source.read().await {
+            Source::Writing(_) => return Ok(()),
+            Source::Reading(snapshot) => match snapshot.newer().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(reader)) => reader,
+                Err(packfs::OpenError::Lease(_)) => snapshot.again().await?,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if let Source::Reading(snapshot) = &mut *self.source.change().await {
+            snapshot.replace(found.clone());
+        }
+        // If that fails the lease goes on holding more than is needed, or has ended, which the next reader learns.
+        if let Err(error) = found.let_older_go().await {
+            tracing::debug!("the reader's lease was not moved on: {error}");
+        }
+        Ok(())
+    }
+
+    /// Whether what the kernel has of an inode's contents is still right; from now on it has them as they are.
+    pub(crate) fn contents_kept(&self, inode: &Inode) -> bool {
+        if self.caching != Caching::Following {
+            return true;
+        }
+        let changed = inode.attributes.ctime;
+        let mut contents = self.contents.borrow_mut();
+        if contents.len() >= CONTENTS_MAX {
+            contents.clear();
+        }
+        contents.insert(inode.number, changed) == Some(changed)
+    }
+
+    /// The kernel has nothing of an inode any more.
+    pub(crate) fn forget(&self, inode: InodeNumber) {
+        self.contents.borrow_mut().remove(&inode);
+    }
+
+    pub(crate) fn open_directory(&self) -> u64 {
+        let handle = self.next_handle.get();
+        self.next_handle.set(handle + 1);
+        self.listings.borrow_mut().insert(handle, Vec::new());
+        handle
+    }
+
+    pub(crate) fn release_directory(&self, handle: u64) {
+        self.listings.borrow_mut().remove(&handle);
+    }
+}

@@ -1,0 +1,255 @@
+//! What is mounted: the file system of the one writer, or a reader's generation.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use packfs::files::{FileSystem, Listed};
+use packfs::lease::LeaseSource;
+use packfs::{Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Reader, ReaderOptions, Totals};
+
+use crate::refusal::Refusal;
+
+/// A volume that is read, and how it is opened again after its lease has ended.
+pub struct Volume {
+    /// Its blocks.
+    pub medium: Medium,
+    /// Who keeps the lease.
+    pub leases: Rc<dyn LeaseSource>,
+    /// Caches and bounds.
+    pub options: ReaderOptions,
+}
+
+/// A reader's generation.
+pub(crate) struct Snapshot {
+    volume: Volume,
+    reader: Reader,
+    /// Inodes that the kernel has asked for lately, so that reading one asks the index no more.
+    known: RefCell<BTreeMap<InodeNumber, OpenFile>>,
+}
+
+/// Inodes that are remembered at most; then all are forgotten.
+const KNOWN_MAX: usize = 64 << 10;
+
+/// See the module.
+pub(crate) enum Source {
+    Writing(Box<FileSystem>),
+    Reading(Box<Snapshot>),
+}
+
+/// Bytes of a file.
+pub(crate) enum Bytes {
+    Copied(Vec<u8>),
+    Lent(Content),
+}
+
+/// What `statfs` asks.
+pub(crate) struct Room {
+    pub(crate) totals: Totals,
+    pub(crate) volume_bytes: u64,
+    pub(crate) free_bytes: u64,
+}
+
+impl Volume {
+    /// The newest generation.
+    pub(crate) async fn read(self) -> Result<Snapshot, OpenError> {
+        let reader = Reader::open(self.medium.clone(), self.leases.clone(), &self.options).await?;
+        Ok(Snapshot {
+            volume: self,
+            reader,
+            known: RefCell::default(),
+        })
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn generation(&self) -> u64 {
+        self.reader.generation()
+    }
+
+    pub(crate) async fn newer(&self) -> Result<Option<Reader>, OpenError> {
+        self.reader.newer().await
+    }
+
+    /// A reader under a new lease, after the old one has ended.
+    pub(crate) async fn again(&self) -> Result<Reader, OpenError> {
+        let volume = &self.volume;
+        Reader::open(volume.medium.clone(), volume.leases.clone(), &volume.options).await
+    }
+
+    /// From now on this one is read.
+    pub(crate) fn replace(&mut self, reader: Reader) {
+        self.reader = reader;
+        self.known.get_mut().clear();
+    }
+
+    pub(crate) async fn close(self) {
+        if let Err(error) = self.reader.close().await {
+            // It ends by itself.
+            tracing::debug!("the reader's lease was not given back: {error}");
+        }
+    }
+
+    fn remember(&self, inode: &Inode) -> OpenFile {
+        let file = self.reader.file(inode.clone());
+        let mut known = self.known.borrow_mut();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(inode.number, file.clone());
+        file
+    }
+
+    async fn file(&self, number: InodeNumber) -> Result<OpenFile, Refusal> {
+        let known = self.known.borrow().get(&number).cloned();
+        match known {
+            Some(file) => Ok(file),
+            None => Ok(self.remember(&self.reader.inode(number).await?)),
+        }
+    }
+
+    async fn lookup(&self, directory: InodeNumber, name: &[u8]) -> Result<Inode, Refusal> {
+        let entry = self.reader.lookup_in(directory, name).await?;
+        let inode = self.reader.inode_of(entry.ok_or(Refusal::NO_SUCH_ENTRY)?).await?;
+        self.remember(&inode);
+        Ok(inode)
+    }
+
+    async fn list(
+        &self,
+        directory: InodeNumber,
+        after: Option<u64>,
+        after_name: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Refusal> {
+        let found = match (after_name, after) {
+            (Some(name), _) => self.reader.read_directory_after(directory, name, limit).await?,
+            (None, None) => self.reader.read_directory_after(directory, b"", limit).await?,
+            (None, after) => self.reader.read_directory(directory, after, limit).await?,
+        };
+        let listed = found.into_iter().map(|found| Listed {
+            name: found.name,
+            inode: found.entry.inode(),
+            kind: found.entry.kind(),
+            cookie: found.entry.cookie(),
+            attributes: match found.entry {
+                packfs::Entry::Embedded(inode) => Some(inode),
+                packfs::Entry::Link { .. } => None,
+            },
+        });
+        Ok(listed.collect())
+    }
+}
+
+impl Source {
+    pub(crate) async fn lookup(&self, directory: InodeNumber, name: &[u8]) -> Result<Inode, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.lookup(directory, name).await?),
+            Self::Reading(snapshot) => snapshot.lookup(directory, name).await,
+        }
+    }
+
+    pub(crate) async fn stat(&self, inode: InodeNumber) -> Result<Inode, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.stat(inode).await?),
+            Self::Reading(snapshot) => Ok((*snapshot.file(inode).await?.inode).clone()),
+        }
+    }
+
+    pub(crate) async fn parent(&self, directory: InodeNumber) -> Result<InodeNumber, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.parent(directory).await?),
+            Self::Reading(snapshot) => Ok(snapshot.reader.parent(directory).await?),
+        }
+    }
+
+    pub(crate) async fn read_link(&self, inode: InodeNumber) -> Result<Bytes, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(Bytes::Copied(files.read_link(inode).await?)),
+            Self::Reading(snapshot) => {
+                let file = snapshot.file(inode).await?;
+                if file.inode.kind != Kind::Symlink {
+                    return Err(Refusal::Number(packfs::files::errno::EINVAL));
+                }
+                let length = file.inode.size;
+                Ok(Bytes::Lent(snapshot.reader.read(&file, 0, length).await?))
+            }
+        }
+    }
+
+    pub(crate) async fn read(&self, inode: InodeNumber, offset: u64, length: u64) -> Result<Bytes, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(Bytes::Copied(files.read(inode, offset, length).await?)),
+            Self::Reading(snapshot) => {
+                let file = snapshot.file(inode).await?;
+                Ok(Bytes::Lent(snapshot.reader.read(&file, offset, length).await?))
+            }
+        }
+    }
+
+    pub(crate) async fn list(
+        &self,
+        directory: InodeNumber,
+        after: Option<u64>,
+        after_name: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.read_directory(directory, after, after_name, limit).await?),
+            Self::Reading(snapshot) => snapshot.list(directory, after, after_name, limit).await,
+        }
+    }
+
+    pub(crate) async fn extended(&self, inode: InodeNumber, name: &[u8]) -> Result<Vec<u8>, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.extended(inode, name).await?),
+            Self::Reading(snapshot) => {
+                let value = snapshot.reader.extended(inode, name).await?;
+                value.ok_or(Refusal::Number(packfs::files::errno::ENODATA))
+            }
+        }
+    }
+
+    pub(crate) async fn list_extended(&self, inode: InodeNumber) -> Result<Vec<Vec<u8>>, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.list_extended(inode).await?),
+            Self::Reading(snapshot) => Ok(snapshot.reader.list_extended(inode).await?),
+        }
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        match self {
+            Self::Writing(files) => {
+                let found = files.statistics();
+                Room {
+                    totals: found.totals,
+                    volume_bytes: found.volume.0,
+                    free_bytes: found.free.0,
+                }
+            }
+            // What is free only the writer knows, and here nothing can be written.
+            Self::Reading(snapshot) => {
+                let superblock = snapshot.reader.superblock();
+                Room {
+                    totals: superblock.totals,
+                    volume_bytes: superblock.volume_bytes,
+                    free_bytes: 0,
+                }
+            }
+        }
+    }
+}
+
+impl Bytes {
+    /// Gives them to `use_them` in one piece.
+    pub(crate) fn with<T>(&self, use_them: impl FnOnce(&[u8]) -> T) -> T {
+        match self {
+            Self::Copied(bytes) => use_them(bytes),
+            Self::Lent(content) => match content.parts() {
+                [] => use_them(&[]),
+                [part] => use_them(part),
+                _ => use_them(&content.to_vec()),
+            },
+        }
+    }
+}

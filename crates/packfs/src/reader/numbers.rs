@@ -1,0 +1,51 @@
+//! What those ask who know inodes by their numbers, as a kernel does.
+
+use super::{DirectoryEntry, OpenFile, Reader};
+use crate::error::ReadError;
+use crate::format::entry::{Inode, Kind, decode_place};
+use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key};
+
+impl Reader {
+    /// An inode of this reader's generation, to be read.
+    pub fn file(&self, inode: Inode) -> OpenFile {
+        let path = format!("inode {}", inode.number).into_bytes();
+        self.opened(inode, &path)
+    }
+
+    /// The directory that an inode stands in, by its first name; the root's is the root.
+    pub async fn parent(&self, number: InodeNumber) -> Result<InodeNumber, ReadError> {
+        if number == InodeNumber::ROOT {
+            return Ok(number);
+        }
+        let shown = format!("inode {number}").into_bytes();
+        let value = self.value(&Key::Name(number.0).encode(), &shown).await?;
+        let value = value.ok_or(ReadError::NoInode(number))?;
+        let place = decode_place(&value).map_err(|error| self.malformed(&shown, error))?;
+        Ok(place.0)
+    }
+
+    /// Names of a directory in the order of their bytes, at most `limit` of them (at least one), after the name `after`,
+    /// which need not be there any more. Empty at the end.
+    pub async fn read_directory_after(
+        &self,
+        directory: InodeNumber,
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<DirectoryEntry>, ReadError> {
+        if self.inode(directory).await?.kind != Kind::Directory {
+            let path = crate::name::Shown::new(format!("inode {directory}").as_bytes());
+            return Err(ReadError::NotADirectory { path });
+        }
+        let shown = format!("directory {directory}").into_bytes();
+        let from = match after.is_empty() {
+            true => directory_prefix(directory),
+            false => {
+                let mut key = entry_key(directory, after);
+                // The smallest key after it.
+                key.push(0);
+                key
+            }
+        };
+        self.list_from(directory, from, limit.max(1), &shown).await
+    }
+}

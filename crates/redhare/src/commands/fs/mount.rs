@@ -1,0 +1,218 @@
+//! `redhare fs mount` and `redhare fs unmount`.
+
+mod background;
+mod unmount;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use mount::{Contents, MountOptions, Mounted};
+use packfs::files::{FileOptions, FileSystem};
+use packfs::lease::LeaseError;
+use packfs::{OpenError, ReaderOptions, WriterOptions};
+
+use super::medium::{Opened, Role, Volume, holder, open_volume};
+use super::on_reactor;
+use crate::commands::signals::stop_on_signal;
+use crate::output::{Failure, Output};
+
+pub(super) use unmount::{UnmountArguments, unmount};
+
+/// Mount a volume as a directory
+#[derive(Args)]
+#[command(
+    after_help = "Needs /dev/fuse, and unless run as root fusermount3 (Debian: fuse3). Stays in the foreground until it \
+is unmounted (redhare fs unmount DIRECTORY) or ended (Ctrl-C, SIGTERM), and then commits. fsync makes everything \
+durable that was done before; without it that happens every 5 seconds. A volume has one mount that writes and any \
+number that read; those see a commit within a second. More in docs/mount.md.\n\nExample:\n  \
+redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  \
+redhare fs mount file:images.packfs /mnt/images"
+)]
+pub(super) struct MountArguments {
+    /// The volume
+    volume: OsString,
+    /// The directory to mount on
+    directory: PathBuf,
+    /// Only read; follow the commits of whoever writes
+    #[arg(long)]
+    read_only: bool,
+    /// Stay on the commit that is the newest now
+    #[arg(long, requires = "read_only")]
+    stay: bool,
+    /// Let other users in too; what they may do the modes say
+    #[arg(long)]
+    allow_other: bool,
+    /// Return when it is mounted, and serve in the background
+    #[arg(long)]
+    background: bool,
+    /// Where the one in the background writes its log; nowhere unless given
+    #[arg(long, value_name = "FILE", requires = "background")]
+    log: Option<PathBuf>,
+    /// Threads that take requests from the kernel
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Set by the process that returns, for the one that stays
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+/// What nobody asked to be durable is committed after so long.
+const COMMIT_EVERY: Duration = Duration::from_secs(5);
+/// A lease that is not renewed is asked for again so much after its end.
+const AFTER_LEASE: Duration = Duration::from_millis(500);
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct MountView {
+    volume: String,
+    directory: String,
+    generation: u64,
+    read_only: bool,
+    background: bool,
+}
+
+pub(super) fn run(arguments: &MountArguments, output: &Output) -> Result<(), Failure> {
+    if arguments.background && !arguments.detached {
+        return background::start(arguments.log.as_deref(), output);
+    }
+    if arguments.detached {
+        background::leave_session()?;
+    }
+    on_reactor(serve(arguments, output))
+}
+
+async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failure> {
+    let volume = Volume::parse(&arguments.volume)?;
+    take_away_dead(&arguments.directory)?;
+    let stop = stop_on_signal().map_err(Failure::new)?;
+    let role = match arguments.read_only {
+        true => Role::Read,
+        false => Role::Write,
+    };
+    let opened = open_volume(&volume, role)?;
+    let contents = match arguments.read_only {
+        true => read(&opened, !arguments.stay).await,
+        false => written(&opened, &volume).await,
+    };
+    let contents = contents.map_err(|error| volume.failure(error))?;
+    let view = MountView {
+        volume: volume.to_string(),
+        directory: arguments.directory.display().to_string(),
+        generation: contents.generation(),
+        read_only: arguments.read_only,
+        background: arguments.detached,
+    };
+    let mounted = Mounted::new(
+        contents,
+        &MountOptions {
+            mountpoint: arguments.directory.clone(),
+            source: volume.to_string(),
+            allow_other: arguments.allow_other,
+            threads: arguments.threads.into(),
+            commit_every: COMMIT_EVERY,
+        },
+    );
+    let mounted = match mounted {
+        Ok(mounted) => mounted,
+        Err(refused) => {
+            let (contents, error) = *refused;
+            contents.close().await;
+            return Err(cannot_mount(&view, &error));
+        }
+    };
+    output.print(&view, || shown(&view));
+    // Whoever waits for this line reads it now.
+    std::io::stdout().flush().map_err(Failure::new)?;
+    let (contents, committed) = mounted.serve(stop).await;
+    contents.close().await;
+    committed.map_err(|error| {
+        let failure = format!("what was changed last is lost, since it could not be committed: {error}");
+        // In the background nobody reads the result.
+        tracing::error!("{volume}: {failure}");
+        volume.failure(failure)
+    })
+}
+
+fn shown(view: &MountView) -> String {
+    let MountView {
+        volume, directory, ..
+    } = view;
+    let how = match view.read_only {
+        true => " to be read",
+        false => "",
+    };
+    let end = match view.background {
+        true => String::new(),
+        false => "Ctrl-C or ".to_owned(),
+    };
+    format!("{volume} is mounted on {directory}{how}; {end}\"redhare fs unmount {directory}\" unmounts it")
+}
+
+async fn read(opened: &Opened, follow: bool) -> Result<Contents, OpenError> {
+    let volume = mount::Volume {
+        medium: opened.medium(),
+        leases: opened.leases.clone(),
+        options: ReaderOptions::default(),
+    };
+    Contents::read(volume, follow).await
+}
+
+/// The volume's writer. A lease of somebody who has died without giving it back is waited for.
+async fn written(opened: &Opened, volume: &Volume) -> Result<Contents, OpenError> {
+    let options = FileOptions {
+        writer: WriterOptions {
+            holder: holder("redhare fs mount"),
+            ..WriterOptions::default()
+        },
+        ..FileOptions::default()
+    };
+    let open = || FileSystem::open(opened.medium(), opened.leases.clone(), &options);
+    let files = match open().await {
+        Err(OpenError::Lease(LeaseError::Held { holder, remaining })) => {
+            let seconds = remaining.as_secs_f32().ceil();
+            tracing::info!(
+                "{volume} is being written by {holder}; waiting {seconds} s to see whether that has died"
+            );
+            reactor::time::sleep(remaining + AFTER_LEASE).await;
+            open().await?
+        }
+        other => other?,
+    };
+    Ok(Contents::written(files))
+}
+
+/// A mount whose process has died is in the way of the next one, and of no use.
+fn take_away_dead(directory: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(directory) {
+        Err(error) if unmount::is_dead(&error) => {
+            tracing::info!(
+                "{} was mounted by a process that has died; unmounting it",
+                directory.display()
+            );
+            unmount::fusermount(directory, true)
+        }
+        // What else is wrong mounting tells.
+        _ => Ok(()),
+    }
+}
+
+fn cannot_mount(view: &MountView, error: &std::io::Error) -> Failure {
+    let MountView {
+        volume, directory, ..
+    } = view;
+    let remedy = match error.kind() {
+        std::io::ErrorKind::NotFound if !Path::new(directory).exists() => "make the directory first",
+        std::io::ErrorKind::NotFound => "FUSE is missing here: run \"modprobe fuse\", and install fuse3",
+        std::io::ErrorKind::NotADirectory => "name a directory",
+        std::io::ErrorKind::PermissionDenied => {
+            "run as root, or as the directory's owner; --allow-other also needs user_allow_other in /etc/fuse.conf"
+        }
+        _ => "it must be a directory, and /dev/fuse and fusermount3 (Debian: fuse3) must be there",
+    };
+    Failure::new(format!(
+        "{volume} cannot be mounted on {directory}: {}; {remedy}",
+        error.to_string().trim_end()
+    ))
+}
