@@ -195,6 +195,9 @@ pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
             &shown,
             "--files-in-flight",
             "16",
+            // As the threads on the other side have.
+            "--cores",
+            "2",
             "--rounds",
             &arguments.rounds.to_string(),
             "--seconds",
