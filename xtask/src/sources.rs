@@ -50,8 +50,9 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>, String> {
 /// Paths of the Rust files below `directory`, relative to `root` and in order.
 fn collect(root: &Path, directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("cannot list {}: {error}", directory.display());
-    // What cargo builds, wherever it was told to put it, carries this tag.
-    if directory.join("CACHEDIR.TAG").exists() {
+    // What cargo builds, wherever it was told to put it, carries this tag, unless somebody else made the directory before:
+    // so `target` at the root is passed over by its name as well.
+    if directory.join("CACHEDIR.TAG").exists() || directory == root.join("target") {
         return Ok(());
     }
     let mut entries = Vec::new();
