@@ -51,7 +51,7 @@ pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result
         // The lease ends by itself if this fails.
         let _ = writer.close().await;
         return Err(volume.failure(format!(
-            "{count} snapshots, the oldest of them \"{name}\", hold everything that compaction would free; delete them \
+            "snapshots ({count}), the oldest of them \"{name}\", hold everything that compaction would free; delete them \
              first (redhare fs snapshot delete {volume} NAME)"
         )));
     }

@@ -50,7 +50,7 @@ pub(super) async fn run(arguments: &DfArguments, output: &Output) -> Result<(), 
     };
     output.print(&view, || {
         format!(
-            "{volume}: {} in all, {} free\n{} wait for commits, readers and snapshots, {} of them for {} snapshots\n\
+            "{volume}: {} in all, {} free\n{} wait for commits, readers and snapshots, {} of them for snapshots ({})\n\
              {} are dead inside segments (redhare fs compact {volume})\n{} files, {} directories, {} of content",
             used.volume,
             used.free,

@@ -27,7 +27,7 @@ pub(super) use unmount::{UnmountArguments, unmount};
     after_help = "Needs /dev/fuse, and unless run as root fusermount3 (Debian: fuse3). Stays in the foreground until it \
 is unmounted (redhare fs unmount DIRECTORY) or ended (Ctrl-C, SIGTERM), and then commits. fsync makes everything \
 durable that was done before; without it that happens every 5 seconds. A volume has one mount that writes and any \
-number that read; those see a commit within a second. More in docs/mount.md.\n\nExample:\n  \
+number that read; those see a commit within about a second. More in docs/mount.md.\n\nExample:\n  \
 redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  \
 redhare fs mount file:images.packfs /mnt/images"
 )]
