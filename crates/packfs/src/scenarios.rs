@@ -8,6 +8,7 @@ mod files_hostile;
 mod files_model;
 mod files_refusals;
 mod files_test;
+mod golden;
 mod model;
 mod model_test;
 mod readers;
