@@ -1,4 +1,4 @@
-//! `sim`, `bench` and `soak`: which programs stand behind each door.
+//! `sim`, `model`, `bench` and `soak`: which programs stand behind each door.
 //!
 //! A door opens as soon as one of its rows in the tables below can run; until then it says that
 //! there is nothing, with exit status 2.
@@ -140,6 +140,19 @@ pub(crate) fn bench(arguments: &[String]) -> Outcome {
     // The row about Python finds its library beside the program.
     match status(&mut cargo(&["build", "--release", "-p", "redhare-python"])) {
         Ok(ended) if ended.success() => open("bench", BENCHES, arguments, &[]),
+        Ok(_) => Outcome::Failed,
+        Err(why) => Outcome::Unusable(why),
+    }
+}
+
+/// `cargo xtask model COMMAND [OPTION...]`: the model of one chunk's replication, its searches and its table.
+pub(crate) fn model(arguments: &[String]) -> Outcome {
+    let mut command = cargo(&["run", "--quiet", "--release", "-p", "redhare-model", "--"]);
+    match status(command.args(arguments)) {
+        Ok(ended) if ended.success() => Outcome::Passed,
+        Ok(ended) if ended.code() == Some(2) => {
+            Outcome::Unusable("the model did not run; it says above why".to_owned())
+        }
         Ok(_) => Outcome::Failed,
         Err(why) => Outcome::Unusable(why),
     }

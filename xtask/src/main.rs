@@ -66,6 +66,12 @@ const COMMANDS: &[Command] = &[
         run: doors::simulate,
     },
     Command {
+        name: "model",
+        arguments: "walk | search | table [OPTION...]",
+        about: "the replication's rules as a model: walks, exhaustive search",
+        run: doors::model,
+    },
+    Command {
         name: "fuzz",
         arguments: "[TARGET] [--seconds N | --minimize]",
         about: "feed noise to everything that reads what others wrote",
