@@ -1,5 +1,6 @@
 //! The device and the per-core channel.
 
+use std::pin::Pin;
 use std::rc::Rc;
 
 use foundation::{BlockCount, Lba};
@@ -84,6 +85,9 @@ pub trait BlockDevice: Send + Sync {
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError>;
 }
 
+/// Leave to write that is being asked, see [`Channel::leave`].
+pub type Leave = Pin<Box<dyn Future<Output = Result<Rc<dyn Channel>, IoError>>>>;
+
 /// One core's way to a device.
 pub trait Channel {
     /// The device's shape.
@@ -97,6 +101,13 @@ pub trait Channel {
     /// ([`crate::Data::From`]), which do not change as long as they are held, or with [`IoError::Exhausted`].
     fn lends(&self) -> bool {
         false
+    }
+
+    /// Asks leave to write these blocks, before their bytes are fetched from whoever wants them written. `None`, as usual,
+    /// if that needs no leave. Else the future, which the caller may drop, ends with the channel to which that one write is to be
+    /// submitted, or with what stands against it.
+    fn leave(&self, _lba: Lba, _blocks: BlockCount) -> Option<Leave> {
+        None
     }
 
     /// A read of these blocks is about to be submitted. Where they lie in memory the processor may begin to fetch them.
