@@ -59,7 +59,7 @@ enum Volume {
     /// Let a volume grow while it is used
     #[command(
         after_help = "Examples:\n  redhare volume resize data --size 128GiB\n  redhare volume resize data --size +64GiB\n\nNo block moves: the new part \
-        is laid over the nodes that have room. A PackFS on the volume takes it when it\nis opened for writing next, when it runs \
+        is laid over the nodes that have room. A PackFS on the volume takes it when it is opened for writing next, when it runs \
         full, and when df asks a mount. Volumes cannot shrink."
     )]
     Resize {
