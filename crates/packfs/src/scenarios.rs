@@ -9,6 +9,7 @@ mod files_model;
 mod files_refusals;
 mod files_test;
 mod golden;
+mod growth;
 mod model;
 mod model_test;
 mod readers;

@@ -14,6 +14,8 @@ pub(crate) enum Bug {
     MemberReadsUnsettled,
     NoReconciliation,
     OldSessionAccepted,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the tests of claims plant it"))]
+    ClaimIgnored,
     SequenceFromZero,
     TokenNotPersisted,
     OldTokenAccepted,
@@ -29,11 +31,15 @@ pub(crate) enum Bug {
     JoinerServes,
     JoinWithoutNumber,
     OwnMarksIgnored,
+    DamageIgnored,
+    RepairOverwritesNewer,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
+    SumsNotFlushed,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 22] = [
+    pub(crate) const ALL: [Bug; 25] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -57,6 +63,9 @@ impl Bug {
         Bug::JoinerServes,
         // Not JoinWithoutNumber, which is planted and was not found (`docs/decisions/0060`).
         Bug::OwnMarksIgnored,
+        Bug::DamageIgnored,
+        Bug::RepairOverwritesNewer,
+        Bug::SumsNotFlushed,
     ];
 }
 
