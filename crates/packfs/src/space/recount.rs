@@ -20,6 +20,19 @@ pub(crate) struct Recount<'a> {
     pub(crate) limit: u64,
 }
 
+/// The parts of a range of which nothing is in a set: what two commits freed counts once.
+fn parts_outside(set: &Ranges, start: u64, count: u64) -> Vec<(u64, u64)> {
+    if !set.overlaps(start, count) {
+        return vec![(start, count)];
+    }
+    let mut rest = Ranges::default();
+    rest.insert(start, count);
+    for (start, count) in set.iter() {
+        rest.remove(start, count);
+    }
+    rest.iter().collect()
+}
+
 impl Space {
     /// Space as it is used: whatever neither the tree nor a segment has and is not free beyond doubt is given back by the
     /// next commit, the record's own pages included.
@@ -35,23 +48,16 @@ impl Space {
         for (start, count) in recount.needed.iter() {
             space.free.remove(start, count);
         }
-        if let Some(recorded) = recount.recorded {
-            for (&generation, ranges) in &recorded.freed {
-                for (start, count) in ranges.iter() {
-                    // What two commits freed counts once, and what is free besides waits nevertheless.
-                    let mut once = Ranges::default();
-                    once.insert(start, count);
-                    for other in space.freed.values() {
-                        for (start, count) in other.iter() {
-                            once.remove(start, count);
-                        }
-                    }
-                    let freed = space.freed.entry(generation).or_default();
-                    for (start, count) in once.iter() {
-                        space.free.remove(start, count);
-                        freed.remove(start, count);
-                        freed.insert(start, count);
-                    }
+        let mut waiting = Ranges::default();
+        let recorded = recount.recorded.into_iter().flat_map(|recorded| &recorded.freed);
+        for (&generation, ranges) in recorded {
+            for (start, count) in ranges.iter() {
+                for (start, count) in parts_outside(&waiting, start, count) {
+                    // What is free besides waits nevertheless.
+                    space.free.remove(start, count);
+                    let fresh = waiting.insert(start, count);
+                    assert!(fresh, "the parts lie outside of what waits");
+                    space.freed.entry(generation).or_default().insert(start, count);
                 }
             }
         }
