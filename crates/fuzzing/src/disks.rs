@@ -12,8 +12,8 @@ use foundation::BlockCount;
 use foundation::checksum::crc32c;
 use packfs::lease::memory::LocalLeases;
 use packfs::{
-    Attributes, Entry, InodeNumber, Medium, Parameters, Reader, ReaderOptions, Target, VerifyOptions, Writer,
-    WriterOptions, verify,
+    Attributes, Entry, FsckOptions, FsckReport, InodeNumber, Medium, Parameters, Reader, ReaderOptions,
+    Target, VerifyOptions, Writer, WriterOptions, fsck, verify,
 };
 use reactor::BufferPool;
 use reactor::sim::Simulation;
@@ -328,9 +328,30 @@ pub(crate) fn packfs_image(bytes: &[u8]) {
             read_all(&reader).await;
         }
         if writes {
-            let _ = change(medium, leases).await;
+            let _ = change(medium.clone(), leases.clone()).await;
         }
+        repair(medium, leases).await;
     });
+}
+
+/// A repair ends, and a second one has nothing to do.
+async fn repair(medium: Medium, leases: Rc<LocalLeases>) {
+    let options = FsckOptions {
+        repair: true,
+        read_content: true,
+        ..FsckOptions::default()
+    };
+    let problems = |report: &FsckReport| report.left.as_ref().unwrap_or(&report.found).problems.clone();
+    let Ok(first) = fsck(&medium, leases.clone(), &options, &mut |_| {}).await else {
+        return;
+    };
+    let second = fsck(&medium, leases, &options, &mut |_| {}).await;
+    let second = second.unwrap_or_else(|error| panic!("it was repaired, and now: {error}"));
+    assert_eq!(
+        problems(&first),
+        problems(&second),
+        "a second repair finds something else"
+    );
 }
 
 async fn read_all(reader: &Reader) {

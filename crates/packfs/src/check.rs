@@ -166,6 +166,20 @@ impl VerifyReport {
     }
 }
 
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is done now.
+    pub stage: &'static str,
+    /// Pages or extents that are done.
+    pub done: u64,
+    /// How many there are; 0 if that is not known.
+    pub total: u64,
+}
+
+/// Whoever wants to know how far it is.
+pub(crate) type Tell<'a> = dyn FnMut(Progress) + 'a;
+
 /// Verifies the generation that counts, under a reader's lease. Takes memory for every inode and extent.
 ///
 /// # Errors
@@ -176,9 +190,22 @@ pub async fn verify(
     leases: Rc<dyn LeaseSource>,
     options: &VerifyOptions,
 ) -> Result<VerifyReport, OpenError> {
+    verify_telling(medium, leases, options, &mut |_| {}).await
+}
+
+/// The same as [`verify`], and tells how far it is.
+///
+/// # Errors
+/// As [`verify`].
+pub async fn verify_telling(
+    medium: &Medium,
+    leases: Rc<dyn LeaseSource>,
+    options: &VerifyOptions,
+    tell: &mut (dyn FnMut(Progress) + '_),
+) -> Result<VerifyReport, OpenError> {
     // First hold everything, as a reader does.
     let hold = ReaderHold::acquire(leases).await?;
-    let verified = verify_under(medium, &hold, options).await;
+    let verified = verify_under(medium, &hold, options, tell).await;
     // The lease ends by itself if this fails.
     let _ = hold.release().await;
     verified
@@ -188,10 +215,11 @@ async fn verify_under(
     medium: &Medium,
     hold: &ReaderHold,
     options: &VerifyOptions,
+    tell: &mut Tell<'_>,
 ) -> Result<VerifyReport, OpenError> {
     let mounted = mount(medium, options.identity.as_ref()).await?;
     hold.hold_from(mounted.superblock.generation).await?;
-    let report = verify_generation(medium, hold, &mounted.superblock, options).await;
+    let report = verify_generation(medium, hold, &mounted.superblock, options, tell).await;
     // A lease that has ended does not come back: now says it for every page before.
     if hold.is_held() {
         Ok(report)
@@ -205,6 +233,7 @@ async fn verify_generation(
     hold: &ReaderHold,
     superblock: &Superblock,
     options: &VerifyOptions,
+    tell: &mut Tell<'_>,
 ) -> VerifyReport {
     let mut report = VerifyReport {
         generation: superblock.generation,
@@ -216,7 +245,9 @@ async fn verify_generation(
         usage.claim(address, PAGE_BYTES_U64, || "a superblock".to_owned());
     }
     let mut index = Index::default();
-    index.walk(medium, superblock, &mut report, &mut usage).await;
+    index
+        .walk(medium, superblock, &mut report, &mut usage, tell)
+        .await;
     // What cannot be reached makes everything else look wrong.
     let whole = report.is_clean();
     index.check(&mut report, whole);
@@ -236,11 +267,11 @@ async fn verify_generation(
         }
     };
     if options.read_content {
-        check_content(medium, hold, &extents, &mut report).await;
+        check_content(medium, hold, &extents, &mut report, tell).await;
     }
     for snapshot in index.take_snapshots() {
         let old = snapshot.superblock(superblock);
-        let own = verify_snapshot(medium, hold, &old, space.as_ref(), options).await;
+        let own = verify_snapshot(medium, hold, &old, space.as_ref(), options, tell).await;
         report.snapshots += 1;
         report.more_problems += own.more_problems;
         for problem in own.problems {
@@ -258,13 +289,16 @@ async fn verify_snapshot(
     superblock: &Superblock,
     space: Option<&Space>,
     options: &VerifyOptions,
+    tell: &mut Tell<'_>,
 ) -> VerifyReport {
     let mut report = VerifyReport {
         problems_max: options.problems_max.max(1),
         ..VerifyReport::default()
     };
     let (mut usage, mut index) = (Usage::default(), Index::default());
-    index.walk(medium, superblock, &mut report, &mut usage).await;
+    index
+        .walk(medium, superblock, &mut report, &mut usage, tell)
+        .await;
     let whole = report.is_clean();
     index.check(&mut report, whole);
     let extents = index.extents(&mut report, whole);
@@ -275,7 +309,7 @@ async fn verify_snapshot(
         usage.check_held(space, &extents, &mut report);
     }
     if options.read_content {
-        check_content(medium, hold, &extents, &mut report).await;
+        check_content(medium, hold, &extents, &mut report, tell).await;
     }
     report
 }
@@ -285,11 +319,17 @@ async fn check_content(
     hold: &ReaderHold,
     extents: &[(Shown, Extent)],
     report: &mut VerifyReport,
+    tell: &mut Tell<'_>,
 ) {
-    for (path, extent) in extents {
+    for (index, (path, extent)) in extents.iter().enumerate() {
         if !hold.is_held() {
             break;
         }
+        tell(Progress {
+            stage: "reading content",
+            done: index as u64,
+            total: extents.len() as u64,
+        });
         if let Some(problem) = check_extent(medium, path, extent).await {
             report.add(problem);
         }

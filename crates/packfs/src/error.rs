@@ -88,7 +88,10 @@ pub enum OpenError {
         name: Shown,
     },
     /// Both superblocks are damaged.
-    #[error("both superblocks of the volume are damaged (first: {first}; second: {second}); run fs fsck")]
+    #[error(
+        "both superblocks of the volume are damaged (first: {first}; second: {second}), and nothing else says where the \
+         file system begins; restore the volume from another copy"
+    )]
     Damaged {
         /// What is wrong with the first.
         first: SuperblockError,

@@ -18,6 +18,7 @@ mod error;
 pub mod extended;
 pub mod files;
 pub mod format;
+mod fsck;
 mod import;
 mod io;
 pub mod lease;
@@ -33,12 +34,13 @@ mod writer;
 #[cfg(test)]
 mod scenarios;
 
-pub use check::{Problem, VerifyOptions, VerifyReport, verify};
+pub use check::{Problem, Progress, VerifyOptions, VerifyReport, verify, verify_telling};
 pub use error::{OpenError, ReadError, TreeError, WriteError};
 pub use format::entry::{Attributes, Entry, Inode, Kind, Timestamp};
 pub use format::key::InodeNumber;
 pub use format::snapshot::{SNAPSHOT_NAME_BYTES_MAX, Snapshot, is_snapshot_name};
 pub use format::superblock::{Identity, Parameters, Superblock, Totals};
+pub use fsck::{FsckError, FsckOptions, FsckReport, fsck};
 pub use import::{ImportContent, ImportEntry, ImportError, ImportProgress, ImportSource, import};
 pub use io::{CopySelector, Medium};
 pub use reader::{

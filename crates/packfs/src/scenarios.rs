@@ -8,6 +8,8 @@ mod files_hostile;
 mod files_model;
 mod files_refusals;
 mod files_test;
+mod fsck;
+mod fsck_pages;
 mod golden;
 mod growth;
 mod model;

@@ -6,6 +6,7 @@
 
 mod ranges;
 mod record;
+mod recount;
 mod victims;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use crate::format::superblock::Parameters;
 use crate::format::{PAGE_BYTES_U64, PagePointer, RESERVED_BYTES};
 
 pub(crate) use ranges::Ranges;
+pub(crate) use recount::Recount;
 
 /// The lowest generation that a reader lease or named snapshot holds; `None` if none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -164,7 +164,7 @@ impl Writer {
         Ok(writer)
     }
 
-    fn assemble(
+    pub(crate) fn assemble(
         medium: Medium,
         hold: Rc<WriterHold>,
         tree: Tree,
@@ -230,6 +230,13 @@ impl Writer {
     /// Bytes of the volume that are used.
     pub(crate) fn volume_bytes(&self) -> ByteCount {
         ByteCount(self.volume_bytes)
+    }
+
+    /// Says how much there is, for a repair that has counted it.
+    pub(crate) fn set_counts(&mut self, totals: Totals, features: Features, next_inode: u64) {
+        self.totals = totals;
+        self.features = features;
+        self.next_inode = next_inode;
     }
 
     /// Commits nothing any more: something failed in the middle of several changes.
@@ -303,6 +310,12 @@ impl Writer {
         }
     }
 
+    /// The page of the last commit's root.
+    #[cfg(test)]
+    pub(crate) fn superblock_root(&self) -> u64 {
+        self.superblock.root.page
+    }
+
     #[cfg(test)]
     pub(crate) fn plant(&mut self, bug: PlantedBug) {
         self.space.bug = bug;
@@ -310,7 +323,7 @@ impl Writer {
 }
 
 /// A device that refuses this writer's token knows a newer one: says whose.
-async fn explain(hold: &WriterHold, error: OpenError) -> OpenError {
+pub(crate) async fn explain(hold: &WriterHold, error: OpenError) -> OpenError {
     match error {
         OpenError::Io(IoError::Fenced) => hold.lost().await.into(),
         other => other,

@@ -8,13 +8,22 @@ use std::process::ExitCode;
 #[error("{message}")]
 pub(crate) struct Failure {
     message: String,
+    /// The exit status, where it says more than that something failed.
+    status: Option<u8>,
 }
 
 impl Failure {
     pub(crate) fn new(message: impl Display) -> Self {
         Self {
             message: message.to_string(),
+            status: None,
         }
+    }
+
+    /// Gives it an exit status, unless it has one.
+    pub(crate) fn or_status(mut self, status: u8) -> Self {
+        self.status.get_or_insert(status);
+        self
     }
 
     /// A failure that was printed as a result already: only the exit status is left to give.
@@ -51,15 +60,16 @@ impl Output {
 
     /// Reports a failure and gives the exit status for it.
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
+        let status = failure.status.map_or(ExitCode::FAILURE, ExitCode::from);
         if failure.message.is_empty() {
-            return ExitCode::FAILURE;
+            return status;
         }
         if self.json {
             write(format!("{}\n", serde_json::json!({ "error": failure.message })).as_bytes());
         } else {
             eprintln!("redhare: {failure}");
         }
-        ExitCode::FAILURE
+        status
     }
 }
 

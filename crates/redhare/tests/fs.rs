@@ -447,3 +447,78 @@ fn damage_is_found_and_named() {
         "{text}"
     );
 }
+
+/// Checks; gives the exit status and what was printed.
+fn fsck(place: &Place, flags: &[&str]) -> (Option<i32>, serde_json::Value) {
+    let whole = place.whole();
+    let mut arguments: Vec<&OsStr> = vec![OsStr::new("fsck"), whole.as_ref(), OsStr::new("--json")];
+    arguments.extend(flags.iter().map(OsStr::new));
+    let output = fs(&arguments);
+    let value = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code(), value)
+}
+
+#[test]
+fn fsck_repairs_and_says_by_its_status_how_it_went() {
+    let (place, source) = filled();
+    let (status, report) = fsck(&place, &["--data"]);
+    assert_eq!((status, &report["clean"]), (Some(0), &true.into()));
+    // The root of the index is the last page that was written but for those of the record: the one the superblock names.
+    let mut image = std::fs::read(place.path("volume")).unwrap();
+    let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+    let newest = [0, 65536].into_iter().max_by_key(|&at| word(at + 32)).unwrap();
+    let root = word(newest + 112) as usize * 4096;
+    image[root + 100..root + 110].fill(0x5a);
+    std::fs::write(place.path("volume"), &image).unwrap();
+    let (status, report) = fsck(&place, &[]);
+    assert_eq!((status, &report["uncorrected"]), (Some(4), &true.into()));
+    assert_eq!(
+        std::fs::read(place.path("volume")).unwrap(),
+        image,
+        "a check writes nothing"
+    );
+    let (status, report) = fsck(&place, &["--repair"]);
+    assert_eq!(
+        (status, &report["corrected"]),
+        (Some(1), &true.into()),
+        "{report}"
+    );
+    assert_eq!(report["lost"].as_array().unwrap().len(), 0, "{report}");
+    let (status, _) = fsck(&place, &["--repair", "--data"]);
+    assert_eq!(status, Some(0));
+    done(words!["compare", &place.whole(), &source]);
+    // Content is not made up.
+    let wanted = std::fs::read(source.join("sizes/262144")).unwrap();
+    let mut image = std::fs::read(place.path("volume")).unwrap();
+    let at = image
+        .windows(64)
+        .position(|window| window == &wanted[..64])
+        .unwrap();
+    image[at + 1000] ^= 1;
+    std::fs::write(place.path("volume"), image).unwrap();
+    assert_eq!(
+        fsck(&place, &["--repair"]).0,
+        Some(0),
+        "content is read on request only"
+    );
+    let (status, report) = fsck(&place, &["--repair", "--data"]);
+    assert_eq!(status, Some(4));
+    let text = report["left"][0].as_str().unwrap();
+    assert!(
+        text.starts_with("sizes/262144: the 262144 bytes at block"),
+        "{text}"
+    );
+    let output = fs(words!["fsck", &place.whole(), "--repair", "--data"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("what is wrong cannot be repaired; restore the files"),
+        "{text}"
+    );
+    // What is no file system cannot be checked.
+    std::fs::write(place.path("nothing"), vec![0; 1 << 20]).unwrap();
+    let nothing = place.path("nothing");
+    let output = fs(words!["fsck", &format!("file:{}", nothing.display())]);
+    assert_eq!(output.status.code(), Some(8));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("the volume holds no PackFS"), "{text}");
+}

@@ -94,7 +94,10 @@ pub(crate) fn options() -> FormatOptions {
 }
 
 pub(crate) fn time(seconds: i64) -> Timestamp {
-    Timestamp { seconds, nanoseconds: 123_456_789 }
+    Timestamp {
+        seconds,
+        nanoseconds: 123_456_789,
+    }
 }
 
 pub(crate) fn attributes(number: u32, mode: u32) -> Attributes {
@@ -127,7 +130,13 @@ fn hex(bytes: &[u8]) -> String {
 
 impl Manifest {
     pub(crate) fn add(&mut self, kind: char, attributes: &Attributes, links: u32, bytes: &[u8], path: &[u8]) {
-        let Attributes { mode, uid, gid, mtime, .. } = attributes;
+        let Attributes {
+            mode,
+            uid,
+            gid,
+            mtime,
+            ..
+        } = attributes;
         let line = format!(
             "{kind} {mode:o} {uid} {gid} {}.{:09} {links} {} {:08x} {}\n",
             mtime.seconds,
@@ -143,7 +152,8 @@ impl Manifest {
     #[allow(dead_code)]
     pub(crate) fn extended(&mut self, name: &[u8], value: &[u8]) {
         let sum = foundation::checksum::crc32c(value);
-        self.0.push_str(&format!("x {} {sum:08x} {}\n", value.len(), hex(name)));
+        self.0
+            .push_str(&format!("x {} {sum:08x} {}\n", value.len(), hex(name)));
     }
 
     /// What follows, which is `of`, belongs to this snapshot. What was in it and is not `gone` is there still.

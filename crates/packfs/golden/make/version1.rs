@@ -11,8 +11,12 @@ use packfs::{InodeNumber, Writer, WriterOptions, format};
 async fn make(image: Rc<Image>) -> Manifest {
     let medium = image.medium();
     let leases = Rc::new(LocalLeases::new());
-    format(medium.clone(), leases.clone(), "golden", &options()).await.unwrap();
-    let mut writer = Writer::open(medium, leases, &WriterOptions::default()).await.unwrap();
+    format(medium.clone(), leases.clone(), "golden", &options())
+        .await
+        .unwrap();
+    let mut writer = Writer::open(medium, leases, &WriterOptions::default())
+        .await
+        .unwrap();
     let mut manifest = Manifest::default();
     let root = InodeNumber::ROOT;
     manifest.add('d', &options().root, 1, b"", b"");
@@ -40,22 +44,34 @@ async fn make(image: Rc<Image>) -> Manifest {
         let name = format!("file {number:03}");
         let a = attributes(number + 100, 0o644);
         let bytes = content(40 + number as usize, number as u8);
-        writer.create_file(directory, name.as_bytes(), &a, &bytes).await.unwrap();
+        writer
+            .create_file(directory, name.as_bytes(), &a, &bytes)
+            .await
+            .unwrap();
         manifest.add('f', &a, 1, &bytes, format!("directory/{name}").as_bytes());
     }
     writer.commit().await.unwrap();
     // The second commit has something to give back, links, and depth.
     for name in [&b"passing"[..], b"passing too"] {
-        writer.create_file(root, name, &attributes(1, 0o600), &content(9000, 9)).await.unwrap();
+        writer
+            .create_file(root, name, &attributes(1, 0o600), &content(9000, 9))
+            .await
+            .unwrap();
     }
     writer.commit().await.unwrap();
     writer.remove(root, b"passing").await.unwrap();
     writer.remove(root, b"passing too").await.unwrap();
     let a = attributes(40, 0o777);
-    writer.symlink(root, b"symbolic", &a, b"directory/file 007").await.unwrap();
+    writer
+        .symlink(root, b"symbolic", &a, b"directory/file 007")
+        .await
+        .unwrap();
     manifest.add('l', &a, 1, b"directory/file 007", b"symbolic");
     let a = attributes(41, 0o4755);
-    let linked = writer.create_file(root, b"linked", &a, &content(500, 77)).await.unwrap();
+    let linked = writer
+        .create_file(root, b"linked", &a, &content(500, 77))
+        .await
+        .unwrap();
     writer.link(directory, b"second name", linked).await.unwrap();
     for path in [&b"linked"[..], b"directory/second name"] {
         manifest.add('f', &a, 2, &content(500, 77), path);

@@ -10,7 +10,11 @@ use packfs::files::{FileOptions, FileSystem, NewInode, RenameMode, SetAttributes
 use packfs::lease::memory::LocalLeases;
 use packfs::{InodeNumber, format};
 
-const NEW: NewInode = NewInode { mode: 0o640, uid: 1000, gid: 70_000 };
+const NEW: NewInode = NewInode {
+    mode: 0o640,
+    uid: 1000,
+    gid: 70_000,
+};
 
 struct Made {
     files: FileSystem,
@@ -29,7 +33,10 @@ impl Made {
             mtime: Some(a.mtime),
             ..SetAttributes::default()
         };
-        self.files.set_attributes(inode, &set, time(1_700_000_000)).await.unwrap();
+        self.files
+            .set_attributes(inode, &set, time(1_700_000_000))
+            .await
+            .unwrap();
         a.ctime = time(1_700_000_000);
         for path in paths {
             self.manifest.add(kind, &a, links, bytes, path);
@@ -41,9 +48,16 @@ async fn make(image: Rc<Image>) -> Manifest {
     let medium = image.medium();
     let leases = Rc::new(LocalLeases::new());
     let now = time(1_600_000_000);
-    format(medium.clone(), leases.clone(), "golden", &options()).await.unwrap();
-    let files = FileSystem::open(medium, leases, &FileOptions::default()).await.unwrap();
-    let mut made = Made { files, manifest: Manifest::default() };
+    format(medium.clone(), leases.clone(), "golden", &options())
+        .await
+        .unwrap();
+    let files = FileSystem::open(medium, leases, &FileOptions::default())
+        .await
+        .unwrap();
+    let mut made = Made {
+        files,
+        manifest: Manifest::default(),
+    };
     let root = InodeNumber::ROOT;
 
     let inode = made.files.create(root, b"holes", NEW, now).await.unwrap().number;
@@ -53,7 +67,10 @@ async fn make(image: Rc<Image>) -> Manifest {
         made.files.write(inode, at as u64, &part, now).await.unwrap();
         bytes[at..at + length].copy_from_slice(&part);
     }
-    let set = SetAttributes { size: Some(400_000), ..SetAttributes::default() };
+    let set = SetAttributes {
+        size: Some(400_000),
+        ..SetAttributes::default()
+    };
     made.files.set_attributes(inode, &set, now).await.unwrap();
     made.files.commit().await.unwrap();
     // Part of an extent is written over, after it was committed.
@@ -63,24 +80,66 @@ async fn make(image: Rc<Image>) -> Manifest {
     made.files.commit().await.unwrap();
     made.settle(inode, 'f', 1, &bytes, &[b"holes"]).await;
 
-    let inode = made.files.create(root, b"attributes", NEW, now).await.unwrap().number;
-    let values = [(&b"user.long"[..], content(1000, 8)), (b"user.short", b"value".to_vec()), (b"user.void", Vec::new())];
+    let inode = made
+        .files
+        .create(root, b"attributes", NEW, now)
+        .await
+        .unwrap()
+        .number;
+    let values = [
+        (&b"user.long"[..], content(1000, 8)),
+        (b"user.short", b"value".to_vec()),
+        (b"user.void", Vec::new()),
+    ];
     for (name, value) in &values {
-        made.files.set_extended(inode, name, value, SetExtended::Always, now).await.unwrap();
+        made.files
+            .set_extended(inode, name, value, SetExtended::Always, now)
+            .await
+            .unwrap();
     }
     made.settle(inode, 'f', 1, b"", &[b"attributes"]).await;
     for (name, value) in &values {
         made.manifest.extended(name, value);
     }
 
-    let directory = made.files.mkdir(root, b"directory", NEW, now).await.unwrap().number;
-    let inode = made.files.create(root, b"old name", NEW, now).await.unwrap().number;
+    let directory = made
+        .files
+        .mkdir(root, b"directory", NEW, now)
+        .await
+        .unwrap()
+        .number;
+    let inode = made
+        .files
+        .create(root, b"old name", NEW, now)
+        .await
+        .unwrap()
+        .number;
     made.files.write(inode, 0, &content(2000, 21), now).await.unwrap();
-    made.files.rename((root, b"old name"), (directory, b"new name"), RenameMode::Replace, now).await.unwrap();
+    made.files
+        .rename(
+            (root, b"old name"),
+            (directory, b"new name"),
+            RenameMode::Replace,
+            now,
+        )
+        .await
+        .unwrap();
     made.files.link(inode, root, b"second name", now).await.unwrap();
     made.files.commit().await.unwrap();
-    made.settle(inode, 'f', 2, &content(2000, 21), &[b"directory/new name", b"second name"]).await;
-    let inode = made.files.symlink(root, b"symbolic", b"directory/new name", NEW, now).await.unwrap().number;
+    made.settle(
+        inode,
+        'f',
+        2,
+        &content(2000, 21),
+        &[b"directory/new name", b"second name"],
+    )
+    .await;
+    let inode = made
+        .files
+        .symlink(root, b"symbolic", b"directory/new name", NEW, now)
+        .await
+        .unwrap()
+        .number;
     let a = made.files.stat(inode).await.unwrap().attributes;
     made.manifest.add('l', &a, 1, b"directory/new name", b"symbolic");
 
@@ -102,7 +161,10 @@ async fn make(image: Rc<Image>) -> Manifest {
 
     // Lost its name while it was open; whoever takes over drops it.
     let inode = made.files.create(root, b"orphan", NEW, now).await.unwrap().number;
-    made.files.write(inode, 0, &content(30_000, 41), now).await.unwrap();
+    made.files
+        .write(inode, 0, &content(30_000, 41), now)
+        .await
+        .unwrap();
     made.files.open_inode(inode).await.unwrap();
     made.files.commit().await.unwrap();
     made.files.unlink(root, b"orphan", now).await.unwrap();
@@ -121,6 +183,10 @@ async fn make(image: Rc<Image>) -> Manifest {
 fn main() {
     let image = Image::new(4 << 20);
     let manifest = reactor::run(&reactor::Config::default(), make(image.clone())).unwrap();
-    let name = if cfg!(feature = "snapshots") { "version2-snapshots" } else { "version2-files" };
+    let name = if cfg!(feature = "snapshots") {
+        "version2-snapshots"
+    } else {
+        "version2-files"
+    };
     image.save(name, &manifest);
 }

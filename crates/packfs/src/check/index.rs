@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::usage::Usage;
-use super::{Problem, VerifyReport};
+use super::{Problem, Progress, Tell, VerifyReport};
 use crate::extended::{self, PART_BYTES};
 use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place};
 use crate::format::extent::{Extent, decode_value};
@@ -20,6 +20,7 @@ struct Name {
     directory: InodeNumber,
     name: Vec<u8>,
     cookie: u64,
+    kind: Kind,
     embedded: bool,
 }
 
@@ -36,6 +37,9 @@ pub(super) struct Index {
     /// Extended attributes by name: number and length of the last part seen.
     extended: BTreeMap<(InodeNumber, Vec<u8>), (u8, usize)>,
     features: Features,
+    /// The highest number of an inode or name.
+    highest: u64,
+    next_inode: u64,
     last_key: Option<Vec<u8>>,
 }
 
@@ -55,8 +59,10 @@ impl Index {
         superblock: &Superblock,
         report: &mut VerifyReport,
         usage: &mut Usage,
+        tell: &mut Tell<'_>,
     ) {
         self.features = superblock.features;
+        self.next_inode = superblock.next_inode;
         let mut waiting = vec![Visit {
             pointer: superblock.root,
             level: None,
@@ -88,6 +94,11 @@ impl Index {
                 }
             };
             report.tree_pages += 1;
+            tell(Progress {
+                stage: "reading the index",
+                done: report.tree_pages,
+                total: 0,
+            });
             if visit.level.is_some_and(|level| level != page.level()) {
                 report.add(cell("it stands at the wrong level"));
                 continue;
@@ -125,12 +136,14 @@ impl Index {
                 check_name(&name).ok()?;
                 let entry = Entry::decode(value).ok()?;
                 let embedded = matches!(entry, Entry::Embedded(_));
-                let cookie = entry.cookie();
+                let (cookie, kind) = (entry.cookie(), entry.kind());
+                self.highest = self.highest.max(cookie).max(entry.inode().0);
                 let names = self.names.entry(entry.inode()).or_default();
                 names.push(Name {
                     directory,
                     name,
                     cookie,
+                    kind,
                     embedded,
                 });
                 if let Entry::Embedded(inode) = entry {
@@ -139,6 +152,7 @@ impl Index {
             }
             Key::Inode(number) => {
                 let inode = Inode::decode(value).ok()?;
+                self.highest = self.highest.max(number.0);
                 let right = inode.number == number && self.inodes.insert(number, inode).is_none();
                 return right.then_some(());
             }
@@ -202,6 +216,13 @@ impl Index {
         if !whole {
             return;
         }
+        if self.highest >= self.next_inode {
+            report.add(Problem::Count {
+                what: "the next number of an inode or name",
+                recorded: self.next_inode,
+                counted: self.highest.saturating_add(1),
+            });
+        }
         let mut named = 0;
         for (number, names) in &self.names {
             named += names.len() as u64;
@@ -262,7 +283,13 @@ impl Index {
         if names.len() as u64 != u64::from(inode.links) - u64::from(root && inode.links > 0) {
             report.add(problem(number, "its number of links is not that of its names"));
         }
+        if inode.kind == Kind::Directory && names.len() > 1 {
+            report.add(problem(number, "it is a directory and has several names"));
+        }
         for name in names {
+            if name.kind != inode.kind {
+                report.add(problem(number, "a name says that it is something else"));
+            }
             if self.places.get(&name.cookie) != Some(&(name.directory, name.name.clone())) {
                 report.add(problem(number, "a name's cookie does not lead back to it"));
             }

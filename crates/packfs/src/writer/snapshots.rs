@@ -45,6 +45,15 @@ impl Writer {
         Ok(())
     }
 
+    /// For a repair, which does not know all that may be held: nothing that was given back before it is used again by it.
+    pub(crate) fn hold_all_generations(&mut self) {
+        self.floors = Floors {
+            now: Some(0),
+            durable: Some(0),
+            before: Some(0),
+        };
+    }
+
     /// A commit is durable.
     pub(super) fn pass_floors_on(&mut self) {
         self.floors.before = self.floors.durable;

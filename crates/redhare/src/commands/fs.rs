@@ -8,6 +8,7 @@ mod df;
 mod export;
 mod feed;
 mod format;
+mod fsck;
 mod import;
 mod list;
 mod local;
@@ -47,6 +48,7 @@ enum Fs {
     Cat(list::CatArguments),
     Export(export::ExportArguments),
     Verify(verify::VerifyArguments),
+    Fsck(fsck::FsckArguments),
     Bench(bench::BenchArguments),
     Compare(compare::CompareArguments),
     Df(df::DfArguments),
@@ -71,6 +73,7 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Snapshot(arguments) => on_reactor(snapshot::run(&arguments, output)),
         Fs::Mount(arguments) => mount::run(&arguments, output),
         Fs::Unmount(arguments) => mount::unmount(&arguments, output),
+        Fs::Fsck(arguments) => on_reactor(fsck::run(&arguments, output)),
         Fs::Verify(arguments) => on_reactor(verify::run(&arguments, output)),
     }
 }

@@ -52,3 +52,44 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 }
+
+/// A bar for work of several stages, of which some do not know how long they are.
+pub(super) struct Stages {
+    bar: ProgressBar,
+    stage: std::cell::Cell<&'static str>,
+}
+
+impl Stages {
+    /// Shows nothing where standard error is not a terminal.
+    pub(super) fn new() -> Self {
+        let bar = ProgressBar::no_length();
+        let stage = std::cell::Cell::new("");
+        Self { bar, stage }
+    }
+
+    /// So much of a stage is done; `total` is 0 where it is not known.
+    pub(super) fn set(&self, stage: &'static str, done: u64, total: u64) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        if self.stage.replace(stage) != stage {
+            let template = match total {
+                0 => "{prefix} {spinner} {pos}",
+                _ => "{prefix} {wide_bar} {pos}/{len}  {eta} left",
+            };
+            let style = ProgressStyle::with_template(template).expect("the template names known keys");
+            self.bar.reset();
+            self.bar.set_style(style);
+            self.bar.set_prefix(stage);
+            if total > 0 {
+                self.bar.set_length(total);
+            }
+        }
+        self.bar.set_position(done);
+    }
+
+    /// Takes the bar away.
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,241 @@
+//! Making a repaired state durable: space is counted anew, extents that two files claim get places of their own, what
+//! changed goes into the tree, and one commit makes it the state that counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use super::FsckError;
+use super::contents::{Contents, lay_out, placed};
+use super::gather::{Cells, Gathered};
+use super::mend::Told;
+use crate::cache::PageCache;
+use crate::error::{ReadError, WriteError};
+use crate::format::PAGE_BYTES_U64;
+use crate::format::RESERVED_BYTES;
+use crate::format::entry::Inode;
+use crate::format::extent::Extent;
+use crate::format::key::InodeNumber;
+use crate::io::Medium;
+use crate::lease::hold::WriterHold;
+use crate::mount::Mounted;
+use crate::space::{Ranges, Recount, Space};
+use crate::tree::Tree;
+use crate::writer::Writer;
+
+/// Everything that a repair knows before it writes.
+pub(super) struct Repair<'a> {
+    pub(super) medium: &'a Medium,
+    pub(super) hold: &'a Rc<WriterHold>,
+    pub(super) mounted: Mounted,
+    pub(super) gathered: Gathered,
+    /// As recorded, if it could be read.
+    pub(super) recorded: Option<Space>,
+    /// Pages that snapshots by name and the tree of the other superblock have.
+    pub(super) needed: Ranges,
+    /// Commit also where only a superblock is damaged.
+    pub(super) always: bool,
+    #[cfg(test)]
+    pub(super) bug: crate::space::PlantedBug,
+}
+
+/// Where an extent stands: the inode, and where in its content.
+type Owner = (InodeNumber, u64);
+
+/// Extents, sorted out by where they lie.
+#[derive(Default)]
+struct Sorted {
+    /// Bytes that are live, and pages filled, by the segment's first page.
+    segments: BTreeMap<u64, (u64, u64)>,
+    /// Those that need a place of their own.
+    misplaced: Vec<(Owner, Extent)>,
+}
+
+/// Adds a range, of which some may be there already.
+pub(super) fn add(ranges: &mut Ranges, start: u64, count: u64) {
+    ranges.remove(start, count);
+    let fresh = ranges.insert(start, count);
+    assert!(fresh, "a range that was just taken out can be put in");
+}
+
+/// The pages that an extent touches: first and count.
+pub(super) fn pages_of(extent: &Extent) -> (u64, u64) {
+    let start = extent.address / PAGE_BYTES_U64;
+    let end = extent.address.saturating_add(u64::from(extent.length));
+    (start, end.div_ceil(PAGE_BYTES_U64) - start)
+}
+
+fn sort_out(contents: &Contents, pages: &BTreeSet<u64>, segment_pages: u64, limit: u64) -> Sorted {
+    let mut extents: Vec<(Extent, Owner)> = Vec::new();
+    for inode in contents.inodes() {
+        let all = placed(inode, contents.mapped.get(&inode.number));
+        extents.extend(all.into_iter().map(|(at, extent)| (extent, (inode.number, at))));
+    }
+    extents.sort_by_key(|(extent, owner)| (extent.address, extent.length, *owner));
+    let mut sorted = Sorted::default();
+    let mut reached = RESERVED_BYTES;
+    for (extent, owner) in extents {
+        let (first, count) = pages_of(&extent);
+        let segment = first / segment_pages * segment_pages;
+        if first + count > limit {
+            // There is nothing to move: it is damage, which the checker tells.
+            continue;
+        }
+        let in_segment = segment >= RESERVED_BYTES / PAGE_BYTES_U64
+            && segment + segment_pages <= limit
+            && first + count <= segment + segment_pages
+            && pages.range(segment..segment + segment_pages).next().is_none();
+        if !in_segment || extent.address < reached {
+            sorted.misplaced.push((owner, extent));
+            continue;
+        }
+        reached = extent.address + u64::from(extent.length);
+        let (live, filled) = sorted.segments.entry(segment).or_default();
+        *live += u64::from(extent.length);
+        *filled = (*filled).max(first + count - segment);
+    }
+    sorted
+}
+
+impl Repair<'_> {
+    /// Commits `contents`. Says whether anything had to be written.
+    pub(super) async fn commit(self, mut contents: Contents, told: &mut Told) -> Result<bool, FsckError> {
+        let superblock = self.mounted.superblock;
+        let limit = superblock.volume_bytes / PAGE_BYTES_U64;
+        let segment_pages = u64::from(superblock.parameters.segment_bytes) / PAGE_BYTES_U64;
+        let sorted = sort_out(&contents, &self.gathered.pages, segment_pages, limit);
+        let mut tree_pages = Ranges::default();
+        if self.gathered.whole {
+            for &page in &self.gathered.pages {
+                add(&mut tree_pages, page, 1);
+            }
+        }
+        let mut needed = self.needed;
+        for &page in &self.gathered.pages {
+            add(&mut needed, page, 1);
+        }
+        let recount = Recount {
+            recorded: self.recorded.as_ref(),
+            tree_pages: &tree_pages,
+            needed: &needed,
+            segments: &sorted.segments,
+            limit,
+        };
+        let space = Space::recounted(&superblock.parameters, &recount);
+        let same_space = self
+            .recorded
+            .as_ref()
+            .is_some_and(|recorded| space.agrees_with(recorded));
+        let cache = PageCache::new(1 << 20);
+        let medium = self.medium.clone();
+        let tree = match self.gathered.whole {
+            true => Tree::new(medium.clone(), cache, superblock.root),
+            false => Tree::empty(medium.clone(), cache),
+        };
+        let mut writer = Writer::assemble(medium, self.hold.clone(), tree, space, self.mounted, 8);
+        writer.hold_all_generations();
+        #[cfg(test)]
+        writer.plant(self.bug);
+        let moved = move_extents(&mut writer, &mut contents, sorted.misplaced, told).await?;
+        let cells = contents.cells();
+        let features = superblock.features.with(contents.features());
+        let counted = contents.totals() == superblock.totals
+            && features == superblock.features
+            && contents.next == superblock.next_inode;
+        let same = self.gathered.whole && cells == self.gathered.cells;
+        if same && counted && same_space && !moved && !self.always {
+            return Ok(false);
+        }
+        writer.set_counts(contents.totals(), features, contents.next);
+        let before = match self.gathered.whole {
+            true => &self.gathered.cells,
+            false => &Cells::new(),
+        };
+        for key in before.keys().filter(|key| !cells.contains_key(*key)) {
+            writer.take(key).await?;
+        }
+        for (key, value) in &cells {
+            if before.get(key) != Some(value) {
+                writer.put(key.clone(), value.clone()).await?;
+            }
+        }
+        writer.commit_always().await?;
+        Ok(true)
+    }
+}
+
+/// Copies what lies where another file's bytes, a page of the index or no segment is. Bytes that are damaged stay
+/// damaged: a reader is told so, and does not take them for right.
+async fn move_extents(
+    writer: &mut Writer,
+    contents: &mut Contents,
+    misplaced: Vec<(Owner, Extent)>,
+    told: &mut Told,
+) -> Result<bool, FsckError> {
+    let names = contents.names();
+    let longest = writer.parameters().extent_bytes_max;
+    let mut moved: BTreeMap<InodeNumber, BTreeMap<u64, Vec<Extent>>> = BTreeMap::new();
+    for ((number, at), extent) in misplaced {
+        if extent.length > longest {
+            continue;
+        }
+        let Some((bytes, right)) = bytes_of(writer, number, &extent).await? else {
+            continue;
+        };
+        let mut extents = writer.pack(&bytes).await?;
+        if !right {
+            for extent in &mut extents {
+                extent.checksum = !extent.checksum;
+            }
+        }
+        let path = contents.path(number, &names);
+        let end = at + u64::from(extent.length);
+        told.repaired.push(format!(
+            "{path}: bytes {at} to {end} lay where something else lies and were copied{}",
+            if right { "" } else { "; they are damaged" }
+        ));
+        moved.entry(number).or_default().insert(at, extents);
+    }
+    if moved.is_empty() {
+        return Ok(false);
+    }
+    contents.for_each_inode(|inode, groups| {
+        let Some(moved) = moved.get(&inode.number) else {
+            return;
+        };
+        let mut all = Vec::new();
+        for (at, extent) in placed(inode, groups.as_ref()) {
+            let mut at = at;
+            for extent in moved.get(&at).cloned().unwrap_or_else(|| vec![extent]) {
+                all.push((at, extent));
+                at += u64::from(extent.length);
+            }
+        }
+        (inode.layout, *groups) = lay_out(&all, inode.size);
+    });
+    Ok(true)
+}
+
+/// An extent's bytes and whether they are right; `None` if the device has none there.
+async fn bytes_of(
+    writer: &Writer,
+    number: InodeNumber,
+    extent: &Extent,
+) -> Result<Option<(Vec<u8>, bool)>, FsckError> {
+    let inode = Inode {
+        number,
+        ..super::mend::unnamed()
+    };
+    match writer.read_extent(&inode, extent).await {
+        Ok(bytes) => Ok(Some((bytes, true))),
+        Err(WriteError::Read(ReadError::Damaged { .. })) => {
+            let (start, length) = writer.medium.widen(extent.address, u64::from(extent.length));
+            let read = writer.medium.read_fresh(start, length as usize).await;
+            Ok(read.ok().map(|buffer| {
+                let from = (extent.address - start) as usize;
+                (buffer[from..from + extent.length as usize].to_vec(), false)
+            }))
+        }
+        Err(WriteError::Read(ReadError::Io { .. })) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
