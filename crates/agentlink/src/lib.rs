@@ -101,6 +101,34 @@ pub enum ToTarget {
         /// The configuration's epoch.
         epoch: u64,
     },
+    /// All volumes that the node is to export.
+    Exports(Vec<Export>),
+    /// What the masters say of the chunks of an exported volume; those not named are as they were.
+    Routes {
+        /// The volume's number.
+        volume: u32,
+        /// Configurations by chunk index.
+        chunks: Vec<(u32, Configuration)>,
+    },
+}
+
+/// A volume that a node exports to ordinary hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Export {
+    /// The volume's number.
+    pub volume: u32,
+    /// Its identity.
+    pub uuid: u128,
+    /// Its geometry, as the volume crate encodes it.
+    pub geometry: Vec<u8>,
+    /// The subsystem's name.
+    pub nqn: String,
+    /// The hosts that may connect; none for all.
+    pub hosts: Vec<String>,
+    /// Which of the volume's portals the node is, from 0.
+    pub place: u8,
+    /// Where the other portals listen.
+    pub elsewhere: Vec<String>,
 }
 
 /// From a target to its agent.
@@ -150,6 +178,11 @@ pub enum FromTarget {
     CopyDeleted {
         /// The chunk.
         chunk: Chunk,
+    },
+    /// A command of a host waits for newer [`ToTarget::Routes`], or for a word that there are none.
+    WantRoutes {
+        /// The volume's number.
+        volume: u32,
     },
 }
 

@@ -1,5 +1,7 @@
 //! The device and the per-core channel.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use foundation::{BlockCount, Lba};
@@ -84,6 +86,9 @@ pub trait BlockDevice: Send + Sync {
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError>;
 }
 
+/// Leave to write that is being asked, see [`Channel::leave`].
+pub type Leave = Pin<Box<dyn Future<Output = Result<Rc<dyn Channel>, IoError>>>>;
+
 /// One core's way to a device.
 pub trait Channel {
     /// The device's shape.
@@ -99,6 +104,19 @@ pub trait Channel {
         false
     }
 
+    /// Asks leave to write these blocks, before their bytes are fetched from whoever wants them written. `None`, as usual,
+    /// if that needs no leave. Else the future, which the caller may drop, ends with the channel to which that one write is to be
+    /// submitted, or with what stands against it.
+    fn leave(&self, _lba: Lba, _blocks: BlockCount) -> Option<Leave> {
+        None
+    }
+
     /// A read of these blocks is about to be submitted. Where they lie in memory the processor may begin to fetch them.
     fn will_read(&self, _lba: Lba, _blocks: BlockCount) {}
+
+    /// Asks whoever knows whether the device has grown; once this has ended, [`Channel::geometry`] says so. Nothing to ask for a
+    /// device whose size is always known, or never changes.
+    fn look_for_growth(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(std::future::ready(()))
+    }
 }

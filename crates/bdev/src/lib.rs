@@ -24,7 +24,7 @@ pub mod memory;
 pub mod null;
 pub mod throttle;
 
-pub use device::{BlockDevice, Channel, Geometry, OpenError};
+pub use device::{BlockDevice, Channel, Geometry, Leave, OpenError};
 pub use error::IoError;
 pub use request::{Completion, Data, Fence, Operation, Request, Sink, Token, TraceId};
 pub use slot::{ChannelExt, Pending, request};

@@ -3,6 +3,7 @@
 //! - [`Subsystem`] and [`Namespace`]: what is served; shared by all cores, changed while hosts are connected.
 //! - `controller`: one host's association with a subsystem, and its admin commands.
 //! - `discovery`: the subsystem that lists the others.
+//! - `export`: what is different where several targets serve one subsystem.
 //! - `connection`: one queue; the only part on the I/O path.
 //! - `reservation`: which hosts may use a namespace, by their own agreement.
 //! - [`serve`]: the listener.
@@ -18,6 +19,7 @@ mod controller;
 mod discovery;
 mod drain;
 mod errors;
+mod export;
 mod fused;
 mod gate;
 mod histogram;
@@ -38,6 +40,7 @@ pub use access::ListenerAccess;
 pub use admin::IN_CAPSULE_BYTES;
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use controller::{Path, QueueLimits};
+pub use export::OpenChannel;
 pub use histogram::{BUCKET_ENDS_NS, Latencies};
 pub use measures::{QueueMeasures, ReactorMeasures, SubsystemMeasures};
 pub use meter::{ErrorKind, Kind, Tally};

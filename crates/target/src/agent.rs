@@ -16,6 +16,7 @@ use reactor::{spawn, time};
 use volume::{Geometry, Incarnation, NodeId};
 
 use crate::node::{Node, from_chunk, to_config};
+use crate::portal::{Export, Portals};
 
 /// Messages that wait on either side; an agent that takes none for longer is cut off.
 const QUEUE_MESSAGES: usize = 65_536;
@@ -40,8 +41,13 @@ enum FromThread {
     Message(ToTarget),
 }
 
-/// Listens for the node agent of `node`, whose target is reached at `address`.
-pub fn listen(node: &Rc<Node>, path: &Path, address: SocketAddr) -> Result<(), AgentError> {
+/// Listens for the node agent of `node`, whose target is reached at `address` and exports volumes by `portals`.
+pub fn listen(
+    node: &Rc<Node>,
+    portals: &Rc<Portals>,
+    path: &Path,
+    address: SocketAddr,
+) -> Result<(), AgentError> {
     let failed = |source| AgentError {
         path: path.to_owned(),
         source,
@@ -56,13 +62,13 @@ pub fn listen(node: &Rc<Node>, path: &Path, address: SocketAddr) -> Result<(), A
     thread
         .spawn(move || accept_agents(&listener, &sender))
         .map_err(failed)?;
-    let weak = Rc::downgrade(node);
+    let (weak, portals) = (Rc::downgrade(node), portals.clone());
     drop(spawn(async move {
         while let Some(event) = inbox.recv().await {
             let Some(node) = weak.upgrade() else { return };
             match event {
                 FromThread::Connected(out) => connected(&node, address, out),
-                FromThread::Message(message) => handle(&node, message).await,
+                FromThread::Message(message) => handle(&node, &portals, message).await,
             }
         }
     }));
@@ -111,7 +117,7 @@ async fn tell_resyncs(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget
     }
 }
 
-async fn handle(node: &Rc<Node>, message: ToTarget) {
+async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
     tracing::debug!(?message, "from the node agent");
     match message {
         ToTarget::Peers(peers) => {
@@ -165,6 +171,14 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
                 }
             }
         }
+        ToTarget::Exports(exports) => export(portals, exports),
+        ToTarget::Routes { volume, chunks } => {
+            let config = |(index, configuration): &(u32, agentlink::Configuration)| {
+                (volume::ChunkIndex(*index), to_config(configuration))
+            };
+            let chunks: Vec<_> = chunks.iter().map(config).collect();
+            portals.learn(volume::VolumeNumber(volume), &chunks);
+        }
         ToTarget::Ended {
             node: ended,
             incarnation,
@@ -176,6 +190,43 @@ async fn handle(node: &Rc<Node>, message: ToTarget) {
                 "a life has ended for certain: its grants are void"
             );
             node.ended(NodeId(ended), Incarnation(incarnation));
+        }
+    }
+}
+
+/// Exports these volumes and no others.
+fn export(portals: &Portals, exports: Vec<agentlink::Export>) {
+    let named: Vec<u32> = exports.iter().map(|export| export.volume).collect();
+    for volume in portals.volumes() {
+        if !named.contains(&volume.0) && portals.unexport(volume) {
+            tracing::info!(volume = volume.0, "a volume is exported here no more");
+        }
+    }
+    for described in exports {
+        let elsewhere = described.elsewhere.iter().filter_map(|address| {
+            let parsed = address.parse();
+            parsed
+                .map_err(|_| tracing::warn!(address, "another portal's address cannot be read"))
+                .ok()
+        });
+        let geometry = match Geometry::decode(&described.geometry) {
+            Ok(geometry) => geometry,
+            Err(error) => {
+                tracing::error!(volume = described.volume, %error, "a volume cannot be exported");
+                continue;
+            }
+        };
+        let export = Export {
+            volume: volume::VolumeNumber(described.volume),
+            uuid: described.uuid.to_be_bytes(),
+            geometry,
+            elsewhere: elsewhere.collect(),
+            place: described.place.into(),
+            nqn: described.nqn,
+            hosts: described.hosts.into_iter().collect(),
+        };
+        if let Err(error) = portals.export(export) {
+            tracing::error!(%error, "a volume cannot be exported");
         }
     }
 }

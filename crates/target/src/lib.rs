@@ -9,3 +9,4 @@ pub mod agent;
 pub mod management;
 pub mod metrics;
 pub mod node;
+pub mod portal;

@@ -44,6 +44,7 @@ use board::Board;
 use copies::Copies;
 use native::Natives;
 use peers::Peers;
+pub(crate) use peers::command_of;
 
 /// Names of peer subsystems and of the hosts that nodes and clients are.
 pub mod names {
@@ -290,6 +291,11 @@ impl Node {
     /// Where the other nodes are.
     pub fn set_peers(&self, peers: Vec<(NodeId, SocketAddr)>) {
         self.peers.set_addresses(peers);
+    }
+
+    /// Where another node is; none if that is not known.
+    pub(crate) fn peer_address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.peers.address(node)
     }
 
     /// Makes a copy of a chunk, unless it is here.

@@ -14,10 +14,13 @@
 //!   attempt, should it still be on its way, is refused by every copy that has seen the newer session;
 //! - gives up after [`ClientOptions::time_limit`].
 //!
+//! A portal, which writes for hosts of its own, has [`Claims`] in the place of sessions for each of them.
+//!
 //! What is not here: metadata beside blocks and Compare (refused as unsupported), and a second request
 //! to another copy while the first is merely slow.
 
 mod channel;
+mod claims;
 mod device;
 mod group;
 mod job;
@@ -29,6 +32,7 @@ mod tests;
 mod unflushed;
 
 pub use channel::VolumeChannel;
+pub use claims::Claims;
 pub use device::{ClientOptions, OpenPeers, VolumeDevice};
 pub use peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 pub use source::{MapSource, Sessions, VolumeMap};

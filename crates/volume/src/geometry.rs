@@ -265,6 +265,13 @@ impl Geometry {
         self.group_chunks.iter().copied().map(u64::from).sum()
     }
 
+    /// All chunks, in order.
+    pub fn all_chunks(&self) -> Vec<ChunkIndex> {
+        let index =
+            |chunk| ChunkIndex(u32::try_from(chunk).expect("a valid geometry has fewer than 2^32 chunks"));
+        (0..self.chunks()).map(index).collect()
+    }
+
     /// The volume's size in blocks.
     pub fn volume_blocks(&self) -> BlockCount {
         BlockCount(self.chunks() * u64::from(self.chunk_blocks))

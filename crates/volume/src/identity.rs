@@ -39,6 +39,27 @@ pub struct Sequence(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub u64);
 
+impl HostId {
+    /// Set in the numbers of hosts that reach a volume through portals (decision 0068), and in no others.
+    const THROUGH_PORTALS: u64 = 1 << 63;
+
+    /// The number of a host of this digest that reaches a volume through portals.
+    pub fn through_portals(digest: u64) -> Self {
+        Self(digest | Self::THROUGH_PORTALS)
+    }
+
+    /// The number of a native client of this number.
+    pub fn native(number: u64) -> Self {
+        Self(number & !Self::THROUGH_PORTALS)
+    }
+
+    /// Whether the host's writes come through portals: then the number of a session is that of a claim, and counts only
+    /// as long as no other portal has claimed the chunk for the host.
+    pub fn is_through_portals(self) -> bool {
+        self.0 & Self::THROUGH_PORTALS != 0
+    }
+}
+
 /// One session of one host. A write of an older session than one already seen is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session {

@@ -207,7 +207,7 @@ impl ChunkMap {
     /// What a status asks of the client.
     pub fn reaction(status: Status) -> Reaction {
         match status {
-            Status::Done => Reaction::Finish,
+            Status::Done | Status::Claimed(_) => Reaction::Finish,
             Status::StaleEpoch(epoch) | Status::NotWriteNode(epoch) => Reaction::Refresh(epoch),
             Status::NotReady | Status::DeviceFailed => Reaction::TryElsewhere,
             Status::Busy => Reaction::TryAgain,

@@ -32,14 +32,18 @@ pub enum Operation {
 impl Operation {
     /// Whether it is about blocks, not about the chunk as a whole.
     pub(crate) fn names_blocks(self) -> bool {
-        let fence = matches!(
+        !self.is_fence() && self != Self::Flush
+    }
+
+    /// Whether it puts a lease or a claim into force and writes nothing.
+    pub(crate) fn is_fence(self) -> bool {
+        matches!(
             self,
             Self::Write {
                 kind: WriteKind::Fence,
                 ..
             }
-        );
-        !fence && self != Self::Flush
+        )
     }
 }
 
@@ -67,6 +71,8 @@ pub struct Request {
 pub enum Status {
     /// Done.
     Done,
+    /// Done: from now on only writes under the claim of this number are taken from this host.
+    Claimed(u64),
     /// Not done: the client's map is older than this epoch.
     StaleEpoch(Epoch),
     /// Not done: another node orders the writes of this epoch.

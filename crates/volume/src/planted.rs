@@ -14,6 +14,8 @@ pub(crate) enum Bug {
     MemberReadsUnsettled,
     NoReconciliation,
     OldSessionAccepted,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the tests of claims plant it"))]
+    ClaimIgnored,
     SequenceFromZero,
     TokenNotPersisted,
     OldTokenAccepted,

@@ -31,6 +31,7 @@ fn volume(name: &str) -> Volume {
         state: VolumeState::Preparing,
         portals: vec![NodeId(Uuid(1)), NodeId(Uuid(2))],
         write_pin: None,
+        growth: Vec::new(),
     }
 }
 
@@ -81,6 +82,14 @@ fn every_record_survives() {
     });
     survives(&Number(1 << 40));
     survives(&volume("data"));
+    let growing = Volume {
+        growth: vec![8, 8, 1],
+        ..volume("data")
+    };
+    survives(&growing);
+    // What an earlier release can read says so.
+    assert_eq!(volume("data").encode(b"key")[5], 1);
+    assert_eq!(growing.encode(b"key")[5], 2);
     survives(&Node {
         peer_address: "[::1]:4420".to_owned(),
         incarnation: Incarnation(4),

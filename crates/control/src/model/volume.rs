@@ -36,6 +36,9 @@ pub struct Volume {
     pub portals: Vec<NodeId>,
     /// The node that orders all writes while it lives and is in sync.
     pub write_pin: Option<NodeId>,
+    /// Chunks of the stripe groups that are being appended: they get places and copies, and nobody uses them before they
+    /// belong to the geometry. Empty when the volume is not growing.
+    pub growth: Vec<u32>,
 }
 
 impl Volume {
@@ -43,11 +46,38 @@ impl Volume {
     pub fn size(&self) -> ByteCount {
         self.geometry.size()
     }
+
+    /// The geometry that it has once it has grown; without growth the present one.
+    pub fn grown(&self) -> Geometry {
+        let mut geometry = self.geometry.clone();
+        geometry.group_chunks.extend_from_slice(&self.growth);
+        geometry
+    }
+
+    /// The first chunk whose copies the nodes have to make, if there are such chunks: a copy that a node lacks of an earlier
+    /// one is lost, not new.
+    pub fn prepares_from(&self) -> Option<u32> {
+        match self.state {
+            VolumeState::Preparing => Some(0),
+            VolumeState::Ready if !self.growth.is_empty() => Some(self.geometry.chunk_count()),
+            _ => None,
+        }
+    }
+
+    /// In use, and nothing is being added.
+    pub fn is_settled(&self) -> bool {
+        self.state == VolumeState::Ready && self.growth.is_empty()
+    }
 }
 
 impl Record for Volume {
     const KIND: u8 = 3;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
+
+    fn version(&self) -> u8 {
+        // What an earlier release can read is written so that it can.
+        if self.growth.is_empty() { 1 } else { 2 }
+    }
 
     fn write(&self, out: &mut Writer) {
         out.u32(self.number.0);
@@ -65,10 +95,16 @@ impl Record for Volume {
             out.uuid(portal.0);
         }
         out.uuid(self.write_pin.map_or_else(Uuid::default, |node| node.0));
+        if !self.growth.is_empty() {
+            out.count(self.growth.len());
+            for &chunks in &self.growth {
+                out.u32(chunks);
+            }
+        }
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(Self {
+        let volume = Self {
             number: VolumeNumber(reader.u32()?),
             name: reader.text()?,
             uuid: reader.uuid()?,
@@ -85,6 +121,13 @@ impl Record for Volume {
                 none if none == Uuid::default() => None,
                 node => Some(NodeId(node)),
             },
-        })
+            growth: if reader.is_empty() {
+                Vec::new()
+            } else {
+                reader.list(4, Reader::u32)?
+            },
+        };
+        let grown = volume.grown();
+        (volume.growth.is_empty() || grown.validate().is_ok()).then_some(volume)
     }
 }

@@ -6,6 +6,7 @@
 
 mod below;
 mod drain;
+mod leave;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -57,6 +58,8 @@ struct Slot {
     waits: bool,
     /// It is inside this gate, for as long as it is in the device.
     gate: Option<Rc<Gate>>,
+    /// Where it is to be submitted, if leave had to be asked.
+    leave: Option<Rc<dyn bdev::Channel>>,
     measured: Option<Measured>,
 }
 
@@ -472,7 +475,8 @@ impl Connection {
     fn start(&self, slot: u16, command: Command) {
         match data_length(&command) {
             Ok(0) => self.execute(slot, command, Buffer::empty()),
-            Ok(length) => self.ask(slot, length),
+            Ok(length) if self.has_leave(slot, &command) => self.ask(slot, length),
+            Ok(_) => {}
             // Another attempt would not be different.
             Err(status) => self.fail(slot, &command, Answer::refuse(status)),
         }
@@ -690,6 +694,7 @@ impl Connection {
             return;
         };
         entry.waits = false;
+        entry.leave = None;
         let held_bytes = std::mem::take(&mut entry.held_bytes);
         if data.is_empty() {
             self.allowance.release(held_bytes);

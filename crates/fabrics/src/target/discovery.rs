@@ -88,8 +88,16 @@ pub(super) fn log(target: &Target, host: &str, local: SocketAddr) -> Vec<u8> {
             ..entry(SubsystemType::CurrentDiscovery, own, (address, is_secure), portid)
         });
     }
+    let mut ports = portals.len();
+    for subsystem in &subsystems {
+        for address in subsystem.elsewhere() {
+            let nqn = NqnField::from(subsystem.nqn());
+            entries.push(entry(SubsystemType::Nvm, nqn, (address, false), ports as u16));
+            ports += 1;
+        }
+    }
     for (index, referral) in target.referrals().iter().enumerate() {
-        let portid = (portals.len() + index) as u16;
+        let portid = (ports + index) as u16;
         let nqn = NqnField::from(&referral.subsystem);
         let address = (referral.address, false);
         entries.push(entry(SubsystemType::Referral, nqn, address, portid));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bdev::{Channel, Data, Operation, Request, TraceId};
+use bdev::{Channel, Data, Leave, Operation, Request, TraceId};
 use foundation::{BlockCount, Lba};
 use protocols::nvme::command::Fuse;
 use protocols::nvme::{Command, Completion, NvmOpcode, SglDescriptor, Status};
@@ -141,7 +141,11 @@ impl IoQueue {
         let Some((namespace, owner)) = found else {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
         };
-        match namespace.device.open_channel() {
+        let opened = match self.subsystem.opener() {
+            Some(open) => open(self.controller.host(), self.controller.cntlid),
+            None => namespace.device.open_channel(),
+        };
+        match opened {
             Ok(channel) => {
                 let gate = Gate::of(&namespace);
                 let guard = Guard::new(owner, self.controller.host().id);
@@ -176,6 +180,16 @@ impl IoQueue {
             open.channel.will_read(command.slba(), command.nlb());
         }
         open.is_some()
+    }
+
+    /// Asks the device for leave to write, if it wants to be asked.
+    pub(super) fn leave(&self, command: &Command) -> Option<Leave> {
+        if command.nvm_opcode() != Some(NvmOpcode::Write) || command.is_fabrics() || self.handler.is_some() {
+            return None;
+        }
+        // What cannot be opened is refused when the command is executed.
+        let open = self.open(command.nsid()).ok()?;
+        open.channel.leave(command.slba(), command.nlb())
     }
 
     /// Looks at the FUSE field of a command that has come, or at one that follows a first half; a status if it cannot
@@ -248,6 +262,9 @@ impl IoQueue {
         let Some(opcode) = command.nvm_opcode() else {
             return refuse(Status::INVALID_COMMAND_OPCODE);
         };
+        if !self.subsystem.takes(opcode) {
+            return refuse(Status::INVALID_COMMAND_OPCODE);
+        }
         if opcode == NvmOpcode::Flush && command.nsid() == BROADCAST_NSID {
             return self.flush_all(connection, slot);
         }
@@ -465,8 +482,8 @@ fn change(
 ) {
     if open.gate.try_enter() {
         let gate = Some(open.gate.clone());
-        return open
-            .channel
+        return connection
+            .way(slot, &open.channel)
             .submit(request(connection, slot, gate, operation, command, data));
     }
     let (own, open, command) = (connection.own(), open.clone(), *command);
@@ -476,7 +493,7 @@ fn change(
             return open.gate.leave();
         }
         let gate = Some(open.gate.clone());
-        open.channel
+        own.way(slot, &open.channel)
             .submit(request(&own, slot, gate, operation, &command, data));
     }));
 }

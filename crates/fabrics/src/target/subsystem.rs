@@ -18,6 +18,7 @@ use super::command::OpenCommands;
 use super::controller::{Controller, Path};
 use super::discovery::DiscoveryLog;
 use super::drain::Drains;
+use super::export::Export;
 use super::measures::Counts;
 use super::meter::Meters;
 use super::notices::Notice;
@@ -154,6 +155,10 @@ pub struct Subsystem {
     /// The discovery logs that list it.
     logs: Mutex<Vec<Weak<DiscoveryLog>>>,
     commands: Option<OpenCommands>,
+    /// Set if other targets serve it, too.
+    pub(super) export: Option<Export>,
+    /// Where they do.
+    pub(super) elsewhere: Mutex<Vec<SocketAddr>>,
     namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
     /// What hosts have agreed on, by namespace. Taken after `namespaces`.
     reservations: Mutex<BTreeMap<u32, Arc<Owner>>>,
@@ -169,7 +174,7 @@ struct Controllers {
     next: u16,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -184,10 +189,17 @@ impl Subsystem {
     /// # Panics
     /// If the namespaces or controllers are beyond what the options say.
     pub fn with_options(options: SubsystemOptions) -> Arc<Self> {
+        Self::with_export(options, None)
+    }
+
+    pub(super) fn with_export(options: SubsystemOptions, export: Option<Export>) -> Arc<Self> {
         assert!((1..=NSID_MAX).contains(&options.namespaces_max));
         assert!(CNTLIDS.contains(options.cntlids.start()) && CNTLIDS.contains(options.cntlids.end()));
         assert!(!options.cntlids.is_empty());
-        Arc::new(Self::make(options, None))
+        Arc::new(Self {
+            export,
+            ..Self::make(options, None)
+        })
     }
 
     fn usual(nqn: Nqn, serial: &str, model: &str, hosts: Hosts) -> SubsystemOptions {
@@ -220,6 +232,8 @@ impl Subsystem {
             meters: Meters::default(),
             logs: Mutex::default(),
             commands,
+            export: None,
+            elsewhere: Mutex::default(),
             namespaces: Mutex::default(),
             reservations: Mutex::default(),
             version: AtomicU64::new(1),
@@ -388,7 +402,7 @@ impl Subsystem {
             .retain(|listed| listed.strong_count() > 0 && !std::ptr::eq(listed.as_ptr(), Arc::as_ptr(log)));
     }
 
-    fn log_changed(&self) {
+    pub(super) fn log_changed(&self) {
         let logs: Vec<_> = locked(&self.logs).iter().filter_map(Weak::upgrade).collect();
         for log in logs {
             log.changed();

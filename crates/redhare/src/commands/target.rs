@@ -22,6 +22,7 @@ use reactor::{Config, CoreHandle};
 use target::management::{LogLevel, Managed};
 use target::metrics::Source;
 use target::node::Node;
+use target::portal::Portals;
 
 use self::config::{NamespaceConfig, NodeConfig, SubsystemConfig, TargetConfig};
 use self::reactors::ReactorArguments;
@@ -192,7 +193,8 @@ async fn join_cluster(
         .await
         .map_err(Failure::new)?;
     target.add_subsystem(node.subsystem());
-    target::agent::listen(&node, &config.agent_socket, address).map_err(Failure::new)?;
+    let portals = Portals::new(&node, target.clone(), address);
+    target::agent::listen(&node, &portals, &config.agent_socket, address).map_err(Failure::new)?;
     Ok(Some(node))
 }
 

@@ -4,19 +4,28 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
+use bdev::Data;
 use fabrics::target::{Call, CommandHandler, Reply};
 use foundation::BlockCount;
 use protocols::nvme::Status as NvmeStatus;
 use reactor::Buffer;
+use volume::client::PeerStatus;
 use volume::message::codec::{NativeCommand, NativeOperation, native_status_code};
 use volume::{BlockRange, ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
 
 use super::peers::fields_of;
 use super::{Event, Node, copies};
 
+/// Who waits for a request.
+enum Asker {
+    /// A command that came by a queue, and how much it takes, in bytes.
+    Queue(Reply, usize),
+    /// This node's own portal, with the buffer of its read.
+    Portal(volume::client::Reply, Data),
+}
+
 struct Pending {
-    reply: Reply,
-    room_bytes: usize,
+    asker: Asker,
     read: Buffer,
 }
 
@@ -28,14 +37,13 @@ pub(super) struct Natives {
 }
 
 impl Natives {
-    fn add(&self, reply: Reply, room_bytes: usize) -> RequestId {
+    fn add(&self, asker: Asker) -> RequestId {
         let id = RequestId(self.next.get() + 1);
         self.next.set(id.0);
         self.pending.borrow_mut().insert(
             id,
             Pending {
-                reply,
-                room_bytes,
+                asker,
                 read: Buffer::empty(),
             },
         );
@@ -53,13 +61,23 @@ impl Natives {
         let Some(pending) = self.pending.borrow_mut().remove(&request) else {
             return;
         };
-        let Pending {
-            reply,
-            room_bytes,
-            read,
-        } = pending;
+        let Pending { asker, read } = pending;
+        let (reply, room_bytes) = match asker {
+            Asker::Queue(reply, room_bytes) => (reply, room_bytes),
+            Asker::Portal(reply, Data::Into(mut room))
+                if status == Status::Done && room.len() == read.len() =>
+            {
+                room.copy_from_slice(&read);
+                return reply.answer(PeerStatus::Answered(status), Data::Into(room));
+            }
+            Asker::Portal(reply, data) => return reply.answer(PeerStatus::Answered(status), data),
+        };
+        let result = match status {
+            Status::Claimed(number) => number,
+            _ => 0,
+        };
         match native_status_code(status) {
-            None if read.len() <= room_bytes => reply.complete(NvmeStatus::SUCCESS, 0, read),
+            None if read.len() <= room_bytes => reply.complete(NvmeStatus::SUCCESS, result, read),
             None => reply.complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
             Some((code, result)) => reply.complete(NvmeStatus::new(1, code), result, Buffer::empty()),
         }
@@ -74,70 +92,133 @@ pub(super) fn handler(node: &Rc<Node>, host_id: &[u8; 16]) -> Rc<dyn CommandHand
         u64::from_le_bytes(array)
     };
     let session = Session {
-        host: HostId(number(&host_id[..8])),
+        host: HostId::native(number(&host_id[..8])),
         number: number(&host_id[8..]),
     };
-    Rc::new(NativeHandler {
-        node: Rc::downgrade(node),
-        session,
-        open: RefCell::default(),
-        located: RefCell::default(),
-    })
+    Rc::new(NativeHandler::new(node, Some(session)))
 }
 
-struct NativeHandler {
+/// Serves what the hosts of another node's portals ask by one queue of that node.
+pub(super) fn portal_handler(node: &Rc<Node>) -> NativeHandler {
+    NativeHandler::new(node, None)
+}
+
+pub(super) struct NativeHandler {
     node: Weak<Node>,
-    session: Session,
+    /// The client's; none if it is a portal, which names a host and a claim in each command.
+    session: Option<Session>,
     /// Requests of this queue, to be cancelled with it. Ended ones are cleared out now and then.
     open: RefCell<Vec<(ChunkId, RequestId)>>,
     /// Chunks that its client reads by the board.
     located: RefCell<BTreeSet<ChunkId>>,
 }
 
+/// What a command asks of the core, of which chunk. The bytes of its data are `given`, those written or room for those read.
+fn request_of(
+    node: &Node,
+    native: &NativeCommand,
+    session: Session,
+    given: usize,
+) -> Result<(ChunkId, volume::Request), NvmeStatus> {
+    let volume = VolumeNumber(native.volume.0);
+    let write = |kind, force_unit_access| Operation::Write {
+        kind,
+        data: None,
+        force_unit_access,
+    };
+    let (operation, moves) = match native.operation {
+        NativeOperation::Read => (Operation::Read, true),
+        NativeOperation::Write { fua } => (write(WriteKind::Data, fua), true),
+        NativeOperation::WriteZeroes { fua } => (write(WriteKind::Zeroes, fua), false),
+        NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
+        NativeOperation::Fence | NativeOperation::Claim => (write(WriteKind::Fence, false), false),
+        NativeOperation::Flush => (Operation::Flush, false),
+        NativeOperation::Locate => (Operation::Read, false),
+    };
+    let of_chunk = native.operation.is_of_chunk();
+    let blocks = if of_chunk { 1 } else { native.blocks };
+    let piece = node.copies.with_geometry(volume, |geometry| {
+        let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
+        let mut pieces = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?;
+        match (pieces.next(), pieces.next()) {
+            (Some(piece), None) => Ok(piece),
+            // It would lie in two chunks, or be longer than a piece: the client's geometry is not ours.
+            _ => Err(NvmeStatus::INVALID_FIELD_IN_COMMAND),
+        }
+    });
+    let piece = piece.unwrap_or(Err(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT))?;
+    if moves && given != blocks as usize * copies::BLOCK_BYTES {
+        return Err(NvmeStatus::DATA_SGL_LENGTH_INVALID);
+    }
+    let chunk = ChunkId {
+        volume,
+        index: piece.chunk,
+    };
+    let request = volume::Request {
+        id: RequestId(0),
+        operation,
+        range: if of_chunk {
+            BlockRange::default()
+        } else {
+            piece.range
+        },
+        epoch: native.fields.epoch,
+        session,
+        writer_token: native.fields.writer_token,
+        trace: native.trace,
+    };
+    Ok((chunk, request))
+}
+
+impl Node {
+    /// Serves a command of this node's own portal.
+    pub(crate) fn serve_portal(
+        self: &Rc<Self>,
+        command: &NativeCommand,
+        data: Data,
+        reply: volume::client::Reply,
+    ) {
+        let (session, native) = command.from_portal();
+        let (chunk, request) = match request_of(self, &native, session, data.length_bytes()) {
+            Ok(request) => request,
+            Err(status) => return reply.answer(crate::portal::refused(status), data),
+        };
+        let (asker, data) = match data {
+            Data::From(written) => (Asker::Portal(reply, Data::None), Some(written)),
+            room => (Asker::Portal(reply, room), None),
+        };
+        let id = self.natives.add(asker);
+        let request = volume::Request { id, ..request };
+        self.push(Event::Request { chunk, request, data });
+    }
+}
+
 impl NativeHandler {
+    fn new(node: &Rc<Node>, session: Option<Session>) -> Self {
+        Self {
+            node: Rc::downgrade(node),
+            session,
+            open: RefCell::default(),
+            located: RefCell::default(),
+        }
+    }
+
     fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
-        let volume = VolumeNumber(native.volume.0);
-        let write = |kind, force_unit_access| Operation::Write {
-            kind,
-            data: None,
-            force_unit_access,
+        let portals = native.operation == NativeOperation::Claim;
+        let clients = matches!(native.operation, NativeOperation::Fence | NativeOperation::Locate);
+        let (session, native) = match self.session {
+            Some(session) if !portals => (session, *native),
+            None if !clients => native.from_portal(),
+            _ => return Err((call, NvmeStatus::INVALID_FIELD_IN_COMMAND)),
         };
-        let (operation, moves) = match native.operation {
-            NativeOperation::Read => (Operation::Read, true),
-            NativeOperation::Write { fua } => (write(WriteKind::Data, fua), true),
-            NativeOperation::WriteZeroes { fua } => (write(WriteKind::Zeroes, fua), false),
-            NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
-            NativeOperation::Fence => (write(WriteKind::Fence, false), false),
-            NativeOperation::Flush => (Operation::Flush, false),
-            NativeOperation::Locate => (Operation::Read, false),
-        };
-        let of_chunk = native.operation.is_of_chunk();
-        let blocks = if of_chunk { 1 } else { native.blocks };
-        let piece = node.copies.with_geometry(volume, |geometry| {
-            let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
-            let mut pieces = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?;
-            match (pieces.next(), pieces.next()) {
-                (Some(piece), None) => Ok(piece),
-                // It would lie in two chunks, or be longer than a piece: the client's geometry is not ours.
-                _ => Err(NvmeStatus::INVALID_FIELD_IN_COMMAND),
-            }
-        });
-        let piece = match piece.unwrap_or(Err(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT)) {
-            Ok(piece) => piece,
-            Err(status) => return Err((call, status)),
-        };
-        let length = blocks as usize * copies::BLOCK_BYTES;
         let given = if native.operation == NativeOperation::Read {
             call.room_bytes
         } else {
             call.data.len()
         };
-        if moves && given != length {
-            return Err((call, NvmeStatus::DATA_SGL_LENGTH_INVALID));
-        }
-        let chunk = ChunkId {
-            volume,
-            index: piece.chunk,
+        let (chunk, request) = match request_of(node, &native, session, given) {
+            Ok(request) => request,
+            Err(status) => return Err((call, status)),
         };
         if native.operation == NativeOperation::Locate {
             self.locate(node, chunk, call);
@@ -149,21 +230,9 @@ impl NativeHandler {
             reply,
             ..
         } = call;
-        let id = node.natives.add(reply, room_bytes);
+        let id = node.natives.add(Asker::Queue(reply, room_bytes));
         self.remember(node, chunk, id);
-        let request = volume::Request {
-            id,
-            operation,
-            range: if of_chunk {
-                BlockRange::default()
-            } else {
-                piece.range
-            },
-            epoch: native.fields.epoch,
-            session: self.session,
-            writer_token: native.fields.writer_token,
-            trace: native.trace,
-        };
+        let request = volume::Request { id, ..request };
         let data = (!data.is_empty()).then_some(data);
         node.push(Event::Request { chunk, request, data });
         Ok(())

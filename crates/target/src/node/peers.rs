@@ -17,12 +17,13 @@ use protocols::nvme::{Command, Nqn, Status};
 use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{
-    CommandFields, EncodedAnswer, REPLICA_TAIL_BYTES, decode_answer, decode_command, encode_answer,
-    encode_command, opcode,
+    CommandFields, EncodedAnswer, NativeCommand, REPLICA_TAIL_BYTES, decode_answer, decode_command,
+    encode_answer, encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
 use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, VolumeNumber};
 
+use super::native::{self, NativeHandler};
 use super::{Event, Identity, Node, names};
 
 /// Room for what a sealed copy knows: 1,024 sessions and 50,000 marks.
@@ -202,6 +203,11 @@ impl Peers {
                 }
             }
         }
+    }
+
+    /// Where a peer is; none if that is not known.
+    pub(super) fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.peers.borrow().get(&node)?.address.get()
     }
 
     /// What was kept to be fetched about a volume's chunks is of no use any more.
@@ -406,7 +412,7 @@ fn seal_answer_command(chunk: ChunkId, epoch: Epoch) -> Command {
     command.with_metadata_pointer(epoch.0)
 }
 
-pub(super) fn command_of(fields: &CommandFields) -> Command {
+pub(crate) fn command_of(fields: &CommandFields) -> Command {
     let mut command = Command::new(fields.opcode, fields.nsid).with_metadata_pointer(fields.mptr);
     command.set_cdw2(fields.cdw2);
     command.set_cdw3(fields.cdw3);
@@ -498,12 +504,15 @@ pub(super) fn handler(node: &Rc<Node>, from: NodeId) -> Rc<dyn CommandHandler> {
     Rc::new(PeerHandler {
         node: Rc::downgrade(node),
         from,
+        portal: native::portal_handler(node),
     })
 }
 
 struct PeerHandler {
     node: Weak<Node>,
     from: NodeId,
+    /// What hosts ask of the peer as a portal.
+    portal: NativeHandler,
 }
 
 impl CommandHandler for PeerHandler {
@@ -511,6 +520,9 @@ impl CommandHandler for PeerHandler {
         let Some(node) = self.node.upgrade() else { return };
         let peer = node.peers.peer(self.from);
         let fields = fields_of(&call.command);
+        if NativeCommand::decode(&fields).is_ok() {
+            return self.portal.submit(call);
+        }
         if fields.opcode == opcode::SEAL_ANSWER {
             return fetch_sealed(&peer, &fields, call);
         }
@@ -560,6 +572,10 @@ impl CommandHandler for PeerHandler {
             message,
             data: blocks,
         });
+    }
+
+    fn closed(&self) {
+        self.portal.closed();
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod checksums;
 mod histories;
+mod portals;
 mod support;
 
 use std::cell::RefCell;

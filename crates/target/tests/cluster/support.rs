@@ -15,12 +15,13 @@ use protocols::nvme::{Command, Nqn, Status as NvmeStatus};
 use reactor::sim::{Host, Simulation};
 use reactor::{BufferPool, time};
 use target::node::{DiskConfig, Identity, Node, names};
+use target::portal::Portals;
 use volume::message::codec::{NativeCommand, NativeFields, NativeOperation, native_status_from_code};
 use volume::{
     ClusterId, Geometry, Incarnation, NodeId, Settings, Status, TraceId, VolumeNumber, WriterToken,
 };
 
-const PORT: u16 = 4420;
+pub(super) const PORT: u16 = 4420;
 pub(super) const VOLUME: u32 = 7;
 pub(super) const DISK: u128 = 0xd15c;
 
@@ -39,10 +40,13 @@ pub(super) fn geometry() -> Geometry {
 
 pub(super) type Slot = Rc<RefCell<Option<Rc<Node>>>>;
 
+pub(super) type PortalsSlot = Rc<RefCell<Option<Rc<Portals>>>>;
+
 pub(super) struct Cluster {
     pub(super) simulation: Simulation,
     pub(super) hosts: Vec<Host>,
     nodes: Vec<Slot>,
+    pub(super) portals: Vec<PortalsSlot>,
     lives: RefCell<Vec<u64>>,
 }
 
@@ -55,6 +59,7 @@ impl Cluster {
             simulation,
             hosts,
             nodes,
+            portals: (0..3).map(|_| PortalsSlot::default()).collect(),
             lives: RefCell::new(vec![0; 3]),
         };
         for index in 0..3 {
@@ -78,8 +83,9 @@ impl Cluster {
             node: NodeId(1 + index as u128),
             incarnation: Incarnation(100 * (1 + index as u64) + self.lives.borrow()[index]),
         };
-        let slot = self.nodes[index].clone();
+        let (slot, portals) = (self.nodes[index].clone(), self.portals[index].clone());
         *slot.borrow_mut() = None;
+        *portals.borrow_mut() = None;
         let addresses: Vec<(NodeId, SocketAddr)> = (0..3)
             .map(|n| {
                 (
@@ -106,10 +112,24 @@ impl Cluster {
             );
             let target = Target::new();
             target.add_subsystem(node.subsystem());
+            *portals.borrow_mut() = Some(Portals::new(&node, target.clone(), own));
             let _server = serve(target, own, Options::default()).unwrap();
             *slot.borrow_mut() = Some(node);
             std::future::pending::<()>().await;
         });
+    }
+
+    /// Lets go of the nodes where a reactor runs: what they still owe to portals is answered then.
+    pub(super) fn end(self) {
+        let host = self.simulation.add_host("end");
+        let (nodes, portals) = (self.nodes, self.portals);
+        self.simulation.start(host, move || async move {
+            nodes.iter().for_each(|node| drop(node.borrow_mut().take()));
+            portals
+                .iter()
+                .for_each(|portals| drop(portals.borrow_mut().take()));
+        });
+        self.simulation.run_for(Duration::from_millis(1));
     }
 
     pub(super) fn node(&self, index: usize) -> Rc<Node> {

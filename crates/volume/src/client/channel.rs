@@ -1,12 +1,14 @@
 //! One core's channel: first attempts, which need no task, and the keeping of the map.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bdev::{Channel, Data, IoError, Operation, Request};
-use foundation::{Epoch, Instant, Lba};
+use bdev::{Channel, Data, IoError, Leave, Operation, Request};
+use foundation::{BlockCount, Epoch, Instant, Lba};
 use reactor::sync::{Notify, OneshotSender};
 use reactor::{BufferMut, spawn, time};
 use slab::Slab;
@@ -16,6 +18,7 @@ use crate::map::{ChunkMap, Route};
 use crate::message::codec::{NATIVE_BLOCKS_MAX, NativeCommand, NativeOperation};
 use crate::output::Status;
 
+use super::claims::{self, Claims, Leaves};
 use super::device::{ClientOptions, VolumeDevice, shape};
 use super::group::Group;
 use super::job::{Job, Owner, Terms};
@@ -57,6 +60,8 @@ pub(super) struct Core {
     pub(super) volume: VolumeNumber,
     pub(super) options: ClientOptions,
     pub(super) sessions: Sessions,
+    /// Those of the portal's host for which this channel is.
+    pub(super) claims: Option<Rc<Claims>>,
     pub(super) unflushed: Arc<Unflushed>,
     source: Arc<dyn MapSource>,
     peers: Rc<dyn Peers>,
@@ -75,7 +80,7 @@ pub struct VolumeChannel {
 }
 
 impl VolumeChannel {
-    pub(super) fn new(device: &VolumeDevice, peers: Rc<dyn Peers>) -> Self {
+    pub(super) fn new(device: &VolumeDevice, peers: Rc<dyn Peers>, claims: Option<Rc<Claims>>) -> Self {
         let version = device.source.version();
         let map = device.source.current();
         let chunks = map.chunks.clone();
@@ -84,6 +89,7 @@ impl VolumeChannel {
             volume: device.volume,
             options: device.options,
             sessions: device.sessions.clone(),
+            claims,
             unflushed: device.unflushed.clone(),
             source: device.source.clone(),
             peers,
@@ -117,7 +123,7 @@ impl VolumeChannel {
             Err(error) => return (Err(error), buffer),
         };
         let (request, pending) = bdev::request(Operation::Read, lba, blocks, Data::Into(buffer));
-        self.core.submit(request, attempt.checked_sub(1));
+        self.core.submit(request, attempt.checked_sub(1), no_leaves());
         let completion = pending.await;
         match completion.data {
             Data::Into(buffer) => (completion.status, buffer),
@@ -128,12 +134,35 @@ impl VolumeChannel {
 
 impl Channel for VolumeChannel {
     fn geometry(&self) -> bdev::Geometry {
-        shape(&self.core.view().map.geometry)
+        self.core.shape()
     }
 
     fn submit(&self, request: Request) {
-        self.core.submit(request, None);
+        self.core.submit(request, None, no_leaves());
     }
+
+    fn look_for_growth(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            let refreshed = core.refreshed.changed();
+            core.refresh();
+            refreshed.await;
+        })
+    }
+
+    fn leave(&self, lba: Lba, blocks: BlockCount) -> Option<Leave> {
+        let claims = self.core.claims.clone()?;
+        let core = self.core.clone();
+        Some(Box::pin(async move {
+            let claimed = claims::leave(core, claims, lba, blocks).await?;
+            Ok(Rc::new(claimed) as Rc<dyn Channel>)
+        }))
+    }
+}
+
+/// What goes under no claim.
+fn no_leaves() -> Leaves {
+    Rc::from([])
 }
 
 /// The operation as nodes know it.
@@ -197,7 +226,40 @@ impl Core {
         view.map = map;
     }
 
-    fn submit(self: &Rc<Self>, request: Request, copy: Option<u32>) {
+    pub(super) fn shape(&self) -> bdev::Geometry {
+        shape(&self.view().map.geometry)
+    }
+
+    /// The chunks of a range.
+    pub(super) fn chunks_of(&self, lba: Lba, blocks: BlockCount) -> Result<Vec<ChunkIndex>, IoError> {
+        self.shape().check_range(lba, blocks)?;
+        let view = self.view();
+        view.map
+            .geometry
+            .chunks_of(lba, blocks)
+            .map_err(|_| IoError::OutOfRange)
+    }
+
+    /// A block of the volume that lies in the chunk.
+    pub(super) fn first_lba(&self, chunk: ChunkIndex) -> Option<Lba> {
+        self.view().map.geometry.first_lba(chunk)
+    }
+
+    /// Where what changes a chunk goes; none if its configuration is not known.
+    pub(super) fn write_route(&self, chunk: ChunkIndex) -> Option<Route> {
+        self.view().chunks.write_route(chunk)
+    }
+
+    /// A piece's command for a node that knows the chunk by `epoch`.
+    pub(super) fn command(&self, job: &Job, epoch: Epoch) -> NativeCommand {
+        let command = job.command(self.volume, epoch);
+        match &self.claims {
+            Some(claims) => command.of_portal(claims.session(job.terms.claim.unwrap_or(0))),
+            None => command,
+        }
+    }
+
+    pub(super) fn submit(self: &Rc<Self>, request: Request, copy: Option<u32>, leaves: Leaves) {
         self.look_at_map();
         let map = self.view().map.clone();
         let checked = native(request.operation)
@@ -212,7 +274,12 @@ impl Core {
             trace: TraceId(request.trace.0),
             deadline: time::now() + self.options.time_limit,
             copy,
+            claim: None,
         };
+        if self.claims.is_some() && operation.changes() && leaves.is_empty() {
+            // What the host sends without being asked cannot be told from what it has sent by another way since.
+            return request.complete(Err(IoError::Unsupported));
+        }
         if operation == NativeOperation::Flush {
             return self.flush(request, terms, map);
         }
@@ -237,11 +304,15 @@ impl Core {
             ..
         } = request;
         if u64::from(piece.range.count) != blocks.0 || piece.range.count > NATIVE_BLOCKS_MAX {
-            return Group::start_range(self, terms, map, (lba, blocks), data, token);
+            return Group::start_range(self, terms, map, (lba, blocks), (data, leaves), token);
         }
         let kept = match &data {
             Data::From(buffer) => Some(buffer.clone()),
             _ => None,
+        };
+        let terms = Terms {
+            claim: claims::leave_for(&leaves, piece.chunk),
+            ..terms
         };
         let job = Job {
             terms,
@@ -258,7 +329,11 @@ impl Core {
     }
 
     fn flush(self: &Rc<Self>, request: Request, terms: Terms, map: Arc<VolumeMap>) {
-        let due = self.unflushed.begin(map.geometry.chunks());
+        let due = match self.claims {
+            // What the host wrote through another portal is to be flushed, too.
+            Some(_) => (map.geometry.all_chunks(), Vec::new()),
+            None => self.unflushed.begin(map.geometry.chunks()),
+        };
         if due.0.is_empty() {
             return request.complete(Ok(()));
         }
@@ -270,7 +345,7 @@ impl Core {
     pub(super) fn start(self: &Rc<Self>, job: Job, data: Data) {
         match self.route(&job, &[]) {
             Some(route) => {
-                let command = job.command(self.volume, route.epoch);
+                let command = self.command(&job, route.epoch);
                 self.send(route, command, job.place, data, Waiting::First(job));
             }
             None => drop(spawn(retry::finish(self.clone(), job, data, None))),
@@ -308,7 +383,7 @@ impl Core {
         data: Data,
         waiting: Waiting,
     ) -> (u64, u64) {
-        let session = if command.operation.changes() {
+        let session = if command.operation.changes() && self.claims.is_none() {
             self.sessions.current()
         } else {
             0
@@ -355,6 +430,13 @@ impl Core {
         self.view.borrow_mut().chunks.lost(attempt.node);
         if attempt.session != 0 {
             self.sessions.renew(attempt.session);
+        }
+    }
+
+    /// A write has ended of which it is not known whether it will still be done: nothing more is written under its claim.
+    pub(super) fn leave_claim(&self, job: &Job) {
+        if let (Some(claims), Some(number)) = (&self.claims, job.terms.claim) {
+            claims.drop_claim(job.place.chunk, number);
         }
     }
 
@@ -419,6 +501,7 @@ impl Core {
             let Some(attempt) = late else { return };
             self.given_up(&attempt);
             if let Waiting::First(job) = attempt.waiting {
+                self.leave_claim(&job);
                 job.finish(self, Err(IoError::Unavailable), Data::None);
             }
         }

@@ -9,6 +9,7 @@ use bdev::{BlockDevice, Channel, OpenError};
 use crate::identity::VolumeNumber;
 
 use super::channel::VolumeChannel;
+use super::claims::Claims;
 use super::peers::Peers;
 use super::source::{MapSource, Sessions};
 use super::unflushed::Unflushed;
@@ -78,7 +79,12 @@ impl VolumeDevice {
 
     /// As [`VolumeDevice::open`], with ways to the nodes that the core has already.
     pub fn open_with(&self, peers: Rc<dyn Peers>) -> VolumeChannel {
-        VolumeChannel::new(self, peers)
+        VolumeChannel::new(self, peers, None)
+    }
+
+    /// A channel for a host behind a portal, whose writes go under claims: see [`bdev::Channel::leave`].
+    pub fn open_for_host(&self, peers: Rc<dyn Peers>, claims: Rc<Claims>) -> VolumeChannel {
+        VolumeChannel::new(self, peers, Some(claims))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::identity::ChunkIndex;
 use crate::message::codec::{NATIVE_BLOCKS_MAX, NativeOperation};
 
 use super::channel::Core;
+use super::claims::{Leaves, leave_for};
 use super::job::{Job, Owner, Terms};
 use super::peers::Place;
 use super::source::VolumeMap;
@@ -49,6 +50,8 @@ pub(super) struct Group {
     /// Of a write, all its bytes.
     whole: RefCell<Option<Buffer>>,
     first_lba: Lba,
+    /// Of a portal's write, the claims on its chunks.
+    leaves: Leaves,
     /// Of a flush, what is durable when it has succeeded.
     stamps: Vec<Stamp>,
     state: RefCell<State>,
@@ -61,13 +64,21 @@ impl Group {
         terms: Terms,
         map: Arc<VolumeMap>,
         range: (Lba, BlockCount),
-        data: Data,
+        (data, leaves): (Data, Leaves),
         token: Token,
     ) {
         let (first_lba, blocks) = range;
         let end = Lba(first_lba.0 + blocks.0);
         let plan = Plan::Range { next: first_lba, end };
-        Self::start(core, terms, map, (first_lba, plan), data, Vec::new(), token);
+        Self::start(
+            core,
+            terms,
+            map,
+            (first_lba, plan),
+            (data, leaves),
+            Vec::new(),
+            token,
+        );
     }
 
     /// Begins a flush or a fence of these chunks.
@@ -84,7 +95,7 @@ impl Group {
             terms,
             map,
             (Lba(0), Plan::Chunks(chunks)),
-            data,
+            (data, Rc::from([])),
             stamps,
             token,
         );
@@ -95,7 +106,7 @@ impl Group {
         terms: Terms,
         map: Arc<VolumeMap>,
         (first_lba, plan): (Lba, Plan),
-        data: Data,
+        (data, leaves): (Data, Leaves),
         stamps: Vec<Stamp>,
         token: Token,
     ) {
@@ -119,6 +130,7 @@ impl Group {
             map,
             whole: RefCell::new(whole),
             first_lba,
+            leaves,
             stamps,
             state: RefCell::new(state),
         });
@@ -185,6 +197,7 @@ impl Group {
             // Such a request may be as long as the volume: its limit is one of standing still.
             terms.deadline = time::now() + time_limit;
         }
+        terms.claim = leave_for(&self.leaves, place.chunk);
         let length = blocks as usize * self.map.geometry.block_bytes as usize;
         let whole = self.whole.borrow();
         let (kept, data) = match (terms.operation, &*whole) {

@@ -22,6 +22,8 @@ pub(super) struct Terms {
     pub(super) deadline: Instant,
     /// Read from this copy first, counted in the order of the configuration; none leaves the choice.
     pub(super) copy: Option<u32>,
+    /// Of a portal's write, the claim on its chunk.
+    pub(super) claim: Option<u64>,
 }
 
 /// Who waits for a piece.
@@ -88,9 +90,11 @@ impl Job {
 
 fn needs_flush(operation: NativeOperation) -> bool {
     match operation {
-        NativeOperation::Read | NativeOperation::Flush | NativeOperation::Fence | NativeOperation::Locate => {
-            false
-        }
+        NativeOperation::Read
+        | NativeOperation::Flush
+        | NativeOperation::Fence
+        | NativeOperation::Locate
+        | NativeOperation::Claim => false,
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }
         | NativeOperation::Deallocate { fua } => !fua,

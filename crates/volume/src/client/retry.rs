@@ -4,15 +4,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bdev::{Data, IoError};
-use foundation::Epoch;
+use foundation::{Epoch, Instant};
 use reactor::sync::oneshot;
 use reactor::time;
 
-use crate::identity::NodeId;
+use crate::identity::{ChunkIndex, NodeId};
 use crate::message::codec::NativeOperation;
 use crate::output::Status;
 
 use super::channel::{Core, Waiting};
+use super::claims;
 use super::job::Job;
 use super::peers::PeerStatus;
 
@@ -39,6 +40,10 @@ enum Next {
     },
     /// It may have been done: again in a new session.
     NewSession,
+    /// It was not done, and will not be under its claim: again under the one that followed, if there is one.
+    Superseded,
+    /// It may have been done: again under a claim that follows its own, if none came between.
+    NewClaim,
 }
 
 fn after_read(status: PeerStatus) -> Next {
@@ -64,7 +69,7 @@ fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
     let unknown = if changes { Next::NewSession } else { again };
     match status {
         PeerStatus::Answered(status) => match status {
-            Status::Done => Next::Finish(Ok(())),
+            Status::Done | Status::Claimed(_) => Next::Finish(Ok(())),
             Status::FencedWriter(_) => Next::Finish(Err(IoError::Fenced)),
             Status::OutOfRange => Next::Finish(Err(IoError::OutOfRange)),
             Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => {
@@ -78,6 +83,15 @@ fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
         PeerStatus::Failed(error) => Next::Finish(Err(error)),
         PeerStatus::Unreachable => again,
         PeerStatus::Lost => unknown,
+    }
+}
+
+/// Of a portal's write, which goes under a claim.
+fn after_claimed(status: PeerStatus) -> Next {
+    match after_write(status, true, false) {
+        _ if status == PeerStatus::Answered(Status::StaleSession) => Next::Superseded,
+        Next::NewSession => Next::NewClaim,
+        next => next,
     }
 }
 
@@ -98,14 +112,14 @@ struct Attempts {
 }
 
 /// Brings a piece to its end. `ended` is its first attempt; none if there was no map to make one by.
-pub(super) async fn finish(core: Rc<Core>, job: Job, mut data: Data, mut ended: Option<Ended>) {
+pub(super) async fn finish(core: Rc<Core>, mut job: Job, mut data: Data, mut ended: Option<Ended>) {
     let mut attempts = Attempts {
         tried: Vec::new(),
         device_errors: 0,
         pause: core.options.pause_min,
     };
     loop {
-        match attempts.settle(&core, &job, ended.take()).await {
+        match attempts.settle(&core, &mut job, ended.take()).await {
             Some(status) => return job.finish(&core, status, data),
             None if time::now() >= job.terms.deadline => {
                 return job.finish(&core, Err(IoError::Unavailable), data);
@@ -124,7 +138,7 @@ pub(super) async fn finish(core: Rc<Core>, job: Job, mut data: Data, mut ended: 
             continue;
         };
         let (sender, answer) = oneshot();
-        let command = job.command(core.volume, route.epoch);
+        let command = core.command(&job, route.epoch);
         let (tag, session) = core.send(route, command, job.place, data, Waiting::Retry(sender));
         let left = job.terms.deadline.since(time::now());
         match time::timeout(left, answer).await {
@@ -139,6 +153,7 @@ pub(super) async fn finish(core: Rc<Core>, job: Job, mut data: Data, mut ended: 
             }
             Ok(None) | Err(time::Elapsed) => {
                 core.forget(tag);
+                core.leave_claim(&job);
                 return job.finish(&core, Err(IoError::Unavailable), Data::None);
             }
         }
@@ -150,7 +165,7 @@ impl Attempts {
     async fn settle(
         &mut self,
         core: &Rc<Core>,
-        job: &Job,
+        job: &mut Job,
         ended: Option<Ended>,
     ) -> Option<Result<(), IoError>> {
         let Some(ended) = ended else {
@@ -161,6 +176,7 @@ impl Attempts {
         };
         let next = match job.terms.operation {
             NativeOperation::Read => after_read(ended.status),
+            _ if job.terms.claim.is_some() => after_claimed(ended.status),
             operation => {
                 let newer_session = ended.session != 0 && core.sessions.current() > ended.session;
                 after_write(ended.status, operation.changes(), newer_session)
@@ -185,6 +201,22 @@ impl Attempts {
                 self.pause(core, job, ended.epoch, true).await;
             }
             Next::Again { refresh } => self.pause(core, job, ended.epoch, refresh).await,
+            Next::Superseded | Next::NewClaim => {
+                if let (Some(claims), Some(number)) = (&core.claims, job.terms.claim) {
+                    let (chunk, deadline) = (job.place.chunk, job.terms.deadline);
+                    let next = match next {
+                        Next::Superseded => claims.successor(chunk, number).ok_or(IoError::Unavailable),
+                        _ => claims::go_on(core, claims, chunk, number, deadline).await,
+                    };
+                    match next {
+                        Ok(newer) => job.terms.claim = Some(newer),
+                        Err(error) => {
+                            claims.drop_claim(chunk, number);
+                            return Some(Err(error));
+                        }
+                    }
+                }
+            }
             Next::NewSession => {
                 core.sessions.renew(ended.session);
                 self.pause(core, job, ended.epoch, true).await;
@@ -195,19 +227,28 @@ impl Attempts {
 
     /// Waits for a newer map, and then a little, unless the map has moved on from `epoch`.
     async fn pause(&mut self, core: &Rc<Core>, job: &Job, epoch: Epoch, refresh: bool) {
-        if refresh {
-            let refreshed = core.refreshed.changed();
-            core.refresh();
-            let left = job.terms.deadline.since(time::now());
-            if time::timeout(left, refreshed).await.is_err() {
-                return;
-            }
-            if core.epoch(job.place.chunk) > epoch {
-                return;
-            }
-        }
-        let left = job.terms.deadline.since(time::now());
-        time::sleep(self.pause.min(left)).await;
-        self.pause = (self.pause * 2).min(core.options.pause_max);
+        let place = (job.place.chunk, epoch);
+        pause(core, place, job.terms.deadline, &mut self.pause, refresh).await;
     }
+}
+
+/// Waits for a newer map, and then a little, unless the chunk's map has moved on from this epoch.
+pub(super) async fn pause(
+    core: &Rc<Core>,
+    (chunk, epoch): (ChunkIndex, Epoch),
+    deadline: Instant,
+    wait: &mut Duration,
+    refresh: bool,
+) {
+    if refresh {
+        let refreshed = core.refreshed.changed();
+        core.refresh();
+        let left = deadline.since(time::now());
+        if time::timeout(left, refreshed).await.is_err() || core.epoch(chunk) > epoch {
+            return;
+        }
+    }
+    let left = deadline.since(time::now());
+    time::sleep((*wait).min(left)).await;
+    *wait = (*wait * 2).min(core.options.pause_max);
 }

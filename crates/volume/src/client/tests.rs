@@ -2,4 +2,5 @@
 
 mod behaviour;
 mod nodes;
+mod portals;
 mod random;

@@ -163,6 +163,17 @@ impl Member {
         self.record.sessions.get(&host).copied().unwrap_or(0)
     }
 
+    /// The session under which a write that is ordered at `sequence` is noted: its own, or that of the claim which it
+    /// makes. Sequences never come again in a chunk's order, unless every member has restarted; then the record has the last claim.
+    pub(super) fn session_for(&self, request: &Request, sequence: Sequence) -> Session {
+        let host = request.session.host;
+        if !(request.operation.is_fence() && host.is_through_portals()) {
+            return request.session;
+        }
+        let number = sequence.0.max(self.session_of(host).saturating_add(1));
+        Session { host, number }
+    }
+
     /// The newest write lease known here: the one in force, or one whose first write waits.
     fn newest_token(&self) -> WriterToken {
         let asked = self.lead.as_ref().map(|lead| lead.token_asked);
@@ -175,8 +186,16 @@ impl Member {
 
     /// Whether an older session or an older lease stands against a write.
     pub(super) fn fenced(&self, request: &Request) -> Option<Status> {
-        let newest = self.session_of(request.session.host);
-        if request.session.number < newest && !self.planted.is(Bug::OldSessionAccepted) {
+        let Session { host, number } = request.session;
+        let newest = self.session_of(host);
+        let is_stale = if host.is_through_portals() {
+            // Not "older than": a claim that has been forgotten (0047) is in force no more.
+            let claims_anyhow = request.operation.is_fence() && number == 0;
+            (number != newest || number == 0) && !claims_anyhow && !self.planted.is(Bug::ClaimIgnored)
+        } else {
+            number < newest && !self.planted.is(Bug::OldSessionAccepted)
+        };
+        if is_stale {
             return Some(Status::StaleSession);
         }
         if self.is_older(request.writer_token) {

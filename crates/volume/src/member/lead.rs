@@ -512,14 +512,15 @@ impl Member {
         else {
             unreachable!("only writes wait among the writes")
         };
+        let next = self.next_write();
         let write = ReplicaWrite {
             range: request.range,
             kind,
             force_unit_access,
-            session: Some(request.session),
+            session: Some(self.session_for(&request, next.sequence)),
             writer_token: request.writer_token,
             trace: request.trace,
-            ..self.next_write()
+            ..next
         };
         self.send_out(now, write, Some(request), data);
         self.apply(now, &write, data, false);
@@ -623,7 +624,13 @@ impl Member {
         match flight.request {
             Some(request) => {
                 self.window.complete(flight.write.sequence);
-                self.complete(request.id, Status::Done);
+                let session = flight.write.session.unwrap_or_default();
+                let status = if request.operation.is_fence() && session.host.is_through_portals() {
+                    Status::Claimed(session.number)
+                } else {
+                    Status::Done
+                };
+                self.complete(request.id, status);
             }
             None if flight.resync => self.piece_done(now, &flight),
             None if flight.repair => self.repaired(flight.write.sequence),

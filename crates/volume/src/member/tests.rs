@@ -475,6 +475,70 @@ fn a_deleted_volume_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_claim_takes_the_chunk_from_what_goes_under_others() {
+    let mut core = serving();
+    let under = |id, number| {
+        let host = HostId::through_portals(3);
+        let session = Session { host, number };
+        Request {
+            session,
+            ..write(id, 0, 0)
+        }
+    };
+    let claim = |id, after| Request {
+        operation: Operation::Write {
+            kind: WriteKind::Fence,
+            data: None,
+            force_unit_access: false,
+        },
+        range: BlockRange::default(),
+        ..under(id, after)
+    };
+    let mut ends = |request: Request| {
+        core.handle_request(NOW, chunk(), request);
+        let mut all = outputs(&mut core);
+        core.handle_persisted(NOW, chunk(), PersistToken(1000));
+        all.extend(outputs(&mut core));
+        for io in ios(&all) {
+            core.handle_local(NOW, chunk(), io, true, None);
+        }
+        all.extend(outputs(&mut core));
+        let status = |output: &Output| match output {
+            Output::Complete { status, .. } => Some(*status),
+            _ => None,
+        };
+        all.iter().find_map(status).expect("it ends")
+    };
+    let claimed = |status| match status {
+        Status::Claimed(number) => number,
+        other => panic!("no claim: {other:?}"),
+    };
+    assert_eq!(ends(under(1, 0)), Status::StaleSession);
+    assert_eq!(ends(under(2, 7)), Status::StaleSession);
+    let first = claimed(ends(claim(3, 0)));
+    assert_eq!(ends(under(4, first)), Status::Done);
+    // By another way: what comes under the first is late, and cannot be carried on either.
+    let second = claimed(ends(claim(5, 0)));
+    assert!(second > first);
+    assert_eq!(ends(under(6, first)), Status::StaleSession);
+    assert_eq!(ends(claim(7, first)), Status::StaleSession);
+    assert_eq!(ends(under(8, second)), Status::Done);
+    let third = claimed(ends(claim(9, second)));
+    assert_eq!(ends(under(10, second)), Status::StaleSession);
+    assert_eq!(ends(under(11, third)), Status::Done);
+    // Other hosts are not concerned.
+    let native = |id, number| Request {
+        session: Session {
+            host: HostId::native(3),
+            number,
+        },
+        ..write(id, 0, 0)
+    };
+    assert_eq!(ends(native(12, 1)), Status::Done);
+    assert_eq!(ends(under(13, third)), Status::Done);
+}
+
+#[test]
 fn the_sessions_of_the_hosts_that_wrote_last_are_remembered() {
     let mut core = serving();
     let hosts = 3 * SESSIONS_MAX as u64;

@@ -124,6 +124,9 @@ fn namespace_answer(
             if persist {
                 rescap |= namespace_bits::RESCAP_PERSISTENT;
             }
+            if subsystem.is_some_and(|subsystem| subsystem.is_exporting()) {
+                rescap = 0;
+            }
             Answer::data(describe(&namespace, rescap))
         }
         None if admin
@@ -177,6 +180,9 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
     };
     let reported = subsystem.reports_access();
     let if_reported = |value: u32| if reported { value } else { 0 };
+    let alone = !subsystem.is_exporting();
+    let only_alone = |bits: u16| if alone { bits } else { 0 };
+    let in_capsule_bytes = if alone { IN_CAPSULE_BYTES } else { 0 };
     IdentifyController {
         sn: text(subsystem.serial()),
         mn: text(subsystem.model()),
@@ -198,21 +204,23 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         cqes: bits::CQES_16_BYTES,
         nn: subsystem.namespaces_max(),
         mnan: subsystem.namespaces_max(),
-        oncs: bits::ONCS_COMPARE
-            | bits::ONCS_DATASET_MANAGEMENT
-            | bits::ONCS_WRITE_ZEROES
-            | bits::ONCS_SAVE_AND_SELECT
-            | bits::ONCS_RESERVATIONS
+        oncs: bits::ONCS_SAVE_AND_SELECT
             | bits::ONCS_TIMESTAMP
             | bits::ONCS_VERIFY
-            | bits::ONCS_COPY,
-        fuses: bits::FUSES_COMPARE_AND_WRITE,
+            | only_alone(
+                bits::ONCS_COMPARE
+                    | bits::ONCS_DATASET_MANAGEMENT
+                    | bits::ONCS_WRITE_ZEROES
+                    | bits::ONCS_RESERVATIONS
+                    | bits::ONCS_COPY,
+            ),
+        fuses: only_alone(bits::FUSES_COMPARE_AND_WRITE),
         acwu: ATOMIC_COMPARE_AND_WRITE,
-        cdfs: COPY_FORMAT_0,
+        cdfs: only_alone(COPY_FORMAT_0),
         vwc: bits::VWC_PRESENT | bits::VWC_BROADCAST_FLUSH,
         subnqn: NqnField::from(subsystem.nqn()),
         // Capsule sizes are in units of 16 bytes: the 64 of the command and the data in it; the 16 of the answer.
-        ioccsz: (64 + IN_CAPSULE_BYTES) / 16,
+        ioccsz: (64 + in_capsule_bytes) / 16,
         iorcsz: 1,
         msdbd: 1,
         ofcs: bits::OFCS_DISCONNECT,

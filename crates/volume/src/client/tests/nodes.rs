@@ -20,7 +20,7 @@ use crate::client::{
 };
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
-use crate::identity::{ChunkIndex, Incarnation, NodeId, VolumeNumber, WriterToken};
+use crate::identity::{ChunkIndex, HostId, Incarnation, NodeId, Session, VolumeNumber, WriterToken};
 use crate::map::ChunkMap;
 use crate::message::codec::{NativeCommand, NativeOperation};
 use crate::output::Status;
@@ -185,6 +185,10 @@ pub(super) struct Nodes {
     pub(super) seen: RefCell<Vec<(NodeId, u64, NativeCommand)>>,
     held: RefCell<Vec<Reply>>,
     pub(super) died_late: Cell<u64>,
+    /// The claim in force of each chunk and host.
+    claims: RefCell<BTreeMap<(u32, u64), u64>>,
+    /// A bug: nobody looks at claims.
+    pub(super) claims_ignored: Cell<bool>,
 }
 
 impl Nodes {
@@ -201,6 +205,8 @@ impl Nodes {
             seen: RefCell::default(),
             held: RefCell::default(),
             died_late: Cell::new(0),
+            claims: RefCell::default(),
+            claims_ignored: Cell::new(false),
         })
     }
 
@@ -233,8 +239,28 @@ impl Nodes {
         }
     }
 
+    /// Whether a claim is what the command says, or is made by it; none if the command is to be done.
+    fn check_claim(&self, chunk: u32, of: Session, operation: NativeOperation) -> Option<Status> {
+        let mut claims = self.claims.borrow_mut();
+        let in_force = claims.entry((chunk, of.host.0)).or_default();
+        let claims_anyhow = operation == NativeOperation::Claim && of.number == 0;
+        if of.number != *in_force && !claims_anyhow && !self.claims_ignored.get() {
+            return Some(Status::StaleSession);
+        }
+        if operation == NativeOperation::Claim {
+            *in_force += 1;
+            return Some(Status::Claimed(*in_force));
+        }
+        None
+    }
+
     /// Does a command as its node would.
     fn serve(&self, node: NodeId, session: u64, command: &NativeCommand, data: &mut Data) -> Status {
+        let portal = is_portals(command).then(|| command.from_portal());
+        let (portal, command) = match &portal {
+            Some((session, command)) => (Some(*session), command),
+            None => (None, command),
+        };
         let chunk = self.chunk_of(command);
         let config = self.masters.config(chunk);
         if command.fields.epoch != config.epoch {
@@ -256,12 +282,18 @@ impl Nodes {
             self.unflushed.borrow_mut().remove(&chunk);
             return Status::Done;
         }
-        let mut newest = self.newest_session.borrow_mut();
-        let newest = newest.entry(chunk).or_default();
-        if session < *newest {
-            return Status::StaleSession;
+        if let Some(of) = portal {
+            if let Some(status) = self.check_claim(chunk, of, command.operation) {
+                return status;
+            }
+        } else {
+            let mut newest = self.newest_session.borrow_mut();
+            let newest = newest.entry(chunk).or_default();
+            if session < *newest {
+                return Status::StaleSession;
+            }
+            *newest = session;
         }
-        *newest = session;
         if command.operation == NativeOperation::Fence {
             return Status::Done;
         }
@@ -390,6 +422,10 @@ impl Nodes {
     }
 }
 
+fn is_portals(command: &NativeCommand) -> bool {
+    HostId(command.trace.0).is_through_portals()
+}
+
 /// A core's ways to the nodes.
 struct Links(Rc<Nodes>);
 
@@ -405,7 +441,8 @@ impl Peers for Links {
     ) {
         assert_eq!(command.volume, VolumeNumber(7));
         assert_eq!(place, self.0.place_of(&command));
-        assert_eq!(session != 0, command.operation.changes());
+        let has_session = command.operation.changes() && !is_portals(&command);
+        assert_eq!(session != 0, has_session);
         self.0.seen.borrow_mut().push((node, session, command));
         let at_once = self.0.chaos.borrow().is_none() && self.0.delay_us.borrow().is_empty();
         if at_once {

@@ -18,6 +18,16 @@ impl Member {
             return;
         };
         let serves = lead.phase == Phase::Serving;
+        // A portal flushes every chunk, since it does not know what its hosts wrote through others.
+        let is_clean = lead.flushed_last > Sequence(0) && lead.flushed_last == lead.last_sequence;
+        if serves && is_clean && lead.in_flight.is_empty() {
+            for request in std::mem::take(&mut lead.flush_waiting) {
+                self.outputs.push_back(Output::Complete {
+                    request,
+                    status: Status::Done,
+                });
+            }
+        }
         let asked = !lead.flush_waiting.is_empty();
         if !(serves && lead.flush.is_none() && (asked || idle)) && !lead.join_wants_flush() {
             return;

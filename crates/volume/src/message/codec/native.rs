@@ -9,7 +9,7 @@ use foundation::{Epoch, Lba};
 
 use super::CommandFields;
 use crate::format::FormatError;
-use crate::identity::{TraceId, VolumeNumber, WriterToken};
+use crate::identity::{HostId, Session, TraceId, VolumeNumber, WriterToken};
 use crate::output::Status;
 
 /// The most blocks one command names.
@@ -27,6 +27,8 @@ pub mod native_opcode {
     pub const WRITE_ZEROES: u8 = 0x08;
     /// Put the writer's token into force on the chunk that the first block lies in; vendor specific, no data.
     pub const FENCE: u8 = 0x80;
+    /// Claim the chunk that the first block lies in for a host that writes through a portal; vendor specific, no data.
+    pub const CLAIM: u8 = 0x84;
     /// Where the disk holds the chunk that the first block lies in ([`super::super::Location`](crate::message::codec::Location)); vendor specific, data to
     /// the host.
     pub const LOCATE: u8 = 0x82;
@@ -93,6 +95,8 @@ pub enum NativeOperation {
     Fence,
     /// Tell where this node's disk holds the chunk, for one who may read that disk itself.
     Locate,
+    /// Take no writes of the host any more but those under the claim that this makes. See [`NativeCommand::of_portal`].
+    Claim,
 }
 
 impl NativeOperation {
@@ -103,7 +107,7 @@ impl NativeOperation {
 
     /// Whether it is about a chunk as a whole and names no blocks.
     pub fn is_of_chunk(self) -> bool {
-        matches!(self, Self::Flush | Self::Fence | Self::Locate)
+        matches!(self, Self::Flush | Self::Fence | Self::Locate | Self::Claim)
     }
 }
 
@@ -123,6 +127,29 @@ pub struct NativeCommand {
 }
 
 impl NativeCommand {
+    /// The command as a portal sends it for one of its hosts: the number of the claim stands in the place of the writer's
+    /// token, and the host in that of the trace id. Of a [`NativeOperation::Claim`] the number is that of the claim that
+    /// must be in force still, or 0 for any.
+    #[must_use]
+    pub fn of_portal(self, session: Session) -> Self {
+        let mut command = self;
+        command.fields.writer_token = WriterToken(session.number);
+        command.trace = TraceId(session.host.0);
+        command
+    }
+
+    /// Takes a portal's command apart: for whom and under which claim, and the command without them.
+    pub fn from_portal(self) -> (Session, Self) {
+        let session = Session {
+            host: HostId::through_portals(self.trace.0),
+            number: self.fields.writer_token.0,
+        };
+        let mut command = self;
+        command.fields.writer_token = WriterToken(0);
+        command.trace = TraceId(0);
+        (session, command)
+    }
+
     /// The command's fields.
     ///
     /// # Panics
@@ -146,6 +173,7 @@ impl NativeCommand {
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
             NativeOperation::Fence => (native_opcode::FENCE, false, false),
             NativeOperation::Locate => (native_opcode::LOCATE, false, false),
+            NativeOperation::Claim => (native_opcode::CLAIM, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -181,6 +209,7 @@ impl NativeCommand {
             native_opcode::FLUSH => NativeOperation::Flush,
             native_opcode::FENCE => NativeOperation::Fence,
             native_opcode::LOCATE => NativeOperation::Locate,
+            native_opcode::CLAIM => NativeOperation::Claim,
             other => {
                 return Err(FormatError::Invalid {
                     what: "native command",
@@ -215,10 +244,10 @@ const CANCELLED: u8 = 0xce;
 const UNKNOWN: u8 = 0xcf;
 
 /// How a status travels in a completion: the command-specific status code (status code type 1)
-/// and dwords 0 and 1; none for [`Status::Done`].
+/// and dwords 0 and 1; none for [`Status::Done`] and [`Status::Claimed`].
 pub fn native_status_code(status: Status) -> Option<(u8, u64)> {
     Some(match status {
-        Status::Done => return None,
+        Status::Done | Status::Claimed(_) => return None,
         Status::StaleEpoch(epoch) => (STALE_EPOCH, epoch.0),
         Status::DeviceFailed => (DEVICE_FAILED, 0),
         Status::NotWriteNode(epoch) => (NOT_WRITE_NODE, epoch.0),
@@ -321,9 +350,33 @@ mod tests {
         command.encode();
     }
 
+    #[test]
+    fn a_portals_command_names_host_and_claim_where_others_have_token_and_trace() {
+        let command = NativeCommand {
+            operation: NativeOperation::Claim,
+            volume: VolumeNumber(3),
+            fields: NativeFields {
+                epoch: Epoch(0x44),
+                writer_token: WriterToken(0),
+                first_lba: Lba(7),
+            },
+            blocks: 0,
+            trace: TraceId(0),
+        };
+        let session = Session {
+            host: HostId::through_portals(0xa_0000_000b),
+            number: 0x5_0000_0006,
+        };
+        let fields = command.of_portal(session).encode();
+        assert_eq!((fields.opcode, fields.cdw2, fields.cdw3), (0x84, 6, 5));
+        assert_eq!(fields.cdw10_15, [7, 0, 0, 0, 0xb, 0x8000_000a]);
+        let decoded = NativeCommand::decode(&fields).unwrap();
+        assert_eq!(decoded.from_portal(), (session, command));
+    }
+
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..7u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..8u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -331,6 +384,7 @@ mod tests {
                 3 => NativeOperation::Deallocate { fua },
                 4 => NativeOperation::Flush,
                 5 => NativeOperation::Fence,
+                6 => NativeOperation::Claim,
                 _ => NativeOperation::Locate,
             };
             let command = NativeCommand {

@@ -1,0 +1,64 @@
+//! Subsystems that several targets serve as one: what hosts do is ordered behind them, not in one of them.
+//!
+//! A write that such a subsystem takes may meanwhile have been repeated by the host at another target, and something newer
+//! written there. So the device is asked for leave before the host is asked for the bytes ([`bdev::Channel::leave`]); in-capsule
+//! data, which comes unasked, is not offered. What a host may do is Read, Write, Flush and Verify: the other commands of the NVM
+//! command set change blocks without bytes of the host, or need all targets to know of them (reservations).
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bdev::{Channel, OpenError};
+use protocols::nvme::NvmOpcode;
+
+use super::command::HostIdentity;
+use super::subsystem::{Subsystem, SubsystemOptions, locked};
+
+/// Opens the way of one association, named by its host and controller identifier, to the subsystem's namespaces, on the core
+/// that serves one of its queues.
+pub type OpenChannel = Arc<dyn Fn(&HostIdentity, u16) -> Result<Rc<dyn Channel>, OpenError> + Send + Sync>;
+
+/// What is different in a subsystem that several targets serve.
+pub(super) struct Export {
+    open: OpenChannel,
+}
+
+impl Subsystem {
+    /// A subsystem that other targets serve, too, under the same name. `open` opens its namespaces' channels.
+    ///
+    /// # Panics
+    /// If the namespaces or controllers are beyond what the options say.
+    pub fn exporting(options: SubsystemOptions, open: OpenChannel) -> Arc<Self> {
+        Self::with_export(options, Some(Export { open }))
+    }
+
+    /// Opens the namespaces of an exporting subsystem.
+    pub(super) fn opener(&self) -> Option<&OpenChannel> {
+        self.export.as_ref().map(|export| &export.open)
+    }
+
+    /// Whether other targets serve it, too.
+    pub fn is_exporting(&self) -> bool {
+        self.export.is_some()
+    }
+
+    /// Whether hosts may use this command.
+    pub(super) fn takes(&self, opcode: NvmOpcode) -> bool {
+        use NvmOpcode::{Flush, Read, Verify, Write};
+        self.export.is_none() || matches!(opcode, Read | Write | Flush | Verify)
+    }
+
+    /// Where other targets serve it: discovery lists these addresses as well.
+    pub fn set_elsewhere(&self, addresses: Vec<SocketAddr>) {
+        let before = std::mem::replace(&mut *locked(&self.elsewhere), addresses.clone());
+        if before != addresses {
+            self.log_changed();
+        }
+    }
+
+    /// Where other targets serve it.
+    pub fn elsewhere(&self) -> Vec<SocketAddr> {
+        locked(&self.elsewhere).clone()
+    }
+}

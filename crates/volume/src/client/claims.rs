@@ -1,0 +1,283 @@
+//! Claims: how the writes of one host's association with a portal are told from those that came by another way.
+//!
+//! Before the bytes of a write are fetched from the host, each chunk that it touches is claimed for the host
+//! ([`crate::message::codec::NativeOperation::Claim`]), unless this association has claimed it before. A host that gives its bytes after
+//! that has not gone over to another portal yet; one that goes over later writes there under a newer claim, after which the
+//! chunk takes no write under this one. The argument is in `docs/decisions/0068-what-kills-a-late-write-behind-portals.md`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use bdev::{Channel, IoError, Request};
+use foundation::{BlockCount, Instant, Lba};
+use reactor::sync::{Notify, oneshot};
+use reactor::time;
+
+use crate::identity::{ChunkIndex, HostId, Session, TraceId, WriterToken};
+use crate::message::codec::{NativeCommand, NativeFields, NativeOperation};
+use crate::output::Status;
+
+use super::channel::{Core, Waiting};
+use super::peers::{PeerStatus, Place};
+use super::retry::pause;
+
+/// A chunk that is claimed: the first claim of an unbroken row, and the one in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    first: u64,
+    last: u64,
+}
+
+/// The claims of one host's association with a portal; its queues share them.
+pub struct Claims {
+    host: HostId,
+    held: RefCell<BTreeMap<ChunkIndex, Held>>,
+    /// Chunks for which a claim is under way.
+    claiming: RefCell<BTreeSet<ChunkIndex>>,
+    ended: Notify,
+}
+
+impl Claims {
+    /// None yet. `host` is the same for one host at all portals of a volume, and of no other host.
+    pub fn new(host: HostId) -> Rc<Self> {
+        Rc::new(Self {
+            host,
+            held: RefCell::default(),
+            claiming: RefCell::default(),
+            ended: Notify::new(),
+        })
+    }
+
+    /// The session under which a command goes.
+    pub(super) fn session(&self, number: u64) -> Session {
+        let host = self.host;
+        Session { host, number }
+    }
+
+    fn of(&self, chunk: ChunkIndex) -> Option<u64> {
+        self.held.borrow().get(&chunk).map(|held| held.last)
+    }
+
+    /// The claim that followed `number` without another host or portal coming between.
+    pub(super) fn successor(&self, chunk: ChunkIndex, number: u64) -> Option<u64> {
+        let held = self.held.borrow();
+        let held = held.get(&chunk)?;
+        (held.first <= number && number < held.last).then_some(held.last)
+    }
+
+    /// The claim is in force no more, or it is not known whether a write under it will still take effect: the next write of
+    /// the chunk needs another.
+    pub(super) fn drop_claim(&self, chunk: ChunkIndex, number: u64) {
+        let mut held = self.held.borrow_mut();
+        if held
+            .get(&chunk)
+            .is_some_and(|held| held.first <= number && number <= held.last)
+        {
+            held.remove(&chunk);
+        }
+    }
+
+    fn took(&self, chunk: ChunkIndex, after: u64, number: u64) {
+        let mut held = self.held.borrow_mut();
+        match held.get_mut(&chunk) {
+            Some(held) if after != 0 && held.last == after => held.last = number,
+            _ => drop(held.insert(
+                chunk,
+                Held {
+                    first: number,
+                    last: number,
+                },
+            )),
+        }
+    }
+
+    /// Begins a claim, once no other is under way; false if there was one, which has ended meanwhile.
+    async fn begin(&self, chunk: ChunkIndex) -> bool {
+        if self.claiming.borrow_mut().insert(chunk) {
+            return true;
+        }
+        self.ended
+            .until(|| !self.claiming.borrow().contains(&chunk))
+            .await;
+        false
+    }
+
+    fn end(&self, chunk: ChunkIndex) {
+        self.claiming.borrow_mut().remove(&chunk);
+        self.ended.notify();
+    }
+}
+
+/// Ends a claim, also when who made it has gone.
+struct Claiming<'a>(&'a Claims, ChunkIndex);
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        self.0.end(self.1);
+    }
+}
+
+/// Which claims a write goes under, by chunk.
+pub(super) type Leaves = Rc<[(ChunkIndex, u64)]>;
+
+/// The claim on this chunk.
+pub(super) fn leave_for(leaves: &Leaves, chunk: ChunkIndex) -> Option<u64> {
+    leaves
+        .iter()
+        .find(|(claimed, _)| *claimed == chunk)
+        .map(|(_, number)| *number)
+}
+
+/// The way of one write whose chunks are claimed.
+pub(super) struct Claimed {
+    core: Rc<Core>,
+    leaves: Leaves,
+}
+
+impl Channel for Claimed {
+    fn geometry(&self) -> bdev::Geometry {
+        self.core.shape()
+    }
+
+    fn submit(&self, request: Request) {
+        self.core.submit(request, None, self.leaves.clone());
+    }
+}
+
+/// Claims every chunk of a range that is not claimed yet.
+pub(super) async fn leave(
+    core: Rc<Core>,
+    claims: Rc<Claims>,
+    lba: Lba,
+    blocks: BlockCount,
+) -> Result<Claimed, IoError> {
+    let deadline = time::now() + core.options.time_limit;
+    core.look_at_map();
+    let chunks = core.chunks_of(lba, blocks)?;
+    let mut leaves = Vec::with_capacity(chunks.len());
+    for chunk in chunks {
+        let number = loop {
+            if let Some(number) = claims.of(chunk) {
+                break number;
+            }
+            if !claims.begin(chunk).await {
+                continue;
+            }
+            let _ending = Claiming(&claims, chunk);
+            break claim(&core, &claims, chunk, 0, deadline).await?;
+        };
+        leaves.push((chunk, number));
+    }
+    let leaves = leaves.into();
+    Ok(Claimed { core, leaves })
+}
+
+/// Goes on under a new claim, if the one of this number is the last still: nothing that was sent under the old one takes effect
+/// any more.
+pub(super) async fn go_on(
+    core: &Rc<Core>,
+    claims: &Claims,
+    chunk: ChunkIndex,
+    number: u64,
+    deadline: Instant,
+) -> Result<u64, IoError> {
+    loop {
+        if let Some(newer) = claims.successor(chunk, number) {
+            return Ok(newer);
+        }
+        if claims.of(chunk) != Some(number) {
+            return Err(IoError::Unavailable);
+        }
+        if claims.begin(chunk).await {
+            let _ending = Claiming(claims, chunk);
+            return claim(core, claims, chunk, number, deadline).await;
+        }
+    }
+}
+
+/// Claims a chunk, whoever has it if `after` is 0, else only if that claim is in force.
+async fn claim(
+    core: &Rc<Core>,
+    claims: &Claims,
+    chunk: ChunkIndex,
+    after: u64,
+    deadline: Instant,
+) -> Result<u64, IoError> {
+    let mut wait = core.options.pause_min;
+    let first_lba = core.first_lba(chunk).ok_or(IoError::OutOfRange)?;
+    loop {
+        let epoch = core.epoch(chunk);
+        let mut refresh = true;
+        if let Some(route) = core.write_route(chunk) {
+            let fields = NativeFields {
+                epoch: route.epoch,
+                writer_token: WriterToken(0),
+                first_lba,
+            };
+            let command = NativeCommand {
+                operation: NativeOperation::Claim,
+                volume: core.volume,
+                fields,
+                blocks: 0,
+                trace: TraceId(0),
+            };
+            let place = Place {
+                chunk,
+                first_block: 0,
+            };
+            let (sender, answer) = oneshot();
+            let command = command.of_portal(claims.session(after));
+            let (tag, _) = core.send(route, command, place, bdev::Data::None, Waiting::Retry(sender));
+            let left = deadline.since(time::now());
+            let answer = match time::timeout(left, answer).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) | Err(time::Elapsed) => {
+                    core.forget(tag);
+                    return Err(IoError::Unavailable);
+                }
+            };
+            match answer.status {
+                PeerStatus::Answered(Status::Claimed(number)) => {
+                    claims.took(chunk, after, number);
+                    return Ok(number);
+                }
+                PeerStatus::Answered(Status::StaleSession) => {
+                    claims.drop_claim(chunk, after);
+                    return Err(IoError::Unavailable);
+                }
+                PeerStatus::Answered(Status::FencedWriter(_)) => return Err(IoError::Fenced),
+                PeerStatus::Answered(Status::Busy | Status::Cancelled) => refresh = false,
+                _ => {}
+            }
+        }
+        if time::now() >= deadline {
+            return Err(IoError::Unavailable);
+        }
+        pause(core, (chunk, epoch), deadline, &mut wait, refresh).await;
+        core.look_at_map();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unbroken_row_of_claims_carries_a_write_on() {
+        let claims = Claims::new(HostId::through_portals(1));
+        let chunk = ChunkIndex(2);
+        claims.took(chunk, 0, 5);
+        assert_eq!((claims.of(chunk), claims.successor(chunk, 5)), (Some(5), None));
+        claims.took(chunk, 5, 8);
+        claims.took(chunk, 8, 9);
+        assert_eq!(claims.successor(chunk, 5), Some(9));
+        assert_eq!(claims.successor(chunk, 4), None);
+        // Somebody else had it between: what was under the old row stays out.
+        claims.drop_claim(chunk, 9);
+        claims.took(chunk, 0, 20);
+        assert_eq!((claims.of(chunk), claims.successor(chunk, 9)), (Some(20), None));
+        claims.drop_claim(chunk, 9);
+        assert_eq!(claims.of(chunk), Some(20));
+    }
+}

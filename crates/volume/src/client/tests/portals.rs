@@ -1,0 +1,200 @@
+//! Hosts that write through two portals: whatever a host has given up on one way never takes effect after what it wrote on the
+//! other. Commands are lost, arrive late and are held while chunks are reconfigured; hosts change their minds at any moment.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bdev::{Channel, ChannelExt, Data, IoError, Operation};
+use foundation::{BlockCount, Lba, Random};
+use reactor::sim::Simulation;
+use reactor::{Buffer, BufferPool, spawn, time};
+
+use super::nodes::{BLOCK, Chaos, Nodes, links};
+use crate::client::{Claims, ClientOptions, VolumeChannel, VolumeDevice};
+use crate::identity::HostId;
+
+const HOSTS: u64 = 4;
+const HOST_BLOCKS: u64 = 128 / HOSTS;
+const WAYS: u64 = 2;
+
+/// One host: an association with each of two portals, and a part of the volume that only it writes.
+struct Host {
+    number: u64,
+    device: Rc<VolumeDevice>,
+    nodes: Rc<Nodes>,
+    ways: Vec<Rc<VolumeChannel>>,
+}
+
+fn filled(blocks: u64, byte: u8) -> Buffer {
+    let mut buffer = BufferPool::current()
+        .try_allocate(blocks as usize * BLOCK)
+        .unwrap();
+    buffer.fill(byte);
+    buffer.freeze()
+}
+
+/// What a portal does with a write: it asks for leave, then for the bytes. Those who gave the command up give none.
+async fn write(
+    way: Rc<VolumeChannel>,
+    lba: Lba,
+    blocks: u64,
+    byte: u8,
+    gives: Rc<Cell<bool>>,
+) -> Result<(), IoError> {
+    let leave = way
+        .leave(lba, BlockCount(blocks))
+        .expect("a portal asks for leave");
+    let claimed = leave.await?;
+    if !gives.get() {
+        return Err(IoError::Aborted);
+    }
+    let operation = Operation::Write { fua: false };
+    let data = Data::From(filled(blocks, byte));
+    let (request, ended) = bdev::request(operation, lba, BlockCount(blocks), data);
+    claimed.submit(request);
+    ended.await.status
+}
+
+impl Host {
+    fn new(number: u64, nodes: Rc<Nodes>, device: Rc<VolumeDevice>) -> Self {
+        let mut host = Self {
+            number,
+            device,
+            nodes,
+            ways: Vec::new(),
+        };
+        host.ways = (0..WAYS).map(|_| host.connect()).collect();
+        host
+    }
+
+    /// A new association with a portal.
+    fn connect(&self) -> Rc<VolumeChannel> {
+        let claims = Claims::new(HostId::through_portals(self.number));
+        Rc::new(self.device.open_for_host(links(&self.nodes), claims))
+    }
+
+    /// Writes until it is acknowledged, by one way or the other.
+    async fn write(&mut self, random: &mut Random, lba: Lba, blocks: u64, byte: u8) {
+        loop {
+            let way = random.below(WAYS) as usize;
+            let gives = Rc::new(Cell::new(true));
+            let attempt = write(self.ways[way].clone(), lba, blocks, byte, gives.clone());
+            // Dropped, it goes on: what a portal has begun is not in the hands of a host that is gone.
+            let mut attempt = spawn(attempt);
+            let patience = Duration::from_micros(random.between(1, 60_000));
+            match time::timeout(patience, &mut attempt).await {
+                Ok(Some(Ok(()))) => return,
+                Ok(Some(Err(error))) => assert_eq!(error, IoError::Unavailable),
+                Ok(None) => panic!("an attempt was aborted"),
+                Err(time::Elapsed) => {
+                    gives.set(false);
+                    self.ways[way] = self.connect();
+                }
+            }
+        }
+    }
+
+    async fn run(mut self, seed: u64) -> Result<(), String> {
+        let mut random = Random::from_seed(seed ^ self.number << 32);
+        let mut model = vec![0u8; HOST_BLOCKS as usize];
+        for step in 0..60u8 {
+            let start = random.below(HOST_BLOCKS);
+            let count = random.between(1, 6.min(HOST_BLOCKS - start));
+            let range = start as usize..(start + count) as usize;
+            let lba = Lba(self.number * HOST_BLOCKS + start);
+            if random.chance(1, 2) {
+                self.write(&mut random, lba, count, step + 1).await;
+                model[range].fill(step + 1);
+                continue;
+            }
+            let way = self.ways[random.below(WAYS) as usize].clone();
+            let buffer = BufferPool::current()
+                .try_allocate(count as usize * BLOCK)
+                .unwrap();
+            let (status, buffer) = way.read(lba, buffer).await;
+            status.map_err(|error| format!("a read failed: {error}"))?;
+            for (block, expected) in buffer.chunks(BLOCK).zip(&model[range]) {
+                if block.iter().any(|byte| byte != expected) {
+                    return Err(format!(
+                        "host {}, step {step}: {} instead of {expected}",
+                        self.number, block[0]
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many late duplicates were refused, or what went wrong.
+fn run(seed: u64, claims_ignored: bool) -> Result<u64, String> {
+    Simulation::new(seed).run(async move {
+        let nodes = Nodes::new();
+        nodes.claims_ignored.set(claims_ignored);
+        let mut random = Random::from_seed(seed);
+        *nodes.chaos.borrow_mut() = Some(Chaos {
+            random: random.fork(),
+            one_in: 8,
+        });
+        let (device, _channel) = nodes.open(ClientOptions::default());
+        let device = Rc::new(device);
+        let masters = nodes.masters.clone();
+        let changes = spawn(async move {
+            loop {
+                time::sleep(Duration::from_millis(random.between(1, 60))).await;
+                masters.reconfigure(random.below(4) as u32);
+            }
+        });
+        let hosts: Vec<_> = (0..HOSTS)
+            .map(|number| spawn(Host::new(number, nodes.clone(), device.clone()).run(seed)))
+            .collect();
+        let mut outcome = Ok(());
+        for host in hosts {
+            outcome = outcome.and(host.await.expect("hosts are not aborted"));
+        }
+        changes.abort();
+        outcome.map(|()| nodes.died_late.get())
+    })
+}
+
+#[test]
+fn what_a_host_gave_up_never_comes_after_what_it_wrote_elsewhere() {
+    let died: u64 = (0..40)
+        .map(|seed| run(seed, false).unwrap_or_else(|why| panic!("seed {seed}: {why}")))
+        .sum();
+    assert!(
+        died > 40,
+        "only {died} late writes were refused: the test proves too little"
+    );
+}
+
+#[test]
+fn it_does_if_nobody_looks_at_claims() {
+    let found = (0..40).find_map(|seed| run(seed, true).err());
+    assert!(
+        found.is_some_and(|why| why.contains("instead of")),
+        "the bug was not found"
+    );
+}
+
+#[test]
+fn what_comes_without_leave_is_refused() {
+    Simulation::new(1).run(async {
+        let nodes = Nodes::new();
+        let (device, _channel) = nodes.open(ClientOptions::default());
+        let host = Host::new(1, nodes, Rc::new(device));
+        let written = host.ways[0]
+            .execute(
+                Operation::Write { fua: false },
+                Lba(0),
+                BlockCount(1),
+                Data::From(filled(1, 1)),
+                None,
+            )
+            .await;
+        assert_eq!(written.status, Err(IoError::Unsupported));
+        let zeroed = host.ways[0].write_zeroes(Lba(0), BlockCount(1)).await;
+        assert_eq!(zeroed, Err(IoError::Unsupported));
+    });
+}
