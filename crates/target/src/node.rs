@@ -8,12 +8,14 @@
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `native`: requests of native clients.
+//! - `sums`: checksums of the copies' blocks.
 
 mod board;
 mod copies;
 mod native;
 mod peers;
 mod persist;
+mod sums;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -32,10 +34,11 @@ use reactor::{Buffer, spawn, time};
 use volume::{
     BlockRange, ChunkConfig, ChunkId, ChunkIndex, ChunkOutput, ClusterId, DataToken, Geometry, Incarnation,
     IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId,
-    ResyncProgress, Settings, VolumeNumber, WriteKind,
+    ResyncProgress, Settings, Verdict, VolumeNumber, WriteKind,
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};
+pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use board::Board;
 use copies::Copies;
@@ -100,6 +103,12 @@ enum Event {
         succeeded: bool,
         read: Option<Buffer>,
     },
+    /// What was read does not fit the checksums of these blocks.
+    Damaged {
+        chunk: ChunkId,
+        io: IoToken,
+        blocks: Vec<u32>,
+    },
     Persisted {
         chunk: ChunkId,
         token: PersistToken,
@@ -127,6 +136,7 @@ struct LocalIo {
     chunk: ChunkId,
     io: IoToken,
     purpose: Option<ReadPurpose>,
+    range: BlockRange,
 }
 
 /// See the module.
@@ -252,6 +262,12 @@ impl Node {
             disks: self.copies.disks(),
             copies: copies.collect(),
         }
+    }
+
+    /// Whether copies made from now on keep checksums of their blocks (`docs/decisions/0069`); at first they do not. Copies
+    /// that are here stay as they are. Does not block.
+    pub fn keep_checksums(&self, keep: bool) {
+        self.copies.keeps_checksums.set(keep);
     }
 
     /// The disks as they stand.
@@ -396,6 +412,12 @@ impl Node {
                     .borrow_mut()
                     .handle_local(now, chunk, io, succeeded, read);
             }
+            Event::Damaged { chunk, io, blocks } => {
+                let is_damaged = self.core.borrow_mut().handle_damaged(now, chunk, io, &blocks);
+                if let Some(sums) = self.copies.sums(chunk).filter(|_| is_damaged) {
+                    sums.found_damaged(&blocks);
+                }
+            }
             Event::Persisted { chunk, token } => {
                 self.core.borrow_mut().handle_persisted(now, chunk, token);
             }
@@ -447,10 +469,14 @@ impl Node {
                     board.show(place(), None);
                 }
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
+                if let Some(sums) = self.copies.sums(place()) {
+                    sums.note(range, bytes.as_deref());
+                }
                 let local = LocalIo {
                     chunk: place(),
                     io,
                     purpose: None,
+                    range,
                 };
                 self.submit(
                     local,
@@ -464,17 +490,11 @@ impl Node {
                     chunk: place(),
                     io,
                     purpose: Some(purpose),
+                    range,
                 };
                 self.read(local, range);
             }
-            Output::LocalFlush { io } => {
-                let local = LocalIo {
-                    chunk: place(),
-                    io,
-                    purpose: None,
-                };
-                self.submit(local, Operation::Flush, None, Data::None);
-            }
+            Output::LocalFlush { io } => self.flush(place(), io),
             Output::Send { to, message, data } => {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);
@@ -499,6 +519,33 @@ impl Node {
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
             }
         }
+    }
+
+    /// Makes a copy's writes and their checksums durable.
+    fn flush(&self, chunk: ChunkId, io: IoToken) {
+        let Some(sums) = self.copies.sums(chunk) else {
+            let local = LocalIo {
+                chunk,
+                io,
+                purpose: None,
+                range: BlockRange::default(),
+            };
+            return self.submit(local, Operation::Flush, None, Data::None);
+        };
+        let node = self.own();
+        drop(spawn(async move {
+            let flushed = sums.flush().await;
+            if let Err(error) = flushed {
+                tracing::warn!(?chunk, %error, "a chunk copy cannot be flushed");
+            }
+            let (succeeded, read) = (flushed.is_ok(), None);
+            node.push(Event::Local {
+                chunk,
+                io,
+                succeeded,
+                read,
+            });
+        }));
     }
 
     fn read(&self, local: LocalIo, range: BlockRange) {
@@ -561,17 +608,51 @@ impl Node {
 impl Sink for Node {
     /// A disk has answered, perhaps inside `submit`.
     fn complete(&self, tag: u64, completion: Completion) {
-        let LocalIo { chunk, io, purpose } = self.local.borrow_mut().remove(tag as usize);
+        let local = self.local.borrow_mut().remove(tag as usize);
+        let chunk = local.chunk;
         let succeeded = completion.status.is_ok();
         if let Err(error) = completion.status {
             tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
         }
-        let mut read = None;
-        if let Data::Into(buffer) = completion.data {
-            match purpose {
-                Some(ReadPurpose::Request(request)) => self.natives.filled(request, buffer.freeze()),
-                _ => read = Some(buffer.freeze()),
+        let Data::Into(buffer) = completion.data else {
+            return self.push(Event::Local {
+                chunk,
+                io: local.io,
+                succeeded,
+                read: None,
+            });
+        };
+        let bytes = buffer.freeze();
+        let Some(sums) = self.copies.sums(chunk).filter(|_| succeeded) else {
+            return self.has_read(local, succeeded, bytes);
+        };
+        match sums.check(local.range, &bytes) {
+            Verdict::Right => self.has_read(local, true, bytes),
+            Verdict::Wrong(blocks) => self.is_damaged(&local, blocks),
+            Verdict::Unread(_) => {
+                let node = self.own();
+                drop(spawn(async move {
+                    let wrong = sums.check_reading(local.range, &bytes).await;
+                    match wrong.is_empty() {
+                        true => node.has_read(local, true, bytes),
+                        false => node.is_damaged(&local, wrong),
+                    }
+                }));
             }
+        }
+    }
+}
+
+impl Node {
+    /// A read of a copy has ended, and its bytes fit their checksums if there are any.
+    fn has_read(&self, local: LocalIo, succeeded: bool, bytes: Buffer) {
+        let LocalIo {
+            chunk, io, purpose, ..
+        } = local;
+        let mut read = None;
+        match purpose {
+            Some(ReadPurpose::Request(request)) => self.natives.filled(request, bytes),
+            _ => read = Some(bytes),
         }
         self.push(Event::Local {
             chunk,
@@ -579,6 +660,12 @@ impl Sink for Node {
             succeeded,
             read: read.filter(|_| succeeded),
         });
+    }
+
+    /// The core decides what that means: a write may have begun meanwhile.
+    fn is_damaged(&self, local: &LocalIo, blocks: Vec<u32>) {
+        let (chunk, io) = (local.chunk, local.io);
+        self.push(Event::Damaged { chunk, io, blocks });
     }
 }
 

@@ -423,11 +423,14 @@ impl NodeCore {
         }
     }
 
-    /// The device of `chunk`'s copy has read, and these blocks, in ascending order, do not fit their checksums.
-    pub fn handle_damaged(&mut self, now: Instant, chunk: ChunkId, io: IoToken, blocks: &[u32]) {
+    /// The device of `chunk`'s copy has read, and these blocks, in ascending order, do not fit their checksums. False if
+    /// that says nothing, since a write to them had begun meanwhile.
+    pub fn handle_damaged(&mut self, now: Instant, chunk: ChunkId, io: IoToken, blocks: &[u32]) -> bool {
+        let mut is_damaged = false;
         self.with(now, chunk, |member, grants| {
-            member.handle_damaged(now, grants, io, blocks);
+            is_damaged = member.handle_damaged(now, grants, io, blocks);
         });
+        is_damaged
     }
 
     /// Changes of the record of `chunk`'s copy are durable up to `token`.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::sums::{CopySums, tail_blocks};
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
 use blobstore::{Blob, BlobId, Blobstore, FormatOptions};
@@ -26,6 +27,8 @@ pub(super) const HEAD_BLOCKS: u64 = 2 * SLOT_BLOCKS;
 /// Before the record in its place: magic, generation, length, CRC32C of all that.
 const SLOT_HEAD_BYTES: usize = 28;
 const SLOT_MAGIC: [u8; 8] = *b"RHCPSLT1";
+/// That of a copy with checksums, which a program that would not keep them must not take for one of its own.
+const SLOT_MAGIC_SUMS: [u8; 8] = *b"RHCPSLT2";
 /// Names a blob as a chunk copy: volume and chunk index.
 const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
 
@@ -172,6 +175,8 @@ struct Copy {
     disk: usize,
     blob: BlobId,
     channel: Rc<dyn Channel>,
+    /// None of a copy that was made before there were checksums.
+    sums: Option<Rc<CopySums>>,
     record: RefCell<ChunkRecord>,
     generation: Cell<u64>,
     /// The newest change that is in the record and not yet durable.
@@ -185,6 +190,8 @@ struct Copy {
 pub(super) struct Copies {
     disks: Vec<Disk>,
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
+    /// Copies made from now on keep checksums.
+    pub(super) keeps_checksums: Cell<bool>,
     /// Copies whose records cannot be read, by disk and blob.
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
 }
@@ -224,6 +231,7 @@ impl Copies {
         Ok(Self {
             disks,
             copies: RefCell::new(copies),
+            keeps_checksums: Cell::new(false),
             damaged: RefCell::new(damaged),
         })
     }
@@ -244,12 +252,21 @@ impl Copies {
         self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
     }
 
+    /// The checksums of a copy's blocks, if it has any.
+    pub(super) fn sums(&self, chunk: ChunkId) -> Option<Rc<CopySums>> {
+        self.copies.borrow().get(&chunk)?.sums.clone()
+    }
+
     /// Where a copy's own blocks lie, and on which open file; none in a simulation, and on a disk without direct I/O,
     /// which others could not read past its page cache.
     pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>)> {
         let copies = self.copies.borrow();
         let copy = copies.get(&chunk)?;
         let disk = &self.disks[copy.disk];
+        // Who reads the disk itself would not see what does not fit its checksum.
+        if copy.sums.is_some() {
+            return None;
+        }
         let descriptor = disk.device.descriptor().filter(|_| disk.device.is_direct())?;
         let found = rustix::fs::fstat(descriptor).ok()?;
         let file = OpenFile {
@@ -332,10 +349,10 @@ impl Copies {
         let index = position.ok_or(CopyError::NoSuchDisk { disk: uuid })?;
         let store = &self.disks[index].store;
         let failed = |source| CopyError::Store { chunk, source };
-        let pages = u64::from(geometry.chunk_blocks) + HEAD_BLOCKS;
-        let blob = store.create(pages).map_err(failed)?;
         let record = ChunkRecord::new(cluster, chunk, geometry);
-        let copy = copy_of(&blob, index, record.clone(), 0);
+        let has_sums = self.keeps_checksums.get();
+        let blob = store.create(pages_of(&record, has_sums)).map_err(failed)?;
+        let copy = copy_of(&blob, index, record.clone(), 0, has_sums);
         if let Err(error) = self.name_copy(store, &blob, chunk, &copy).await {
             // It will be asked for again: what there is of it must not stay.
             if let Err(error) = store.delete(blob.id()).await {
@@ -471,11 +488,13 @@ fn chunk_of(name: &[u8]) -> Option<ChunkId> {
     })
 }
 
-fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64) -> Copy {
+fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64, has_sums: bool) -> Copy {
+    let channel = blob.channel();
     Copy {
+        sums: has_sums.then(|| CopySums::new(&record, channel.clone())),
         disk,
         blob: blob.id(),
-        channel: blob.channel(),
+        channel,
         record: RefCell::new(record),
         generation: Cell::new(generation),
         pending: Cell::new(None),
@@ -562,36 +581,49 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
     };
     let chunk = chunk_of(&name).ok_or_else(|| unreadable(format!("it is named {name:?}")))?;
     let channel = blob.channel();
-    let mut best: Option<(u64, ChunkRecord)> = None;
+    let mut best: Option<(u64, ChunkRecord, bool)> = None;
     let mut why = "neither place holds one".to_owned();
     for slot in 0..2 {
         match read_slot(&*channel, slot).await {
-            Ok((_, record)) if record.chunk != chunk => why = format!("it is that of {:?}", record.chunk),
-            Ok((generation, record)) => {
-                if best.as_ref().is_none_or(|(newest, _)| generation > *newest) {
-                    best = Some((generation, record));
+            Ok((_, record, _)) if record.chunk != chunk => {
+                why = format!("it is that of {:?}", record.chunk);
+            }
+            Ok((_, record, has_sums)) if blob.size_pages() < pages_of(&record, has_sums) => {
+                why = format!("its blob has {} pages, too few for it", blob.size_pages());
+            }
+            Ok(found) => {
+                if best.as_ref().is_none_or(|(newest, ..)| found.0 > *newest) {
+                    best = Some(found);
                 }
             }
             Err(error) => why = error,
         }
     }
     Ok(match best {
-        Some((generation, record)) => {
-            let copy = copy_of(&blob, index, record, generation);
+        Some((generation, record, has_sums)) => {
+            let copy = copy_of(&blob, index, record, generation, has_sums);
             Found::Copy(chunk, Rc::new(copy))
         }
         None => Found::Damaged(chunk, unreadable(why)),
     })
 }
 
-async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord), String> {
+/// Pages of a copy's blob.
+fn pages_of(record: &ChunkRecord, has_sums: bool) -> u64 {
+    let blocks = record.geometry.chunk_blocks;
+    HEAD_BLOCKS + u64::from(blocks) + if has_sums { tail_blocks(blocks) } else { 0 }
+}
+
+/// Generation, record, and whether the copy has checksums.
+async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord, bool), String> {
     let buffer = BufferPool::current()
         .allocate(SLOT_BLOCKS as usize * BLOCK_BYTES)
         .await
         .map_err(|error| error.to_string())?;
     let (result, bytes) = channel.read(Lba(slot * SLOT_BLOCKS), buffer).await;
     result.map_err(|error| error.to_string())?;
-    if bytes[..8] != SLOT_MAGIC {
+    let has_sums = bytes[..8] == SLOT_MAGIC_SUMS;
+    if bytes[..8] != SLOT_MAGIC && !has_sums {
         return Err(format!("place {slot} was never written"));
     }
     let number = |at: usize| {
@@ -610,7 +642,7 @@ async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord
         return Err(format!("the checksum of place {slot} does not match"));
     }
     let record = ChunkRecord::decode(body).map_err(|error| error.to_string())?;
-    Ok((generation, record))
+    Ok((generation, record, has_sums))
 }
 
 fn slot_sum(head: &[u8], body: &[u8]) -> u32 {
@@ -634,7 +666,12 @@ async fn write_slot(copy: &Copy) -> Result<(), IoError> {
         .await
         .map_err(|_| IoError::Exhausted)?;
     buffer.fill(0);
-    buffer[..8].copy_from_slice(&SLOT_MAGIC);
+    let magic = if copy.sums.is_some() {
+        SLOT_MAGIC_SUMS
+    } else {
+        SLOT_MAGIC
+    };
+    buffer[..8].copy_from_slice(&magic);
     buffer[8..16].copy_from_slice(&generation.to_le_bytes());
     buffer[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
     let sum = slot_sum(&buffer[..24], &body);

@@ -44,6 +44,7 @@ enum Key {
     Flush(ChunkId, Epoch, u64, JoinNumber),
     Join(ChunkId, Epoch, JoinNumber),
     Announce(ChunkId, Epoch, JoinNumber),
+    Fetch(ChunkId, Epoch, u64),
     Beacon(Incarnation, u64),
     Query(ChunkId),
 }
@@ -72,6 +73,9 @@ impl Key {
                 chunk, epoch, join, ..
             } => Key::Join(chunk, epoch, join),
             Message::Announce { chunk, epoch, join } => Key::Announce(chunk, epoch, join),
+            Message::Fetch {
+                chunk, epoch, number, ..
+            } => Key::Fetch(chunk, epoch, number),
             Message::Beacon {
                 incarnation, round, ..
             } => Key::Beacon(incarnation, round),
@@ -111,6 +115,9 @@ impl Key {
             Message::AnnounceAnswer {
                 chunk, epoch, join, ..
             } => Key::Announce(chunk, epoch, join),
+            Message::FetchAnswer {
+                chunk, epoch, number, ..
+            } => Key::Fetch(chunk, epoch, number),
             Message::Grant {
                 incarnation, round, ..
             } => Key::Beacon(incarnation, round),
@@ -133,7 +140,8 @@ impl Key {
             | Key::Settle(chunk, epoch, ..)
             | Key::Flush(chunk, epoch, ..)
             | Key::Join(chunk, epoch, _)
-            | Key::Announce(chunk, epoch, _) => Some((chunk, epoch)),
+            | Key::Announce(chunk, epoch, _)
+            | Key::Fetch(chunk, epoch, _) => Some((chunk, epoch)),
             Key::Query(chunk) => Some((chunk, Epoch(0))),
             Key::Beacon(..) => None,
         }
@@ -213,7 +221,7 @@ impl Peers {
     pub(super) fn send(&self, node: &Node, to: NodeId, message: Message, data: Option<Buffer>) {
         let peer = self.peer(to);
         if encode_answer(&message).is_some() {
-            return answer(&peer, &message);
+            return answer(&peer, &message, data);
         }
         let link = peer.link.borrow().clone();
         match link.filter(|link| !link.queue.is_ended()) {
@@ -234,8 +242,8 @@ impl Peers {
     }
 }
 
-/// Completes the commands that this message answers.
-fn answer(peer: &Peer, message: &Message) {
+/// Completes the commands that this message answers. `beside` are bytes of a copy that go with it.
+fn answer(peer: &Peer, message: &Message, beside: Option<Buffer>) {
     let Some(encoded) = encode_answer(message) else {
         return;
     };
@@ -267,7 +275,9 @@ fn answer(peer: &Peer, message: &Message) {
         };
         // A Seal's answer is fetched with a command of its own.
         let carries = !matches!(message, Message::SealAnswer(_));
-        let data = if carries {
+        let data = if let Some(bytes) = &beside {
+            Some(bytes.clone())
+        } else if carries {
             copied(&encoded.data)
         } else {
             Some(Buffer::empty())
@@ -295,9 +305,24 @@ async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, da
     if let Some(key) = Key::of_command(&message) {
         link.unanswered.borrow_mut().remove(&key);
     }
-    let Some(answer) = answer else { return };
-    if matches!(message, Message::Enroll { .. } | Message::Return { .. }) {
+    let Some(mut answer) = answer else { return };
+    if matches!(
+        message,
+        Message::Enroll { .. } | Message::Return { .. } | Message::Repair { .. } | Message::Lost { .. }
+    ) {
         return;
+    }
+    let mut beside = None;
+    if let Message::Fetch { .. } = message
+        && answer.refusal.is_none()
+        && answer.result == 1
+    {
+        let bytes = std::mem::take(&mut answer.data);
+        beside = copied(&bytes).filter(|bytes| bytes.len() == super::copies::BLOCK_BYTES);
+        if beside.is_none() {
+            // It is asked for again.
+            return;
+        }
     }
     let decoded = match (&message, answer.refusal) {
         (Message::Seal { chunk, config }, None) => {
@@ -315,7 +340,7 @@ async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, da
                 node.push(Event::Message {
                     from: to,
                     message,
-                    data: None,
+                    data: beside,
                 });
             }
         }

@@ -1,6 +1,7 @@
 //! Three whole nodes on simulated hosts: real replication core, real NVMe/TCP between them, real blobstores on
 //! simulated disks. The masters are played by the test. A native client writes and reads through the peer subsystem.
 
+mod checksums;
 mod histories;
 mod portals;
 mod support;
@@ -366,7 +367,7 @@ fn a_copy_whose_record_is_damaged_does_not_keep_its_node_from_starting() {
     let disk = cluster.simulation.disk(cluster.hosts[1], Path::new("/disk"));
     let places: Vec<u64> = (0..disk.length_bytes())
         .step_by(4096)
-        .filter(|&at| disk.read(at, 8) == *b"RHCPSLT1")
+        .filter(|&at| disk.read(at, 8) == *b"RHCPSLT2")
         .collect();
     assert!(!places.is_empty());
     for at in places {

@@ -103,6 +103,7 @@ impl Cluster {
                 force: false,
             };
             let node = Node::start(identity, &[disk], Settings::default()).await.unwrap();
+            node.keep_checksums(true);
             node.set_peers(
                 addresses
                     .into_iter()

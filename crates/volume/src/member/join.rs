@@ -401,7 +401,7 @@ impl Member {
         let covers = self.covers(range);
         let io = self.next_io();
         let Some(lead) = &mut self.lead else { return };
-        if lead.in_flight.is_empty() {
+        if !lead.waits_for_answers() {
             lead.resend_at = now + self.settings.resend_interval;
         }
         lead.in_flight.push_back(Flight {

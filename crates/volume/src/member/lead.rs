@@ -222,6 +222,11 @@ impl Lead {
         }
     }
 
+    /// Copies have marked what this one need not have: after two flushes they have cleared it.
+    pub(super) fn owe_flushes(&mut self) {
+        self.owed_flushes = 2;
+    }
+
     pub(super) fn take_flushes(&mut self) -> Vec<RequestId> {
         let mut requests = self.flush.take().map_or(Vec::new(), |f| f.requests);
         requests.append(&mut self.flush_waiting);
@@ -533,7 +538,8 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
-        if lead.in_flight.is_empty() {
+        // Not while anything else waits to be sent again: of writes that follow each other each would put that off.
+        if !lead.waits_for_answers() {
             lead.resend_at = now + self.settings.resend_interval;
         }
         lead.last_activity = now;

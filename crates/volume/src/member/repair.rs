@@ -73,32 +73,44 @@ pub(super) fn stands_before(
 }
 
 impl Member {
-    /// What was read does not fit its checksums in these blocks.
+    /// What was read does not fit its checksums in these blocks. False if that says nothing: a write to them had begun
+    /// meanwhile.
     pub fn handle_damaged(
         &mut self,
         now: Instant,
         grants: &mut crate::grants::Grants,
         io: IoToken,
         blocks: &[u32],
-    ) {
+    ) -> bool {
         if self.planted.is(Bug::DamageIgnored)
             && let Some(request) = self.finish_read(now, grants, io)
         {
             self.complete(request, Status::Done);
-            return self.pump(now, grants);
+            self.pump(now, grants);
+            return false;
         }
+        let is_damaged = self.note_damage(now, io, blocks);
+        self.pump(now, grants);
+        is_damaged
+    }
+
+    fn note_damage(&mut self, now: Instant, io: IoToken, blocks: &[u32]) -> bool {
         if let Some(is_damaged) = self.reads.damaged(io) {
             if is_damaged {
                 self.want_repair(now, blocks);
             }
-        } else if let Some(fetched) = self.fetch_of(io) {
+            return is_damaged;
+        }
+        if let Some(fetched) = self.fetch_of(io) {
             self.answer_fetch(&fetched, None);
         } else if let Some(at) = self.own_repair(io) {
             self.own_is_wrong(now, at);
         } else if self.piece_damaged(io) {
             self.want_repair(now, blocks);
+        } else {
+            return false;
         }
-        self.pump(now, grants);
+        true
     }
 
     /// A read of the write node's own copy for reconciliation or resync: it is made again after the repair.
@@ -223,11 +235,14 @@ impl Member {
         let write = ReplicaWrite {
             range,
             kind: WriteKind::Data,
+            // Its region is marked now. Were power to fail everywhere before it is on the disk, the wrong bytes would be
+            // there still, and nothing would say that they are wrong.
+            force_unit_access: true,
             ..self.next_write()
         };
         let covers = self.covers(range);
         if let Some(lead) = &mut self.lead {
-            if lead.in_flight.is_empty() {
+            if !lead.waits_for_answers() {
                 lead.resend_at = now + self.settings.resend_interval;
             }
             lead.in_flight.push_back(Flight {
@@ -413,6 +428,8 @@ impl Member {
         let at = lead.repairs.iter().position(|r| r.sequence == Some(sequence));
         if let Some(at) = at {
             let repair = lead.repairs.swap_remove(at);
+            // Members have marked its region, this copy perhaps not.
+            lead.owe_flushes();
             self.reads.disturb(repair.covers);
         }
     }

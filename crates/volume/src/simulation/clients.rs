@@ -6,7 +6,7 @@ use std::rc::Rc;
 use foundation::Epoch;
 
 use super::linear::{Op, SLOTS};
-use super::world::{CHUNK_BLOCKS, Event, GIVES_UP, MS, SECOND, World, node_index};
+use super::world::{CHUNK_BLOCKS, Event, GIVES_UP, HARM, MS, SECOND, World, node_index};
 use crate::configuration::ChunkConfig;
 use crate::identity::{BlockRange, HostId, RequestId, Session, TraceId, WriterToken};
 use crate::map::{ChunkMap, Reaction};
@@ -74,7 +74,7 @@ impl World {
         let chunk = self.random.below(self.shape.chunks as u64) as usize;
         // Few blocks, so that clients meet.
         let start = self.random.below(u64::from(CHUNK_BLOCKS) - 1) as u32;
-        let start = if self.random.chance(1, 2) {
+        let start = if self.random.chance(1, 2) || self.shape.scenario == HARM {
             start / 4
         } else {
             start

@@ -1,7 +1,8 @@
 //! Disks that change a block, lose a write or put it elsewhere. One copy of a block at a time: what the volume survives.
 
 use super::disk::Harm;
-use super::world::{CHUNK_BLOCKS, MS, SECOND, World, node_index};
+use super::world::{Event, HARM, MS, SECOND, World, node_index};
+use crate::message::Message;
 
 impl World {
     /// Harms a block, or lets a node die whose copies are not needed to mend one. Returns how long to wait.
@@ -10,7 +11,8 @@ impl World {
             return 500 * MS;
         }
         let chunk = self.random.below(self.shape.chunks as u64) as usize;
-        let block = self.random.below(u64::from(CHUNK_BLOCKS) / 2) as u32;
+        // Where all clients meet.
+        let block = self.random.below(3) as u32;
         let kind = self.random.below(10);
         let (damaged, armed) = self.damaged_copies(chunk);
         if kind == 0 {
@@ -36,6 +38,21 @@ impl World {
             _ => disk.harm = Some(Harm::Misdirect(block)),
         }
         self.random.between(5 * MS, 100 * MS)
+    }
+
+    /// The bytes for a repair are long on their way, so that writes to the same block come meanwhile.
+    pub(super) fn repair_delay(&mut self, event: &Event) -> u64 {
+        let fetched = matches!(
+            event,
+            Event::Peer {
+                message: Message::FetchAnswer { .. },
+                ..
+            }
+        );
+        match fetched && self.shape.scenario == HARM {
+            true => self.random.below(60 * MS),
+            false => 0,
+        }
     }
 
     fn all_in_sync(&self) -> bool {

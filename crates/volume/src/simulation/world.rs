@@ -407,6 +407,7 @@ impl World {
         } else if !self.healing && self.random.chance(1, 100) {
             delay += self.random.below(400 * MS);
         }
+        delay += self.repair_delay(&event);
         let often = if self.shape.scenario >= 6 { 8 } else { 50 };
         let twice = matches!(event, Event::Peer { .. }) && !self.healing && self.random.chance(1, often);
         if twice {

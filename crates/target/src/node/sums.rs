@@ -1,0 +1,244 @@
+//! The checksums of one copy's blocks, on its disk: reads pages of sums when they are needed, and writes what changed
+//! before each flush of the copy (`docs/decisions/0069`). A write never waits for a page; a read waits for its own.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bdev::{Channel, ChannelExt, IoError};
+use foundation::Lba;
+use reactor::BufferPool;
+use reactor::sync::{Notify, Semaphore};
+use volume::{BlockRange, ChunkId, ChunkRecord, PageFound, SUM_PAGE_BYTES, Sums, Verdict, sum_of, sum_pages};
+
+use super::copies::{BLOCK_BYTES, HEAD_BLOCKS};
+
+/// Pages of sums that one node keeps in memory: 128 MiB of them, which is what 126 GiB of blocks have.
+const PAGES_MAX: usize = 32 << 10;
+/// Pages of sums written at a time before a flush.
+const WRITES_MAX: usize = 32;
+
+thread_local! {
+    /// Pages of sums in memory, of all copies of the calling thread's node.
+    static PAGES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What the checksums of this process's copies have shown since it started.
+#[derive(Debug, Default)]
+pub struct ChecksumMeasures {
+    /// Blocks that were read and did not fit their checksums.
+    pub damaged_blocks: AtomicU64,
+    /// Blocks that did not fit and have been written since.
+    pub repaired_blocks: AtomicU64,
+    /// Pages of checksums of which neither place could be believed.
+    pub damaged_pages: AtomicU64,
+}
+
+/// See [`ChecksumMeasures`].
+pub static CHECKSUMS: ChecksumMeasures = ChecksumMeasures {
+    damaged_blocks: AtomicU64::new(0),
+    repaired_blocks: AtomicU64::new(0),
+    damaged_pages: AtomicU64::new(0),
+};
+
+/// See the module.
+pub(super) struct CopySums {
+    chunk: ChunkId,
+    sums: RefCell<Sums>,
+    /// Where the pages of sums begin in the blob.
+    first_page: u64,
+    channel: Rc<dyn Channel>,
+    /// One flush at a time: each knows what it has made durable.
+    flushing: Rc<Semaphore>,
+    /// Pages that are being read.
+    reading: RefCell<BTreeSet<u32>>,
+    read: Notify,
+    /// Blocks that did not fit when they were last read.
+    damaged: RefCell<BTreeSet<u32>>,
+    counted: Cell<usize>,
+}
+
+/// Pages behind the blocks of a copy with checksums.
+pub(super) fn tail_blocks(blocks: u32) -> u64 {
+    2 * u64::from(sum_pages(blocks))
+}
+
+impl CopySums {
+    /// Those of a copy that was made with them.
+    pub(super) fn new(record: &ChunkRecord, channel: Rc<dyn Channel>) -> Rc<Self> {
+        let geometry = &record.geometry;
+        let region = geometry.region_blocks;
+        let marked = record
+            .intent
+            .iter()
+            .map(|mark| mark.saturating_mul(region)..mark.saturating_add(1).saturating_mul(region));
+        Rc::new(Self {
+            chunk: record.chunk,
+            sums: RefCell::new(Sums::new(record.chunk, geometry.chunk_blocks, marked)),
+            first_page: HEAD_BLOCKS + u64::from(geometry.chunk_blocks),
+            channel,
+            flushing: Semaphore::new(1),
+            reading: RefCell::default(),
+            read: Notify::new(),
+            damaged: RefCell::default(),
+            counted: Cell::new(0),
+        })
+    }
+
+    /// A write is given to the disk; `bytes` are none if it makes zeros.
+    pub(super) fn note(self: &Rc<Self>, range: BlockRange, bytes: Option<&[u8]>) {
+        let mut sums = self.sums.borrow_mut();
+        match bytes {
+            Some(bytes) => sums.note(range.start, bytes.chunks_exact(BLOCK_BYTES).map(sum_of)),
+            None => sums.note(range.start, (0..range.count).map(|_| 0)),
+        }
+        drop(sums);
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            let before = damaged.len();
+            damaged.retain(|block| !(u64::from(range.start)..range.end()).contains(&u64::from(*block)));
+            let repaired = (before - damaged.len()) as u64;
+            CHECKSUMS.repaired_blocks.fetch_add(repaired, Ordering::Relaxed);
+        }
+        drop(damaged);
+        self.keep_bound();
+    }
+
+    /// What the sums say of bytes that were read.
+    pub(super) fn check(&self, range: BlockRange, bytes: &[u8]) -> Verdict {
+        let mut sums = self.sums.borrow_mut();
+        sums.check(range.start, bytes.chunks_exact(BLOCK_BYTES).map(sum_of))
+    }
+
+    /// As [`CopySums::check`], reading what sums it needs.
+    pub(super) async fn check_reading(self: &Rc<Self>, range: BlockRange, bytes: &[u8]) -> Vec<u32> {
+        loop {
+            match self.check(range, bytes) {
+                Verdict::Right => return Vec::new(),
+                Verdict::Wrong(blocks) => return blocks,
+                Verdict::Unread(page) => self.read_page(page).await,
+            }
+        }
+    }
+
+    /// Notes and tells that blocks do not fit their sums.
+    pub(super) fn found_damaged(&self, blocks: &[u32]) {
+        let mut damaged = self.damaged.borrow_mut();
+        let new: Vec<u32> = blocks
+            .iter()
+            .copied()
+            .filter(|block| damaged.insert(*block))
+            .collect();
+        CHECKSUMS
+            .damaged_blocks
+            .fetch_add(new.len() as u64, Ordering::Relaxed);
+        if !new.is_empty() {
+            tracing::warn!(chunk = ?self.chunk, blocks = ?new, "blocks of a chunk copy do not fit their checksums");
+        }
+    }
+
+    /// Reads one page, unless somebody has or does: then it waits for that.
+    async fn read_page(self: &Rc<Self>, page: u32) {
+        if !self.reading.borrow_mut().insert(page) {
+            return self.read.until(|| !self.reading.borrow().contains(&page)).await;
+        }
+        let places = self.read_places(page).await;
+        let (first, second) = match &places {
+            Ok(bytes) => bytes.split_at(SUM_PAGE_BYTES),
+            Err(_) => (&[][..], &[][..]),
+        };
+        let found = self.sums.borrow_mut().read(page, [first, second]);
+        if let PageFound::Damaged(why) = found {
+            let why = places.err().map_or(why.to_string(), |error| error.to_string());
+            CHECKSUMS.damaged_pages.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(chunk = ?self.chunk, page, %why, "a page of checksums cannot be read: its blocks are taken as they are");
+        }
+        self.reading.borrow_mut().remove(&page);
+        self.read.notify();
+        self.keep_bound();
+    }
+
+    async fn read_places(&self, page: u32) -> Result<reactor::BufferMut, IoError> {
+        let room = BufferPool::current().allocate(2 * SUM_PAGE_BYTES).await;
+        let room = room.map_err(|_| IoError::Exhausted)?;
+        let lba = Lba(self.first_page + 2 * u64::from(page));
+        let (result, bytes) = self.channel.read(lba, room).await;
+        result.map(|()| bytes)
+    }
+
+    /// Makes all writes that have ended durable, and the sums of all that have begun.
+    pub(super) async fn flush(self: &Rc<Self>) -> Result<(), IoError> {
+        if !self.sums.borrow().is_dirty() {
+            return self.channel.flush().await;
+        }
+        let _alone = self.flushing.acquire().await;
+        let (unread, pages) = self.sums.borrow().to_write();
+        for page in unread {
+            // What is being read meanwhile by others is waited for; what was let go of is not dirty.
+            while self.sums.borrow().to_write().0.contains(&page) {
+                self.read_page(page).await;
+            }
+        }
+        for some in pages.chunks(WRITES_MAX) {
+            let writes: Vec<_> = some
+                .iter()
+                .map(|&page| reactor::spawn(write_page(self.clone(), page)))
+                .collect();
+            for write in writes {
+                write.await.unwrap_or(Err(IoError::Aborted))?;
+            }
+        }
+        self.channel.flush().await?;
+        self.sums.borrow_mut().flushed();
+        Ok(())
+    }
+
+    /// Whether the sums on the disk are those in memory.
+    pub(super) fn is_durable(&self) -> bool {
+        !self.sums.borrow().is_dirty()
+    }
+
+    /// Lets go of pages if there are too many; of those that hold something new once it is written.
+    fn keep_bound(self: &Rc<Self>) {
+        let pages = self.sums.borrow().pages();
+        let before = self.counted.replace(pages);
+        let all = PAGES.get() + pages - before;
+        PAGES.set(all);
+        if all <= PAGES_MAX || pages == before {
+            return;
+        }
+        let went = self.sums.borrow_mut().let_go(all - PAGES_MAX);
+        self.counted.set(pages - went);
+        PAGES.set(all - went);
+        if went == 0 && self.flushing.available() > 0 && !self.is_durable() {
+            let sums = self.clone();
+            drop(reactor::spawn(async move {
+                if let Err(error) = sums.flush().await {
+                    tracing::warn!(chunk = ?sums.chunk, %error, "checksums cannot be written");
+                }
+            }));
+        }
+    }
+}
+
+impl Drop for CopySums {
+    fn drop(&mut self) {
+        // At the end of a thread there is nothing left to count.
+        let _ = PAGES.try_with(|pages| pages.set(pages.get() - self.counted.get()));
+    }
+}
+
+async fn write_page(copy: Rc<CopySums>, page: u32) -> Result<(), IoError> {
+    let pool = BufferPool::current();
+    let mut buffer = pool
+        .allocate(SUM_PAGE_BYTES)
+        .await
+        .map_err(|_| IoError::Exhausted)?;
+    let Some((place, bytes)) = copy.sums.borrow_mut().write(page) else {
+        return Ok(());
+    };
+    buffer.copy_from_slice(&bytes);
+    let lba = Lba(copy.first_page + 2 * u64::from(page) + u64::from(place));
+    copy.channel.write(lba, buffer.freeze()).await
+}
