@@ -169,6 +169,11 @@ impl<'a> Reader<'a> {
         Some(head)
     }
 
+    /// Whether all has been read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }

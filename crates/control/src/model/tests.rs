@@ -31,7 +31,35 @@ fn volume(name: &str) -> Volume {
         state: VolumeState::Preparing,
         portals: vec![NodeId(Uuid(1)), NodeId(Uuid(2))],
         write_pin: None,
+        hosts: vec!["nqn.2014-08.org.example:a".to_owned()],
     }
+}
+
+/// A volume as the first version wrote it.
+struct FirstVolume(Volume);
+
+impl Record for FirstVolume {
+    const KIND: u8 = Volume::KIND;
+    const VERSION: u8 = 1;
+
+    fn write(&self, out: &mut crate::record::Writer) {
+        self.0.write_version_1(out);
+    }
+
+    fn read(reader: &mut crate::record::Reader<'_>) -> Option<Self> {
+        Volume::read(reader).map(Self)
+    }
+}
+
+#[test]
+fn a_volume_of_the_first_version_is_for_all_hosts() {
+    let before = volume("data");
+    let bytes = FirstVolume(before.clone()).encode(b"key");
+    let volume = Volume {
+        hosts: Vec::new(),
+        ..before
+    };
+    assert_eq!(Volume::decode(b"key", &bytes), Ok(volume));
 }
 
 fn chunk(nodes: &[(u128, u64)], recovery: bool) -> Chunk {

@@ -36,6 +36,8 @@ pub struct Volume {
     pub portals: Vec<NodeId>,
     /// The node that orders all writes while it lives and is in sync.
     pub write_pin: Option<NodeId>,
+    /// The names of the hosts to which they export it; none for all.
+    pub hosts: Vec<String>,
 }
 
 impl Volume {
@@ -43,13 +45,9 @@ impl Volume {
     pub fn size(&self) -> ByteCount {
         self.geometry.size()
     }
-}
 
-impl Record for Volume {
-    const KIND: u8 = 3;
-    const VERSION: u8 = 1;
-
-    fn write(&self, out: &mut Writer) {
+    /// All but the hosts.
+    pub(super) fn write_version_1(&self, out: &mut Writer) {
         out.u32(self.number.0);
         out.text(&self.name);
         out.uuid(self.uuid);
@@ -65,6 +63,19 @@ impl Record for Volume {
             out.uuid(portal.0);
         }
         out.uuid(self.write_pin.map_or_else(Uuid::default, |node| node.0));
+    }
+}
+
+impl Record for Volume {
+    const KIND: u8 = 3;
+    const VERSION: u8 = 2;
+
+    fn write(&self, out: &mut Writer) {
+        self.write_version_1(out);
+        out.count(self.hosts.len());
+        for host in &self.hosts {
+            out.text(host);
+        }
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -84,6 +95,11 @@ impl Record for Volume {
             write_pin: match reader.uuid()? {
                 none if none == Uuid::default() => None,
                 node => Some(NodeId(node)),
+            },
+            // Version 1 ends here.
+            hosts: match reader.is_empty() {
+                true => Vec::new(),
+                false => reader.list(4, Reader::text)?,
             },
         })
     }
