@@ -7,6 +7,7 @@ use std::path::Path;
 const PAGES: &[(&str, &str)] = &[
     ("blobstore", "docs/formats/blobstore.md"),
     ("volume", "docs/formats/peer.md"),
+    ("volume", "docs/formats/checksums.md"),
     ("volume", "docs/formats/chunk-record.md"),
     ("volume", "docs/formats/volume-geometry.md"),
     ("control", "docs/formats/store.md"),

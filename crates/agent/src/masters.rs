@@ -84,6 +84,8 @@ pub(crate) struct Life {
     name_copies_at: Instant,
     /// Volumes being prepared: the chunks of which this node shall have a copy.
     preparing: BTreeMap<u32, BTreeSet<Chunk>>,
+    /// Volumes that grow: the new chunks of which this node shall have a copy.
+    growing: BTreeMap<u32, (v1::Growing, BTreeSet<Chunk>)>,
     removed: BTreeSet<u32>,
     /// The disk of each copy, which proposals repeat.
     placed: BTreeMap<(Chunk, u128), Vec<u8>>,
@@ -108,7 +110,8 @@ pub(crate) type Serving = (Life, mpsc::Receiver<Answer>);
 /// What the masters answer. The calls run beside [`serve`]: a master that is slow or gone holds up nothing else.
 pub(crate) enum Answer {
     Heartbeat(Result<v1::HeartbeatResponse, ClientError>),
-    Placed(u32, Result<Vec<Placed>, ClientError>),
+    /// No places if the map said less than was needed: the next heartbeat asks again.
+    Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
     Proposed(Chunk),
     Routes(u32, Result<Routes, ClientError>),
 }
@@ -151,6 +154,7 @@ impl Life {
             deleted: BTreeSet::new(),
             name_copies_at: Instant::now(),
             preparing: BTreeMap::new(),
+            growing: BTreeMap::new(),
             removed: BTreeSet::new(),
             placed: BTreeMap::new(),
             configurations: BTreeMap::new(),
@@ -176,12 +180,14 @@ impl Life {
         }
         let is_prepared = |chunks: &BTreeSet<Chunk>| chunks.iter().all(|chunk| self.here.contains(chunk));
         let prepared = self.preparing.iter().filter(|(_, chunks)| is_prepared(chunks));
+        let grown = self.growing.values().filter(|(_, chunks)| is_prepared(chunks));
         v1::HeartbeatRequest {
             cluster: self.cluster.to_be_bytes().to_vec(),
             node: self.node_bytes(),
             incarnation: self.incarnation,
             disks: self.disks.iter().map(to_wire).collect(),
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
+            grown_volumes: grown.map(|(growing, _)| *growing).collect(),
             removed_volumes: self.removed.iter().copied().collect(),
             ended_through: self.incarnation.saturating_sub(1),
             resyncs: self.resyncs.iter().map(resync).collect(),
@@ -208,11 +214,14 @@ impl Life {
         self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
     }
 
-    /// Finds out which copies of a volume belong here.
-    fn prepare(&mut self, volume: u32) {
+    /// Finds out which copies of a volume belong here; of one that grows, which of its new ones.
+    fn prepare(&mut self, volume: u32, growing: Option<v1::Growing>) {
         if self.mapping.insert(volume) {
             let (client, node) = (self.client.clone(), self.node);
-            self.call(async move { Answer::Placed(volume, read_places(&client, volume, node).await) });
+            self.call(async move {
+                let placed = read_places(&client, volume, growing, node).await;
+                Answer::Placed(volume, growing, placed)
+            });
         }
     }
 
@@ -230,12 +239,13 @@ impl Life {
                     Err(error) => tracing::error!(%error, "the masters refuse the heartbeat of this node"),
                 }
             }
-            Answer::Placed(volume, answer) => {
+            Answer::Placed(volume, growing, answer) => {
                 self.mapping.remove(&volume);
                 match answer {
-                    Ok(placed) => self.make_copies(volume, placed, link).await,
+                    Ok(Some(placed)) => self.make_copies(volume, growing, placed, link).await,
+                    Ok(None) => {}
                     Err(error) => {
-                        tracing::warn!(volume, %error, "the map of a new volume cannot be read yet");
+                        tracing::warn!(volume, %error, "the map of a new or growing volume cannot be read yet");
                     }
                 }
             }
@@ -258,10 +268,15 @@ impl Life {
     async fn take_duties(&mut self, answer: v1::HeartbeatResponse, link: &Link) {
         self.preparing
             .retain(|volume, _| answer.prepare_volumes.contains(volume));
+        self.growing
+            .retain(|_, (growing, _)| answer.grow_volumes.contains(growing));
         self.removed
             .retain(|volume| answer.remove_volumes.contains(volume));
         for volume in answer.prepare_volumes {
-            self.prepare(volume);
+            self.prepare(volume, None);
+        }
+        for growing in answer.grow_volumes {
+            self.prepare(growing.volume, Some(growing));
         }
         for volume in answer.remove_volumes {
             self.remove(volume, link).await;
@@ -331,7 +346,13 @@ impl Life {
     }
 
     /// Asks the target to make those copies that are missing.
-    async fn make_copies(&mut self, volume: u32, placed: Vec<Placed>, link: &Link) {
+    async fn make_copies(
+        &mut self,
+        volume: u32,
+        growing: Option<v1::Growing>,
+        placed: Vec<Placed>,
+        link: &Link,
+    ) {
         let wanted = placed.iter().map(|placed| placed.chunk).collect();
         for Placed {
             chunk,
@@ -349,7 +370,10 @@ impl Life {
                 let _ = link.send.send(message).await;
             }
         }
-        self.preparing.insert(volume, wanted);
+        match growing {
+            Some(growing) => drop(self.growing.insert(volume, (growing, wanted))),
+            None => drop(self.preparing.insert(volume, wanted)),
+        }
     }
 
     async fn remove(&mut self, volume: u32, link: &Link) {
@@ -359,6 +383,7 @@ impl Life {
             self.asked.retain(|chunk| chunk.volume != volume);
             self.placed.retain(|(chunk, _), _| chunk.volume != volume);
             self.preparing.remove(&volume);
+            self.growing.remove(&volume);
             self.configurations.retain(|chunk, _| chunk.volume != volume);
             self.wanted.retain(|chunk, _| chunk.volume != volume);
             self.geometries.remove(&volume);
@@ -398,7 +423,7 @@ impl Life {
             let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
         }
         for volume in &news.volumes {
-            if let Some(Ok(described)) = volume.geometry.as_ref().map(geometry) {
+            if let Some(Ok(described)) = grown_geometry(volume) {
                 self.geometries.insert(volume.number, described.encode());
             }
         }
@@ -546,25 +571,41 @@ fn resync(resync: &agentlink::Resync) -> v1::Resync {
     }
 }
 
-/// The chunks of a volume of which `node` shall have a copy.
-async fn read_places(client: &Client, volume: u32, node: u128) -> Result<Vec<Placed>, ClientError> {
+/// The chunks of a volume of which `node` shall have a copy; of one that grows, those of its new ones.
+async fn read_places(
+    client: &Client,
+    volume: u32,
+    growing: Option<v1::Growing>,
+    node: u128,
+) -> Result<Option<Vec<Placed>>, ClientError> {
     let mut placed = Vec::new();
-    let mut first_chunk = 0;
+    let mut seen = 0;
+    let mut first_chunk = growing.map_or(0, |growing| growing.from_chunk);
     loop {
         let request = v1::GetMapRequest {
             volume,
             first_chunk,
             limit: MAP_PART,
+            with_growth: growing.is_some(),
         };
         let map = client.map(request).await?;
-        let described = map.volume.as_ref().and_then(|volume| volume.geometry.as_ref());
-        let geometry = match described.map(geometry) {
+        if let Some(growing) = growing
+            && !map
+                .volume
+                .as_ref()
+                .is_some_and(|volume| is_growth(volume, &growing))
+        {
+            // A master that is behind, or this is an old answer: what it says may be less than all.
+            return Ok(None);
+        }
+        seen += map.chunks.len();
+        let geometry = match map.volume.as_ref().and_then(grown_geometry) {
             Some(Ok(geometry)) => geometry,
             Some(Err(error)) => {
                 tracing::error!(volume, %error, "the masters' geometry of a volume cannot be used");
-                return Ok(placed);
+                return Ok(None);
             }
-            None => return Ok(placed),
+            None => return Ok(None),
         };
         for chunk in &map.chunks {
             let mut copies = chunk.copies.iter();
@@ -584,7 +625,10 @@ async fn read_places(client: &Client, volume: u32, node: u128) -> Result<Vec<Pla
             Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
                 first_chunk = last.index + 1;
             }
-            _ => return Ok(placed),
+            _ => {
+                let all = growing.map(|growing| (growing.chunks - growing.from_chunk) as usize);
+                return Ok(all.is_none_or(|all| all == seen).then_some(placed));
+            }
         }
     }
 }
@@ -636,6 +680,28 @@ fn export(export: &v1::Export) -> Option<Export> {
         place: u8::try_from(export.place).ok()?,
         elsewhere: export.elsewhere.clone(),
     })
+}
+
+/// Whether this is what the volume is growing by now.
+fn is_growth(volume: &v1::Volume, growing: &v1::Growing) -> bool {
+    let sum = |groups: &[u32]| {
+        groups
+            .iter()
+            .fold(0u32, |sum, &chunks| sum.saturating_add(chunks))
+    };
+    let from = volume
+        .geometry
+        .as_ref()
+        .map_or(0, |geometry| sum(&geometry.group_chunks));
+    let chunks = from.saturating_add(sum(&volume.growth_chunks));
+    (from, chunks) == (growing.from_chunk, growing.chunks) && from < chunks
+}
+
+/// A volume's geometry with what it is growing by: it is that of the copies that are made for it.
+fn grown_geometry(volume: &v1::Volume) -> Option<Result<Geometry, GeometryError>> {
+    let mut described = volume.geometry.clone()?;
+    described.group_chunks.extend_from_slice(&volume.growth_chunks);
+    Some(geometry(&described))
 }
 
 /// The masters' geometry in the volume crate's terms.

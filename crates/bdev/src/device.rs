@@ -1,5 +1,6 @@
 //! The device and the per-core channel.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -112,4 +113,10 @@ pub trait Channel {
 
     /// A read of these blocks is about to be submitted. Where they lie in memory the processor may begin to fetch them.
     fn will_read(&self, _lba: Lba, _blocks: BlockCount) {}
+
+    /// Asks whoever knows whether the device has grown; once this has ended, [`Channel::geometry`] says so. Nothing to ask for a
+    /// device whose size is always known, or never changes.
+    fn look_for_growth(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(std::future::ready(()))
+    }
 }

@@ -13,9 +13,11 @@ use crate::device::{BlockDevice, Channel, Geometry, OpenError};
 use crate::error::IoError;
 use crate::request::{Data, Operation, Request};
 
+mod ahead;
 mod map;
 mod pages;
 
+use ahead::Ahead;
 use pages::{Allowance, PAGE_BYTES, Pages};
 
 /// See the module.
@@ -69,6 +71,7 @@ impl BlockDevice for MemoryDevice {
             geometry: self.geometry,
             allowance: self.pages.allowance(),
             pages: self.pages.clone(),
+            ahead: Ahead::default(),
         }))
     }
 }
@@ -77,6 +80,7 @@ struct MemoryChannel {
     geometry: Geometry,
     pages: Arc<Pages>,
     allowance: Allowance,
+    ahead: Ahead,
 }
 
 impl MemoryChannel {
@@ -138,11 +142,15 @@ impl Channel for MemoryChannel {
 
     fn will_read(&self, lba: Lba, blocks: BlockCount) {
         if self.geometry.check_range(lba, blocks).is_ok() && blocks.0 > 0 {
-            self.pages.fetch(self.geometry.offset_bytes(lba) as usize);
+            let length = blocks.0 as usize * self.geometry.block_bytes as usize;
+            self.pages
+                .announce(&self.ahead, self.geometry.offset_bytes(lba) as usize, length);
+            self.pages.fetch_step(&self.ahead);
         }
     }
 
     fn submit(&self, mut request: Request) {
+        self.pages.fetch_step(&self.ahead);
         let status = self.serve(request.operation, request.lba, request.blocks, &mut request.data);
         request.complete(status);
     }

@@ -240,6 +240,7 @@ async fn read_map(client: &Client, volume: u32) -> Result<v1::GetMapResponse, Cl
                 volume,
                 first_chunk,
                 limit: MAP_PART,
+                with_growth: false,
             })
             .await?;
         let last = part.chunks.len() < MAP_PART as usize;

@@ -5,6 +5,7 @@ pub(crate) mod changes;
 mod chunks;
 pub(crate) mod drain;
 pub(crate) mod exports;
+pub(crate) mod growth;
 pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;

@@ -41,8 +41,13 @@ pub enum RecordError {
 pub(crate) trait Record: Sized {
     /// Tells kinds of records apart; never used again for another.
     const KIND: u8;
-    /// The version written.
+    /// The highest version known.
     const VERSION: u8;
+
+    /// The version that this record is written in: the lowest that can say it.
+    fn version(&self) -> u8 {
+        Self::VERSION
+    }
 
     fn write(&self, out: &mut Writer);
     /// `None` for bytes that no version has written.
@@ -55,7 +60,7 @@ pub(crate) trait Record: Sized {
         let length = u32::try_from(writer.0.len()).expect("records are far below 4 GiB");
         let mut bytes = Vec::with_capacity(HEADER_BYTES + writer.0.len() + CHECKSUM_BYTES);
         bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&[Self::KIND, Self::VERSION, 0, 0]);
+        bytes.extend_from_slice(&[Self::KIND, self.version(), 0, 0]);
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&writer.0);
         let checksum = checksum(key, &bytes);
@@ -163,15 +168,15 @@ impl Writer {
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Whether everything was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(length)?;
         self.0 = tail;
         Some(head)
-    }
-
-    /// Whether all has been read.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {

@@ -113,6 +113,7 @@ impl Cluster {
                 ended_through: Incarnation(0),
                 disks: disks(number),
                 prepared: prepared.clone(),
+                grown: Vec::new(),
                 removed: Vec::new(),
                 resyncs: Vec::new(),
                 copies: Vec::new(),

@@ -41,6 +41,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) -> Vec<control::Exp
         ended_through: Incarnation(0),
         disks: Vec::new(),
         prepared: prepared.iter().map(|volume| volume.number).collect(),
+        grown: Vec::new(),
         removed: Vec::new(),
         resyncs: Vec::new(),
         copies: Vec::new(),

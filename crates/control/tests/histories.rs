@@ -254,6 +254,7 @@ impl History {
                 ended_through: Incarnation(0),
                 disks: disks(number),
                 prepared: in_state(VolumeState::Preparing),
+                grown: Vec::new(),
                 removed: in_state(VolumeState::Deleting),
                 resyncs: Vec::new(),
                 copies: Vec::new(),

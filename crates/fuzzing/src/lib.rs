@@ -56,7 +56,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "peer_messages",
-        about: "commands and answers between nodes, records of chunks, geometries",
+        about: "commands and answers between nodes, records of chunks, geometries, pages of checksums",
         run: messages::peers,
     },
     Target {

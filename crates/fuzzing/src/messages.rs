@@ -16,10 +16,44 @@ use volume::{ChunkRecord, Geometry, Incarnation, RecordDelta};
 
 use crate::input::Input;
 
+/// Two places of a page of checksums, each with a right checksum of its own or as it comes, in any order with writes.
+fn checksums(input: &mut Input<'_>) {
+    let chunk = volume::ChunkId::default();
+    let flags = input.u8();
+    let mut places = [[0; volume::SUM_PAGE_BYTES]; 2];
+    for place in &mut places {
+        let bytes = input.bytes(512);
+        place[..bytes.len()].copy_from_slice(bytes);
+        if flags & 1 == 0 {
+            place[12..16].fill(0);
+            let sum = crc32c(place.as_slice());
+            place[12..16].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+    let marked = (flags & 2 != 0).then_some(0..9);
+    let mut sums = volume::Sums::new(chunk, volume::SUMS_PER_PAGE, marked);
+    sums.note(3, [7].into_iter());
+    sums.read(0, [&places[0], &places[1]]);
+    assert_eq!(sums.check(3, [7].into_iter()), volume::Verdict::Right);
+    let (place, bytes) = sums.write(0).expect("a sum was noted");
+    assert!(sums.write(0).is_none());
+    sums.flushed();
+    // What was written is read again, and is the newest.
+    places[usize::from(place)].copy_from_slice(&bytes);
+    let mut again = volume::Sums::new(chunk, volume::SUMS_PER_PAGE, None);
+    again.read(0, [&places[0], &places[1]]);
+    let unknown = again.check(3, [8].into_iter()) == volume::Verdict::Right;
+    assert!(unknown || again.check(3, [7].into_iter()) == volume::Verdict::Right);
+}
+
 /// Commands of peers and of native clients, answers to them, and durable records with a right checksum.
 pub(crate) fn peers(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    match input.u8() % 6 {
+    let choice = input.u8();
+    if choice >= 252 {
+        return checksums(&mut input);
+    }
+    match choice % 6 {
         0 => {
             let fields = fields(&mut input);
             let data = input.rest();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use control::{
-    Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Incarnation, Node, NodeId, NodeView,
-    Resync, Uuid, Volume, VolumeNumber, VolumeState,
+    Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Growing, Incarnation, Node, NodeId,
+    NodeView, Resync, Uuid, Volume, VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Epoch};
 use proto::v1;
@@ -197,6 +197,23 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
         uuid: volume.uuid.to_bytes().to_vec(),
         hosts: volume.hosts.clone(),
         export_nqn: volume.export_nqn(),
+        growth_chunks: volume.growth.clone(),
+    }
+}
+
+pub(crate) fn growing(growing: &Growing) -> v1::Growing {
+    v1::Growing {
+        volume: growing.number.0,
+        from_chunk: growing.from,
+        chunks: growing.chunks,
+    }
+}
+
+pub(crate) fn grown(growing: &v1::Growing) -> Growing {
+    Growing {
+        number: VolumeNumber(growing.volume),
+        from: growing.from_chunk,
+        chunks: growing.chunks,
     }
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use control::{
-    ClusterId, DiskId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings,
-    VolumeNumber, VolumeState, WriterToken, WriterView,
+    ClusterId, DiskId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings, Volume,
+    VolumeNumber, WriterToken, WriterView,
 };
+use foundation::ByteCount;
 use proto::v1;
 use proto::v1::chunks_server::Chunks;
 use proto::v1::cluster_server::Cluster;
@@ -190,6 +191,7 @@ impl Nodes for Face {
             ended_through: Incarnation(request.ended_through),
             disks: convert::disks(&request.disks)?,
             prepared: volumes(&request.prepared_volumes),
+            grown: request.grown_volumes.iter().map(convert::grown).collect(),
             removed: volumes(&request.removed_volumes),
             resyncs: convert::resyncs(&request.resyncs)?,
             copies: convert::chunk_ids(&request.copies),
@@ -203,6 +205,7 @@ impl Nodes for Face {
         Ok(Response::new(v1::HeartbeatResponse {
             revision: answer.revision,
             prepare_volumes: numbers(&answer.prepare),
+            grow_volumes: answer.grow.iter().map(convert::growing).collect(),
             remove_volumes: numbers(&answer.remove),
             remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
             exports: answer.exports.iter().map(convert::export).collect(),
@@ -225,6 +228,30 @@ impl Nodes for Face {
     }
 }
 
+impl Face {
+    /// Waits until the nodes have made all copies of a volume, which has been changed as `what` says.
+    async fn wait_for_copies(&self, mut volume: Volume, what: &str) -> Result<Volume, Status> {
+        let mut news = self.engine.news();
+        let deadline = tokio::time::Instant::now() + CREATE_WAIT;
+        while !volume.is_settled() {
+            // Another master may bring it on: then there are no news here.
+            let look = tokio::time::Instant::now() + CREATE_LOOK;
+            let waited = tokio::time::timeout_at(look.min(deadline), news.changed()).await;
+            if matches!(waited, Ok(Err(_))) || tokio::time::Instant::now() >= deadline {
+                return Err(Status::deadline_exceeded(format!(
+                    "volume \"{}\" {what}, but its nodes have not made all copies within {} s; \"redhare status\" \
+                     shows which nodes are silent, and \"redhare volume list\" when they have done it",
+                    volume.name,
+                    CREATE_WAIT.as_secs()
+                )));
+            }
+            let number = volume.number;
+            volume = self.engine.read(move |control, _| control.volume(number)).await?;
+        }
+        Ok(volume)
+    }
+}
+
 #[tonic::async_trait]
 impl Volumes for Face {
     async fn create(
@@ -233,27 +260,14 @@ impl Volumes for Face {
     ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
         let request = request.into_inner();
         let create = convert::create_volume(&request)?;
-        let mut volume = self
+        let volume = self
             .engine
             .call(move |control, now| control.create_volume(&create, now))
             .await?;
-        let mut news = self.engine.news();
-        let deadline = tokio::time::Instant::now() + CREATE_WAIT;
-        while !request.no_wait && volume.state != VolumeState::Ready {
-            // Another master may bring it on: then there are no news here.
-            let look = tokio::time::Instant::now() + CREATE_LOOK;
-            let waited = tokio::time::timeout_at(look.min(deadline), news.changed()).await;
-            if matches!(waited, Ok(Err(_))) || tokio::time::Instant::now() >= deadline {
-                return Err(Status::deadline_exceeded(format!(
-                    "volume \"{}\" was created, but its nodes have not made all copies within {} s; \"redhare status\" \
-                     shows which nodes are silent, the volume becomes ready when they have done it",
-                    volume.name,
-                    CREATE_WAIT.as_secs()
-                )));
-            }
-            let number = volume.number;
-            volume = self.engine.read(move |control, _| control.volume(number)).await?;
-        }
+        let volume = match request.no_wait {
+            true => volume,
+            false => self.wait_for_copies(volume, "was created").await?,
+        };
         let volume = Some(convert::volume(&volume));
         Ok(Response::new(v1::CreateVolumeResponse { volume }))
     }
@@ -274,7 +288,9 @@ impl Volumes for Face {
         let name = request.into_inner().name;
         let call = move |control: &mut crate::engine::Control, now| {
             let number = control.volume_named(&name)?.number;
-            let (volume, chunks) = control.map(number, 0, MAP_CHUNKS_MAX)?;
+            let (volume, mut chunks) = control.map(number, 0, MAP_CHUNKS_MAX)?;
+            let count = volume.geometry.chunk_count();
+            chunks.retain(|(id, _)| id.index < count);
             let resyncs = control.resyncs(number, now);
             Ok((volume, chunks, control.nodes(now)?, resyncs))
         };
@@ -285,6 +301,27 @@ impl Volumes for Face {
             nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
         }))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ResizeVolumeRequest>,
+    ) -> Result<Response<v1::ResizeVolumeResponse>, Status> {
+        let v1::ResizeVolumeRequest {
+            name,
+            size_bytes,
+            no_wait,
+        } = request.into_inner();
+        let volume = self
+            .engine
+            .call(move |control, now| control.resize_volume(&name, ByteCount(size_bytes), now))
+            .await?;
+        let volume = match no_wait {
+            true => volume,
+            false => self.wait_for_copies(volume, "is growing").await?,
+        };
+        let volume = Some(convert::volume(&volume));
+        Ok(Response::new(v1::ResizeVolumeResponse { volume }))
     }
 
     async fn delete(
@@ -341,7 +378,11 @@ impl Chunks for Face {
         let call = move |control: &mut crate::engine::Control, now| {
             let revision = control.revision()?;
             let number = VolumeNumber(request.volume);
-            let (volume, chunks) = control.map(number, request.first_chunk, limit)?;
+            let (volume, mut chunks) = control.map(number, request.first_chunk, limit)?;
+            if !request.with_growth {
+                let count = volume.geometry.chunk_count();
+                chunks.retain(|(id, _)| id.index < count);
+            }
             Ok((revision, volume, chunks, control.nodes(now)?))
         };
         let (revision, volume, chunks, nodes) = self.engine.read(call).await?;

@@ -524,7 +524,7 @@ impl Filesystem for Face {
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         self.ask(async move |shared| {
-            let found = shared.source.read().await.room();
+            let found = shared.room().await;
             let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
             let free = blocks(found.free_bytes);
             let inodes = found.totals.files + found.totals.directories;

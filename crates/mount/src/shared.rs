@@ -10,7 +10,7 @@ use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
 use crate::refusal::Refusal;
-use crate::source::Source;
+use crate::source::{Room, Source};
 
 /// What the kernel may believe without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ const FOR_LONG: Duration = Duration::from_secs(86_400);
 /// Names and attributes of a volume that somebody else writes. With [`FOLLOW_EVERY`] it is less than the second within
 /// which readers see a commit.
 const FOR_SHORT: Duration = Duration::from_millis(500);
+/// `statfs` asks the masters no more often for a volume's size.
+const GROWTH_PAUSE: Duration = Duration::from_secs(10);
 /// So often a reader looks for a new commit.
 pub(crate) const FOLLOW_EVERY: Duration = Duration::from_millis(400);
 
@@ -64,6 +66,8 @@ pub(crate) struct Shared {
     contents: RefCell<BTreeMap<InodeNumber, Timestamp>>,
     /// One looks for a commit at a time.
     following: std::rc::Rc<Semaphore>,
+    /// When `statfs` may ask next whether the volume has grown.
+    growth_due: Cell<foundation::Instant>,
 }
 
 impl Shared {
@@ -75,6 +79,7 @@ impl Shared {
             next_handle: Cell::new(1),
             contents: RefCell::default(),
             following: Semaphore::new(1),
+            growth_due: Cell::new(reactor::time::now() + GROWTH_PAUSE),
         }
     }
 
@@ -101,6 +106,18 @@ impl Shared {
             Source::Writing(files) => Ok(change(files).await?),
             Source::Reading(_) => Err(Refusal::READ_ONLY),
         }
+    }
+
+    /// What `statfs` answers. Whoever asks may have let the volume grow.
+    pub(crate) async fn room(&self) -> Room {
+        let now = reactor::time::now();
+        if self.growth_due.get() <= now {
+            self.growth_due.set(now + GROWTH_PAUSE);
+            if let Source::Writing(files) = &mut *self.source.change().await {
+                files.look_for_growth(Duration::ZERO).await;
+            }
+        }
+        self.source.read().await.room()
     }
 
     /// Makes everything durable so far; nothing on a volume that is only read.

@@ -80,6 +80,11 @@ impl Medium {
         completion.await.status
     }
 
+    /// Asks whether the volume has grown; afterwards its capacity says so.
+    pub(crate) async fn look_for_growth(&self) {
+        self.channel.look_for_growth().await;
+    }
+
     /// Size of the volume in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.channel.geometry().capacity_bytes()

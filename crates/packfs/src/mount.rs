@@ -31,6 +31,10 @@ pub(crate) async fn mount(medium: &Medium, identity: Option<&Identity>) -> Resul
     check_identity(&mounted.superblock, identity)?;
     let needed = mounted.superblock.volume_bytes;
     if needed > medium.capacity_bytes() {
+        // Its writer knows already that the volume has grown, this host not yet.
+        medium.look_for_growth().await;
+    }
+    if needed > medium.capacity_bytes() {
         return Err(OpenError::TooSmall {
             found: ByteCount(medium.capacity_bytes()),
             needed: ByteCount(needed),

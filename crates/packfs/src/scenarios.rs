@@ -8,6 +8,8 @@ mod files_hostile;
 mod files_model;
 mod files_refusals;
 mod files_test;
+mod golden;
+mod growth;
 mod model;
 mod model_test;
 mod readers;

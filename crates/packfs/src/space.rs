@@ -75,6 +75,8 @@ pub(crate) struct Space {
     taken_now: Ranges,
     freed_now: Ranges,
     touched: BTreeSet<u64>,
+    /// The next record states everything, not what has changed.
+    state_all: bool,
     #[cfg(test)]
     pub(crate) bug: PlantedBug,
 }
@@ -101,9 +103,18 @@ impl Space {
             taken_now: Ranges::default(),
             freed_now: Ranges::default(),
             touched: BTreeSet::new(),
+            state_all: false,
             #[cfg(test)]
             bug: PlantedBug::None,
         }
+    }
+
+    /// Adds pages behind the last one: they were never used, so no reader needs them. A record of changes has no word for that;
+    /// the next one therefore states everything.
+    pub(crate) fn grow(&mut self, first: u64, pages: u64) {
+        let fresh = self.free.insert(first, pages);
+        assert!(fresh, "the volume has {pages} pages from {first} on already");
+        self.state_all = true;
     }
 
     /// Pages that may be taken now.

@@ -10,6 +10,7 @@ mod content;
 mod extended;
 mod extents;
 mod format;
+mod growth;
 mod namespace;
 mod orphans;
 mod outbox;
@@ -21,7 +22,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bdev::IoError;
-use foundation::ByteCount;
+use foundation::{ByteCount, Instant};
 
 use crate::cache::PageCache;
 use crate::error::{OpenError, TreeError, WriteError};
@@ -94,6 +95,10 @@ pub struct Writer {
     directories: BTreeSet<InodeNumber>,
     compaction: compact::Compaction,
     floors: snapshots::Floors,
+    /// The volume's size, which the next commit states.
+    volume_bytes: u64,
+    /// When growth was looked for last.
+    looked_for_growth: Option<Instant>,
     broken: bool,
 }
 
@@ -155,6 +160,7 @@ impl Writer {
         let in_flight = options.writes_in_flight;
         let mut writer = Self::assemble(medium, hold.clone(), tree, space, mounted, in_flight);
         writer.load_floors().await?;
+        writer.take_growth();
         Ok(writer)
     }
 
@@ -189,6 +195,8 @@ impl Writer {
             directories: BTreeSet::from([InodeNumber::ROOT]),
             compaction: compact::Compaction::default(),
             floors: snapshots::Floors::default(),
+            volume_bytes: superblock.volume_bytes,
+            looked_for_growth: None,
             broken: false,
         }
     }
@@ -221,7 +229,7 @@ impl Writer {
 
     /// Bytes of the volume that are used.
     pub(crate) fn volume_bytes(&self) -> ByteCount {
-        ByteCount(self.superblock.volume_bytes)
+        ByteCount(self.volume_bytes)
     }
 
     /// Commits nothing any more: something failed in the middle of several changes.
@@ -251,7 +259,7 @@ impl Writer {
         if self.compaction.moving {
             return self.pages_needed() + 24;
         }
-        let total = self.superblock.volume_bytes / PAGE_BYTES_U64;
+        let total = self.volume_bytes / PAGE_BYTES_U64;
         let segment = self.space.segment_pages();
         let spare = if total / segment < SEGMENTS_FOR_A_SPARE {
             0

@@ -347,6 +347,8 @@ calls! {
     list_volumes(Yes, CALL_LIMIT): VolumesClient.list(ListVolumesRequest) -> ListVolumesResponse;
     /// One volume and its map, at most its first 4096 chunks.
     show_volume(Yes, CALL_LIMIT): VolumesClient.show(ShowVolumeRequest) -> ShowVolumeResponse;
+    /// Lets a volume grow.
+    resize_volume(No, CALL_LIMIT): VolumesClient.resize(ResizeVolumeRequest) -> ResizeVolumeResponse;
     /// Begins to delete a volume.
     delete_volume(No, CALL_LIMIT): VolumesClient.delete(DeleteVolumeRequest) -> DeleteVolumeResponse;
     /// Has nodes export a volume to ordinary hosts.

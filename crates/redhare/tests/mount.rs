@@ -434,3 +434,66 @@ fn a_mount_in_the_background_is_ready_when_the_command_returns_and_commits_when_
     let said = refused(&["unmount", directory]);
     assert!(said.contains("is not a mount of redhare"), "{said}");
 }
+
+/// Writes `name` until the volume is full; gives what it holds then.
+fn fill(mount: &Mount, name: &str) -> u64 {
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(mount.path(name))
+        .unwrap();
+    let piece = vec![0x5a; 1 << 20];
+    loop {
+        match (&file).write_all(&piece) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+                file.sync_all().unwrap();
+                return file.metadata().unwrap().len();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_volume_grows_under_its_mounts() {
+    if !can_mount("a_full_volume_grows_under_its_mounts") {
+        return;
+    }
+    let place = Place::new("mount-growth");
+    let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
+    let volume = |arguments: &[&str]| cluster.succeed(&[&["volume"], arguments].concat());
+    volume(&["create", "data", "--size", "64MiB", "--chunk-size", "16MiB"]);
+    format(Some(&cluster), "data");
+    let writer = Mount::start(Some(&cluster), "data", &place.0.join("writer"), &[]);
+    let reader = Mount::start(Some(&cluster), "data", &place.0.join("reader"), &["--read-only"]);
+    let before = fill(&writer, "first");
+    assert!((32 << 20..64 << 20).contains(&before), "{before} bytes");
+    let said = volume(&["resize", "data", "--size", "+100MiB"]);
+    assert!(said.contains("has grown from 64 MiB to 176 MiB"), "{said}");
+    let said = volume(&["resize", "data", "--size", "170MiB"]);
+    assert!(said.contains("has 176 MiB already"), "{said}");
+    wait_until("the file system takes the new room", || {
+        fs::write(writer.path("small"), vec![1; 1 << 20]).is_ok()
+    });
+    let size = rustix::fs::statvfs(&writer.directory).unwrap();
+    assert_eq!(size.f_blocks * size.f_frsize, 176 << 20);
+    let after = fill(&writer, "second");
+    assert!(after > 64 << 20, "{after} bytes");
+    sync(&writer.path("small"));
+    // Also on a host that has not heard of it.
+    wait_until("the reader sees the commit", || {
+        fs::metadata(reader.path("second")).is_ok_and(|found| found.len() == after)
+    });
+    let second = fs::read(reader.path("second")).unwrap();
+    assert!(second.len() as u64 == after && second.iter().all(|byte| *byte == 0x5a));
+    reader.end();
+    writer.end();
+    let report = succeed(Some(&cluster), &["verify", "data"]);
+    let refusal = cluster.run(&["volume", "resize", "data", "--size", "64MiB"]);
+    let text = String::from_utf8_lossy(&refusal.stderr).into_owned();
+    assert!(
+        !refusal.status.success() && text.contains("size of 64 MiB is below the 176 MiB"),
+        "{text}{report}"
+    );
+}

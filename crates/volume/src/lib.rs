@@ -26,6 +26,7 @@ mod sequence;
 mod settings;
 #[cfg(test)]
 mod simulation;
+mod sums;
 
 pub use configuration::{COPIES_MAX, ChunkConfig, ConfigurationError, Membership};
 pub use format::FormatError;
@@ -45,3 +46,4 @@ pub use node::NodeCore;
 pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Reason, Request, Status};
 pub use record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 pub use settings::Settings;
+pub use sums::{PageFound, SUM_PAGE_BYTES, SUMS_PER_PAGE, Sums, Verdict, sum_of, sum_pages};

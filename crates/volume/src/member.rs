@@ -12,6 +12,7 @@ mod join;
 mod lead;
 mod read;
 mod rejoin;
+mod repair;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -106,6 +107,8 @@ pub struct Member {
     intent: IntentMap,
     lead: Option<Lead>,
     reads: Reads,
+    /// Reads for the write node's repairs.
+    fetches: Vec<repair::Fetched>,
     flush: Option<MemberFlush>,
     flushed: u64,
     persist_put_out: PersistToken,
@@ -146,6 +149,7 @@ impl Member {
             intent: IntentMap::new(&record),
             lead: None,
             reads: Reads::default(),
+            fetches: Vec::new(),
             flush: None,
             flushed: 0,
             persist_put_out: PersistToken(0),
@@ -313,6 +317,17 @@ impl Member {
     ) {
         match message {
             Message::ReplicaWrite(write) => self.handle_replica_write(now, from, &write, data),
+            Message::FetchAnswer {
+                epoch,
+                number,
+                incarnation,
+                found,
+                ..
+            } => {
+                let right = data.filter(|_| found);
+                self.release(data.filter(|_| !found));
+                self.handle_fetch_answer(now, (from, incarnation), (epoch, number), right);
+            }
             other => {
                 self.release(data);
                 self.handle_control(now, grants, from, other);
@@ -397,6 +412,11 @@ impl Member {
                 incarnation,
                 ..
             } => self.handle_announce_answer(now, from, epoch, (join, incarnation)),
+            Message::Repair { epoch, range, .. } => self.handle_repair(now, from, epoch, range),
+            Message::Lost { epoch, range, .. } => self.handle_lost(from, epoch, range),
+            Message::Fetch {
+                epoch, number, range, ..
+            } => self.handle_fetch(from, epoch, number, range),
             Message::Query { chunk } => {
                 let answer = Message::QueryAnswer {
                     chunk,
@@ -438,7 +458,11 @@ impl Member {
             };
             self.complete(request, status);
         } else if let Some(data) = data {
-            self.reconcile_read(now, io, data);
+            match self.fetch_of(io) {
+                Some(fetched) => self.answer_fetch(&fetched, Some(data)),
+                None if self.repair_read(now, io, data) => {}
+                None => self.reconcile_read(now, io, data),
+            }
         }
         self.pump(now, grants);
     }
@@ -495,6 +519,7 @@ impl Member {
             self.advance_return(now);
         }
         self.advance_lead(now);
+        self.start_repairs(now);
         if self.is_resyncing() {
             self.start_resync(now);
         }

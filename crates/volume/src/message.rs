@@ -257,6 +257,48 @@ pub enum Message {
         /// Chunks of the list that are not granted.
         refused: Vec<ChunkId>,
     },
+    /// A member has read blocks that do not fit their checksums.
+    Repair {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The member's epoch.
+        epoch: Epoch,
+        /// The blocks.
+        range: BlockRange,
+    },
+    /// No copy has these blocks right.
+    Lost {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// The blocks.
+        range: BlockRange,
+    },
+    /// The write node asks a member for one page of its copy, to repair others with it.
+    Fetch {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// Numbers the repairs of an epoch.
+        number: u64,
+        /// The page.
+        range: BlockRange,
+    },
+    /// The page; its bytes travel beside it.
+    FetchAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch of the repair.
+        epoch: Epoch,
+        /// The repair.
+        number: u64,
+        /// The life that answers.
+        incarnation: Incarnation,
+        /// False: it does not fit its checksum here, either.
+        found: bool,
+    },
     /// What does a node have of a chunk (for `meta rebuild`)?
     Query {
         /// The chunk.
@@ -299,6 +341,10 @@ impl Message {
             | Self::JoinAnswer { chunk, .. }
             | Self::Announce { chunk, .. }
             | Self::AnnounceAnswer { chunk, .. }
+            | Self::Repair { chunk, .. }
+            | Self::Lost { chunk, .. }
+            | Self::Fetch { chunk, .. }
+            | Self::FetchAnswer { chunk, .. }
             | Self::Query { chunk }
             | Self::QueryAnswer { chunk, .. }
             | Self::Refused { chunk, .. } => Some(*chunk),

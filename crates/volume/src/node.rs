@@ -379,7 +379,8 @@ impl NodeCore {
             Message::Settle { epoch, .. }
             | Message::Flush { epoch, .. }
             | Message::Join { epoch, .. }
-            | Message::Announce { epoch, .. } => Some(*epoch),
+            | Message::Announce { epoch, .. }
+            | Message::Fetch { epoch, .. } => Some(*epoch),
             Message::Query { .. } => Some(Epoch(0)),
             _ => None,
         };
@@ -420,6 +421,13 @@ impl NodeCore {
         if let Some(data) = data.filter(|_| !known) {
             self.put_out(chunk, Output::Release { data });
         }
+    }
+
+    /// The device of `chunk`'s copy has read, and these blocks, in ascending order, do not fit their checksums.
+    pub fn handle_damaged(&mut self, now: Instant, chunk: ChunkId, io: IoToken, blocks: &[u32]) {
+        self.with(now, chunk, |member, grants| {
+            member.handle_damaged(now, grants, io, blocks);
+        });
     }
 
     /// Changes of the record of `chunk`'s copy are durable up to `token`.

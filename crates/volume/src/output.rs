@@ -91,7 +91,7 @@ pub enum Status {
     Cancelled,
     /// Perhaps done, perhaps still to be done, never acknowledged: try again in a new session.
     Unknown,
-    /// The disk of this copy failed.
+    /// The disk of this copy failed, or what it holds does not fit its checksum and no other copy has it right.
     DeviceFailed,
 }
 

@@ -31,11 +31,15 @@ pub(crate) enum Bug {
     JoinerServes,
     JoinWithoutNumber,
     OwnMarksIgnored,
+    DamageIgnored,
+    RepairOverwritesNewer,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
+    SumsNotFlushed,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 22] = [
+    pub(crate) const ALL: [Bug; 25] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -59,6 +63,9 @@ impl Bug {
         Bug::JoinerServes,
         // Not JoinWithoutNumber, which is planted and was not found (`docs/decisions/0060`).
         Bug::OwnMarksIgnored,
+        Bug::DamageIgnored,
+        Bug::RepairOverwritesNewer,
+        Bug::SumsNotFlushed,
     ];
 }
 

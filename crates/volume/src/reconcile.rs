@@ -10,6 +10,8 @@ use crate::identity::{BlockRange, IoToken};
 pub(crate) struct Reconciliation {
     pub(crate) regions: BTreeSet<u32>,
     current: Option<BlockRange>,
+    /// Pieces to be read again after a repair.
+    pub(crate) again: Vec<BlockRange>,
     reads: Vec<(IoToken, BlockRange)>,
     /// Reconciliation writes that are not on every copy yet.
     pub(crate) writes: usize,
@@ -18,11 +20,38 @@ pub(crate) struct Reconciliation {
 impl Reconciliation {
     /// Nothing left and nothing under way.
     pub(crate) fn is_complete(&self) -> bool {
-        self.regions.is_empty() && self.current.is_none() && self.reads.is_empty() && self.writes == 0
+        self.regions.is_empty()
+            && self.again.is_empty()
+            && self.current.is_none()
+            && self.reads.is_empty()
+            && self.writes == 0
     }
 
     pub(crate) fn under_way(&self) -> usize {
         self.reads.len() + self.writes
+    }
+
+    /// The next piece to read again that waits for no repair.
+    pub(crate) fn next_again(&mut self, is_repaired: impl Fn(BlockRange) -> bool) -> Option<BlockRange> {
+        let at = self.again.iter().position(|range| !is_repaired(*range))?;
+        Some(self.again.swap_remove(at))
+    }
+
+    /// A block is lost: what is to be read again is read without it.
+    pub(crate) fn leave_out(&mut self, lost: BlockRange) {
+        for range in std::mem::take(&mut self.again) {
+            if !range.overlaps(lost) {
+                self.again.push(range);
+                continue;
+            }
+            let (end, lost_end) = (range.start + range.count, lost.start + lost.count);
+            let before = (range.start, lost.start.max(range.start));
+            let after = (lost_end.min(end), end);
+            for (start, end) in [before, after].into_iter().filter(|(start, end)| start < end) {
+                let count = end - start;
+                self.again.push(BlockRange { start, count });
+            }
+        }
     }
 
     /// The next piece to read.

@@ -4,11 +4,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-/// How much of a range is fetched ahead of its copy.
-const FETCHED_BYTES: usize = 512;
 /// A line of the cache.
-#[cfg(target_arch = "x86_64")]
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 /// A private mapping. Rust never holds a reference into it: bytes are copied in and out.
 pub(super) struct MemoryMap {
@@ -63,16 +60,16 @@ impl MemoryMap {
         unsafe { self.address.add(offset) }
     }
 
-    /// Begins to bring what lies at `offset` into the cache. The first lines are enough: then the processor sees by itself
-    /// that more will be read, while the copy has not begun yet.
-    pub(super) fn fetch(&self, offset: usize, length: usize) {
-        let length = FETCHED_BYTES.min(length);
-        let first = self.at(offset, length);
+    /// Begins to bring so many lines from `offset` on into the cache.
+    pub(super) fn fetch(&self, offset: usize, lines: usize) {
+        let first = self.at(offset, (lines - 1) * LINE_BYTES + 1);
         #[cfg(target_arch = "x86_64")]
-        for line in (0..length).step_by(64) {
-            // SAFETY: the line lies inside the mapping (`at` has asserted it), and a hint reads and changes nothing.
+        for line in 0..lines {
+            // SAFETY: the line's first byte lies inside the mapping (`at` has asserted it), and a hint reads and changes nothing.
             unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.add(line).cast())
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                    first.add(line * LINE_BYTES).cast(),
+                )
             };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -167,6 +164,11 @@ impl NumberMap {
             map: MemoryMap::new((count * size_of::<AtomicU32>()).max(1))?,
             count,
         })
+    }
+
+    /// Begins to bring a number into the cache.
+    pub(super) fn fetch(&self, index: u32) {
+        self.map.fetch(index as usize * size_of::<AtomicU32>(), 1);
     }
 
     /// A number.

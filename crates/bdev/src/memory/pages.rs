@@ -15,13 +15,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use reactor::Buffer;
 
-use super::map::{MemoryMap, NumberMap};
+use super::ahead::Ahead;
+use super::map::{LINE_BYTES, MemoryMap, NumberMap};
 
 pub(super) const PAGE_BYTES: usize = 4096;
 /// Pages beyond the device's own, at most: as many as may be lent at once.
 const SPARES_MAX: usize = 1 << 16;
 /// Pages that one channel may have lent.
 const CHANNEL_PAGES: u32 = 4096;
+
+/// Pages of one range that are fetched ahead, at most.
+const FETCHED_PAGES_MAX: usize = 4;
 
 /// Somebody changes the page.
 const WRITING: u32 = 1 << 31;
@@ -183,13 +187,27 @@ impl Pages {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to bring the first lines of a range into the cache.
-    pub(super) fn fetch(&self, offset: usize) {
+    /// Takes note that a range will be read soon, and has what is kept of its first page fetched.
+    pub(super) fn announce(&self, ahead: &Ahead, offset: usize, length: usize) {
         let (page, within) = split(offset);
-        self.map.fetch(
-            self.place(page) as usize * PAGE_BYTES + within,
-            PAGE_BYTES - within,
-        );
+        let count = (within + length).div_ceil(PAGE_BYTES);
+        let lines = Ahead::lines_of_each(count);
+        self.states.fetch(self.place(page));
+        let mut begin = within;
+        for index in 0..count.min(FETCHED_PAGES_MAX) {
+            let end = (within + length - index * PAGE_BYTES).min(PAGE_BYTES);
+            let place = self.place(page + index as u32) as usize;
+            ahead.announce(
+                place * PAGE_BYTES + begin,
+                lines.min((end - begin).div_ceil(LINE_BYTES)),
+            );
+            begin = 0;
+        }
+    }
+
+    /// Begins to bring the next few lines of what was announced into the cache.
+    pub(super) fn fetch_step(&self, ahead: &Ahead) {
+        ahead.step(|offset, lines| self.map.fetch(offset, lines));
     }
 
     /// The bytes of a range where they lie, if they lie together, nobody writes them, and the channel may lend more.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use foundation::{ByteCount, Epoch, Instant};
 
 use crate::controller::exports::Export;
+use crate::controller::growth::Growing;
 use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
@@ -58,6 +59,8 @@ pub struct Heartbeat {
     pub disks: Vec<Disk>,
     /// Volumes in preparation of which it has every copy placed on it.
     pub prepared: Vec<VolumeNumber>,
+    /// Growing volumes of which it has every copy of a new chunk that is placed on it.
+    pub grown: Vec<Growing>,
     /// Volumes in deletion of which it has no copy left.
     pub removed: Vec<VolumeNumber>,
     /// Copies on other nodes that its write nodes send what they have missed. No more than 1,024 are kept.
@@ -90,6 +93,8 @@ pub struct HeartbeatAnswer {
     pub revision: u64,
     /// Volumes of which it has to create its copies.
     pub prepare: Vec<VolumeNumber>,
+    /// Volumes of whose new chunks it has to create its copies.
+    pub grow: Vec<Growing>,
     /// Volumes of which it has to remove its copies.
     pub remove: Vec<VolumeNumber>,
     /// Copies it has to delete, with the epoch that has no place for them.
@@ -256,6 +261,13 @@ impl<S: MetadataStore> Controller<S> {
                 self.unfinished.entry(*number).or_default().reported.insert(life);
             }
         }
+        for growing in &heartbeat.grown {
+            // Of the present growth: what was reported of an earlier one says nothing of these chunks.
+            if self.growing(growing.number) == Some(*growing) {
+                let unfinished = self.unfinished.entry(growing.number).or_default();
+                unfinished.reported.insert(life);
+            }
+        }
     }
 
     fn duties(&mut self, id: NodeId, incarnation: Incarnation) -> Result<HeartbeatAnswer, ControlError> {
@@ -266,13 +278,13 @@ impl<S: MetadataStore> Controller<S> {
             ..HeartbeatAnswer::default()
         };
         for (&number, unfinished) in &self.unfinished {
-            let concerns = unfinished.nodes.as_ref().is_some_and(|nodes| nodes.contains(&id));
-            if !concerns || unfinished.reported.contains(&(id, incarnation)) {
+            if !self.concerns(number, id) || unfinished.reported.contains(&(id, incarnation)) {
                 continue;
             }
             match self.read_volume_state(number) {
                 Some(VolumeState::Preparing) => answer.prepare.push(number),
                 Some(VolumeState::Deleting) => answer.remove.push(number),
+                Some(VolumeState::Ready) => answer.grow.extend(self.growing(number)),
                 _ => {}
             }
         }

@@ -155,6 +155,7 @@ impl<S: MetadataStore> Controller<S> {
                 portals: request.portals.clone(),
                 write_pin: request.write_pin,
                 hosts: Vec::new(),
+                growth: Vec::new(),
             };
             let key = keys::volume(volume.number);
             let mut transaction = Transaction::new();
@@ -200,14 +201,7 @@ impl<S: MetadataStore> Controller<S> {
                 return Ok(());
             }
             let volume = &stored.record;
-            let mut missing: BTreeSet<u32> = (0..volume.geometry.chunk_count()).collect();
-            let (first, end) = keys::chunks_of(number, 0);
-            self.read_range::<Chunk>(first, &end, |key, _| {
-                if let Some(id) = keys::parse_chunk(key) {
-                    missing.remove(&id.index);
-                }
-            })?;
-            let missing: Vec<u32> = missing.into_iter().collect();
+            let missing = self.missing_chunks(number, 0..volume.geometry.chunk_count())?;
             if !self.commit_places(&stored, &missing, now)? {
                 continue;
             }
@@ -222,7 +216,7 @@ impl<S: MetadataStore> Controller<S> {
                 .put(key.clone(), next.encode(&key));
             if self.commit(&transaction)? {
                 self.unfinished.insert(number, Unfinished::default());
-                return self.note_nodes(number);
+                return self.note_nodes(number, 0);
             }
         }
         Err(contended())
@@ -230,7 +224,7 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Commits places for these chunks, as many at a time as a transaction takes; false when
     /// another master was quicker somewhere.
-    fn commit_places(
+    pub(super) fn commit_places(
         &mut self,
         volume: &Stored<Volume>,
         missing: &[u32],
@@ -332,7 +326,7 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    fn places(
+    pub(super) fn places(
         &mut self,
         geometry: &Geometry,
         chunks: u32,
@@ -419,7 +413,7 @@ impl<S: MetadataStore> Controller<S> {
             if stored.record.state == VolumeState::Deleting
                 || self.set_state(stored, VolumeState::Deleting)?
             {
-                self.note_nodes(number)?;
+                self.note_nodes(number, 0)?;
                 return Ok(number);
             }
         }
@@ -451,7 +445,7 @@ impl<S: MetadataStore> Controller<S> {
     /// Remembers which volumes are between two states.
     pub(super) fn note_unfinished(&mut self) -> Result<(), ControlError> {
         for volume in self.volumes()? {
-            if volume.state == VolumeState::Ready {
+            if volume.is_settled() {
                 self.unfinished.remove(&volume.number);
             } else {
                 self.unfinished.entry(volume.number).or_default();
@@ -460,10 +454,10 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// Remembers which nodes a volume has copies on.
-    fn note_nodes(&mut self, number: VolumeNumber) -> Result<(), ControlError> {
+    /// Remembers which nodes have copies of a volume's chunks from `first_chunk` on.
+    pub(super) fn note_nodes(&mut self, number: VolumeNumber, first_chunk: u32) -> Result<(), ControlError> {
         let mut nodes = BTreeSet::new();
-        let (first, end) = keys::chunks_of(number, 0);
+        let (first, end) = keys::chunks_of(number, first_chunk);
         self.read_range::<Chunk>(first, &end, |_, stored| {
             nodes.extend(stored.record.copies.iter().map(|copy| copy.node));
         })?;
@@ -478,8 +472,12 @@ impl<S: MetadataStore> Controller<S> {
                 self.unfinished.remove(&number);
                 continue;
             };
-            if stored.record.state == VolumeState::Ready {
+            if stored.record.is_settled() {
                 self.unfinished.remove(&number);
+                continue;
+            }
+            if stored.record.state == VolumeState::Ready {
+                self.bring_growth_on(number, now)?;
                 continue;
             }
             if self
@@ -487,7 +485,7 @@ impl<S: MetadataStore> Controller<S> {
                 .get(&number)
                 .is_some_and(|unfinished| unfinished.nodes.is_none())
             {
-                self.note_nodes(number)?;
+                self.note_nodes(number, 0)?;
             }
             match stored.record.state {
                 VolumeState::Creating => match self.place_chunks(number, now) {
@@ -496,7 +494,7 @@ impl<S: MetadataStore> Controller<S> {
                     Err(ControlError::NotEnoughSpace { .. } | ControlError::Argument { .. }) => {}
                     Err(error) => return Err(error),
                 },
-                VolumeState::Preparing if self.is_prepared(number)? => {
+                VolumeState::Preparing if self.is_prepared(number, 0)? => {
                     self.set_state(stored, VolumeState::Ready)?;
                 }
                 VolumeState::Deleting if self.is_removed(number, now)? => {
@@ -508,8 +506,8 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// Whether every in-sync copy has been reported by the life that is in sync.
-    fn is_prepared(&self, number: VolumeNumber) -> Result<bool, ControlError> {
+    /// Whether every in-sync copy of the chunks from `first_chunk` on has been reported by the life that is in sync.
+    pub(super) fn is_prepared(&self, number: VolumeNumber, first_chunk: u32) -> Result<bool, ControlError> {
         let Some(unfinished) = self.unfinished.get(&number) else {
             return Ok(false);
         };
@@ -517,7 +515,7 @@ impl<S: MetadataStore> Controller<S> {
             return Ok(false);
         }
         let mut all = true;
-        let (first, end) = keys::chunks_of(number, 0);
+        let (first, end) = keys::chunks_of(number, first_chunk);
         self.read_range::<Chunk>(first, &end, |_, stored| {
             all &= stored
                 .record

@@ -281,6 +281,7 @@ impl World {
             ended_through: Incarnation(0),
             disks: disks(number),
             prepared: preparing.map(|volume| volume.number).collect(),
+            grown: Vec::new(),
             removed: Vec::new(),
             resyncs: Vec::new(),
             copies: Vec::new(),

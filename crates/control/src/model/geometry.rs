@@ -147,7 +147,13 @@ impl Geometry {
     /// for each, the last one narrower if it does not come out even. A volume with more than
     /// [`GROUPS_MAX`] of them gets wider groups.
     pub fn groups(chunks: u32, width: u32) -> Vec<u32> {
-        let widest_needed = chunks.div_ceil(GROUPS_MAX as u32);
+        Self::groups_beside(chunks, width, 0)
+    }
+
+    /// As [`Geometry::groups`], for a volume that has so many groups already.
+    pub fn groups_beside(chunks: u32, width: u32, present: usize) -> Vec<u32> {
+        let room = GROUPS_MAX.saturating_sub(present).max(1);
+        let widest_needed = chunks.div_ceil(room as u32);
         let width = width.max(widest_needed).max(1);
         let mut groups = vec![width; (chunks / width) as usize];
         if !chunks.is_multiple_of(width) {

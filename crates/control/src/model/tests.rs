@@ -31,35 +31,26 @@ fn volume(name: &str) -> Volume {
         state: VolumeState::Preparing,
         portals: vec![NodeId(Uuid(1)), NodeId(Uuid(2))],
         write_pin: None,
-        hosts: vec!["nqn.2014-08.org.example:a".to_owned()],
-    }
-}
-
-/// A volume as the first version wrote it.
-struct FirstVolume(Volume);
-
-impl Record for FirstVolume {
-    const KIND: u8 = Volume::KIND;
-    const VERSION: u8 = 1;
-
-    fn write(&self, out: &mut crate::record::Writer) {
-        self.0.write_version_1(out);
-    }
-
-    fn read(reader: &mut crate::record::Reader<'_>) -> Option<Self> {
-        Volume::read(reader).map(Self)
+        hosts: Vec::new(),
+        growth: Vec::new(),
     }
 }
 
 #[test]
-fn a_volume_of_the_first_version_is_for_all_hosts() {
-    let before = volume("data");
-    let bytes = FirstVolume(before.clone()).encode(b"key");
-    let volume = Volume {
-        hosts: Vec::new(),
-        ..before
+fn a_volume_for_named_hosts_is_of_a_version_that_knows_them() {
+    let named = Volume {
+        hosts: vec!["nqn.2014-08.org.example:a".to_owned()],
+        ..volume("data")
     };
-    assert_eq!(Volume::decode(b"key", &bytes), Ok(volume));
+    survives(&named);
+    assert_eq!((named.version(), named.encode(b"key")[5]), (3, 3));
+    let for_all = Volume {
+        hosts: Vec::new(),
+        ..named
+    };
+    // Earlier releases read it.
+    assert_eq!(for_all.version(), 1);
+    survives(&for_all);
 }
 
 fn chunk(nodes: &[(u128, u64)], recovery: bool) -> Chunk {
@@ -109,6 +100,14 @@ fn every_record_survives() {
     });
     survives(&Number(1 << 40));
     survives(&volume("data"));
+    let growing = Volume {
+        growth: vec![8, 8, 1],
+        ..volume("data")
+    };
+    survives(&growing);
+    // What an earlier release can read says so.
+    assert_eq!(volume("data").encode(b"key")[5], 1);
+    assert_eq!(growing.encode(b"key")[5], 2);
     survives(&Node {
         peer_address: "[::1]:4420".to_owned(),
         incarnation: Incarnation(4),

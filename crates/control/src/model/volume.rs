@@ -38,6 +38,9 @@ pub struct Volume {
     pub write_pin: Option<NodeId>,
     /// The names of the hosts to which they export it; none for all.
     pub hosts: Vec<String>,
+    /// Chunks of the stripe groups that are being appended: they get places and copies, and nobody uses them before they
+    /// belong to the geometry. Empty when the volume is not growing.
+    pub growth: Vec<u32>,
 }
 
 impl Volume {
@@ -46,8 +49,43 @@ impl Volume {
         self.geometry.size()
     }
 
-    /// All but the hosts.
-    pub(super) fn write_version_1(&self, out: &mut Writer) {
+    /// The geometry that it has once it has grown; without growth the present one.
+    pub fn grown(&self) -> Geometry {
+        let mut geometry = self.geometry.clone();
+        geometry.group_chunks.extend_from_slice(&self.growth);
+        geometry
+    }
+
+    /// The first chunk whose copies the nodes have to make, if there are such chunks: a copy that a node lacks of an earlier
+    /// one is lost, not new.
+    pub fn prepares_from(&self) -> Option<u32> {
+        match self.state {
+            VolumeState::Preparing => Some(0),
+            VolumeState::Ready if !self.growth.is_empty() => Some(self.geometry.chunk_count()),
+            _ => None,
+        }
+    }
+
+    /// In use, and nothing is being added.
+    pub fn is_settled(&self) -> bool {
+        self.state == VolumeState::Ready && self.growth.is_empty()
+    }
+}
+
+impl Record for Volume {
+    const KIND: u8 = 3;
+    const VERSION: u8 = 3;
+
+    fn version(&self) -> u8 {
+        // What an earlier release can read is written so that it can.
+        match (self.hosts.is_empty(), self.growth.is_empty()) {
+            (false, _) => 3,
+            (true, false) => 2,
+            (true, true) => 1,
+        }
+    }
+
+    fn write(&self, out: &mut Writer) {
         out.u32(self.number.0);
         out.text(&self.name);
         out.uuid(self.uuid);
@@ -63,23 +101,22 @@ impl Volume {
             out.uuid(portal.0);
         }
         out.uuid(self.write_pin.map_or_else(Uuid::default, |node| node.0));
-    }
-}
-
-impl Record for Volume {
-    const KIND: u8 = 3;
-    const VERSION: u8 = 2;
-
-    fn write(&self, out: &mut Writer) {
-        self.write_version_1(out);
-        out.count(self.hosts.len());
-        for host in &self.hosts {
-            out.text(host);
+        if self.version() >= 2 {
+            out.count(self.growth.len());
+            for &chunks in &self.growth {
+                out.u32(chunks);
+            }
+        }
+        if self.version() >= 3 {
+            out.count(self.hosts.len());
+            for host in &self.hosts {
+                out.text(host);
+            }
         }
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(Self {
+        let volume = Self {
             number: VolumeNumber(reader.u32()?),
             name: reader.text()?,
             uuid: reader.uuid()?,
@@ -96,11 +133,18 @@ impl Record for Volume {
                 none if none == Uuid::default() => None,
                 node => Some(NodeId(node)),
             },
-            // Version 1 ends here.
-            hosts: match reader.is_empty() {
-                true => Vec::new(),
-                false => reader.list(4, Reader::text)?,
+            growth: if reader.is_empty() {
+                Vec::new()
+            } else {
+                reader.list(4, Reader::u32)?
             },
-        })
+            hosts: if reader.is_empty() {
+                Vec::new()
+            } else {
+                reader.list(4, Reader::text)?
+            },
+        };
+        let grown = volume.grown();
+        (volume.growth.is_empty() || grown.validate().is_ok()).then_some(volume)
     }
 }

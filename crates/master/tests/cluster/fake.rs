@@ -118,7 +118,7 @@ impl Fake {
             .unwrap();
         let client = client.clone();
         let beats = tokio::spawn(async move {
-            let (mut prepared, mut removed) = (Vec::new(), Vec::new());
+            let (mut prepared, mut grown, mut removed) = (Vec::new(), Vec::new(), Vec::new());
             loop {
                 let answer = client
                     .heartbeat(v1::HeartbeatRequest {
@@ -130,12 +130,14 @@ impl Fake {
                         incarnation: registered.incarnation,
                         disks: disks.clone(),
                         prepared_volumes: prepared,
+                        grown_volumes: grown,
                         removed_volumes: removed,
                         ended_through: 0,
                     })
                     .await
                     .unwrap();
                 (prepared, removed) = (answer.prepare_volumes, answer.remove_volumes);
+                grown = answer.grow_volumes;
                 tokio::time::sleep(Duration::from_millis(registered.heartbeat_interval_ms)).await;
             }
         });

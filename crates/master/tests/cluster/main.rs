@@ -28,6 +28,7 @@ fn members(chunk: &v1::Chunk) -> Vec<u8> {
 
 async fn map(client: &Client, volume: u32) -> Vec<v1::Chunk> {
     let request = v1::GetMapRequest {
+        with_growth: false,
         volume,
         ..v1::GetMapRequest::default()
     };

@@ -1,5 +1,7 @@
 //! From memory into the tree, and from the tree to the volume.
 
+use std::time::Duration;
+
 use super::dirty::Dirty;
 use super::{FileError, FileSystem};
 use crate::error::WriteError;
@@ -10,6 +12,9 @@ use crate::format::key::InodeNumber;
 const PACKED_BYTES_MAX: u64 = 64 << 10;
 /// Content is put into the tree in parts of this length, in bytes.
 const PART_BYTES: usize = 1 << 20;
+
+/// A full volume is not asked more often whether it has grown.
+const GROWTH_PAUSE: Duration = Duration::from_secs(2);
 
 impl FileSystem {
     /// Makes everything so far durable and gives the generation that holds it.
@@ -53,14 +58,24 @@ impl FileSystem {
         }
     }
 
-    /// Commits so often that what was given back may be used again.
+    /// Takes what the volume has grown by; else commits so often that what was given back may be used again.
     pub(super) async fn make_room(&mut self) -> Result<(), FileError> {
+        if self.writer.look_for_growth(GROWTH_PAUSE).await {
+            return Ok(());
+        }
         for _ in 0..2 {
             if self.writer.uncommitted_bytes() > 0 || self.writer.waiting_bytes().0 > 0 {
                 self.writer.commit_always().await?;
             }
         }
         Ok(())
+    }
+
+    /// Asks whether the volume has grown, unless that was asked less than `pause` ago, and takes what there is: it is free at once, and
+    /// the next commit says that it belongs to the file system. True if there was something. Otherwise a volume's growth is noticed
+    /// when it is opened for writing, and before a change ends for want of space.
+    pub async fn look_for_growth(&mut self, pause: Duration) -> bool {
+        self.writer.look_for_growth(pause).await
     }
 
     /// Changes what waits of a file, and keeps the count of memory.

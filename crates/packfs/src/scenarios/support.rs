@@ -1,7 +1,9 @@
 //! A channel on a simulated disk, and ways to run something on a simulated host.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bdev::fence::TokenKeeper;
@@ -86,6 +88,53 @@ fn raw(bytes: u64) -> Medium {
     file.set_length_bytes(bytes).unwrap();
     let blocks = bytes / 4096;
     Medium::new(Rc::new(FileChannel { file, blocks }))
+}
+
+/// A volume that others let grow; a host sees it when it asks.
+#[derive(Clone)]
+pub(super) struct Growth {
+    blocks: Rc<Cell<u64>>,
+    seen: Rc<Cell<u64>>,
+}
+
+impl Growth {
+    pub(super) fn to(&self, bytes: u64) {
+        self.blocks.set(bytes / 4096);
+    }
+}
+
+struct GrowingChannel {
+    inner: Rc<dyn Channel>,
+    growth: Growth,
+}
+
+impl Channel for GrowingChannel {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            blocks: BlockCount(self.growth.seen.get()),
+            ..self.inner.geometry()
+        }
+    }
+
+    fn submit(&self, request: Request) {
+        self.inner.submit(request);
+    }
+
+    fn look_for_growth(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        let growth = self.growth.clone();
+        Box::pin(async move { growth.seen.set(growth.blocks.get()) })
+    }
+}
+
+/// The host's disk of `bytes`, of which the volume has `now` bytes at first.
+pub(super) fn growing_medium(now: u64, bytes: u64) -> (Medium, Growth) {
+    let growth = Growth {
+        blocks: Rc::new(Cell::new(now / 4096)),
+        seen: Rc::new(Cell::new(now / 4096)),
+    };
+    let own = growth.clone();
+    let medium = sized_medium(bytes).on(|inner| Rc::new(GrowingChannel { inner, growth }));
+    (medium, own)
 }
 
 /// Leases that nobody else asks for.

@@ -44,7 +44,8 @@ impl Space {
     pub(crate) fn plan_record(&mut self, generation: u64, open: Option<u64>) -> Option<RecordPlan> {
         self.drop_empty_segments(open);
         let changes = self.chain.len() - self.complete_pages;
-        let complete = self.chain.is_empty() || changes >= self.complete_pages.max(CHANGES_MIN);
+        let due = self.state_all || changes >= self.complete_pages.max(CHANGES_MIN);
+        let complete = self.chain.is_empty() || due;
         if complete {
             for pointer in std::mem::take(&mut self.chain) {
                 self.free_page(pointer.page);
@@ -134,6 +135,7 @@ impl Space {
         }
         self.taken_now = Ranges::default();
         self.touched.clear();
+        self.state_all = false;
         self.chain = plan.chain;
         self.complete_pages = plan.complete_pages;
     }

@@ -93,6 +93,7 @@ impl Writer {
             totals: self.totals,
             features: self.features,
             writer_token: self.hold.token(),
+            volume_bytes: self.volume_bytes,
             ..self.superblock
         };
         let address = SUPERBLOCK_ADDRESSES[1 - self.slot];

@@ -91,7 +91,7 @@ impl Writer {
     /// end the pass and are nobody's.
     pub(super) async fn compact_along(&mut self) -> Result<(), WriteError> {
         if self.compaction.pass.is_none() {
-            let volume = self.superblock.volume_bytes;
+            let volume = self.volume_bytes;
             let (dead, left) = (self.space.dead_bytes(), self.compaction.left);
             let short = self.free_bytes().0 < volume / 4;
             let much = dead > volume / 8 && dead > left + volume / 16;

@@ -7,10 +7,10 @@ use master::{Client, uuid_text, v1};
 use super::cluster::ClusterArguments;
 use crate::output::{Failure, Output, table};
 
-/// Create, list, show and delete volumes
+/// Create, list, show, enlarge and delete volumes
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data"
+    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB"
 )]
 pub(crate) struct VolumeArguments {
     #[command(flatten)]
@@ -56,12 +56,43 @@ enum Volume {
         /// Its name
         name: String,
     },
+    /// Let a volume grow while it is used
+    #[command(
+        after_help = "Examples:\n  redhare volume resize data --size 128GiB\n  redhare volume resize data --size +64GiB\n\nNo block moves: the new part \
+        is laid over the nodes that have room. A PackFS on the volume takes it when it is opened for writing next, when it runs \
+        full, and when df asks a mount. Volumes cannot shrink."
+    )]
+    Resize {
+        /// Its name
+        name: String,
+        /// The size to have, such as 128GiB, or +64GiB for so much more; rounded up to whole chunks
+        #[arg(long, value_parser = parse_wanted)]
+        size: Wanted,
+        /// Do not wait until the nodes have made the new copies
+        #[arg(long)]
+        no_wait: bool,
+    },
     /// Delete a volume and what is in it
     #[command(after_help = "Example:\n  redhare volume delete scratch")]
     Delete {
         /// Its name
         name: String,
     },
+}
+
+/// A size, or how much more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    All(ByteCount),
+    More(ByteCount),
+}
+
+fn parse_wanted(text: &str) -> Result<Wanted, String> {
+    let parse = |text: &str| text.parse::<ByteCount>().map_err(|error| error.to_string());
+    match text.strip_prefix('+') {
+        Some(more) => parse(more).map(Wanted::More),
+        None => parse(text).map(Wanted::All),
+    }
 }
 
 /// The masters take 0 for "the default", which is not what somebody means who writes it.
@@ -78,6 +109,9 @@ struct VolumeView {
     number: u32,
     uuid: String,
     size_bytes: u64,
+    /// The size that it will have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growing_to_bytes: Option<u64>,
     state: &'static str,
     copies: u32,
     minimum: u32,
@@ -156,6 +190,22 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             };
             output.print(&view, || show(&view));
         }
+        Volume::Resize { name, size, no_wait } => {
+            let shown = v1::ShowVolumeRequest { name: name.clone() };
+            let before = cluster.call(|client: Client| async move { client.show_volume(shown).await })?;
+            let before = before.volume.unwrap_or_default().size_bytes;
+            let request = v1::ResizeVolumeRequest {
+                name,
+                size_bytes: match size {
+                    Wanted::All(size) => size.0,
+                    Wanted::More(more) => before.saturating_add(more.0),
+                },
+                no_wait,
+            };
+            let answer = cluster.call(|client: Client| async move { client.resize_volume(request).await })?;
+            let view = view(&answer.volume.unwrap_or_default());
+            output.print(&view, || resized(&view, ByteCount(before)));
+        }
         Volume::Delete { name } => {
             let request = v1::DeleteVolumeRequest { name: name.clone() };
             let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;
@@ -176,13 +226,24 @@ pub(crate) fn state(volume: &v1::Volume) -> &'static str {
     }
 }
 
+fn resized(view: &VolumeView, before: ByteCount) -> String {
+    let (name, size) = (&view.name, ByteCount(view.size_bytes));
+    match view.growing_to_bytes {
+        Some(more) => format!("volume {name} of {size} is growing to {}", ByteCount(more)),
+        None if size == before => format!("volume {name} has {size} already"),
+        None => format!("volume {name} has grown from {before} to {size}"),
+    }
+}
+
 fn view(volume: &v1::Volume) -> VolumeView {
     let geometry = volume.geometry.clone().unwrap_or_default();
+    let added: u64 = volume.growth_chunks.iter().copied().map(u64::from).sum();
     VolumeView {
         name: volume.name.clone(),
         number: volume.number,
         uuid: uuid_text(&volume.uuid),
         size_bytes: volume.size_bytes,
+        growing_to_bytes: (added > 0).then(|| volume.size_bytes + added * geometry.chunk_bytes),
         state: state(volume),
         copies: geometry.copies,
         minimum: geometry.minimum,
@@ -217,6 +278,15 @@ fn chunk(chunk: &v1::Chunk, nodes: &[v1::NodeAddress], resyncs: &[v1::Resync]) -
     }
 }
 
+/// Its size, and the one it is growing to.
+fn sizes(view: &VolumeView) -> String {
+    let size = ByteCount(view.size_bytes);
+    match view.growing_to_bytes {
+        Some(more) => format!("{size} -> {}", ByteCount(more)),
+        None => size.to_string(),
+    }
+}
+
 fn list(views: &[VolumeView]) -> String {
     let mut rows = vec![
         ["NAME", "NUMBER", "SIZE", "COPIES", "STATE"]
@@ -227,7 +297,7 @@ fn list(views: &[VolumeView]) -> String {
         rows.push(vec![
             view.name.clone(),
             view.number.to_string(),
-            ByteCount(view.size_bytes).to_string(),
+            sizes(view),
             view.copies.to_string(),
             view.state.to_owned(),
         ]);
@@ -251,7 +321,7 @@ fn show(view: &ShowView) -> String {
         volume.name,
         volume.number,
         volume.uuid,
-        ByteCount(volume.size_bytes),
+        sizes(volume),
         volume.copies,
         volume.minimum,
         volume.block_bytes,

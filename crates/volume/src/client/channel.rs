@@ -1,6 +1,8 @@
 //! One core's channel: first attempts, which need no task, and the keeping of the map.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +139,15 @@ impl Channel for VolumeChannel {
 
     fn submit(&self, request: Request) {
         self.core.submit(request, None, no_leaves());
+    }
+
+    fn look_for_growth(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            let refreshed = core.refreshed.changed();
+            core.refresh();
+            refreshed.await;
+        })
     }
 
     fn leave(&self, lba: Lba, blocks: BlockCount) -> Option<Leave> {

@@ -10,7 +10,7 @@
 use foundation::Instant;
 
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
-use super::{BUSY_FOR, Member};
+use super::{BUSY_FOR, Member, repair};
 use crate::configuration::{COPIES_MAX, Membership};
 use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
 use crate::message::{Message, ReplicaWrite, WriteKind};
@@ -87,6 +87,22 @@ pub struct ResyncProgress {
 impl Join {
     pub(super) fn is_joined(&self) -> bool {
         self.stage > Stage::Asking
+    }
+
+    /// The place of a piece that this read was for.
+    pub(super) fn read_of(&mut self, io: IoToken) -> Option<Sequence> {
+        let at = self.reads.iter().position(|(token, _)| *token == io)?;
+        Some(self.reads.swap_remove(at).1)
+    }
+
+    /// A piece is to be read again after a repair.
+    pub(super) fn read_again(&mut self, range: BlockRange) {
+        self.pieces.again.push(range);
+    }
+
+    /// Whether a piece with these blocks is to be read again.
+    pub(super) fn lacks(&self, range: BlockRange) -> bool {
+        self.pieces.again.iter().any(|piece| piece.overlaps(range))
     }
 
     fn enter(&mut self, now: Instant, stage: Stage) {
@@ -281,6 +297,9 @@ impl Member {
         for at in 0..flights {
             let Some(lead) = &self.lead else { return };
             let (write, data) = (lead.in_flight[at].write, lead.in_flight[at].data);
+            if lead.in_flight[at].repair && data.is_none() {
+                continue;
+            }
             let message = Message::ReplicaWrite(ReplicaWrite {
                 join: number,
                 ..write
@@ -331,11 +350,15 @@ impl Member {
             }
             let (piece, chunk_blocks) = (self.settings.reconcile_blocks, geometry.chunk_blocks);
             if join.next.is_none() {
-                join.next = join.pieces.next_piece(region_blocks, chunk_blocks, piece);
+                let own = lead.config.index_of(self.me);
+                let (repairs, flights) = (&lead.repairs, &lead.in_flight);
+                let waits = |range| repair::stands_before(repairs, flights, own, range);
+                let again = join.pieces.next_again(waits);
+                join.next = again.or_else(|| join.pieces.next_piece(region_blocks, chunk_blocks, piece));
             }
             let under_way = lead.in_flight.iter().filter(|flight| flight.resync).count();
             let Some(range) = join.next else {
-                if under_way == 0 {
+                if under_way == 0 && join.pieces.again.is_empty() {
                     join.flush_from = lead.flushes;
                     join.enter(now, Stage::Flushing);
                 }
@@ -386,6 +409,7 @@ impl Member {
             covers,
             request: None,
             resync: true,
+            repair: false,
             data: None,
             members: lead.all_members(),
             first_sent: now,
@@ -405,10 +429,9 @@ impl Member {
     pub(super) fn resync_read(&mut self, now: Instant, io: IoToken, data: DataToken) -> bool {
         let Some(lead) = &mut self.lead else { return false };
         let Some(join) = &mut lead.join else { return false };
-        let Some(at) = join.reads.iter().position(|(token, _)| *token == io) else {
+        let Some(sequence) = join.read_of(io) else {
             return false;
         };
-        let (_, sequence) = join.reads.swap_remove(at);
         let (to, failed) = (join.node, self.failed);
         let position = lead.in_flight.iter_mut().find(|f| f.write.sequence == sequence);
         let Some(flight) = position.filter(|_| !failed) else {

@@ -9,6 +9,7 @@ use foundation::{Epoch, Instant};
 
 use super::Member;
 use super::join::{JOINER, Join};
+use super::repair::{self, Repair};
 use crate::configuration::ChunkConfig;
 use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
@@ -49,6 +50,8 @@ pub(super) struct Flight {
     pub(super) request: Option<Request>,
     /// A piece for the joining copy alone.
     pub(super) resync: bool,
+    /// A block's right bytes, which are not known at first.
+    pub(super) repair: bool,
     pub(super) data: Option<DataToken>,
     /// One bit for each member that has it, and [`JOINER`].
     pub(super) members: u32,
@@ -86,6 +89,10 @@ pub(super) struct Lead {
     pub(super) answers: Answers,
     pub(super) reconciliation: Reconciliation,
     pub(super) in_flight: VecDeque<Flight>,
+    /// Blocks that do not fit their checksums.
+    pub(super) repairs: Vec<Repair>,
+    /// Numbers them.
+    pub(super) fetches: u64,
     pub(super) waiting: VecDeque<Request>,
     pub(super) flush_waiting: Vec<RequestId>,
     /// The newest write lease of any write that was let in.
@@ -133,6 +140,8 @@ impl Lead {
             answers: Answers::default(),
             reconciliation: Reconciliation::default(),
             in_flight: VecDeque::new(),
+            repairs: Vec::new(),
+            fetches: 0,
             waiting: VecDeque::new(),
             flush_waiting: Vec::new(),
             token_asked: WriterToken(0),
@@ -165,6 +174,7 @@ impl Lead {
         self.phase == Phase::Serving
             && self.requests() == 0
             && self.flush.is_none()
+            && self.repairs.is_empty()
             && self.join.is_none()
             && self.others().all(|index| told(&self.told[index]))
     }
@@ -402,7 +412,9 @@ impl Member {
             if lead.phase != Phase::Reconciling || left.under_way() >= depth {
                 return;
             }
-            let Some(range) = left.next_piece(region, chunk, piece) else {
+            let (own, repairs, flights) = (lead.config.index_of(self.me), &lead.repairs, &lead.in_flight);
+            let next = left.next_again(|range| repair::stands_before(repairs, flights, own, range));
+            let Some(range) = next.or_else(|| left.next_piece(region, chunk, piece)) else {
                 return;
             };
             left.reading(io, range);
@@ -532,6 +544,7 @@ impl Member {
             covers,
             request,
             resync: false,
+            repair: false,
             data,
             members: 0,
             first_sent: now,
@@ -614,6 +627,7 @@ impl Member {
                 self.complete(request.id, status);
             }
             None if flight.resync => self.piece_done(now, &flight),
+            None if flight.repair => self.repaired(flight.write.sequence),
             None => lead.reconciliation.writes -= 1,
         }
         self.release(flight.data);
@@ -647,6 +661,7 @@ impl Member {
             self.send_seals(now);
             if self.is_resyncing() {
                 self.resend(now);
+                self.repair_timeout(now);
                 self.join_timeout(now);
             }
             self.propose_without_silent(now);
@@ -655,6 +670,7 @@ impl Member {
         lead.note_pause(now);
         lead.resend_at = now + self.settings.resend_interval;
         self.resend(now);
+        self.repair_timeout(now);
         if self.is_resyncing() {
             self.join_timeout(now);
         }
@@ -694,12 +710,12 @@ impl Member {
         let mut sends = Vec::new();
         let old = |f: &&Flight| now.since(f.first_sent) >= self.settings.resend_interval;
         for flight in lead.in_flight.iter().filter(old) {
-            for index in lead.others().filter(|i| flight.members >> i & 1 == 0) {
+            // A piece that is still being read is not to be sent yet.
+            let is_read = flight.data.is_some() || flight.write.kind != WriteKind::Data;
+            for index in lead.others().filter(|i| is_read && flight.members >> i & 1 == 0) {
                 let message = Message::ReplicaWrite(flight.write);
                 sends.push((lead.config.members[index].node, message, flight.data));
             }
-            // A piece that is still being read is not to be sent yet.
-            let is_read = flight.data.is_some() || flight.write.kind != WriteKind::Data;
             if let Some((to, join)) = lead.joiner().filter(|_| is_read && flight.members & JOINER == 0) {
                 let message = Message::ReplicaWrite(ReplicaWrite { join, ..flight.write });
                 sends.push((to, message, flight.data));

@@ -31,6 +31,8 @@ struct Read {
     covers: BlockRange,
     arrived: Instant,
     state: State,
+    /// It did not fit its checksums: held until its blocks are repaired.
+    damaged: bool,
 }
 
 /// The reads of one copy, in the order in which they came.
@@ -55,6 +57,7 @@ impl Reads {
             covers,
             arrived: now,
             state: State::Held,
+            damaged: false,
         });
     }
 
@@ -66,13 +69,31 @@ impl Reads {
         self.reads.len() < before
     }
 
-    /// A write to these pages begins: what is being read from them now may be a mixture.
+    /// A write to these pages begins: what is being read from them now may be a mixture, and what was read wrong before
+    /// is worth another look.
     pub(super) fn disturb(&mut self, covers: BlockRange) {
         for read in &mut self.reads {
+            read.damaged &= !read.covers.overlaps(covers);
             if let State::Reading { dirty, .. } = &mut read.state {
                 *dirty |= read.covers.overlaps(covers);
             }
         }
+    }
+
+    /// What was read does not fit its checksums: it is held. Whether its blocks are to be repaired; not if a write to
+    /// them has begun meanwhile, after which they are read again. None if this was no client's read.
+    pub(super) fn damaged(&mut self, io: IoToken) -> Option<bool> {
+        let is_it = |r: &&mut Read| matches!(r.state, State::Reading { io: token, .. } if token == io);
+        let read = self.reads.iter_mut().find(is_it)?;
+        read.damaged = matches!(read.state, State::Reading { dirty: false, .. });
+        read.state = State::Held;
+        Some(read.damaged)
+    }
+
+    /// Forgets the reads that wait for a repair of these blocks and names them.
+    pub(super) fn take_damaged(&mut self, range: BlockRange) -> Vec<RequestId> {
+        let lost = |read: &mut Read| read.damaged && read.covers.overlaps(range);
+        self.reads.extract_if(.., lost).map(|read| read.request).collect()
     }
 
     pub(super) fn expire(&mut self, now: Instant, hold: Duration) {
@@ -167,7 +188,7 @@ impl Member {
             let read = &self.reads.reads[at];
             let (range, request) = (read.range, read.request);
             let waits = !matches!(read.state, State::Reading { .. });
-            if waits && right && !self.must_hold(read.covers) {
+            if waits && right && !read.damaged && !self.must_hold(read.covers) {
                 let io = self.next_io();
                 self.reads.reads[at].state = State::Reading { io, dirty: false };
                 self.outputs.push_back(Output::LocalRead {

@@ -58,6 +58,12 @@ pub mod opcode {
     pub const JOIN: u8 = 0x9d;
     /// The members are told of a join; no data.
     pub const ANNOUNCE: u8 = 0x9c;
+    /// A member has read blocks that do not fit their checksums; no data.
+    pub const REPAIR: u8 = 0xa0;
+    /// No copy has these blocks right; no data.
+    pub const LOST: u8 = 0xa4;
+    /// One page of a member's copy; data to the host.
+    pub const FETCH: u8 = 0xa2;
 }
 
 const FLAG_OPEN: u8 = 1;
@@ -216,6 +222,18 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
             fields.cdw10_15[0] = join.0;
             fields
         }
+        Message::Repair { chunk, epoch, range } => ranged(opcode::REPAIR, *chunk, *epoch, *range),
+        Message::Lost { chunk, epoch, range } => ranged(opcode::LOST, *chunk, *epoch, *range),
+        Message::Fetch {
+            chunk,
+            epoch,
+            number,
+            range,
+        } => {
+            let mut fields = ranged(opcode::FETCH, *chunk, *epoch, *range);
+            fields.set_quad(2, *number);
+            fields
+        }
         Message::Enroll {
             incarnation,
             list,
@@ -267,6 +285,12 @@ fn decode_marks(reader: &mut Reader<'_>) -> Result<Vec<u32>, FormatError> {
         marks.push(reader.u32()?);
     }
     Ok(marks)
+}
+
+fn ranged(opcode: u8, chunk: ChunkId, epoch: Epoch, range: BlockRange) -> CommandFields {
+    let mut fields = CommandFields::for_chunk(opcode, chunk, epoch, 0, 0);
+    (fields.cdw10_15[0], fields.cdw10_15[1]) = (range.start, range.count);
+    fields
 }
 
 fn between_nodes(opcode: u8, incarnation: Incarnation, list: u32, round: u64) -> CommandFields {
@@ -324,6 +348,10 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
     let mut reader = Reader::new(WHAT, data);
     let (chunk, epoch) = (fields.chunk(), Epoch(fields.mptr));
     let incarnation = Incarnation(fields.mptr);
+    let range = BlockRange {
+        start: fields.cdw10_15[0],
+        count: fields.cdw10_15[1],
+    };
     let message = match fields.opcode {
         opcode::SEAL => Message::Seal {
             chunk,
@@ -362,6 +390,14 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
             chunk,
             epoch,
             join: JoinNumber(fields.cdw10_15[0]),
+        },
+        opcode::REPAIR => Message::Repair { chunk, epoch, range },
+        opcode::LOST => Message::Lost { chunk, epoch, range },
+        opcode::FETCH => Message::Fetch {
+            chunk,
+            epoch,
+            number: fields.quad(2),
+            range,
         },
         opcode::ENROLL => {
             let count = reader.count(16)?;
@@ -481,6 +517,7 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
                 data.u32(chunk.index.0);
             }
         }
+        Message::FetchAnswer { found, .. } => result = u64::from(*found),
         Message::QueryAnswer { sealed, config, .. } => {
             result = sealed.0;
             data.u8(config.is_some().into());
@@ -569,6 +606,16 @@ pub fn decode_answer(
             join,
             incarnation,
         },
+        // Its page is no part of what is read here.
+        Message::Fetch {
+            chunk, epoch, number, ..
+        } => Message::FetchAnswer {
+            chunk,
+            epoch,
+            number,
+            incarnation,
+            found: answer.result == 1,
+        },
         Message::Beacon {
             incarnation,
             round,
@@ -614,7 +661,8 @@ fn command_epoch(command: &Message) -> Epoch {
         Message::Settle { epoch, .. }
         | Message::Flush { epoch, .. }
         | Message::Join { epoch, .. }
-        | Message::Announce { epoch, .. } => *epoch,
+        | Message::Announce { epoch, .. }
+        | Message::Fetch { epoch, .. } => *epoch,
         _ => Epoch(0),
     }
 }

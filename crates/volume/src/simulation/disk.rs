@@ -7,6 +7,7 @@ use foundation::Random;
 
 use crate::identity::{BlockRange, IoToken, PersistToken};
 use crate::record::{ChunkRecord, RecordDelta};
+use crate::sums::{SUM_PAGE_BYTES, Sums, Verdict};
 
 /// What a block may hold after a crash: the durable value first, the newest last.
 #[derive(Debug)]
@@ -35,6 +36,15 @@ pub(super) enum Work {
     },
 }
 
+/// What a disk does to the next block it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Harm {
+    /// It says that it has it, and does nothing.
+    Lose,
+    /// It puts it into this block instead.
+    Misdirect(u32),
+}
+
 #[derive(Debug)]
 pub(super) struct Disk {
     blocks: Vec<Block>,
@@ -44,6 +54,15 @@ pub(super) struct Disk {
     persists: VecDeque<(PersistToken, RecordDelta)>,
     pub(super) persist_busy_until: u64,
     work: BTreeMap<IoToken, Work>,
+    /// The sum of a block is what it holds.
+    sums: Sums,
+    /// Durable; all sums of a chunk lie in one page.
+    sum_places: [Vec<u8>; 2],
+    /// A planted bug: no flush writes sums.
+    pub(super) forgets_sums: bool,
+    pub(super) harm: Option<Harm>,
+    /// It did more than fail: not all that it lacks can be blamed on us.
+    harmed: bool,
 }
 
 impl Disk {
@@ -52,7 +71,13 @@ impl Disk {
             values: [0].into(),
             base: 0,
         };
+        let blank = vec![0; SUM_PAGE_BYTES];
         Self {
+            sums: blank_sums(&record),
+            sum_places: [blank.clone(), blank],
+            forgets_sums: false,
+            harm: None,
+            harmed: false,
             blocks: (0..record.geometry.chunk_blocks).map(|_| block()).collect(),
             record,
             broken: false,
@@ -71,9 +96,88 @@ impl Disk {
     }
 
     fn put(&mut self, range: BlockRange, values: &[u32]) {
-        for (block, &value) in self.blocks[range.start as usize..].iter_mut().zip(values) {
-            block.values.push_back(value);
+        for (at, &value) in (range.start as usize..).zip(values) {
+            let harm = self.harm.take();
+            self.harmed |= harm.is_some();
+            let at = match harm {
+                Some(Harm::Lose) => continue,
+                Some(Harm::Misdirect(other)) => other as usize % self.blocks.len(),
+                None => at,
+            };
+            self.blocks[at].values.push_back(value);
         }
+    }
+
+    /// A block changes by itself.
+    pub(super) fn rot(&mut self, block: u32) {
+        self.harmed = true;
+        if let Some(value) = self.blocks[block as usize].values.back_mut() {
+            *value ^= 1 << 30;
+        }
+    }
+
+    /// Which of these blocks do not fit their sums.
+    pub(super) fn wrong(&mut self, first: u32, values: &[u32]) -> Vec<u32> {
+        let verdict = match self.sums.check(first, values.iter().copied()) {
+            Verdict::Unread(page) => {
+                self.read_sums(page);
+                self.sums.check(first, values.iter().copied())
+            }
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Right => Vec::new(),
+            Verdict::Wrong(blocks) => blocks,
+            Verdict::Unread(page) => unreachable!("page {page} has been read"),
+        }
+    }
+
+    /// Whether these values have sums, and fit them.
+    pub(super) fn fits(&mut self, first: u32, values: &[u32]) -> bool {
+        let mut blocks = first..first + values.len() as u32;
+        blocks.all(|block| self.sums.knows(block)) && self.wrong(first, values).is_empty()
+    }
+
+    fn read_sums(&mut self, page: u32) {
+        let [first, second] = &self.sum_places;
+        self.sums.read(page, [first, second]);
+    }
+
+    /// Which blocks do not fit their sums now, writes under way aside.
+    pub(super) fn damage(&mut self) -> Vec<u32> {
+        let under_way = |block: u32| {
+            let covers = |work: &Work| matches!(work, Work::Write { range, .. } if (range.start..range.start + range.count).contains(&block));
+            self.work.values().any(covers)
+        };
+        let blocks = 0..self.record.geometry.chunk_blocks;
+        let quiet: Vec<u32> = blocks.filter(|block| !under_way(*block)).collect();
+        let all = BlockRange {
+            start: 0,
+            count: self.record.geometry.chunk_blocks,
+        };
+        let values = self.current(all);
+        let mut wrong = Vec::new();
+        for block in quiet {
+            // Looking must not make the unknown known.
+            if self.sums.knows(block) && !self.wrong(block, &[values[block as usize]]).is_empty() {
+                wrong.push(block);
+            }
+        }
+        wrong
+    }
+
+    fn write_sums(&mut self) {
+        if self.forgets_sums {
+            return;
+        }
+        let (unread, all) = self.sums.to_write();
+        unread.into_iter().for_each(|page| self.read_sums(page));
+        for page in all {
+            if let Some((place, bytes)) = self.sums.write(page) {
+                self.sum_places[usize::from(place)] = bytes;
+            }
+        }
+        self.sums.flushed();
     }
 
     pub(super) fn persist(&mut self, token: PersistToken, delta: RecordDelta) {
@@ -99,6 +203,7 @@ impl Disk {
         fua: bool,
         random: &mut Random,
     ) {
+        self.sums.note(range.start, values.iter().copied());
         let early = random.chance(1, 4);
         if early {
             self.put(range, &values);
@@ -148,8 +253,8 @@ impl Disk {
         fails
     }
 
-    /// What was read and for which request, when the operation was a read.
-    pub(super) fn end(&mut self, io: IoToken) -> Option<(Option<u64>, Vec<u32>)> {
+    /// What was read, from where and for which request, when the operation was a read.
+    pub(super) fn end(&mut self, io: IoToken) -> Option<(Option<u64>, u32, Vec<u32>)> {
         match self.work.remove(&io)? {
             Work::Write {
                 range,
@@ -172,8 +277,12 @@ impl Disk {
                 range,
                 sampled,
                 request,
-            } => Some((request, sampled.unwrap_or_else(|| self.current(range)))),
+            } => {
+                let values = sampled.unwrap_or_else(|| self.current(range));
+                Some((request, range.start, values))
+            }
             Work::Flush { through } => {
+                self.write_sums();
                 for (block, through) in self.blocks.iter_mut().zip(through) {
                     block.settle(through);
                 }
@@ -183,9 +292,20 @@ impl Disk {
     }
 
     /// The process ends. Work under way is done or not, block by block; if the power fails, too,
-    /// blocks fall back to anything since they were made durable.
-    pub(super) fn crash(&mut self, power: bool, random: &mut Random) {
+    /// blocks fall back to anything since they were made durable. Sums that no flush has written are gone.
+    ///
+    /// Returns blocks outside of marked regions that do not fit their sums, if the disk did nothing worse than that.
+    pub(super) fn crash(&mut self, power: bool, random: &mut Random) -> Vec<u32> {
+        let places = self.sum_places.clone();
         for (_, work) in std::mem::take(&mut self.work) {
+            if matches!(work, Work::Flush { .. }) && random.chance(1, 2) {
+                // It was writing them: torn at a sector.
+                self.write_sums();
+                for (place, before) in self.sum_places.iter_mut().zip(&places) {
+                    let kept = 512 * random.below(9) as usize;
+                    place[kept..].copy_from_slice(&before[kept..]);
+                }
+            }
             if let Work::Write {
                 range,
                 values,
@@ -222,7 +342,28 @@ impl Disk {
         self.broken = false;
         let bytes = self.record.encode();
         self.record = ChunkRecord::decode(&bytes).expect("what was encoded is decoded");
+        let region = self.record.geometry.region_blocks;
+        let marked = self
+            .record
+            .intent
+            .iter()
+            .map(|mark| mark * region..(mark + 1) * region);
+        self.sums = Sums::new(self.record.chunk, self.record.geometry.chunk_blocks, marked);
+        self.read_sums(0);
+        self.harm = None;
+        match self.harmed {
+            true => Vec::new(),
+            false => self.damage(),
+        }
     }
+}
+
+/// Those of a new copy, which are known.
+fn blank_sums(record: &ChunkRecord) -> Sums {
+    let mut sums = Sums::new(record.chunk, record.geometry.chunk_blocks, []);
+    let blank = [0; SUM_PAGE_BYTES];
+    sums.read(0, [&blank, &blank]);
+    sums
 }
 
 impl Block {

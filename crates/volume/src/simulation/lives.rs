@@ -50,10 +50,20 @@ impl World {
         }
         sim.data.clear();
         sim.requests.clear();
-        for disk in sim.disks.values_mut() {
-            disk.crash(power, &mut random);
+        let mut wrong = Vec::new();
+        for (chunk, disk) in &mut sim.disks {
+            wrong.extend(
+                disk.crash(power, &mut random)
+                    .into_iter()
+                    .map(|block| (*chunk, block)),
+            );
         }
         let life = sim.life;
+        if !wrong.is_empty() {
+            self.fail(format!(
+                "node {node}: blocks (chunk, block) {wrong:?} do not fit their sums after a crash, and nothing has harmed them"
+            ));
+        }
         if self.random.chance(1, 2) {
             let delay = self.random.between(50 * MS, SECOND);
             self.at(delay, Event::Ended { node, life });

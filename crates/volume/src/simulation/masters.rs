@@ -3,7 +3,7 @@
 
 use foundation::Epoch;
 
-use super::world::{Event, GIVES_UP, MS, REBUILD, SECOND, World, node_id, node_index};
+use super::world::{Event, GIVES_UP, HARM, MS, REBUILD, SECOND, World, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::identity::Incarnation;
 
@@ -76,7 +76,8 @@ impl World {
             life == member.incarnation.0 && self.now < at + silence
         };
         let mut living: Vec<Membership> = config.members.iter().copied().filter(heard).collect();
-        if !self.healing && self.random.chance(1, 150) && living.len() > 1 {
+        let may_err = !self.healing && self.shape.scenario != HARM;
+        if may_err && self.random.chance(1, 150) && living.len() > 1 {
             // Wrong about who is dead.
             let at = self.random.below(living.len() as u64) as usize;
             living.remove(at);
@@ -223,6 +224,7 @@ impl World {
             }
             (6, 0..=6) => self.returns(node),
             (REBUILD, 0..=6) => self.stays_away(node),
+            (HARM, _) => self.harm(node),
             (GIVES_UP, 0..=7) => {
                 // What a write node is asked reaches it, and nothing leaves it: what it writes nobody else has.
                 let chunk = self.random.below(self.shape.chunks as u64) as usize;
@@ -280,7 +282,12 @@ impl World {
             }
             _ => SECOND,
         };
-        let next = quiet + self.random.below(2 * SECOND);
+        let longest = if self.shape.scenario == HARM {
+            30 * MS
+        } else {
+            2 * SECOND
+        };
+        let next = quiet + self.random.below(longest);
         self.at(next, Event::Fault);
     }
 

@@ -147,7 +147,7 @@ impl World {
             chunk,
             ..
         } = *read;
-        let Some(disk) = self.nodes[node].disks.get(&chunk) else {
+        let Some(disk) = self.nodes[node].disks.get_mut(&chunk) else {
             return self.not_read(client, attempt);
         };
         let current = disk.current(read.range);
@@ -157,6 +157,10 @@ impl World {
             .zip(current)
             .map(|(early, late)| early.unwrap_or(late));
         let values: Vec<u32> = values.collect();
+        // A client knows the sums as they were in this version, and makes none known.
+        if !disk.fits(read.range.start, &values) {
+            return self.not_read(client, attempt);
+        }
         let unchanged = self.readable(node, read.life, chunk) == Some(read.version);
         if unchanged || self.planted.is(Bug::PastReadNotChecked) {
             self.past_reads += 1;

@@ -239,6 +239,8 @@ pub(super) struct World {
     pub(super) done_ops: u64,
     /// Reads past nodes that counted.
     pub(super) past_reads: u64,
+    /// Reads of a disk that did not fit their sums.
+    pub(super) damage_seen: u64,
 }
 
 pub(super) fn chunk_id(chunk: usize) -> ChunkId {
@@ -258,11 +260,13 @@ pub(super) fn node_index(node: NodeId) -> usize {
 
 pub(super) const CHUNK_BLOCKS: u32 = 8;
 /// How many kinds of faults there are.
-const SCENARIOS: u64 = 10;
+const SCENARIOS: u64 = 11;
 /// Nodes stay away, are drained, and return at the wrong time.
 pub(super) const REBUILD: u64 = 8;
 /// Clients do not repeat a write that is not answered.
 pub(super) const GIVES_UP: u64 = 9;
+/// Disks change, lose and misplace blocks.
+pub(super) const HARM: u64 = 10;
 
 impl World {
     pub(super) fn new(seed: u64, trace: bool) -> Self {
@@ -329,6 +333,7 @@ impl World {
             next_value: 0,
             done_ops: 0,
             past_reads: 0,
+            damage_seen: 0,
             shape,
             random,
         };
@@ -572,19 +577,33 @@ impl World {
 
     pub(super) fn empty_disk(&self, chunk: usize) -> Disk {
         let geometry = self.geometry.clone();
-        Disk::new(ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry))
+        let mut disk = Disk::new(ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry));
+        disk.forgets_sums = self.planted.is(Bug::SumsNotFlushed);
+        disk
     }
 
     fn local_done(&mut self, node: usize, chunk: usize, io: IoToken) {
         // The copy may have been deleted meanwhile, and made anew: its core is told all the same.
         let disk = self.nodes[node].disks.get_mut(&chunk).filter(|disk| disk.has(io));
         let (succeeded, read) = disk.map_or((true, None), |disk| (!disk.fails(io), disk.end(io)));
+        if let Some((request, first, values)) = &read
+            && let wrong = self.disk(node, chunk).wrong(*first, values)
+            && !wrong.is_empty()
+        {
+            if let Some(request) = request {
+                self.nodes[node].read.insert(RequestId(*request), values.clone());
+            }
+            self.damage_seen += 1;
+            return self.core(node, None, |core, now| {
+                core.handle_damaged(now, chunk_id(chunk), io, &wrong);
+            });
+        }
         let data = match read {
-            Some((Some(request), values)) => {
+            Some((Some(request), _, values)) => {
                 self.nodes[node].read.insert(RequestId(request), values);
                 None
             }
-            Some((None, values)) => Some(self.hold(node, Rc::new(values))),
+            Some((None, _, values)) => Some(self.hold(node, Rc::new(values))),
             None => None,
         };
         self.core(node, data, |core, now| {

@@ -61,6 +61,10 @@ fn the_device_has_the_volumes_shape() {
         channel.write(Lba(128), filled(4, 9)).await.unwrap();
         assert_eq!(channel.geometry().blocks, BlockCount(192));
         assert_eq!(read(&channel, 128, 4).await, vec![9; 4 * BLOCK]);
+        nodes.masters.append_group(1);
+        assert_eq!(channel.geometry().blocks, BlockCount(192));
+        channel.look_for_growth().await;
+        assert_eq!(channel.geometry().blocks, BlockCount(224));
     });
 }
 

@@ -117,6 +117,25 @@ fn command() -> impl Strategy<Value = Message> {
             epoch: Epoch(epoch),
             join: JoinNumber(join),
         }),
+        (chunk(), any::<[u64; 2]>(), any::<[u32; 2]>(), 0..3).prop_map(
+            |(chunk, [epoch, number], d, kind)| {
+                let epoch = Epoch(epoch);
+                let range = BlockRange {
+                    start: d[0],
+                    count: d[1],
+                };
+                match kind {
+                    0 => Message::Repair { chunk, epoch, range },
+                    1 => Message::Lost { chunk, epoch, range },
+                    _ => Message::Fetch {
+                        chunk,
+                        epoch,
+                        number,
+                        range,
+                    },
+                }
+            }
+        ),
         (any::<(u64, u32)>(), vec((chunk(), any::<u64>()), 0..20)).prop_map(|(n, list)| {
             Message::Enroll {
                 incarnation: Incarnation(n.0),
@@ -182,6 +201,15 @@ fn answer(command: &Message, n: u64, marks: Vec<u32>, config: ChunkConfig) -> Me
             sealed: Epoch(n),
             config: n.is_multiple_of(2).then_some(config),
         },
+        Message::Fetch {
+            chunk, epoch, number, ..
+        } => Message::FetchAnswer {
+            chunk,
+            epoch,
+            number,
+            incarnation,
+            found: n.is_multiple_of(2),
+        },
         ref other => decode_answer(other, incarnation, &plain).unwrap(),
     }
 }
@@ -203,7 +231,11 @@ proptest! {
 
     #[test]
     fn answers_say_what_was_said(command in command(), n: u64, marks in vec(any::<u32>(), 0..9), config in config()) {
-        prop_assume!(!matches!(command, Message::Enroll { .. } | Message::Return { .. }));
+        let answered_at_once = matches!(
+            command,
+            Message::Enroll { .. } | Message::Return { .. } | Message::Repair { .. } | Message::Lost { .. }
+        );
+        prop_assume!(!answered_at_once);
         let message = answer(&command, n, marks, config);
         let encoded = encode_answer(&message).unwrap();
         prop_assert_eq!(decode_answer(&command, Incarnation(n), &encoded), Ok(message));
@@ -242,6 +274,9 @@ fn the_table_names_every_opcode_with_its_direction() {
         ("Return", RETURN),
         ("Join", JOIN),
         ("Announce", ANNOUNCE),
+        ("Repair", REPAIR),
+        ("Lost", LOST),
+        ("Fetch", FETCH),
     ] {
         let direction = ["none", "to controller", "to host"][usize::from(code & 3)];
         let row = format!("| {code:02X}h | {name} | {direction} |");

@@ -1,0 +1,219 @@
+//! Growth of a volume that is in use.
+//!
+//! Stripe groups are appended, so that no block moves. They stand beside the geometry (`Volume::growth`) while their chunks get
+//! places and their nodes make the copies, and become part of it in one transaction when all copies are there: before that nobody
+//! reads or writes them, so a copy that is missing is new; afterwards it would be lost.
+
+use foundation::{ByteCount, Instant};
+
+use crate::controller::{ATTEMPTS_MAX, Controller, Stored, Unfinished, contended};
+use crate::error::ControlError;
+use crate::identity::{NodeId, VolumeNumber};
+use crate::keys;
+use crate::model::{Chunk, Geometry, Volume, VolumeState};
+use crate::record::Record;
+use crate::store::{MetadataStore, Transaction};
+
+/// A volume that grows, as a node has to know it, or says that it knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growing {
+    /// The volume.
+    pub number: VolumeNumber,
+    /// Its first new chunk.
+    pub from: u32,
+    /// Its chunks, the new ones included: tells one growth from the next.
+    pub chunks: u32,
+}
+
+impl Growing {
+    /// That of a volume, if it is growing.
+    pub(super) fn of(volume: &Volume) -> Option<Self> {
+        (volume.state == VolumeState::Ready && !volume.growth.is_empty()).then(|| Self {
+            number: volume.number,
+            from: volume.geometry.chunk_count(),
+            chunks: volume.grown().chunk_count(),
+        })
+    }
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Lets a volume grow to at least `size`. On return the new chunks have places, as far as there is room; the volume has its new
+    /// size when their nodes have reported the copies, which [`Controller::tick`] notices. Repeating it changes nothing.
+    ///
+    /// # Errors
+    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to another size already.
+    pub fn resize_volume(
+        &mut self,
+        name: &str,
+        size: ByteCount,
+        now: Instant,
+    ) -> Result<Volume, ControlError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let number = self.volume_named(name)?.number;
+            let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
+                continue;
+            };
+            let volume = &stored.record;
+            let growth = match check_size(volume, size)? {
+                growth if growth.is_empty() || !volume.growth.is_empty() => return Ok(stored.record),
+                growth => growth,
+            };
+            let added = growth.iter().sum();
+            self.places(&volume.geometry, added, volume.write_pin, now)?;
+            let grown = Volume {
+                growth,
+                ..volume.clone()
+            };
+            if self.replace_volume(&stored, &grown)? {
+                self.unfinished.insert(number, Unfinished::default());
+                self.bring_growth_on(number, now)?;
+                return self.volume(number);
+            }
+        }
+        Err(contended())
+    }
+
+    fn replace_volume(&mut self, stored: &Stored<Volume>, next: &Volume) -> Result<bool, ControlError> {
+        let key = keys::volume(next.number);
+        let mut transaction = Transaction::new();
+        transaction
+            .compare(key.clone(), stored.revision)
+            .put(key.clone(), next.encode(&key));
+        self.commit(&transaction)
+    }
+
+    /// Brings a growing volume as far as it goes now.
+    pub(super) fn bring_growth_on(&mut self, number: VolumeNumber, now: Instant) -> Result<(), ControlError> {
+        let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
+            return Ok(());
+        };
+        let Some(growing) = Growing::of(&stored.record) else {
+            return Ok(());
+        };
+        let missing = self.missing_chunks(number, growing.from..growing.chunks)?;
+        if !missing.is_empty() {
+            return match self.commit_places(&stored, &missing, now) {
+                Ok(true) => self.note_nodes(number, growing.from),
+                // Another master was quicker, or the nodes have yet to be heard, or somebody else took the room: decided anew
+                // with the next tick.
+                Ok(false) => Ok(()),
+                Err(
+                    ControlError::NotEnoughNodes { .. }
+                    | ControlError::NotEnoughSpace { .. }
+                    | ControlError::Argument { .. },
+                ) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        let unfinished = self.unfinished.entry(number).or_default();
+        if unfinished.nodes.is_none() {
+            self.note_nodes(number, growing.from)?;
+        }
+        if self.is_prepared(number, growing.from)? {
+            let grown = Volume {
+                geometry: stored.record.grown(),
+                growth: Vec::new(),
+                ..stored.record.clone()
+            };
+            if self.replace_volume(&stored, &grown)? {
+                self.unfinished.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of these chunks have no place yet.
+    pub(super) fn missing_chunks(
+        &self,
+        number: VolumeNumber,
+        chunks: std::ops::Range<u32>,
+    ) -> Result<Vec<u32>, ControlError> {
+        let mut missing: std::collections::BTreeSet<u32> = chunks.clone().collect();
+        let (first, end) = keys::chunks_of(number, chunks.start);
+        self.read_range::<Chunk>(first, &end, |key, _| {
+            if let Some(id) = keys::parse_chunk(key) {
+                missing.remove(&id.index);
+            }
+        })?;
+        Ok(missing.into_iter().collect())
+    }
+
+    /// What a node is told of a growing volume.
+    pub(super) fn growing(&self, number: VolumeNumber) -> Option<Growing> {
+        Growing::of(&self.volume(number).ok()?)
+    }
+
+    /// Whether a node has copies of a volume's new chunks, or of a new volume's.
+    pub(super) fn concerns(&self, number: VolumeNumber, node: NodeId) -> bool {
+        let unfinished = self.unfinished.get(&number);
+        unfinished
+            .and_then(|unfinished| unfinished.nodes.as_ref())
+            .is_some_and(|nodes| nodes.contains(&node))
+    }
+}
+
+/// The groups to append for `size`; none if it is reached, or on its way.
+fn check_size(volume: &Volume, size: ByteCount) -> Result<Vec<u32>, ControlError> {
+    let argument = |problem, remedy| {
+        Err(ControlError::Argument {
+            field: "size",
+            problem,
+            remedy,
+        })
+    };
+    match volume.state {
+        VolumeState::Ready => {}
+        VolumeState::Deleting => {
+            let name = volume.name.clone();
+            return Err(ControlError::VolumeDeleting { name });
+        }
+        VolumeState::Creating | VolumeState::Preparing => {
+            let problem = format!(
+                "cannot change yet: volume \"{}\" is still being made",
+                volume.name
+            );
+            return argument(
+                problem,
+                "wait until \"redhare volume list\" says that it is ready",
+            );
+        }
+    }
+    let (present, grown) = (&volume.geometry, volume.grown());
+    let Ok(wanted) = u32::try_from(size.0.div_ceil(present.chunk.0)) else {
+        let problem = format!("of {size} makes more than 2^32 chunks of {}", present.chunk);
+        return argument(
+            problem,
+            "name a smaller size, or use another volume with larger chunks",
+        );
+    };
+    if wanted < present.chunk_count() {
+        let problem = format!("of {size} is below the {} that the volume has", present.size());
+        return argument(
+            problem,
+            "volumes only grow; make a smaller one and copy what is needed",
+        );
+    }
+    if !volume.growth.is_empty() {
+        return match wanted == grown.chunk_count() {
+            true => Ok(volume.growth.clone()),
+            false => argument(
+                format!(
+                    "of {size} cannot be had yet: the volume is growing to {}",
+                    grown.size()
+                ),
+                "wait until \"redhare volume list\" shows that size",
+            ),
+        };
+    }
+    if wanted == present.chunk_count() {
+        return Ok(Vec::new());
+    }
+    let width = present.group_chunks.iter().copied().max().unwrap_or(1);
+    let growth = Geometry::groups_beside(wanted - present.chunk_count(), width, present.group_chunks.len());
+    let volume = Volume {
+        growth,
+        ..volume.clone()
+    };
+    volume.grown().validate()?;
+    Ok(volume.growth)
+}

@@ -1,0 +1,264 @@
+//! A volume grows while it is used: what nodes are told, what counts as done, and what is refused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use control::{
+    ControlError, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, HeartbeatAnswer, Incarnation,
+    MemoryStore, NodeId, Registration, Settings, Uuid, Volume, VolumeNumber, VolumeState,
+};
+use foundation::{ByteCount, Instant};
+
+const MIB: u64 = 1 << 20;
+const NODES: u64 = 3;
+/// Chunks of 64 MiB that a node's disk has room for.
+const ROOM: u64 = 20;
+
+struct Cluster<'a> {
+    control: Controller<&'a MemoryStore>,
+    store: &'a MemoryStore,
+    lives: BTreeMap<u64, Incarnation>,
+    now: Instant,
+}
+
+fn node(number: u64) -> NodeId {
+    NodeId(Uuid(u128::from(number)))
+}
+
+fn disks(number: u64) -> Vec<Disk> {
+    vec![Disk {
+        id: DiskId(Uuid(u128::from(number))),
+        capacity: ByteCount(ROOM * 64 * MIB),
+        used: ByteCount(0),
+    }]
+}
+
+impl<'a> Cluster<'a> {
+    fn new(store: &'a MemoryStore) -> Self {
+        let now = Instant::from_nanos(1);
+        let mut control = Controller::open(store, Settings::default(), 3, now).unwrap();
+        let register = |number| {
+            let registration = Registration {
+                cluster: None,
+                node: node(number),
+                peer_address: format!("192.0.2.{number}:4420"),
+                incarnation: None,
+                ended_through: Incarnation(0),
+                disks: disks(number),
+            };
+            (number, control.register(&registration, now).unwrap().incarnation)
+        };
+        let lives = (1..=NODES).map(register).collect();
+        Self {
+            control,
+            store,
+            lives,
+            now,
+        }
+    }
+
+    /// A heartbeat that says so much is done.
+    fn beat(&mut self, number: u64, prepared: &[VolumeNumber], grown: &[Growing]) -> HeartbeatAnswer {
+        let heartbeat = Heartbeat {
+            cluster: self.control.cluster(),
+            node: node(number),
+            incarnation: self.lives[&number],
+            ended_through: Incarnation(0),
+            disks: disks(number),
+            prepared: prepared.to_vec(),
+            grown: grown.to_vec(),
+            removed: Vec::new(),
+            resyncs: Vec::new(),
+            copies: Vec::new(),
+            removed_copies: Vec::new(),
+        };
+        self.control.heartbeat(&heartbeat, self.now).unwrap()
+    }
+
+    fn tick(&mut self) {
+        self.now = self.now + Duration::from_millis(250);
+        self.control.tick(self.now).unwrap();
+    }
+
+    /// A volume of so many chunks, ready.
+    fn volume(&mut self, chunks: u64) -> Volume {
+        let request = CreateVolume {
+            chunk: ByteCount(64 * MIB),
+            ..CreateVolume::new("data", ByteCount(chunks * 64 * MIB))
+        };
+        let number = self.control.create_volume(&request, self.now).unwrap().number;
+        for node in 1..=NODES {
+            assert_eq!(self.beat(node, &[], &[]).prepare, [number]);
+            self.beat(node, &[number], &[]);
+        }
+        self.tick();
+        let volume = self.control.volume(number).unwrap();
+        assert_eq!(volume.state, VolumeState::Ready);
+        volume
+    }
+
+    fn resize(&mut self, chunks: u64) -> Result<Volume, ControlError> {
+        self.control
+            .resize_volume("data", ByteCount(chunks * 64 * MIB), self.now)
+    }
+
+    fn size(&self, number: VolumeNumber) -> u64 {
+        self.control.volume(number).unwrap().size().0 / (64 * MIB)
+    }
+}
+
+#[test]
+fn a_volume_has_its_new_size_when_all_nodes_have_the_new_copies() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let before = cluster.volume(5);
+    let number = before.number;
+    let growing = cluster.resize(12).unwrap();
+    assert_eq!(
+        (growing.state, growing.geometry.chunk_count()),
+        (VolumeState::Ready, 5)
+    );
+    let told = Growing {
+        number,
+        from: 5,
+        chunks: 12,
+    };
+    for node in 1..=NODES {
+        assert_eq!(cluster.size(number), 5);
+        let answer = cluster.beat(node, &[], &[]);
+        // Never as a volume to be prepared: a copy of chunk 3 that is missing is lost.
+        assert_eq!((answer.grow, answer.prepare), (vec![told], Vec::new()));
+        cluster.beat(node, &[], &[told]);
+        cluster.tick();
+    }
+    let after = cluster.control.volume(number).unwrap();
+    assert_eq!(after.geometry.chunk_count(), 12);
+    assert!(after.is_settled());
+    assert_eq!(
+        after.geometry.group_chunks[..before.geometry.group_chunks.len()],
+        before.geometry.group_chunks[..]
+    );
+    let (_, chunks) = cluster.control.map(number, 0, 100).unwrap();
+    assert_eq!(chunks.len(), 12);
+    assert!(cluster.beat(1, &[], &[]).grow.is_empty());
+    // What it has it is not given again.
+    assert_eq!(cluster.resize(12).unwrap(), after);
+}
+
+#[test]
+fn what_was_reported_of_one_growth_says_nothing_of_the_next() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let number = cluster.volume(2).number;
+    let first = Growing {
+        number,
+        from: 2,
+        chunks: 4,
+    };
+    cluster.resize(4).unwrap();
+    for node in 1..=NODES {
+        cluster.beat(node, &[], &[first]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 4);
+    cluster.resize(6).unwrap();
+    for node in 1..=NODES {
+        cluster.beat(node, &[number], &[first]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 4);
+    let second = Growing {
+        number,
+        from: 4,
+        chunks: 6,
+    };
+    for node in 1..=NODES {
+        assert_eq!(cluster.beat(node, &[], &[]).grow, [second]);
+        cluster.beat(node, &[], &[second]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 6);
+}
+
+#[test]
+fn another_master_goes_on_with_a_growth() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let number = cluster.volume(2).number;
+    cluster.resize(9).unwrap();
+    cluster.control = Controller::open(cluster.store, Settings::default(), 4, cluster.now).unwrap();
+    cluster.tick();
+    for node in 1..=NODES {
+        cluster.beat(node, &[], &[]);
+        cluster.tick();
+        let told = cluster.beat(node, &[], &[]).grow;
+        assert_eq!(told.len(), 1, "node {node}");
+        cluster.beat(node, &[], &told);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 9);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_numbers_and_changes_nothing() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let before = cluster.volume(5);
+    let refused = |result: Result<Volume, ControlError>| result.unwrap_err().to_string();
+    assert_eq!(
+        refused(cluster.resize(4)),
+        "size of 256 MiB is below the 320 MiB that the volume has; volumes only grow; make a smaller one and copy what is needed"
+    );
+    let lacking = refused(cluster.resize(ROOM + 1));
+    assert!(
+        lacking.starts_with(
+            "1 GiB in 3 copies do not fit: there is room for 960 MiB on different nodes, 64 MiB more"
+        ),
+        "{lacking}"
+    );
+    assert_eq!(cluster.control.volume(before.number).unwrap(), before);
+    assert!(cluster.beat(1, &[], &[]).grow.is_empty());
+    cluster.resize(6).unwrap();
+    let other = refused(cluster.resize(7));
+    assert!(other.contains("growing to 384 MiB"), "{other}");
+    assert!(
+        refused(
+            cluster
+                .control
+                .resize_volume("nothing", ByteCount(1), cluster.now)
+        )
+        .contains("\"nothing\"")
+    );
+}
+
+#[test]
+fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let number = cluster.volume(2).number;
+    cluster.resize(9).unwrap();
+    cluster.control.delete_volume("data", cluster.now).unwrap();
+    for node in 1..=NODES {
+        let heartbeat = Heartbeat {
+            cluster: cluster.control.cluster(),
+            node: self::node(node),
+            incarnation: cluster.lives[&node],
+            ended_through: Incarnation(0),
+            disks: disks(node),
+            prepared: Vec::new(),
+            grown: Vec::new(),
+            removed: vec![number],
+            resyncs: Vec::new(),
+            copies: Vec::new(),
+            removed_copies: Vec::new(),
+        };
+        cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();
+    }
+    cluster.tick();
+    assert!(cluster.control.volume(number).is_err());
+    let whole = CreateVolume {
+        chunk: ByteCount(64 * MIB),
+        ..CreateVolume::new("whole", ByteCount(ROOM * 64 * MIB))
+    };
+    cluster.control.create_volume(&whole, cluster.now).unwrap();
+}
