@@ -642,6 +642,7 @@ async fn read_routes(client: &Client, volume: u32) -> Result<Routes, ClientError
             volume,
             first_chunk,
             limit: MAP_PART,
+            with_growth: false,
         };
         let map = client.map(request).await?;
         let nodes = map.nodes.iter();
