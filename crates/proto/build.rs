@@ -3,7 +3,8 @@
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Asked when it runs: a build directory that was copied from another tree has the program that was built there.
+    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     let files = ["types", "cluster", "nodes", "volumes", "chunks", "leases"]
         .map(|name| root.join(format!("redhare/v1/{name}.proto")));
     for file in &files {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use agentlink::{Chunk, Configuration, FromTarget, ToTarget};
+use agentlink::{Chunk, Configuration, Export, FromTarget, ToTarget};
 use proto::client::{Client, ClientError};
 use proto::v1;
 use tokio::sync::mpsc;
@@ -98,6 +98,10 @@ pub(crate) struct Life {
     is_beating: bool,
     mapping: BTreeSet<u32>,
     proposing: BTreeSet<Chunk>,
+    /// What the target was last told to export.
+    exports: Vec<Export>,
+    /// Exported volumes whose maps are being read.
+    routing: BTreeSet<u32>,
 }
 
 /// A life and the answers to its calls.
@@ -109,6 +113,14 @@ pub(crate) enum Answer {
     /// No places if the map said less than was needed: the next heartbeat asks again.
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
     Proposed(Chunk),
+    Routes(u32, Result<Routes, ClientError>),
+}
+
+/// Where the chunks of an exported volume are.
+#[derive(Default)]
+pub(crate) struct Routes {
+    chunks: Vec<(u32, Configuration)>,
+    nodes: Vec<(u128, String)>,
 }
 
 /// A copy that belongs on this node.
@@ -151,6 +163,8 @@ impl Life {
             is_beating: false,
             mapping: BTreeSet::new(),
             proposing: BTreeSet::new(),
+            exports: Vec::new(),
+            routing: BTreeSet::new(),
         };
         (life, incoming)
     }
@@ -236,6 +250,18 @@ impl Life {
                 }
             }
             Answer::Proposed(chunk) => drop(self.proposing.remove(&chunk)),
+            Answer::Routes(volume, answer) => {
+                self.routing.remove(&volume);
+                match answer {
+                    Ok(Routes { chunks, nodes }) => {
+                        // A node that exports a volume need not have a copy of it.
+                        let nodes = nodes.into_iter().filter(|(node, _)| *node != self.node).collect();
+                        let _ = link.send.send(ToTarget::Peers(nodes)).await;
+                        let _ = link.send.send(ToTarget::Routes { volume, chunks }).await;
+                    }
+                    Err(error) => tracing::warn!(volume, %error, "no newer map of an exported volume"),
+                }
+            }
         }
     }
 
@@ -263,6 +289,29 @@ impl Life {
         self.deleted.retain(|chunk| removals.contains_key(chunk));
         for (&chunk, &epoch) in &removals {
             self.delete_copy(chunk, epoch, link).await;
+        }
+        self.export(&answer.exports, link).await;
+    }
+
+    /// Tells the target what to export, if that has changed.
+    async fn export(&mut self, exports: &[v1::Export], link: &Link) {
+        let exports: Vec<Export> = exports.iter().filter_map(export).collect();
+        if exports == self.exports {
+            return;
+        }
+        let _ = link.send.send(ToTarget::Exports(exports.clone())).await;
+        let new: Vec<u32> = exports.iter().map(|export| export.volume).collect();
+        self.exports = exports;
+        for volume in new {
+            self.route(volume);
+        }
+    }
+
+    /// Reads the map of an exported volume for the target.
+    fn route(&mut self, volume: u32) {
+        if self.routing.insert(volume) {
+            let client = self.client.clone();
+            self.call(async move { Answer::Routes(volume, read_routes(&client, volume).await) });
         }
     }
 
@@ -471,7 +520,7 @@ impl Life {
             } => {
                 self.propose(chunk, expected, &configuration);
             }
-            FromTarget::WantRoutes { volume } => tracing::debug!(volume, "nothing is exported yet"),
+            FromTarget::WantRoutes { volume } => self.route(volume),
             FromTarget::Disks(disks) => self.disks = disks,
             FromTarget::Resyncs(resyncs) => self.resyncs = resyncs,
         }
@@ -582,6 +631,56 @@ async fn read_places(
             }
         }
     }
+}
+
+/// The configurations of all chunks of a volume, and where the nodes are that it names.
+async fn read_routes(client: &Client, volume: u32) -> Result<Routes, ClientError> {
+    let mut routes = Routes::default();
+    let mut first_chunk = 0;
+    loop {
+        let request = v1::GetMapRequest {
+            volume,
+            first_chunk,
+            limit: MAP_PART,
+            with_growth: false,
+        };
+        let map = client.map(request).await?;
+        let nodes = map.nodes.iter();
+        routes
+            .nodes
+            .extend(nodes.filter_map(|node| Some((number(&node.node)?, node.peer_address.clone()))));
+        let chunks = map.chunks.iter();
+        routes
+            .chunks
+            .extend(chunks.filter_map(|chunk| Some((chunk.index, configuration(chunk)?))));
+        match map.chunks.last() {
+            Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
+                first_chunk = last.index + 1;
+            }
+            _ => return Ok(routes),
+        }
+    }
+}
+
+/// A volume to be exported, as the target wants to hear it.
+fn export(export: &v1::Export) -> Option<Export> {
+    let volume = export.volume.as_ref()?;
+    let geometry = match geometry(volume.geometry.as_ref()?) {
+        Ok(geometry) => geometry,
+        Err(error) => {
+            tracing::error!(volume = volume.number, %error, "the masters' geometry of a volume cannot be used");
+            return None;
+        }
+    };
+    Some(Export {
+        volume: volume.number,
+        uuid: number(&volume.uuid)?,
+        geometry: geometry.encode(),
+        nqn: volume.export_nqn.clone(),
+        hosts: volume.hosts.clone(),
+        place: u8::try_from(export.place).ok()?,
+        elsewhere: export.elsewhere.clone(),
+    })
 }
 
 /// Whether this is what the volume is growing by now.

@@ -4,6 +4,7 @@ mod care;
 pub(crate) mod changes;
 mod chunks;
 pub(crate) mod drain;
+pub(crate) mod exports;
 pub(crate) mod growth;
 pub(crate) mod leases;
 pub(crate) mod nodes;

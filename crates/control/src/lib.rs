@@ -26,6 +26,7 @@ pub mod transfer;
 
 pub use controller::changes::{Changes, Scope};
 pub use controller::drain::Drained;
+pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::growth::Growing;
 pub use controller::leases::{ReaderView, WriterView};
 pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};

@@ -195,6 +195,8 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
             .write_pin
             .map_or_else(Vec::new, |node| node.0.to_bytes().to_vec()),
         uuid: volume.uuid.to_bytes().to_vec(),
+        hosts: volume.hosts.clone(),
+        export_nqn: volume.export_nqn(),
         growth_chunks: volume.growth.clone(),
     }
 }
@@ -215,6 +217,24 @@ pub(crate) fn grown(growing: &v1::Growing) -> Growing {
     }
 }
 
+pub(crate) fn export(export: &control::Export) -> v1::Export {
+    v1::Export {
+        volume: Some(volume(&export.volume)),
+        place: u32::try_from(export.place).unwrap_or(u32::MAX),
+        elsewhere: export.elsewhere.clone(),
+    }
+}
+
+pub(crate) fn export_volume(request: v1::ExportVolumeRequest) -> Result<control::ExportVolume, ConvertError> {
+    let nodes = request.nodes.iter().map(|node| uuid("nodes", node).map(NodeId));
+    Ok(control::ExportVolume {
+        nodes: nodes.collect::<Result<_, _>>()?,
+        name: request.name,
+        count: request.count as usize,
+        hosts: request.hosts,
+    })
+}
+
 pub(crate) fn address(id: NodeId, node: &Node, is_alive: bool) -> v1::NodeAddress {
     v1::NodeAddress {
         node: id.0.to_bytes().to_vec(),
@@ -225,14 +245,16 @@ pub(crate) fn address(id: NodeId, node: &Node, is_alive: bool) -> v1::NodeAddres
     }
 }
 
-/// The addresses of the nodes that these chunks name.
+/// The addresses of the nodes that these chunks name, and of the volume's portals.
 pub(crate) fn addresses<'a>(
     nodes: impl Iterator<Item = &'a NodeView>,
     chunks: &[(ChunkId, Chunk)],
+    portals: &[NodeId],
 ) -> Vec<v1::NodeAddress> {
     let named: std::collections::BTreeSet<NodeId> = chunks
         .iter()
         .flat_map(|(_, chunk)| chunk.copies.iter().map(|copy| copy.node))
+        .chain(portals.iter().copied())
         .collect();
     nodes
         .filter(|view| named.contains(&view.id))

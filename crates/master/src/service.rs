@@ -208,6 +208,7 @@ impl Nodes for Face {
             grow_volumes: answer.grow.iter().map(convert::growing).collect(),
             remove_volumes: numbers(&answer.remove),
             remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
+            exports: answer.exports.iter().map(convert::export).collect(),
         }))
     }
 
@@ -297,7 +298,7 @@ impl Volumes for Face {
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume(&volume)),
-            nodes: convert::addresses(nodes.values(), &chunks),
+            nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
         }))
     }
@@ -334,6 +335,31 @@ impl Volumes for Face {
             .await?;
         Ok(Response::new(v1::DeleteVolumeResponse { number: number.0 }))
     }
+
+    async fn export(
+        &self,
+        request: Request<v1::ExportVolumeRequest>,
+    ) -> Result<Response<v1::ExportVolumeResponse>, Status> {
+        let export = convert::export_volume(request.into_inner())?;
+        let call = move |control: &mut crate::engine::Control, now| {
+            Ok((control.export_volume(&export, now)?, control.nodes(now)?))
+        };
+        let (volume, nodes) = self.engine.call(call).await?;
+        Ok(Response::new(v1::ExportVolumeResponse {
+            nodes: convert::addresses(nodes.values(), &[], &volume.portals),
+            volume: Some(convert::volume(&volume)),
+        }))
+    }
+
+    async fn unexport(
+        &self,
+        request: Request<v1::UnexportVolumeRequest>,
+    ) -> Result<Response<v1::UnexportVolumeResponse>, Status> {
+        let name = request.into_inner().name;
+        let call = move |control: &mut crate::engine::Control, _| control.unexport_volume(&name);
+        let volume = Some(convert::volume(&self.engine.call(call).await?));
+        Ok(Response::new(v1::UnexportVolumeResponse { volume }))
+    }
 }
 
 #[tonic::async_trait]
@@ -362,7 +388,7 @@ impl Chunks for Face {
         let (revision, volume, chunks, nodes) = self.engine.read(call).await?;
         Ok(Response::new(v1::GetMapResponse {
             volume: Some(convert::volume(&volume)),
-            nodes: convert::addresses(nodes.values(), &chunks),
+            nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
             revision,
         }))

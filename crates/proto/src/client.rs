@@ -351,6 +351,10 @@ calls! {
     resize_volume(No, CALL_LIMIT): VolumesClient.resize(ResizeVolumeRequest) -> ResizeVolumeResponse;
     /// Begins to delete a volume.
     delete_volume(No, CALL_LIMIT): VolumesClient.delete(DeleteVolumeRequest) -> DeleteVolumeResponse;
+    /// Has nodes export a volume to ordinary hosts.
+    export_volume(Yes, CALL_LIMIT): VolumesClient.export(ExportVolumeRequest) -> ExportVolumeResponse;
+    /// Has nobody export it any more.
+    unexport_volume(Yes, CALL_LIMIT): VolumesClient.unexport(UnexportVolumeRequest) -> UnexportVolumeResponse;
     /// A part of a volume's map.
     map(Yes, CALL_LIMIT): ChunksClient.get_map(GetMapRequest) -> GetMapResponse;
     /// Proposes a configuration as write node.

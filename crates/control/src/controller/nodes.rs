@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Epoch, Instant};
 
+use crate::controller::exports::Export;
 use crate::controller::growth::Growing;
 use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
@@ -98,6 +99,8 @@ pub struct HeartbeatAnswer {
     pub remove: Vec<VolumeNumber>,
     /// Copies it has to delete, with the epoch that has no place for them.
     pub remove_copies: Vec<(ChunkId, Epoch)>,
+    /// Volumes it has to export, and no others.
+    pub exports: Vec<Export>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -271,6 +274,7 @@ impl<S: MetadataStore> Controller<S> {
         let mut answer = HeartbeatAnswer {
             revision: self.store.revision()?,
             remove_copies: self.removals_of(id)?,
+            exports: self.exports_of(id)?,
             ..HeartbeatAnswer::default()
         };
         for (&number, unfinished) in &self.unfinished {

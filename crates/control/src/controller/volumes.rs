@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::{ByteCount, Epoch, Instant};
 
+use crate::controller::exports::PORTALS_MAX;
 use crate::controller::reconcile::spread;
 use crate::controller::{ATTEMPTS_MAX, Controller, PAGE, Stored, Unfinished, contended};
 use crate::error::ControlError;
@@ -16,7 +17,6 @@ use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
 const NAME_BYTES_MAX: usize = 128;
-const PORTALS_MAX: usize = 4;
 
 /// A volume to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +154,7 @@ impl<S: MetadataStore> Controller<S> {
                 state: VolumeState::Creating,
                 portals: request.portals.clone(),
                 write_pin: request.write_pin,
+                hosts: Vec::new(),
                 growth: Vec::new(),
             };
             let key = keys::volume(volume.number);

@@ -31,8 +31,26 @@ fn volume(name: &str) -> Volume {
         state: VolumeState::Preparing,
         portals: vec![NodeId(Uuid(1)), NodeId(Uuid(2))],
         write_pin: None,
+        hosts: Vec::new(),
         growth: Vec::new(),
     }
+}
+
+#[test]
+fn a_volume_for_named_hosts_is_of_a_version_that_knows_them() {
+    let named = Volume {
+        hosts: vec!["nqn.2014-08.org.example:a".to_owned()],
+        ..volume("data")
+    };
+    survives(&named);
+    assert_eq!((named.version(), named.encode(b"key")[5]), (3, 3));
+    let for_all = Volume {
+        hosts: Vec::new(),
+        ..named
+    };
+    // Earlier releases read it.
+    assert_eq!(for_all.version(), 1);
+    survives(&for_all);
 }
 
 fn chunk(nodes: &[(u128, u64)], recovery: bool) -> Chunk {

@@ -36,6 +36,8 @@ pub struct Volume {
     pub portals: Vec<NodeId>,
     /// The node that orders all writes while it lives and is in sync.
     pub write_pin: Option<NodeId>,
+    /// The names of the hosts to which they export it; none for all.
+    pub hosts: Vec<String>,
     /// Chunks of the stripe groups that are being appended: they get places and copies, and nobody uses them before they
     /// belong to the geometry. Empty when the volume is not growing.
     pub growth: Vec<u32>,
@@ -72,11 +74,15 @@ impl Volume {
 
 impl Record for Volume {
     const KIND: u8 = 3;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
     fn version(&self) -> u8 {
         // What an earlier release can read is written so that it can.
-        if self.growth.is_empty() { 1 } else { 2 }
+        match (self.hosts.is_empty(), self.growth.is_empty()) {
+            (false, _) => 3,
+            (true, false) => 2,
+            (true, true) => 1,
+        }
     }
 
     fn write(&self, out: &mut Writer) {
@@ -95,10 +101,16 @@ impl Record for Volume {
             out.uuid(portal.0);
         }
         out.uuid(self.write_pin.map_or_else(Uuid::default, |node| node.0));
-        if !self.growth.is_empty() {
+        if self.version() >= 2 {
             out.count(self.growth.len());
             for &chunks in &self.growth {
                 out.u32(chunks);
+            }
+        }
+        if self.version() >= 3 {
+            out.count(self.hosts.len());
+            for host in &self.hosts {
+                out.text(host);
             }
         }
     }
@@ -125,6 +137,11 @@ impl Record for Volume {
                 Vec::new()
             } else {
                 reader.list(4, Reader::u32)?
+            },
+            hosts: if reader.is_empty() {
+                Vec::new()
+            } else {
+                reader.list(4, Reader::text)?
             },
         };
         let grown = volume.grown();

@@ -1,0 +1,169 @@
+//! Which nodes export a volume: chosen among those that live, kept where they live, told to each node with its place.
+
+use control::{
+    Controller, CreateVolume, Disk, DiskId, ErrorKind, ExportVolume, Heartbeat, Incarnation, MemoryStore,
+    NodeId, Registration, Settings, Uuid, VolumeState,
+};
+use foundation::{ByteCount, Instant};
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_nanos(seconds * 1_000_000_000)
+}
+
+fn node(number: u128) -> NodeId {
+    NodeId(Uuid(number))
+}
+
+type Master<'a> = Controller<&'a MemoryStore>;
+
+fn register(master: &mut Master<'_>, number: u128, now: Instant) {
+    let registration = Registration {
+        cluster: None,
+        node: node(number),
+        peer_address: format!("192.0.2.{number}:4420"),
+        incarnation: None,
+        ended_through: Default::default(),
+        disks: vec![Disk {
+            id: DiskId(Uuid(number)),
+            capacity: ByteCount::TIB,
+            used: ByteCount(0),
+        }],
+    };
+    master.register(&registration, now).unwrap();
+}
+
+fn beat(master: &mut Master<'_>, number: u128, now: Instant) -> Vec<control::Export> {
+    let prepared = master.volumes().unwrap();
+    let heartbeat = Heartbeat {
+        cluster: master.cluster(),
+        node: node(number),
+        incarnation: Incarnation(1),
+        ended_through: Incarnation(0),
+        disks: Vec::new(),
+        prepared: prepared.iter().map(|volume| volume.number).collect(),
+        grown: Vec::new(),
+        removed: Vec::new(),
+        resyncs: Vec::new(),
+        copies: Vec::new(),
+        removed_copies: Vec::new(),
+    };
+    master.heartbeat(&heartbeat, now).unwrap().exports
+}
+
+/// Three nodes and a volume that is ready.
+fn with_volume(store: &MemoryStore) -> Master<'_> {
+    let mut master = Controller::open(store, Settings::default(), 1, at(0)).unwrap();
+    (1..=3).for_each(|number| register(&mut master, number, at(0)));
+    let request = CreateVolume::new("data", ByteCount::GIB);
+    master.create_volume(&request, at(0)).unwrap();
+    for number in 1..=3 {
+        beat(&mut master, number, at(1));
+    }
+    master.tick(at(1)).unwrap();
+    assert_eq!(master.volume_named("data").unwrap().state, VolumeState::Ready);
+    master
+}
+
+fn export(count: usize) -> ExportVolume {
+    ExportVolume {
+        name: "data".to_owned(),
+        count,
+        ..ExportVolume::default()
+    }
+}
+
+#[test]
+fn each_portal_hears_its_place_and_where_the_others_are() {
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    let chosen = ExportVolume {
+        nodes: vec![node(3), node(1)],
+        hosts: vec!["nqn.2014-08.org.example:a".to_owned()],
+        ..export(0)
+    };
+    let volume = master.export_volume(&chosen, at(1)).unwrap();
+    assert_eq!(volume.portals, [node(3), node(1)]);
+    let [first] = &beat(&mut master, 3, at(2))[..] else {
+        panic!("node 3 exports one volume");
+    };
+    assert_eq!(
+        (first.place, &first.elsewhere[..]),
+        (0, &["192.0.2.1:4420".to_owned()][..])
+    );
+    assert_eq!(first.volume.hosts, ["nqn.2014-08.org.example:a"]);
+    assert_eq!(beat(&mut master, 1, at(2))[0].place, 1);
+    assert_eq!(beat(&mut master, 2, at(2)), []);
+    // Another master reads the same from the store.
+    let mut other = Controller::open(&store, Settings::default(), 2, at(3)).unwrap();
+    assert_eq!(beat(&mut other, 3, at(3))[0].volume, volume);
+    master.unexport_volume("data").unwrap();
+    assert_eq!(master.unexport_volume("data").unwrap().portals, []);
+    assert_eq!(beat(&mut master, 3, at(4)), []);
+}
+
+#[test]
+fn the_choice_keeps_who_exports_already_and_takes_no_dead_node() {
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    let chosen = ExportVolume {
+        nodes: vec![node(2)],
+        ..export(0)
+    };
+    master.export_volume(&chosen, at(1)).unwrap();
+    let portals = master.export_volume(&export(2), at(1)).unwrap().portals;
+    assert_eq!((portals.len(), portals[0]), (2, node(2)));
+    // Node 2 is silent from now on.
+    for second in 2..60 {
+        beat(&mut master, 1, at(second));
+        beat(&mut master, 3, at(second));
+    }
+    let portals = master.export_volume(&export(2), at(60)).unwrap().portals;
+    assert!(!portals.contains(&node(2)), "{portals:?}");
+    let error = master.export_volume(&export(3), at(60)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "portals is 3, but 2 of 3 nodes live; name fewer, or start the other nodes first"
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    for (wrong, kind) in [
+        (export(0), ErrorKind::Invalid),
+        (export(5), ErrorKind::Invalid),
+        (
+            ExportVolume {
+                nodes: vec![node(1), node(1)],
+                ..export(0)
+            },
+            ErrorKind::Invalid,
+        ),
+        (
+            ExportVolume {
+                nodes: vec![node(9)],
+                ..export(0)
+            },
+            ErrorKind::NotFound,
+        ),
+        (
+            ExportVolume {
+                hosts: vec!["somebody".to_owned()],
+                ..export(2)
+            },
+            ErrorKind::Invalid,
+        ),
+        (
+            ExportVolume {
+                name: "nothing".to_owned(),
+                ..export(2)
+            },
+            ErrorKind::NotFound,
+        ),
+    ] {
+        let error = master.export_volume(&wrong, at(1)).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    assert_eq!(master.volume_named("data").unwrap().portals, []);
+}
