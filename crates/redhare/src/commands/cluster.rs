@@ -133,6 +133,8 @@ struct VolumeRow {
     number: u32,
     size_bytes: u64,
     state: &'static str,
+    /// Nodes that export it to ordinary hosts.
+    portals: Vec<String>,
     chunks: u32,
     degraded_chunks: u32,
     waiting_chunks: u32,
@@ -273,6 +275,7 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         number: volume.number,
         size_bytes: volume.size_bytes,
         state: super::volume::state(volume),
+        portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,
         waiting_chunks: status.waiting_chunks,
@@ -325,7 +328,13 @@ fn describe(view: &StatusView) -> String {
             _ => "its copies are being made".to_owned(),
         };
         let returning = volume.returning.iter().map(describe_returning);
+        let exported = match volume.portals.len() {
+            0 => None,
+            1 => Some("exported by 1 node".to_owned()),
+            count => Some(format!("exported by {count} nodes")),
+        };
         let health = std::iter::once(health)
+            .chain(exported)
             .chain(returning)
             .collect::<Vec<_>>()
             .join("; ");

@@ -2,6 +2,8 @@
 
 mod drain;
 
+pub(crate) use drain::find;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

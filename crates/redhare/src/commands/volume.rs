@@ -7,10 +7,10 @@ use master::{Client, uuid_text, v1};
 use super::cluster::ClusterArguments;
 use crate::output::{Failure, Output, table};
 
-/// Create, list, show, enlarge and delete volumes
+/// Create, list, show, enlarge, export and delete volumes
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB"
+    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB\n  redhare volume export data"
 )]
 pub(crate) struct VolumeArguments {
     #[command(flatten)]
@@ -18,6 +18,9 @@ pub(crate) struct VolumeArguments {
     #[command(subcommand)]
     command: Volume,
 }
+
+/// Nodes that export a volume unless somebody says otherwise: the loss of one is survived.
+const PORTALS_DEFAULT: u32 = 2;
 
 #[derive(Subcommand)]
 enum Volume {
@@ -72,6 +75,37 @@ enum Volume {
         #[arg(long)]
         no_wait: bool,
     },
+    /// Export a volume to ordinary NVMe/TCP hosts, by some of the nodes
+    #[command(
+        after_help = "Examples:\n  redhare volume export data\n  redhare volume export data --portals 3\n  \
+        redhare volume export data --on 6f9c,0b7e --host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427\n\n\
+        A host connects to each portal (nvme connect-all -t tcp -a ADDRESS -s PORT does so) and sees one disk. It uses the \
+        first portal as long as it reaches it. To change portals or hosts, export again: what is not named is taken back."
+    )]
+    Export {
+        /// Its name
+        name: String,
+        /// How many nodes: 1 to 4; those that export it already stay as long as they live [default: 2]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+        portals: Option<u32>,
+        /// On these nodes, the one that hosts prefer first: UUIDs, or the beginnings of them
+        #[arg(
+            long,
+            value_name = "NODE,..",
+            value_delimiter = ',',
+            conflicts_with = "portals"
+        )]
+        on: Vec<String>,
+        /// Only for hosts of these names (NQNs) [default: all]
+        #[arg(long = "host", value_name = "NQN")]
+        hosts: Vec<String>,
+    },
+    /// Export a volume no more; its hosts are disconnected
+    #[command(after_help = "Example:\n  redhare volume unexport data")]
+    Unexport {
+        /// Its name
+        name: String,
+    },
     /// Delete a volume and what is in it
     #[command(after_help = "Example:\n  redhare volume delete scratch")]
     Delete {
@@ -119,10 +153,30 @@ struct VolumeView {
     chunk_bytes: u64,
 }
 
+/// How ordinary hosts reach a volume.
+#[derive(serde::Serialize)]
+struct ExportView {
+    nqn: String,
+    /// The one that hosts prefer first.
+    portals: Vec<PortalView>,
+    /// The hosts that may connect; none for all.
+    hosts: Vec<String>,
+}
+
+#[derive(serde::Serialize)]
+struct PortalView {
+    node: String,
+    address: String,
+    alive: bool,
+}
+
 #[derive(serde::Serialize)]
 struct ShowView {
     #[serde(flatten)]
     volume: VolumeView,
+    /// Absent if it is not exported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    export: Option<ExportView>,
     chunks: Vec<ChunkView>,
     returning: Vec<super::cluster::ReturningRow>,
 }
@@ -179,8 +233,10 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
         Volume::Show { name } => {
             let request = v1::ShowVolumeRequest { name };
             let answer = cluster.call(|client: Client| async move { client.show_volume(request).await })?;
+            let described = answer.volume.unwrap_or_default();
             let view = ShowView {
-                volume: view(&answer.volume.unwrap_or_default()),
+                export: exported(&described, &answer.nodes),
+                volume: view(&described),
                 chunks: answer
                     .chunks
                     .iter()
@@ -206,6 +262,18 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let view = view(&answer.volume.unwrap_or_default());
             output.print(&view, || resized(&view, ByteCount(before)));
         }
+        Volume::Export {
+            name,
+            portals,
+            on,
+            hosts,
+        } => export(cluster, (name, portals, on, hosts), output)?,
+        Volume::Unexport { name } => {
+            let request = v1::UnexportVolumeRequest { name: name.clone() };
+            cluster.call(|client: Client| async move { client.unexport_volume(request).await })?;
+            let view = serde_json::json!({ "name": name });
+            output.print(&view, || format!("volume {name} is exported no more"));
+        }
         Volume::Delete { name } => {
             let request = v1::DeleteVolumeRequest { name: name.clone() };
             let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;
@@ -214,6 +282,81 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
         }
     }
     Ok(())
+}
+
+fn export(
+    cluster: &ClusterArguments,
+    (name, portals, on, hosts): (String, Option<u32>, Vec<String>, Vec<String>),
+    output: &Output,
+) -> Result<(), Failure> {
+    let mut nodes = Vec::new();
+    if !on.is_empty() {
+        let status = cluster.status()?;
+        let known: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
+        for text in &on {
+            nodes.push(super::node::find("node", text, &known)?);
+        }
+    }
+    let request = v1::ExportVolumeRequest {
+        name,
+        nodes,
+        count: portals.unwrap_or(PORTALS_DEFAULT),
+        hosts,
+    };
+    let answer = cluster.call(|client: Client| async move { client.export_volume(request).await })?;
+    let volume = answer.volume.unwrap_or_default();
+    let Some(view) = exported(&volume, &answer.nodes) else {
+        return Err(Failure::new(
+            "the masters named no portals: use masters and commands of one release",
+        ));
+    };
+    output.print(&view, || {
+        let mut text = describe_export(&view);
+        text.push_str("a portal serves it once its node has heard so, within a heartbeat");
+        text
+    });
+    Ok(())
+}
+
+/// How a volume is exported; none if it is not.
+fn exported(volume: &v1::Volume, nodes: &[v1::NodeAddress]) -> Option<ExportView> {
+    let portal = |uuid: &Vec<u8>| {
+        let node = nodes.iter().find(|node| node.node == *uuid);
+        PortalView {
+            node: uuid_text(uuid),
+            address: node.map_or_else(String::new, |node| node.peer_address.clone()),
+            alive: node.is_some_and(|node| node.alive),
+        }
+    };
+    (!volume.portals.is_empty()).then(|| ExportView {
+        nqn: volume.export_nqn.clone(),
+        portals: volume.portals.iter().map(portal).collect(),
+        hosts: volume.hosts.clone(),
+    })
+}
+
+fn describe_export(export: &ExportView) -> String {
+    let hosts = match export.hosts.len() {
+        0 => "all hosts".to_owned(),
+        _ => export.hosts.join(", "),
+    };
+    let mut text = format!("exported as {} to {hosts}\n", export.nqn);
+    let mut rows = vec![["PORTAL", "NODE", "STATE"].map(String::from).to_vec()];
+    for (place, portal) in export.portals.iter().enumerate() {
+        let state = match (portal.alive, place) {
+            (false, _) => "gone",
+            (true, 0) => "alive, preferred",
+            (true, _) => "alive",
+        };
+        rows.push(vec![
+            portal.address.clone(),
+            portal.node.clone(),
+            state.to_owned(),
+        ]);
+    }
+    text.push_str(&table(&rows));
+    text.push('\n');
+    text
 }
 
 pub(crate) fn state(volume: &v1::Volume) -> &'static str {
@@ -313,6 +456,7 @@ fn short(uuid: &str) -> &str {
 fn show(view: &ShowView) -> String {
     let ShowView {
         volume,
+        export,
         chunks,
         returning,
     } = view;
@@ -328,6 +472,9 @@ fn show(view: &ShowView) -> String {
         ByteCount(volume.chunk_bytes),
         volume.state
     );
+    if let Some(export) = export {
+        text.push_str(&describe_export(export));
+    }
     let mut rows = vec![
         [
             "CHUNK",

@@ -1,5 +1,6 @@
 //! A client of a volume that writes and reads all the while, and knows what it must read.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bdev::{BlockDevice, Channel, ChannelExt};
 use client::Session;
+use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
 use foundation::{Lba, Random};
 use reactor::BufferPool;
 
@@ -22,6 +24,56 @@ struct Progress {
     stop: AtomicBool,
     operations: AtomicU64,
     slowest_us: AtomicU64,
+}
+
+/// How a client reaches the volume.
+#[derive(Clone)]
+pub(crate) enum Way {
+    /// As a native client.
+    Native { masters: String, volume: String },
+    /// As an ordinary host that has a path to each of these portals.
+    #[allow(dead_code, reason = "not all tests have portals")]
+    Portals { addresses: Vec<SocketAddr>, nqn: String },
+}
+
+impl Way {
+    fn native(masters: &str, volume: &str) -> Self {
+        Self::Native {
+            masters: masters.to_owned(),
+            volume: volume.to_owned(),
+        }
+    }
+
+    /// The volume; to be called where a reactor runs. Portals that do not serve yet are waited for.
+    async fn open(&self) -> Result<Box<dyn BlockDevice>, String> {
+        let (addresses, nqn) = match self {
+            Self::Native { masters, volume } => {
+                let session = Session::connect(masters, volume).map_err(|error| error.to_string())?;
+                return Ok(Box::new(session.device(client::Nearby::default())));
+            }
+            Self::Portals { addresses, nqn } => (addresses, nqn),
+        };
+        let to = |address: &SocketAddr| {
+            let host = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+            ConnectOptions::new(*address, nqn.parse().unwrap(), host.parse().unwrap(), [7; 16])
+        };
+        let options = RemoteOptions {
+            wait_limit: super::LIMIT,
+            ..RemoteOptions::new(to(&addresses[0]), 1)
+        };
+        let deadline = Instant::now() + super::LIMIT;
+        let device = loop {
+            match RemoteDevice::connect(options.clone()).await {
+                Ok(device) => break device,
+                Err(error) if Instant::now() > deadline => return Err(error.to_string()),
+                Err(_) => reactor::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        for address in &addresses[1..] {
+            device.add_path(to(address));
+        }
+        Ok(Box::new(device))
+    }
 }
 
 /// A client at work in a thread of its own.
@@ -56,10 +108,23 @@ impl Load {
 
     /// The same on a volume with contents.
     pub(crate) fn go_on(masters: &str, volume: &str, contents: Contents) -> Self {
+        Self::by(Way::native(masters, volume), contents)
+    }
+
+    /// The same by portals, on a volume that holds nothing yet.
+    #[allow(dead_code, reason = "not all tests have portals")]
+    pub(crate) fn through_portals(addresses: &[SocketAddr], nqn: &str) -> Self {
+        let way = Way::Portals {
+            addresses: addresses.to_vec(),
+            nqn: nqn.to_owned(),
+        };
+        Self::by(way, nothing())
+    }
+
+    fn by(way: Way, contents: Contents) -> Self {
         let progress = Arc::new(Progress::default());
         let shared = progress.clone();
-        let (masters, volume) = (masters.to_owned(), volume.to_owned());
-        let thread = std::thread::spawn(move || run(&masters, &volume, contents, &shared));
+        let thread = std::thread::spawn(move || run(&way, contents, &shared));
         Self { progress, thread }
     }
 
@@ -84,9 +149,13 @@ impl Load {
 
 /// Reads every block once and compares it.
 pub(crate) fn check(masters: &str, volume: &str, contents: &Contents) {
-    let session = Session::connect(masters, volume).unwrap();
-    let device = session.device(client::Nearby::default());
+    check_by(&Way::native(masters, volume), contents);
+}
+
+/// As [`check`], by any way.
+pub(crate) fn check_by(way: &Way, contents: &Contents) {
     let outcome = reactor::run(&reactor::Config::default(), async {
+        let device = way.open().await?;
         let channel = device.open_channel().unwrap();
         let blocks = channel.geometry().blocks.0;
         for (worker, versions) in (0..).zip(contents) {
@@ -99,15 +168,9 @@ pub(crate) fn check(masters: &str, volume: &str, contents: &Contents) {
     outcome.unwrap().unwrap();
 }
 
-fn run(
-    masters: &str,
-    volume: &str,
-    contents: Contents,
-    progress: &Arc<Progress>,
-) -> Result<Contents, String> {
-    let session = Session::connect(masters, volume).map_err(|error| error.to_string())?;
-    let device = session.device(client::Nearby::default());
+fn run(way: &Way, contents: Contents, progress: &Arc<Progress>) -> Result<Contents, String> {
     let done = reactor::run(&reactor::Config::default(), async {
+        let device = way.open().await?;
         let channel = device.open_channel().map_err(|error| error.to_string())?;
         let workers: Vec<_> = (0..)
             .zip(contents)

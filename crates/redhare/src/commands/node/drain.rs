@@ -88,7 +88,7 @@ pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> 
 }
 
 /// The one of `known` that `text` is, or is the beginning of.
-fn find(what: &str, text: &str, known: &[&[u8]]) -> Result<Vec<u8>, Failure> {
+pub(crate) fn find(what: &str, text: &str, known: &[&[u8]]) -> Result<Vec<u8>, Failure> {
     let begins = |uuid: &&&[u8]| !text.is_empty() && uuid_text(uuid).starts_with(&text.to_lowercase());
     let found: Vec<&&[u8]> = known.iter().filter(begins).collect();
     match found[..] {
