@@ -77,6 +77,12 @@ const GUESTS: &[Guest] = &[
         environment: &[],
     },
     Guest {
+        name: "a replicated volume by two portals, their targets killed, by a stock kernel",
+        script: "tests/vm/portals.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
         name: "reservations through a real loss of power",
         script: "tests/vm/nvme-power.sh",
         argument: Argument::Program,
