@@ -1,5 +1,6 @@
 //! The masters' decisions on a store: read, decide, commit with comparisons, answer.
 
+pub(crate) mod balance;
 mod care;
 pub(crate) mod changes;
 mod chunks;
@@ -26,6 +27,7 @@ use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
 use crate::transfer;
 
+use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
 use leases::LeaseClock;
@@ -54,6 +56,7 @@ pub struct Controller<S> {
     reconciled: Option<BTreeMap<NodeId, Standing>>,
     audited: Instant,
     care: Care,
+    balancer: Balancer,
 }
 
 /// When a node was last heard.
@@ -115,6 +118,7 @@ impl<S: MetadataStore> Controller<S> {
             reconciled: None,
             audited: now,
             care: Care::default(),
+            balancer: Balancer::default(),
         };
         controller.note_drains()?;
         controller.note_leases(now)?;

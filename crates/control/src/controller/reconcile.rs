@@ -43,6 +43,7 @@ impl<S: MetadataStore> Controller<S> {
         }
         self.bring_volumes_on(now)?;
         self.look_after_places(&standings, now)?;
+        self.rebalance(&standings, now)?;
         Ok(self.changes.end() != before)
     }
 
@@ -68,10 +69,10 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 };
                 let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
-                let (copies, minimum) = (volume.geometry.copies, volume.geometry.minimum);
-                self.care.note(id, &chunk, copies);
+                let minimum = volume.geometry.minimum;
+                self.care.note(id, &chunk, volume);
                 if let Some(next) = successor(&chunk, minimum, volume.write_pin, standings, spread(id)) {
-                    self.care.note(id, &next, copies);
+                    self.care.note(id, &next, volume);
                     steps.push(Step {
                         key: entry.key.clone(),
                         revision: entry.versioned.revision,
