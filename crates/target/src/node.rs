@@ -264,12 +264,6 @@ impl Node {
         }
     }
 
-    /// Whether copies made from now on keep checksums of their blocks (`docs/decisions/0069`); at first they do not. Copies
-    /// that are here stay as they are. Does not block.
-    pub fn keep_checksums(&self, keep: bool) {
-        self.copies.keeps_checksums.set(keep);
-    }
-
     /// The disks as they stand.
     pub fn disks(&self) -> Vec<agentlink::Disk> {
         self.copies.disks()
@@ -298,11 +292,17 @@ impl Node {
         self.peers.address(node)
     }
 
-    /// Makes a copy of a chunk, unless it is here.
-    pub async fn create_copy(&self, chunk: ChunkId, geometry: Geometry, disk: u128) -> Result<(), CopyError> {
+    /// Makes a copy of a chunk, unless it is here; one that keeps checksums of its blocks if it shall (`docs/decisions/0069`).
+    pub async fn create_copy(
+        &self,
+        chunk: ChunkId,
+        geometry: Geometry,
+        disk: u128,
+        has_sums: bool,
+    ) -> Result<(), CopyError> {
         if let Some(record) = self
             .copies
-            .create(self.identity.cluster, chunk, geometry, disk)
+            .create(self.identity.cluster, chunk, geometry, (disk, has_sums))
             .await?
         {
             self.core.borrow_mut().add_copy(time::now(), record);
@@ -514,6 +514,18 @@ impl Node {
                     expected: expected.0,
                     configuration: from_config(&config),
                 });
+            }
+            Output::Lost { range } => {
+                let blocks = range.count;
+                CHECKSUMS
+                    .lost_blocks
+                    .fetch_add(blocks.into(), std::sync::atomic::Ordering::Relaxed);
+                tracing::error!(
+                    chunk = ?chunk,
+                    block = range.start,
+                    blocks,
+                    "no copy of a chunk has these blocks right: reading them is an error until they are written"
+                );
             }
             Output::Failed => {
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");

@@ -25,6 +25,10 @@ pub(crate) enum Bug {
     PastReadNotChecked,
     #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
     PastReadOfTheDead,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadSumsIgnored,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadSumsNotDurable,
     DeltaFromDisconnect,
     ResyncOverwritesNewer,
     AcknowledgedWithoutJoiner,
@@ -39,7 +43,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 25] = [
+    pub(crate) const ALL: [Bug; 27] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -57,6 +61,8 @@ impl Bug {
         Bug::ReadRightPastGrants,
         Bug::PastReadNotChecked,
         Bug::PastReadOfTheDead,
+        Bug::PastReadSumsIgnored,
+        Bug::PastReadSumsNotDurable,
         Bug::DeltaFromDisconnect,
         Bug::ResyncOverwritesNewer,
         Bug::AcknowledgedWithoutJoiner,

@@ -26,7 +26,7 @@ const PORTALS_DEFAULT: u32 = 2;
 enum Volume {
     /// Create a volume
     #[command(
-        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1"
+        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1\n  redhare volume create photos --size 1TiB --checksums on"
     )]
     Create {
         /// Its name
@@ -46,6 +46,10 @@ enum Volume {
         /// Size of a chunk [default: 256MiB]
         #[arg(long, allow_hyphen_values = true, value_parser = parse_chunk_size)]
         chunk_size: Option<ByteCount>,
+        /// Keep a checksum of each block apart from it: what a disk returns wrong is noticed at the next read and
+        /// repaired from another copy
+        #[arg(long, value_enum, default_value_t = Switch::Off)]
+        checksums: Switch,
     },
     /// List all volumes
     #[command(after_help = "Example:\n  redhare volume list --json")]
@@ -114,6 +118,13 @@ enum Volume {
     },
 }
 
+/// Whether something is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 /// A size, or how much more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
@@ -151,6 +162,8 @@ struct VolumeView {
     minimum: u32,
     block_bytes: u32,
     chunk_bytes: u64,
+    /// Its copies keep checksums of their blocks.
+    checksums: bool,
 }
 
 /// How ordinary hosts reach a volume.
@@ -205,6 +218,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             minimum,
             block_bytes,
             chunk_size,
+            checksums,
         } => {
             let request = v1::CreateVolumeRequest {
                 name,
@@ -213,6 +227,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                 minimum: minimum.unwrap_or(0),
                 block_bytes,
                 chunk_bytes: chunk_size.map_or(0, |size| size.0),
+                checksums: checksums == Switch::On,
                 ..v1::CreateVolumeRequest::default()
             };
             let answer = cluster.call(|client: Client| async move { client.create_volume(request).await })?;
@@ -392,6 +407,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
         minimum: geometry.minimum,
         block_bytes: geometry.block_bytes,
         chunk_bytes: geometry.chunk_bytes,
+        checksums: volume.checksums,
     }
 }
 
@@ -461,7 +477,7 @@ fn show(view: &ShowView) -> String {
         returning,
     } = view;
     let mut text = format!(
-        "volume {} (number {}, {})\n{} in {} copies, at least {} in sync for writes; blocks of {} B, chunks of {}; {}\n\n",
+        "volume {} (number {}, {})\n{} in {} copies, at least {} in sync for writes; blocks of {} B, chunks of {}; checksums {}; {}\n\n",
         volume.name,
         volume.number,
         volume.uuid,
@@ -470,6 +486,7 @@ fn show(view: &ShowView) -> String {
         volume.minimum,
         volume.block_bytes,
         ByteCount(volume.chunk_bytes),
+        super::cluster::on_or_off(volume.checksums),
         volume.state
     );
     if let Some(export) = export {

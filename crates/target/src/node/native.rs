@@ -133,7 +133,7 @@ fn request_of(
         NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
         NativeOperation::Fence | NativeOperation::Claim => (write(WriteKind::Fence, false), false),
         NativeOperation::Flush => (Operation::Flush, false),
-        NativeOperation::Locate => (Operation::Read, false),
+        NativeOperation::Locate { .. } => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
     let blocks = if of_chunk { 1 } else { native.blocks };
@@ -205,7 +205,10 @@ impl NativeHandler {
 
     fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
         let portals = native.operation == NativeOperation::Claim;
-        let clients = matches!(native.operation, NativeOperation::Fence | NativeOperation::Locate);
+        let clients = matches!(
+            native.operation,
+            NativeOperation::Fence | NativeOperation::Locate { .. }
+        );
         let (session, native) = match self.session {
             Some(session) if !portals => (session, *native),
             None if !clients => native.from_portal(),
@@ -220,8 +223,8 @@ impl NativeHandler {
             Ok(request) => request,
             Err(status) => return Err((call, status)),
         };
-        if native.operation == NativeOperation::Locate {
-            self.locate(node, chunk, call);
+        if let NativeOperation::Locate { checks } = native.operation {
+            self.locate(node, chunk, checks, call);
             return Ok(());
         }
         let Call {
@@ -239,12 +242,12 @@ impl NativeHandler {
     }
 
     /// Answers at once, whatever the core has to do.
-    fn locate(&self, node: &Rc<Node>, chunk: ChunkId, call: Call) {
+    fn locate(&self, node: &Rc<Node>, chunk: ChunkId, checks: bool, call: Call) {
         // A client asks again when something has changed: it counts once.
         if !self.located.borrow_mut().insert(chunk) {
             node.forget_located([chunk]);
         }
-        let Some(location) = node.locate(chunk) else {
+        let Some(location) = node.locate(chunk, checks) else {
             self.located.borrow_mut().remove(&chunk);
             let status = NvmeStatus::INVALID_FIELD_IN_COMMAND;
             return call.reply.complete(status, 0, Buffer::empty());

@@ -36,6 +36,8 @@ pub mod native_opcode {
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 const DEALLOCATE: u32 = 1 << 25;
+/// Of a Locate.
+const CHECKS: u32 = 1;
 
 /// What a native client adds to a command on a peer subsystem. The block stays where the NVM
 /// Command Set Specification has it; the session is that of the association.
@@ -94,7 +96,10 @@ pub enum NativeOperation {
     /// on.
     Fence,
     /// Tell where this node's disk holds the chunk, for one who may read that disk itself.
-    Locate,
+    Locate {
+        /// Who asks checks what it reads if the copy has checksums.
+        checks: bool,
+    },
     /// Take no writes of the host any more but those under the claim that this makes. See [`NativeCommand::of_portal`].
     Claim,
 }
@@ -102,12 +107,15 @@ pub enum NativeOperation {
 impl NativeOperation {
     /// Whether it changes the chunk, so that a second run of it would count.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::Read | Self::Flush | Self::Locate)
+        !matches!(self, Self::Read | Self::Flush | Self::Locate { .. })
     }
 
     /// Whether it is about a chunk as a whole and names no blocks.
     pub fn is_of_chunk(self) -> bool {
-        matches!(self, Self::Flush | Self::Fence | Self::Locate | Self::Claim)
+        matches!(
+            self,
+            Self::Flush | Self::Fence | Self::Locate { .. } | Self::Claim
+        )
     }
 }
 
@@ -172,7 +180,7 @@ impl NativeCommand {
             NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
             NativeOperation::Fence => (native_opcode::FENCE, false, false),
-            NativeOperation::Locate => (native_opcode::LOCATE, false, false),
+            NativeOperation::Locate { .. } => (native_opcode::LOCATE, false, false),
             NativeOperation::Claim => (native_opcode::CLAIM, false, false),
         };
         let mut fields = CommandFields {
@@ -189,6 +197,9 @@ impl NativeCommand {
         }
         if deallocate {
             fields.cdw10_15[2] |= DEALLOCATE;
+        }
+        if self.operation == (NativeOperation::Locate { checks: true }) {
+            fields.cdw10_15[2] |= CHECKS;
         }
         fields.set_quad(4, self.trace.0);
         fields
@@ -208,7 +219,9 @@ impl NativeCommand {
             native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
             native_opcode::FLUSH => NativeOperation::Flush,
             native_opcode::FENCE => NativeOperation::Fence,
-            native_opcode::LOCATE => NativeOperation::Locate,
+            native_opcode::LOCATE => NativeOperation::Locate {
+                checks: dword & CHECKS != 0,
+            },
             native_opcode::CLAIM => NativeOperation::Claim,
             other => {
                 return Err(FormatError::Invalid {
@@ -385,7 +398,7 @@ mod tests {
                 4 => NativeOperation::Flush,
                 5 => NativeOperation::Fence,
                 6 => NativeOperation::Claim,
-                _ => NativeOperation::Locate,
+                _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
                 operation,
