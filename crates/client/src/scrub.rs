@@ -11,14 +11,13 @@ use std::time::Duration;
 
 use bdev::Data;
 use foundation::Lba;
-use protocols::nvme::Nqn;
 use reactor::sync::{OneshotSender, Semaphore, oneshot};
 use reactor::{BufferPool, spawn, time};
 use volume::client::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 use volume::message::codec::{Checked, NativeCommand, NativeFields, NativeOperation};
 use volume::{ChunkIndex, NodeId, Piece, Status, TraceId, WriterToken};
 
-use crate::links::{LinkOptions, Nearby, NodeDirectory, NodeLinks};
+use crate::links::{Nearby, NodeLinks};
 use crate::session::Session;
 
 /// Requests that are under way at once: each disk has something to do, and what else is asked of it finds room.
@@ -68,25 +67,14 @@ impl Session {
     /// Reads every copy of every block at its node, at no more than `bytes_per_second` in all, and tells how far it is
     /// after each part. To be called where a reactor runs; takes as long as the disks take. What could not be done is in
     /// the result.
-    pub async fn scrub(
-        self: &Arc<Self>,
-        bytes_per_second: u64,
-        mut tell: impl FnMut(&Scrubbed),
-    ) -> Scrubbed {
-        let name = format!("nqn.2026-11.io.redhare:client:{:016x}", self.host_id.0);
-        let host: Nqn = name.parse().expect("client names are well-formed");
-        let options = LinkOptions {
-            nearby: Nearby::Socket,
-            ..LinkOptions::new(host, self.host_id)
-        };
-        let directory: Arc<dyn NodeDirectory> = self.clone();
+    pub async fn scrub(self: &Arc<Self>, bytes_per_second: u64, mut tell: impl FnMut(&Scrubbed)) -> Scrubbed {
         let scrub = Rc::new(Scrub {
             session: self.clone(),
-            links: NodeLinks::new(options, self.sessions.clone(), directory),
+            links: self.links(Nearby::Socket),
             scrubbed: RefCell::default(),
             failed: RefCell::default(),
         });
-        let map = self.state().map.clone();
+        let map = self.map();
         let blocks = map.geometry.volume_blocks();
         let copies = |chunk: ChunkIndex| map.chunks.config(chunk).map_or(0, |config| config.members.len());
         let chunk_blocks = u64::from(map.geometry.chunk_blocks);
@@ -98,7 +86,9 @@ impl Session {
             return *scrub.scrubbed.borrow();
         };
         for piece in pieces {
-            let Some(config) = map.chunks.config(piece.chunk) else { continue };
+            let Some(config) = map.chunks.config(piece.chunk) else {
+                continue;
+            };
             for member in &config.members {
                 let part = Part {
                     piece,
@@ -185,23 +175,26 @@ impl Scrub {
                     return true;
                 }
                 other if time::now() >= began + PATIENCE || !self.is_member(part) => {
-                    let why = format!("node {} says {other:?} of chunk {}", part.node, part.piece.chunk.0);
+                    let why = format!(
+                        "node {} says {other:?} of chunk {}",
+                        part.node, part.piece.chunk.0
+                    );
                     self.failed.borrow_mut().get_or_insert(why);
                     self.note(|scrubbed| scrubbed.unreached_blocks += count);
                     return true;
                 }
                 _ => {
                     time::sleep(PAUSE).await;
-                    // It is bounded by the next look at the clock.
-                    drop(time::timeout(PATIENCE, self.session.refresh()).await);
+                    // The next look at the clock bounds what follows.
+                    let _ = time::timeout(PATIENCE, self.session.refresh()).await;
                 }
             }
         }
     }
 
     fn is_member(&self, part: Part) -> bool {
-        let state = self.session.state();
-        let config = state.map.chunks.config(part.piece.chunk);
+        let map = self.session.map();
+        let config = map.chunks.config(part.piece.chunk);
         config.is_some_and(|config| config.members.iter().any(|member| member.node == part.node))
     }
 
@@ -209,10 +202,8 @@ impl Scrub {
         let Ok(room) = BufferPool::current().allocate(Checked::BYTES).await else {
             return (PeerStatus::Unreachable, Data::None);
         };
-        let epoch = {
-            let state = self.session.state();
-            state.map.chunks.config(part.piece.chunk).map(|config| config.epoch)
-        };
+        let map = self.session.map();
+        let epoch = map.chunks.config(part.piece.chunk).map(|config| config.epoch);
         let command = NativeCommand {
             operation: NativeOperation::Check,
             volume: self.session.number(),
@@ -230,8 +221,14 @@ impl Scrub {
         };
         let (sender, receiver) = oneshot();
         let sink = Rc::new(Waiting(RefCell::new(Some(sender))));
-        self.links
-            .submit(part.node, 0, command, place, Data::Into(room), Reply::new(sink, 0));
+        self.links.submit(
+            part.node,
+            0,
+            command,
+            place,
+            Data::Into(room),
+            Reply::new(sink, 0),
+        );
         receiver.await.unwrap_or((PeerStatus::Lost, Data::None))
     }
 }

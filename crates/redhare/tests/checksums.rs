@@ -322,3 +322,49 @@ fn what_changes_while_a_node_or_everything_is_down_is_read_right_and_mended() {
     kept.cluster.end();
     drop(kept.place);
 }
+
+#[test]
+fn a_scrub_finds_and_mends_what_nobody_reads_and_says_what_no_copy_has() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = Kept::new("sums-scrub");
+    let disks: Vec<Disk> = (1..=3)
+        .map(|node| Disk::of(&disk_of(&kept.cluster, node)))
+        .collect();
+    let scrub = |status: i32| {
+        let output = kept
+            .cluster
+            .run(&["volume", "scrub", VOLUME, "--rate", "1GiB", "--json"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        let view: serde_json::Value = serde_json::from_str(&said).unwrap();
+        // Three copies of all of it.
+        let compared =
+            view["compared_bytes"].as_u64().unwrap() + view["lost_blocks"].as_u64().unwrap() * 4096;
+        assert_eq!(
+            (compared, view["unreached_bytes"].as_u64()),
+            (3 << 26, Some(0)),
+            "{said}"
+        );
+        (
+            view["repaired_blocks"].as_u64().unwrap(),
+            view["lost_blocks"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(scrub(0), (0, 0));
+    disks[0].harm(0);
+    disks[2].harm(8);
+    assert_eq!(scrub(0), (8, 0));
+    assert!(disks.iter().all(|disk| disk.wrong().is_empty()));
+    for disk in &disks {
+        let mut flipped = pattern(5);
+        flipped[9] ^= 1;
+        disk.write(5, &flipped);
+    }
+    // Each of its copies is asked.
+    assert_eq!(scrub(1), (0, 3));
+    assert!(kept.cluster.run(&["volume", "scrub", "none"]).status.code() == Some(1));
+    let device = kept.session.device(Nearby::Disk);
+    on_reactor(async || write_all(&*device.open_channel().unwrap()).await);
+    assert_eq!(scrub(0), (0, 0));
+    kept.cluster.end();
+}

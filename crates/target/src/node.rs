@@ -107,6 +107,7 @@ enum Event {
     Damaged {
         chunk: ChunkId,
         io: IoToken,
+        purpose: Option<ReadPurpose>,
         blocks: Vec<u32>,
     },
     Persisted {
@@ -412,10 +413,18 @@ impl Node {
                     .borrow_mut()
                     .handle_local(now, chunk, io, succeeded, read);
             }
-            Event::Damaged { chunk, io, blocks } => {
+            Event::Damaged {
+                chunk,
+                io,
+                purpose,
+                blocks,
+            } => {
                 let is_damaged = self.core.borrow_mut().handle_damaged(now, chunk, io, &blocks);
                 if let Some(sums) = self.copies.sums(chunk).filter(|_| is_damaged) {
-                    sums.found_damaged(&blocks);
+                    let new = sums.found_damaged(&blocks);
+                    if let Some(ReadPurpose::Request(request)) = purpose {
+                        self.natives.damaged(request, new);
+                    }
                 }
             }
             Event::Persisted { chunk, token } => {
@@ -499,7 +508,15 @@ impl Node {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);
             }
-            Output::Complete { request, status } => self.natives.complete(request, status),
+            Output::Complete { request, status } => {
+                let has_sums = |chunk| self.copies.sums(chunk).is_some();
+                if let Some((chunk, request)) = self.natives.complete(request, status, has_sums) {
+                    let data = None;
+                    self.inbox
+                        .borrow_mut()
+                        .push_back(Event::Request { chunk, request, data });
+                }
+            }
             Output::Release { data } => {
                 self.data.borrow_mut().remove(&data);
             }
@@ -676,8 +693,13 @@ impl Node {
 
     /// The core decides what that means: a write may have begun meanwhile.
     fn is_damaged(&self, local: &LocalIo, blocks: Vec<u32>) {
-        let (chunk, io) = (local.chunk, local.io);
-        self.push(Event::Damaged { chunk, io, blocks });
+        let (chunk, io, purpose) = (local.chunk, local.io, local.purpose);
+        self.push(Event::Damaged {
+            chunk,
+            io,
+            purpose,
+            blocks,
+        });
     }
 }
 

@@ -1,5 +1,7 @@
 //! `redhare volume`.
 
+mod scrub;
+
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use master::{Client, uuid_text, v1};
@@ -26,7 +28,7 @@ const PORTALS_DEFAULT: u32 = 2;
 enum Volume {
     /// Create a volume
     #[command(
-        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1\n  redhare volume create photos --size 1TiB --checksums on"
+        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1\n  redhare volume create photos --size 1TiB --checksums off"
     )]
     Create {
         /// Its name
@@ -47,8 +49,8 @@ enum Volume {
         #[arg(long, allow_hyphen_values = true, value_parser = parse_chunk_size)]
         chunk_size: Option<ByteCount>,
         /// Keep a checksum of each block apart from it: what a disk returns wrong is noticed at the next read and
-        /// repaired from another copy
-        #[arg(long, value_enum, default_value_t = Switch::Off)]
+        /// repaired from another copy. It cannot be changed later
+        #[arg(long, value_enum, default_value_t = Switch::On)]
         checksums: Switch,
     },
     /// List all volumes
@@ -110,6 +112,20 @@ enum Volume {
         /// Its name
         name: String,
     },
+    /// Compare every block of every copy with its checksum, and repair what does not fit
+    #[command(
+        after_help = "Examples:\n  redhare volume scrub data\n  redhare volume scrub data --rate 50MiB --json\n\nThe nodes read their disks; the blocks stay \
+        there. The volume is used all the while. The command runs until all is compared; what it has repaired stays so if it is \
+        stopped. The exit status is 1 if a block is lost, or if not all copies could be compared. For a scrub now and then let \
+        cron or a systemd timer run it."
+    )]
+    Scrub {
+        /// Its name
+        name: String,
+        /// Bytes of copies compared in a second at most, over all nodes
+        #[arg(long, default_value = "200MiB", value_name = "SIZE", value_parser = parse_rate)]
+        rate: ByteCount,
+    },
     /// Delete a volume and what is in it
     #[command(after_help = "Example:\n  redhare volume delete scratch")]
     Delete {
@@ -144,6 +160,13 @@ fn parse_wanted(text: &str) -> Result<Wanted, String> {
 fn parse_chunk_size(text: &str) -> Result<ByteCount, String> {
     match text.parse::<ByteCount>() {
         Ok(ByteCount(0)) => Err("a chunk of 0 B holds nothing; write a size such as 256MiB".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<ByteCount, String> {
+    match text.parse::<ByteCount>() {
+        Ok(ByteCount(0)) => Err("nothing would ever be compared; write a size such as 50MiB".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
     }
 }
@@ -289,6 +312,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let view = serde_json::json!({ "name": name });
             output.print(&view, || format!("volume {name} is exported no more"));
         }
+        Volume::Scrub { name, rate } => scrub::run(cluster, name, rate, output)?,
         Volume::Delete { name } => {
             let request = v1::DeleteVolumeRequest { name: name.clone() };
             let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;

@@ -135,8 +135,8 @@ impl CopySums {
         }
     }
 
-    /// Notes and tells that blocks do not fit their sums.
-    pub(super) fn found_damaged(&self, blocks: &[u32]) {
+    /// Notes and tells that blocks do not fit their sums. Returns of how many that is new.
+    pub(super) fn found_damaged(&self, blocks: &[u32]) -> usize {
         let mut damaged = self.damaged.borrow_mut();
         let new: Vec<u32> = blocks
             .iter()
@@ -149,6 +149,7 @@ impl CopySums {
         if !new.is_empty() {
             tracing::warn!(chunk = ?self.chunk, blocks = ?new, "blocks of a chunk copy do not fit their checksums");
         }
+        new.len()
     }
 
     /// Reads one page, unless somebody has or does: then it waits for that.

@@ -93,6 +93,7 @@ fn needs_flush(operation: NativeOperation) -> bool {
         NativeOperation::Read
         | NativeOperation::Flush
         | NativeOperation::Fence
+        | NativeOperation::Check
         | NativeOperation::Locate { .. }
         | NativeOperation::Claim => false,
         NativeOperation::Write { fua }

@@ -34,7 +34,8 @@ pub(super) fn run(
     let masters = cluster.addresses()?;
     let session = Session::connect(&masters, &name).map_err(Failure::new)?;
     let bar = ProgressBar::new(0);
-    let template = "scrub {wide_bar} {msg}  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
+    let template =
+        "scrub {wide_bar} {msg}  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
     bar.set_style(ProgressStyle::with_template(template).expect("the template names known keys"));
     let began = std::time::Instant::now();
     let scrubbed = reactor::run(&reactor::Config::default(), async {
@@ -53,7 +54,11 @@ pub(super) fn run(
     };
     output.print(&view, || describe(&view));
     let is_whole = (view.lost_blocks, view.unchecked_bytes, view.unreached_bytes) == (0, 0, 0);
-    if is_whole { Ok(()) } else { Err(Failure::reported()) }
+    if is_whole {
+        Ok(())
+    } else {
+        Err(Failure::reported())
+    }
 }
 
 fn show(bar: &ProgressBar, scrubbed: &Scrubbed) {
