@@ -226,6 +226,7 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
         hosts: volume.hosts.clone(),
         export_nqn: volume.export_nqn(),
         growth_chunks: volume.growth.clone(),
+        checksums: volume.checksums,
     }
 }
 
@@ -324,6 +325,7 @@ pub(crate) fn create_volume(request: &v1::CreateVolumeRequest) -> Result<CreateV
         .iter()
         .map(|portal| uuid("portals", portal).map(NodeId));
     create.portals = portals.collect::<Result<_, _>>()?;
+    create.checksums = request.checksums;
     create.write_pin = optional_uuid("write_pin", &request.write_pin)?.map(NodeId);
     Ok(create)
 }

@@ -25,6 +25,10 @@ pub(crate) enum Bug {
     PastReadNotChecked,
     #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
     PastReadOfTheDead,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadSumsIgnored,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadSumsNotDurable,
     DeltaFromDisconnect,
     ResyncOverwritesNewer,
     AcknowledgedWithoutJoiner,
@@ -41,7 +45,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 26] = [
+    pub(crate) const ALL: [Bug; 28] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -59,6 +63,8 @@ impl Bug {
         Bug::ReadRightPastGrants,
         Bug::PastReadNotChecked,
         Bug::PastReadOfTheDead,
+        Bug::PastReadSumsIgnored,
+        Bug::PastReadSumsNotDurable,
         Bug::DeltaFromDisconnect,
         Bug::ResyncOverwritesNewer,
         Bug::AcknowledgedWithoutJoiner,

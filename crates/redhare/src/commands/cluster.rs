@@ -134,6 +134,8 @@ struct VolumeRow {
     number: u32,
     size_bytes: u64,
     state: &'static str,
+    /// Its copies keep checksums of their blocks.
+    checksums: bool,
     /// Nodes that export it to ordinary hosts.
     portals: Vec<String>,
     chunks: u32,
@@ -277,12 +279,18 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         number: volume.number,
         size_bytes: volume.size_bytes,
         state: super::volume::state(volume),
+        checksums: volume.checksums,
         portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,
         waiting_chunks: status.waiting_chunks,
         returning: returning(&status.resyncs),
     })
+}
+
+/// How people read of what may be on or off.
+pub(crate) fn on_or_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
 }
 
 fn describe_node(node: &NodeRow) -> String {
@@ -322,7 +330,7 @@ fn describe(view: &StatusView) -> String {
         table(&rows)
     );
     let mut rows = vec![
-        ["VOLUME", "SIZE", "STATE", "CHUNKS", "HEALTH"]
+        ["VOLUME", "SIZE", "STATE", "CHUNKS", "CHECKSUMS", "HEALTH"]
             .map(String::from)
             .to_vec(),
     ];
@@ -350,6 +358,7 @@ fn describe(view: &StatusView) -> String {
             bytes(volume.size_bytes),
             volume.state.to_owned(),
             volume.chunks.to_string(),
+            on_or_off(volume.checksums).to_owned(),
             health,
         ]);
     }

@@ -123,7 +123,10 @@ fn scenario(bug: Bug) -> Option<u64> {
         Bug::ResyncOverwritesNewer | Bug::JoinWithoutNumber => Some(6),
         Bug::OwnMarksIgnored => Some(world::GIVES_UP),
         Bug::MovedBeforeInSync => Some(world::REBUILD),
-        Bug::DamageIgnored | Bug::RepairOverwritesNewer => Some(world::HARM),
+        Bug::DamageIgnored
+        | Bug::RepairOverwritesNewer
+        | Bug::PastReadSumsIgnored
+        | Bug::PastReadSumsNotDurable => Some(world::HARM),
         _ => None,
     }
 }

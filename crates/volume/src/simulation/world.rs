@@ -749,6 +749,7 @@ impl World {
                     );
                 }
             }
+            Output::Lost { .. } => {}
             Output::Failed if self.disk(node, chunk).broken => {}
             Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
         }
