@@ -22,16 +22,20 @@ use packfs::files::{NewInode, NodeKind, RenameMode, SetAttributes, SetExtended};
 use packfs::name::NAME_BYTES_MAX;
 use reactor::mailbox::MailboxSender;
 
-use crate::convert::{GENERATION, attributes, chosen, missing, now, number};
+use crate::convert::{GENERATION, attributes, chosen, device, missing, now, number};
 use crate::listing::Listing;
 use crate::refusal::Refusal;
 use crate::shared::{Caching, Shared};
 
 /// Permission bits, set-uid, set-gid and sticky.
 const MODE_BITS: u32 = 0o7777;
-/// The bits of a mode that say what kind of file it is, and those of a regular one (`stat(2)`).
+/// The bits of a mode that say what kind of file it is, and those of the kinds that `mknod(2)` makes (`inode(7)`).
 const KIND_BITS: u32 = 0o170_000;
 const REGULAR_BITS: u32 = 0o100_000;
+const PIPE_BITS: u32 = 0o010_000;
+const CHARACTER_BITS: u32 = 0o020_000;
+const BLOCK_BITS: u32 = 0o060_000;
+const SOCKET_BITS: u32 = 0o140_000;
 /// `setxattr(2)`.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -232,13 +236,17 @@ impl Filesystem for Face {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _rdev: u32,
+        rdev: u32,
         reply: ReplyEntry,
     ) {
         let (name, new) = (name.as_bytes().to_vec(), new_inode(request, mode, umask));
         let kind = match mode & KIND_BITS {
             REGULAR_BITS | 0 => NodeKind::File,
-            _ => NodeKind::Special,
+            PIPE_BITS => NodeKind::Pipe,
+            SOCKET_BITS => NodeKind::Socket,
+            CHARACTER_BITS => NodeKind::CharacterDevice(device(rdev)),
+            BLOCK_BITS => NodeKind::BlockDevice(device(rdev)),
+            _ => return reply.error(Errno::EINVAL),
         };
         self.ask(async move |shared| {
             let made =

@@ -154,6 +154,12 @@ pub enum ReadError {
         /// The path.
         path: Shown,
     },
+    /// The content of a pipe, socket or device was asked for.
+    #[error("{path}: is a pipe, socket or device, which has no content here; open it on a mount")]
+    NotAFile {
+        /// The path.
+        path: Shown,
+    },
     /// Not a symbolic link.
     #[error("{path}: is not a symbolic link")]
     NotASymlink {

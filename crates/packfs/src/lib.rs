@@ -36,7 +36,7 @@ mod scenarios;
 
 pub use check::{Problem, Progress, VerifyOptions, VerifyReport, verify, verify_telling};
 pub use error::{OpenError, ReadError, TreeError, WriteError};
-pub use format::entry::{Attributes, Entry, Inode, Kind, Timestamp};
+pub use format::entry::{Attributes, DeviceNumber, Entry, Inode, Kind, Timestamp};
 pub use format::key::InodeNumber;
 pub use format::snapshot::{SNAPSHOT_NAME_BYTES_MAX, Snapshot, is_snapshot_name};
 pub use format::superblock::{Identity, Parameters, Superblock, Totals};

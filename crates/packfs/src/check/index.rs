@@ -137,6 +137,7 @@ impl Index {
                 let entry = Entry::decode(value).ok()?;
                 let embedded = matches!(entry, Entry::Embedded(_));
                 let (cookie, kind) = (entry.cookie(), entry.kind());
+                self.knows(kind)?;
                 self.highest = self.highest.max(cookie).max(entry.inode().0);
                 let names = self.names.entry(entry.inode()).or_default();
                 names.push(Name {
@@ -152,6 +153,7 @@ impl Index {
             }
             Key::Inode(number) => {
                 let inode = Inode::decode(value).ok()?;
+                self.knows(inode.kind)?;
                 self.highest = self.highest.max(number.0);
                 let right = inode.number == number && self.inodes.insert(number, inode).is_none();
                 return right.then_some(());
@@ -186,6 +188,11 @@ impl Index {
         Some(())
     }
 
+    /// `None` for a kind that the superblock's features do not announce.
+    fn knows(&self, kind: Kind) -> Option<()> {
+        (!kind.is_special() || self.features.has(Features::SPECIAL)).then_some(())
+    }
+
     /// Snapshots by name that were found.
     pub(super) fn take_snapshots(&mut self) -> Vec<Snapshot> {
         std::mem::take(&mut self.snapshots)
@@ -206,7 +213,7 @@ impl Index {
         for (number, inode) in &self.inodes {
             match inode.kind {
                 Kind::Directory => report.totals.directories += 1,
-                Kind::File | Kind::Symlink => report.totals.files += 1,
+                _ => report.totals.files += 1,
             }
             report.totals.content_bytes = report.totals.content_bytes.saturating_add(inode.size);
             if whole {
@@ -340,7 +347,7 @@ impl Index {
     pub(super) fn extents(&self, report: &mut VerifyReport, whole: bool) -> Vec<(Shown, Extent)> {
         let mut found = Vec::new();
         for (number, inode) in &self.inodes {
-            if matches!(inode.layout, Layout::Inline(_)) {
+            if matches!(inode.layout, Layout::Inline(_) | Layout::Device(_)) {
                 continue;
             }
             let path = self.path(*number);
@@ -366,7 +373,7 @@ impl Index {
                         report.add(problem(*number, "its extents are not as long as the file"));
                     }
                 }
-                Layout::Inline(_) => {}
+                Layout::Inline(_) | Layout::Device(_) => {}
             }
         }
         found

@@ -25,7 +25,7 @@ pub(super) fn check_file(inode: &Inode) -> Result<(), FileError> {
         Kind::Directory => Err(FileError::IsADirectory {
             name: Shown::new(format!("inode {}", inode.number).as_bytes()),
         }),
-        Kind::Symlink => Err(FileError::NotAFile(inode.number)),
+        _ => Err(FileError::NotAFile(inode.number)),
     }
 }
 

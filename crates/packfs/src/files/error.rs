@@ -73,12 +73,6 @@ pub enum FileError {
         /// Where to.
         into: InodeNumber,
     },
-    /// A kind of file that the format does not hold.
-    #[error("{name}: devices, pipes and sockets cannot be stored here; put it on another file system")]
-    Unsupported {
-        /// The name.
-        name: Shown,
-    },
     /// Longer than any file may be.
     #[error("a file of {size} bytes was asked for, and the most is {limit}")]
     TooLarge {
@@ -172,7 +166,6 @@ impl FileError {
             Self::IsADirectory { .. } => errno::EISDIR,
             Self::NotADirectory { .. } => errno::ENOTDIR,
             Self::NotAFile(_) | Self::NotASymlink(_) | Self::IntoItself { .. } => errno::EINVAL,
-            Self::Unsupported { .. } => errno::EPERM,
             Self::TooLarge { .. } => errno::EFBIG,
             Self::Target { .. } => errno::ENAMETOOLONG,
             Self::ExtendedName { .. } => errno::ERANGE,

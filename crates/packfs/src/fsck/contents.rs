@@ -197,7 +197,7 @@ impl Contents {
         for inode in self.inodes() {
             match inode.kind {
                 Kind::Directory => totals.directories += 1,
-                Kind::File | Kind::Symlink => totals.files += 1,
+                _ => totals.files += 1,
             }
             totals.content_bytes = totals.content_bytes.saturating_add(inode.size);
         }
@@ -212,6 +212,10 @@ impl Contents {
         }
         if !self.snapshots.is_empty() {
             features = features.with(Features::SNAPSHOTS);
+        }
+        let special = self.entries.values().map(Entry::kind).any(Kind::is_special);
+        if special || self.own.values().any(|inode| inode.kind.is_special()) {
+            features = features.with(Features::SPECIAL);
         }
         for inode in self.inodes().filter(|inode| inode.layout == Layout::Mapped) {
             let mut reached = 0;
@@ -323,7 +327,7 @@ pub(super) fn placed(inode: &Inode, groups: Option<&Groups>) -> Vec<(u64, Extent
         }
     };
     match &inode.layout {
-        Layout::Inline(_) => {}
+        Layout::Inline(_) | Layout::Device(_) => {}
         Layout::Extents(extents) => put(0, extents),
         Layout::Mapped => {
             for (offset, extents) in groups.into_iter().flatten() {

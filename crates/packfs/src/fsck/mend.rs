@@ -267,7 +267,11 @@ fn extents_without_inode(contents: &mut Contents, told: &mut Told) {
             Some(true) => {}
             Some(false) => {
                 // An inode that was made anew from its extents only has to say so.
-                if let Some(inode) = contents.own.get_mut(&number).filter(|inode| inode.size == 0) {
+                if let Some(inode) = contents
+                    .own
+                    .get_mut(&number)
+                    .filter(|inode| inode.size == 0 && inode.kind == Kind::File)
+                {
                     inode.layout = Layout::Mapped;
                     continue;
                 }

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use foundation::Random;
 
 use super::model::{Model, Node, join, split};
-use crate::files::{FileError, FileSystem, NewInode, RenameMode, SetAttributes, SetExtended, errno};
-use crate::{Attributes, InodeNumber, Kind, Timestamp};
+use crate::files::{
+    FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended, errno,
+};
+use crate::{Attributes, DeviceNumber, InodeNumber, Kind, Timestamp};
 
 /// Attributes by inode and name.
 pub(super) type Extended = BTreeMap<(InodeNumber, Vec<u8>), Vec<u8>>;
@@ -166,19 +168,34 @@ async fn make(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         uid: random.below(3) as u32,
         gid: random.below(3) as u32,
     };
-    let kind = match random.below(6) {
+    let kind = match random.below(7) {
         0 | 1 => Kind::Directory,
         2 => Kind::Symlink,
+        3 => [Kind::Pipe, Kind::Socket, Kind::CharacterDevice, Kind::BlockDevice][random.below(4) as usize],
         _ => Kind::File,
     };
     let bytes = match kind {
         Kind::Symlink => vec![b'x'; random.between(1, 400) as usize],
         _ => Vec::new(),
     };
+    let number = DeviceNumber {
+        major: random.below(4096) as u32,
+        minor: random.below(1 << 20) as u32,
+    };
+    let device = kind.is_device().then_some(number);
     let made = match kind {
         Kind::Directory => files.mkdir(parent, &name, new, now).await,
         Kind::Symlink => files.symlink(parent, &name, &bytes, new, now).await,
         Kind::File => files.create(parent, &name, new, now).await,
+        special => {
+            let node = match (special, number) {
+                (Kind::Pipe, _) => NodeKind::Pipe,
+                (Kind::Socket, _) => NodeKind::Socket,
+                (Kind::CharacterDevice, number) => NodeKind::CharacterDevice(number),
+                (_, number) => NodeKind::BlockDevice(number),
+            };
+            files.mknod(parent, &name, node, new, now).await
+        }
     };
     let exists = model.tree.names.contains_key(&path);
     let number = made.as_ref().map_or(InodeNumber(0), |inode| inode.number);
@@ -206,6 +223,7 @@ async fn make(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         attributes,
         links: 1,
         bytes,
+        device,
     };
     model.tree.add(path, number, node);
     model.touch(parent, now);
@@ -534,6 +552,7 @@ async fn stat(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         .unwrap();
     let node = model.node(number).clone();
     assert_eq!((found.number, found.kind), (number, node.kind));
+    assert_eq!(found.device(), node.device);
     assert_eq!((found.links, found.attributes), (node.links, node.attributes));
     assert_eq!(found.size, node.bytes.len() as u64);
     if node.kind == Kind::Symlink {

@@ -55,6 +55,11 @@ fn refusals_have_their_numbers_and_change_nothing() {
             .number;
         let directory = files.mkdir(ROOT, b"d", NEW, NOW).await.unwrap().number;
         let below = files.mkdir(directory, b"e", NEW, NOW).await.unwrap().number;
+        let pipe = files
+            .mknod(ROOT, b"p", NodeKind::Pipe, NEW, NOW)
+            .await
+            .unwrap()
+            .number;
         let generation = files.commit().await.unwrap();
         let long = [b'x'; 256];
         let target = [b'x'; 4096];
@@ -72,9 +77,13 @@ fn refusals_have_their_numbers_and_change_nothing() {
             (number(f.create(nowhere, b"x", NEW, NOW).await), errno::ENOENT),
             (number(f.mkdir(ROOT, b"d", NEW, NOW).await), errno::EEXIST),
             (
-                number(f.mknod(ROOT, b"p", NodeKind::Special, NEW, NOW).await),
-                errno::EPERM,
+                number(f.mknod(ROOT, b"d", NodeKind::Pipe, NEW, NOW).await),
+                errno::EEXIST,
             ),
+            (number(f.read(pipe, 0, 1).await), errno::EINVAL),
+            (number(f.write(pipe, 0, b"x", NOW).await), errno::EINVAL),
+            (number(f.read_link(pipe).await), errno::EINVAL),
+            (number(f.lookup(pipe, b"x").await), errno::ENOTDIR),
             (
                 number(f.symlink(ROOT, b"s", &target, NEW, NOW).await),
                 errno::ENAMETOOLONG,

@@ -49,7 +49,7 @@ impl Writer {
     async fn window(&self, inode: &Inode, range: &Range<u64>) -> Result<Window, WriteError> {
         let (mut placed, mut keys) = (Vec::new(), Vec::new());
         match &inode.layout {
-            Layout::Inline(_) => {}
+            Layout::Inline(_) | Layout::Device(_) => {}
             Layout::Extents(extents) => place(0, extents, &mut placed)?,
             Layout::Mapped => {
                 let prefix = extents_prefix(inode.number);

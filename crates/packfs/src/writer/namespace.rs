@@ -5,6 +5,7 @@ use crate::error::WriteError;
 use crate::format::entry::{Attributes, Entry, INLINE_BYTES_MAX, Inode, Kind, Layout, encode_place};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key, extents_prefix};
+use crate::format::superblock::Features;
 use crate::name::{Shown, check_name, check_target};
 use crate::tree::inconsistent;
 
@@ -154,9 +155,12 @@ impl Writer {
         self.put(entry_key(directory, name), inode.encode()).await?;
         let place = encode_place(directory, name);
         self.put(Key::Name(number.0).encode(), place).await?;
+        if kind.is_special() {
+            self.features = self.features.with(Features::SPECIAL);
+        }
         match kind {
             Kind::Directory => self.totals.directories += 1,
-            Kind::File | Kind::Symlink => self.totals.files += 1,
+            _ => self.totals.files += 1,
         }
         self.totals.content_bytes += size;
         Ok(number)
@@ -301,7 +305,7 @@ impl Writer {
     async fn drop_parts(&mut self, inode: Inode) -> Result<(), WriteError> {
         match inode.kind {
             Kind::Directory => self.totals.directories = self.totals.directories.saturating_sub(1),
-            Kind::File | Kind::Symlink => self.totals.files = self.totals.files.saturating_sub(1),
+            _ => self.totals.files = self.totals.files.saturating_sub(1),
         }
         self.totals.content_bytes = self.totals.content_bytes.saturating_sub(inode.size);
         self.drop_content(&inode).await?;
@@ -311,7 +315,7 @@ impl Writer {
     /// Gives back the space of an inode's content.
     pub(crate) async fn drop_content(&mut self, inode: &Inode) -> Result<(), WriteError> {
         match &inode.layout {
-            Layout::Inline(_) => {}
+            Layout::Inline(_) | Layout::Device(_) => {}
             Layout::Extents(extents) => self.give_back(extents),
             Layout::Mapped => self.drop_mapped(inode.number).await?,
         }
