@@ -1,6 +1,6 @@
 //! The library's side: every request, with its reply, becomes a task of the reactor's thread.
 //!
-//! What is not here (locks, `ioctl`, `lseek` for holes, `copy_file_range`) the library refuses with ENOSYS, and the kernel
+//! What is not here (locks, `ioctl`) the library refuses with ENOSYS, and the kernel
 //! does it itself or tells the caller that it cannot be had. A request that cannot be queued any more, because the file
 //! system is closed, is answered with EIO when its reply is dropped.
 
@@ -13,13 +13,14 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
-use packfs::Inode;
-use packfs::files::{NewInode, NodeKind, RenameMode, SetAttributes, SetExtended};
+use packfs::files::{Allocate, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended};
 use packfs::name::NAME_BYTES_MAX;
+use packfs::{Inode, Seek};
 use reactor::mailbox::MailboxSender;
 
 use crate::convert::{GENERATION, attributes, chosen, device, missing, now, number};
@@ -39,6 +40,13 @@ const SOCKET_BITS: u32 = 0o140_000;
 /// `setxattr(2)`.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
+/// `lseek(2)`.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// `fallocate(2)`.
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const ZERO_RANGE: i32 = 0x10;
 /// The longest write and read that the kernel asks for at once, in bytes.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel has under way for nobody in particular, such as reading ahead.
@@ -431,6 +439,84 @@ impl Filesystem for Face {
             match done.await {
                 // The kernel sends at most `REQUEST_BYTES_MAX`.
                 Ok(()) => reply.written(data.len() as u32),
+                Err(refusal) => reply.error(refusal.errno()),
+            }
+        });
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            // The kernel does the others itself.
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        self.ask(async move |shared| {
+            let found = shared
+                .look(async |source| source.seek(number(ino), offset, what).await)
+                .await;
+            match found {
+                // Files are shorter than 2^63 bytes.
+                Ok(at) => reply.offset(at as i64),
+                Err(refusal) => reply.error(refusal.errno()),
+            }
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match mode & !KEEP_SIZE {
+            0 => Allocate::Room,
+            PUNCH_HOLE if mode & KEEP_SIZE != 0 => Allocate::Hole,
+            ZERO_RANGE => Allocate::Zeros,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let (range, keep_size) = (offset..offset.saturating_add(length), mode & KEEP_SIZE != 0);
+        self.ask(async move |shared| {
+            let done =
+                shared.change(async |files| files.allocate(number(ino), range, how, keep_size, now()).await);
+            reply_empty(done.await, reply);
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((number(ino_in), offset_in), (number(ino_out), offset_out));
+        self.ask(async move |shared| {
+            let copied = shared.change(async |files| files.copy_range(from, to, len, now()).await);
+            match copied.await {
+                // One call copies less than 2^32 bytes.
+                Ok(copied) => reply.written(copied as u32),
                 Err(refusal) => reply.error(refusal.errno()),
             }
         });

@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use packfs::files::{FileSystem, Listed};
 use packfs::lease::LeaseSource;
-use packfs::{Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Reader, ReaderOptions, Totals};
+use packfs::{
+    Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Reader, ReaderOptions, Seek, Totals,
+};
 
 use crate::refusal::Refusal;
 
@@ -183,6 +185,17 @@ impl Source {
             Self::Reading(snapshot) => {
                 let file = snapshot.file(inode).await?;
                 Ok(Bytes::Lent(snapshot.reader.read(&file, offset, length).await?))
+            }
+        }
+    }
+
+    pub(crate) async fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.seek(inode, offset, what).await?),
+            Self::Reading(snapshot) => {
+                let file = snapshot.file(inode).await?;
+                let found = snapshot.reader.seek(&file, offset, what).await?;
+                found.ok_or(Refusal::Number(packfs::files::errno::ENXIO))
             }
         }
     }

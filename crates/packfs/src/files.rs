@@ -17,6 +17,7 @@ mod extended;
 mod flush;
 mod names;
 mod rename;
+mod sparse;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -38,6 +39,7 @@ pub use error::{FileError, errno};
 pub use extended::SetExtended;
 pub use names::{NewInode, NodeKind};
 pub use rename::RenameMode;
+pub use sparse::Allocate;
 
 /// How a file system is opened for writing.
 #[derive(Clone, Debug)]

@@ -27,6 +27,7 @@ pub mod name;
 mod reader;
 mod snapshots;
 mod space;
+mod sparse;
 mod tree;
 mod usage;
 mod writer;
@@ -48,5 +49,6 @@ pub use reader::{
     Walk, WalkEntry, plan,
 };
 pub use space::ReaderFloor;
+pub use sparse::Seek;
 pub use usage::{Usage, usage};
 pub use writer::{CompactionProgress, FileStream, FormatOptions, Writer, WriterOptions, format};

@@ -7,11 +7,16 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use rustix::fs::{RenameFlags, XattrFlags, renameat_with};
+use rustix::fs::{
+    FallocateFlags, FileType, Mode, RenameFlags, SeekFrom, XattrFlags, copy_file_range, fallocate,
+    renameat_with, seek,
+};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Cluster, LIMIT, Place, REDHARE, free_ports, wait_until};
 
@@ -393,6 +398,84 @@ fn programs_find_what_they_expect_of_a_file_system() {
     let directory = mount.kill();
     succeed(None, &["unmount", directory.to_str().unwrap()]);
     assert!(!is_mounted(&directory));
+    succeed(None, &["verify", &volume]);
+}
+
+/// Holes, room and copies by system calls, and what is neither file nor directory.
+#[test]
+fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
+    if !can_mount("holes_copies_and_special_files_are_as_the_kernel_has_them") {
+        return;
+    }
+    let (place, volume, mount) = on_a_file("mount-holes");
+    let path = |name: &str| mount.path(name);
+    let open = |name| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(path(name)).unwrap()
+    };
+    let file = open("a");
+    file.write_all_at(&vec![7; 1_000_000], 0).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 100_000, 400_000).unwrap();
+    let at = |from| seek(&file, from);
+    assert_eq!(at(SeekFrom::Hole(0)), Ok(100_000));
+    assert_eq!(at(SeekFrom::Data(100_000)), Ok(500_000));
+    assert_eq!(at(SeekFrom::Hole(600_000)), Ok(1_000_000));
+    assert_eq!(at(SeekFrom::Data(1_000_000)), Err(Errno::NXIO));
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 900_000, 300_000).unwrap();
+    assert_eq!(at(SeekFrom::Data(900_000)), Err(Errno::NXIO));
+    fallocate(&file, FallocateFlags::empty(), 0, 2_000_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 2_000_000);
+    // More than the volume has, and what no file here does.
+    let room = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 40);
+    assert_eq!(room, Err(Errno::NOSPC));
+    let collapse = fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
+    assert_eq!(collapse, Err(Errno::OPNOTSUPP));
+    let copy = open("b");
+    let (mut from, mut to) = (50_000, 10);
+    let copied = copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), 500_000);
+    assert_eq!((copied, from, to), (Ok(500_000), 550_000, 500_010));
+    let (whole, part) = (fs::read(path("a")).unwrap(), fs::read(path("b")).unwrap());
+    assert!(whole[..100_000] == [7; 100_000] && whole[100_000..500_000] == [0; 400_000]);
+    assert!(part[10..] == whole[50_000..550_000] && part[..10] == [0; 10]);
+
+    let node = |name, kind, device| {
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, path(name), kind, mode, device)
+    };
+    node("pipe", FileType::Fifo, 0).unwrap();
+    let null = rustix::fs::makedev(1, 3);
+    // Only root makes devices.
+    let device = node("null", FileType::CharacterDevice, null);
+    let listener = UnixListener::bind(path("socket")).unwrap();
+    UnixStream::connect(path("socket")).unwrap();
+    drop(listener);
+    let into = path("pipe");
+    let writer = std::thread::spawn(move || fs::write(into, "through").unwrap());
+    assert_eq!(fs::read_to_string(path("pipe")).unwrap(), "through");
+    writer.join().unwrap();
+    let check = |root: &Path| {
+        let kind = |name: &str| fs::symlink_metadata(root.join(name)).unwrap();
+        assert!(kind("pipe").file_type().is_fifo() && kind("socket").file_type().is_socket());
+        if device.is_ok() {
+            assert!(kind("null").file_type().is_char_device() && kind("null").rdev() == null);
+        }
+    };
+    check(&mount.directory);
+    sync(&mount.directory);
+    let directory = mount.kill();
+    let mount = Mount::start(None, &volume, &directory, &["--read-only"]);
+    check(&mount.directory);
+    let read = File::open(mount.path("a")).unwrap();
+    assert_eq!(seek(&read, SeekFrom::Hole(0)), Ok(100_000));
+    assert_eq!(seek(&read, SeekFrom::Data(100_000)), Ok(500_000));
+    drop(read);
+    let directory = mount.kill();
+    succeed(None, &["unmount", directory.to_str().unwrap()]);
+    let out = place.0.join("out");
+    succeed(None, &["export", &volume, out.to_str().unwrap()]);
+    check(&out);
     succeed(None, &["verify", &volume]);
 }
 

@@ -117,7 +117,7 @@ impl FileSystem {
     }
 
     /// Refuses a write for which the volume has no room, so that whoever writes learns it at once.
-    async fn check_free(&mut self, length: u64) -> Result<(), FileError> {
+    pub(super) async fn check_free(&mut self, length: u64) -> Result<(), FileError> {
         // What is begun is taken whole segments at a time, and the index needs pages as well.
         let more = u64::from(self.writer.parameters().segment_bytes) + INDEX_BYTES;
         let free = |files: &Self| files.writer.free_bytes().0;

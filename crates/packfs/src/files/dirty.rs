@@ -146,6 +146,16 @@ impl Dirty {
         }
     }
 
+    /// The first chunk of written bytes that ends after `offset`.
+    pub(super) fn data_after(&self, offset: u64) -> Option<Range<u64>> {
+        let before = self.last_before(offset.saturating_add(1));
+        let around = before
+            .filter(|(_, end)| *end > offset)
+            .map(|(start, end)| start..end);
+        let behind = || self.chunks.range(offset..).next();
+        around.or_else(|| behind().map(|(&start, chunk)| start..start + chunk.len() as u64))
+    }
+
     /// The first run of written bytes, at most `limit` of them: where it begins, and the bytes.
     pub(super) fn first_run(&self, limit: usize) -> Option<(u64, Vec<u8>)> {
         let (&offset, _) = self.chunks.first_key_value()?;

@@ -14,6 +14,8 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     /// Input/output error.
     pub const EIO: i32 = 5;
+    /// No such device or address; what `lseek` answers where there is nothing to find.
+    pub const ENXIO: i32 = 6;
     /// Out of memory.
     pub const ENOMEM: i32 = 12;
     /// Device or resource busy.
@@ -129,6 +131,20 @@ pub enum FileError {
         /// The name.
         name: Shown,
     },
+    /// Content or a hole was looked for where there is none any more.
+    #[error("inode {inode} has no content at byte {offset} or behind it")]
+    NoData {
+        /// The inode.
+        inode: InodeNumber,
+        /// Where it was looked for, in bytes.
+        offset: u64,
+    },
+    /// A range would be copied over itself.
+    #[error("a range of inode {inode} cannot be copied to one of the same file that overlaps it")]
+    Overlap {
+        /// The inode.
+        inode: InodeNumber,
+    },
     /// A listing would go on after an entry that is not known any more.
     #[error(
         "directory {directory} has no entry of cookie {cookie}, and it was not removed lately; list it anew"
@@ -173,7 +189,8 @@ impl FileError {
             Self::ExtendedList { .. } => errno::ENOSPC,
             Self::ExtendedMissing { .. } => errno::ENODATA,
             Self::ExtendedExists { .. } => errno::EEXIST,
-            Self::StaleCookie { .. } => errno::EINVAL,
+            Self::StaleCookie { .. } | Self::Overlap { .. } => errno::EINVAL,
+            Self::NoData { .. } => errno::ENXIO,
             Self::TooManyLinks(_) => errno::EMLINK,
             Self::Write(error) => write_errno(error),
         }

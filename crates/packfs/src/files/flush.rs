@@ -110,7 +110,7 @@ impl FileSystem {
         result
     }
 
-    async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
+    pub(super) async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
         let Some(mut dirty) = self.take_dirty(number) else {
             return Ok(());
         };

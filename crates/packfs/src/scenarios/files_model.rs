@@ -6,9 +6,9 @@ use foundation::Random;
 
 use super::model::{Model, Node, join, split};
 use crate::files::{
-    FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended, errno,
+    Allocate, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended, errno,
 };
-use crate::{Attributes, DeviceNumber, InodeNumber, Kind, Timestamp};
+use crate::{Attributes, DeviceNumber, InodeNumber, Kind, Seek, Timestamp};
 
 /// Attributes by inode and name.
 pub(super) type Extended = BTreeMap<(InodeNumber, Vec<u8>), Vec<u8>>;
@@ -129,7 +129,7 @@ impl Files {
 
 /// One random operation on both. Nothing changes where the volume is full.
 pub(super) async fn step(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
-    match random.below(27) {
+    match random.below(30) {
         0..=4 => make(files, model, random).await,
         5 => link(files, model, random).await,
         6 | 7 => remove(files, model, random).await,
@@ -143,6 +143,9 @@ pub(super) async fn step(files: &mut FileSystem, model: &mut Files, random: &mut
         22 | 23 => read(files, model, random).await,
         24 => list(files, model, random).await,
         25 => files.compact_a_little().await,
+        26 => allocate(files, model, random).await,
+        27 => copy(files, model, random).await,
+        28 => seek(files, model, random).await,
         _ => stat(files, model, random).await,
     }
 }
@@ -471,6 +474,105 @@ async fn truncate(files: &mut FileSystem, model: &mut Files, random: &mut Random
     model.node(inode).bytes.resize(size as usize, 0);
     model.touch(inode, now);
     Ok(())
+}
+
+async fn allocate(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+    let Some(inode) = model.file(random) else {
+        return Ok(());
+    };
+    let now = model.tick();
+    let size = model.node(inode).bytes.len() as u64;
+    let start = random.below(size + 5000).min(400_000);
+    let end = start + [random.between(1, 300), random.between(1, 150_000)][random.below(2) as usize];
+    let how = [Allocate::Room, Allocate::Hole, Allocate::Hole, Allocate::Zeros][random.below(4) as usize];
+    let keep_size = how == Allocate::Hole || random.chance(1, 2);
+    files.allocate(inode, start..end, how, keep_size, now).await?;
+    let longer = !keep_size && end > size;
+    let bytes = &mut model.node(inode).bytes;
+    if longer {
+        bytes.resize(end as usize, 0);
+    }
+    if how != Allocate::Room {
+        let end = (end as usize).min(bytes.len());
+        bytes[(start as usize).min(end)..end].fill(0);
+        let (start, end, length) = (start.min(end as u64), end as u64, bytes.len() as u64);
+        // What is so short may stand beside the inode.
+        if start < end && length > 128 && size > 128 {
+            match files.seek(inode, start, Seek::Data).await {
+                Ok(data) => assert!(
+                    data >= end,
+                    "a hole was made from {start} to {end}, and {data} is content"
+                ),
+                Err(error) => same(Err(error), Some(errno::ENXIO))?,
+            }
+        }
+    }
+    if how != Allocate::Room || longer {
+        model.touch(inode, now);
+    }
+    Ok(())
+}
+
+async fn copy(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+    let (Some(from), Some(to)) = (model.file(random), model.file(random)) else {
+        return Ok(());
+    };
+    let now = model.tick();
+    let old = model.node(from).bytes.clone();
+    let at = random.below(old.len() as u64 + 100);
+    let there = random
+        .below(model.node(to).bytes.len() as u64 + 1000)
+        .min(350_000);
+    let length = random.between(1, 60_000);
+    let copied = files.copy_range((from, at), (to, there), length, now).await;
+    if from == to && at.abs_diff(there) < length {
+        return same(copied.map(|_| ()), Some(errno::EINVAL));
+    }
+    let expected = length.min((old.len() as u64).saturating_sub(at));
+    assert_eq!(copied?, expected);
+    if expected > 0 {
+        let (at, there, length) = (at as usize, there as usize, expected as usize);
+        let bytes = &mut model.node(to).bytes;
+        bytes.resize(bytes.len().max(there + length), 0);
+        bytes[there..there + length].copy_from_slice(&old[at..at + length]);
+        model.touch(to, now);
+    }
+    Ok(())
+}
+
+/// All that is not found as content is zeros, and neither goes past the end.
+async fn seek(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+    let Some(inode) = model.file(random) else {
+        return Ok(());
+    };
+    let bytes = model.node(inode).bytes.clone();
+    let size = bytes.len() as u64;
+    let mut at = random.below(size + 1);
+    let mut hole_from = at;
+    while at < size {
+        at = match files.seek(inode, at, Seek::Data).await {
+            Ok(data) => {
+                assert!(data >= at && data < size);
+                data
+            }
+            Err(error) => {
+                same(Err(error), Some(errno::ENXIO))?;
+                size
+            }
+        };
+        let hole = &bytes[hole_from as usize..at as usize];
+        assert!(
+            hole.iter().all(|&byte| byte == 0),
+            "content in a hole of inode {inode}"
+        );
+        if at < size {
+            let end = files.seek(inode, at, Seek::Hole).await.unwrap();
+            assert!(end > at && end <= size);
+            (hole_from, at) = (end, end);
+        }
+    }
+    let behind = files.seek(inode, size, Seek::Hole).await.map(|_| ());
+    same(behind, Some(errno::ENXIO))
 }
 
 async fn open(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {

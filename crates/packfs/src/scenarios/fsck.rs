@@ -65,6 +65,15 @@ pub(super) async fn filled(seed: u64) -> Files {
         let made = writer.mkdir(directory, name, &a).await.unwrap();
         writer.create_file(made, b"in it", &a, name).await.unwrap();
     }
+    // Enough for several leaves, whatever the random steps leave.
+    let many = writer.mkdir(directory, b"many", &a).await.unwrap();
+    for index in 0..80u8 {
+        let name = format!("one of many {index}");
+        writer
+            .create_file(many, name.as_bytes(), &a, &[index; 100])
+            .await
+            .unwrap();
+    }
     let linked = writer
         .create_file(directory, b"linked", &a, b"twice")
         .await
