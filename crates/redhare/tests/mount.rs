@@ -463,16 +463,15 @@ fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
         }
     };
     check(&mount.directory);
-    sync(&mount.directory);
-    let directory = mount.kill();
+    let directory = mount.directory.clone();
+    mount.end();
     let mount = Mount::start(None, &volume, &directory, &["--read-only"]);
     check(&mount.directory);
     let read = File::open(mount.path("a")).unwrap();
     assert_eq!(seek(&read, SeekFrom::Hole(0)), Ok(100_000));
     assert_eq!(seek(&read, SeekFrom::Data(100_000)), Ok(500_000));
     drop(read);
-    let directory = mount.kill();
-    succeed(None, &["unmount", directory.to_str().unwrap()]);
+    mount.end();
     let out = place.0.join("out");
     succeed(None, &["export", &volume, out.to_str().unwrap()]);
     check(&out);
