@@ -616,16 +616,27 @@ impl Filesystem for Face {
         self.ask(async move |shared| reply_empty(shared.commit().await, reply));
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
         self.ask(async move |shared| {
-            let found = shared.room().await;
+            let found = shared.room(number(ino)).await;
             let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
             let free = blocks(found.free_bytes);
             let inodes = found.totals.files + found.totals.directories;
             // An inode takes a part of a page at least, so there is room for as many as there are free pages.
             let (total, name) = (inodes + free, NAME_BYTES_MAX as u32);
-            let volume = blocks(found.volume_bytes);
-            reply.statfs(volume, free, free, total, free, BLOCK_BYTES, name, BLOCK_BYTES);
+            let (mut volume, mut free, mut total, mut left) = (blocks(found.volume_bytes), free, total, free);
+            if let Some(quota) = found.quota {
+                // As of a file system of its own, and no larger than the one below.
+                if quota.limit_bytes > 0 {
+                    let unused = quota.limit_bytes.saturating_sub(quota.used_bytes);
+                    (volume, free) = (blocks(quota.limit_bytes).min(volume), blocks(unused).min(free));
+                }
+                if quota.limit_files > 0 {
+                    let unused = quota.limit_files.saturating_sub(quota.used_files);
+                    (total, left) = (quota.limit_files, unused.min(left));
+                }
+            }
+            reply.statfs(volume, free, free, total, left, BLOCK_BYTES, name, BLOCK_BYTES);
         });
     }
 

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use packfs::files::{FileSystem, Listed};
 use packfs::lease::LeaseSource;
 use packfs::{
-    Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Reader, ReaderOptions, Seek, Totals,
+    Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Quota, Reader, ReaderOptions, Seek,
+    Totals,
 };
 
 use crate::refusal::Refusal;
@@ -50,6 +51,8 @@ pub(crate) struct Room {
     pub(crate) totals: Totals,
     pub(crate) volume_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// Of the tree that was asked about.
+    pub(crate) quota: Option<Quota>,
 }
 
 impl Volume {
@@ -230,7 +233,8 @@ impl Source {
         }
     }
 
-    pub(crate) fn room(&self) -> Room {
+    /// Room, and the quota that an inode is under. Where that cannot be read, only the room is told.
+    pub(crate) async fn room(&self, inode: InodeNumber) -> Room {
         match self {
             Self::Writing(files) => {
                 let found = files.statistics();
@@ -238,6 +242,7 @@ impl Source {
                     totals: found.totals,
                     volume_bytes: found.volume.0,
                     free_bytes: found.free.0,
+                    quota: files.quota_of(inode).await.ok().flatten(),
                 }
             }
             // What is free only the writer knows, and here nothing can be written.
@@ -247,6 +252,7 @@ impl Source {
                     totals: superblock.totals,
                     volume_bytes: superblock.volume_bytes,
                     free_bytes: 0,
+                    quota: None,
                 }
             }
         }

@@ -9,6 +9,7 @@ mod apply;
 mod contents;
 mod gather;
 mod mend;
+mod quotas;
 
 use std::rc::Rc;
 

@@ -478,6 +478,78 @@ fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
     succeed(None, &["verify", &volume]);
 }
 
+/// Limits by command, and what programs below them meet.
+#[test]
+fn quotas_hold_on_a_mount_and_across_a_kill() {
+    if !can_mount("quotas_hold_on_a_mount_and_across_a_kill") {
+        return;
+    }
+    let (_place, volume, mount) = on_a_file("mount-quota");
+    for name in ["one", "one/below", "two"] {
+        fs::create_dir(mount.path(name)).unwrap();
+    }
+    fs::write(mount.path("one/file"), [1; 1000]).unwrap();
+    let held = refused(&["quota", "set", &volume, "one", "--limit", "1MiB"]);
+    assert!(!held.is_empty());
+    let directory = mount.directory.clone();
+    mount.end();
+    succeed(
+        None,
+        &["quota", "set", &volume, "one", "--limit", "1MiB", "--files", "5"],
+    );
+    succeed(None, &["quota", "set", &volume, "/one/", "--files", "4"]);
+    let nested = refused(&["quota", "set", &volume, "one/below", "--files", "4"]);
+    assert!(nested.contains("one of them stands below the other"), "{nested}");
+    let quota = |expected: (u64, u64)| {
+        let shown = succeed(None, &["quota", "show", &volume, "one", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let expected = serde_json::json!([{
+            "path": "one", "limit_bytes": 1 << 20, "used_bytes": expected.0, "limit_files": 4, "used_files": expected.1,
+        }]);
+        assert_eq!(shown, expected);
+    };
+    quota((1000, 2));
+
+    let mount = Mount::start(None, &volume, &directory, &[]);
+    let path = |name: &str| mount.path(name);
+    let room = rustix::fs::statvfs(path("one/below")).unwrap();
+    assert_eq!((room.f_blocks * room.f_frsize, room.f_files), (1 << 20, 4));
+    assert_eq!(
+        rustix::fs::statvfs(path("two")).unwrap().f_blocks * 4096,
+        256 << 20
+    );
+    let errno = |result: std::io::Result<()>| result.unwrap_err().raw_os_error();
+    let (full, across) = (Errno::DQUOT.raw_os_error(), Errno::XDEV.raw_os_error());
+    let file = File::create(path("one/below/large")).unwrap();
+    file.write_all_at(&vec![2; 1 << 19], 0).unwrap();
+    assert_eq!(errno(file.write_all_at(&vec![2; 1 << 19], 1 << 19)), Some(full));
+    assert_eq!(errno(file.set_len(2 << 20)), Some(full));
+    fs::write(path("one/last"), "").unwrap();
+    assert_eq!(errno(fs::write(path("one/more"), "")), Some(full));
+    assert_eq!(errno(fs::create_dir(path("one/more"))), Some(full));
+    assert_eq!(
+        errno(fs::rename(path("one/last"), path("two/last"))),
+        Some(across)
+    );
+    assert_eq!(
+        errno(fs::hard_link(path("one/last"), path("two/last"))),
+        Some(across)
+    );
+    fs::rename(path("one/last"), path("one/below/last")).unwrap();
+    fs::write(path("two/much"), vec![3; 3 << 20]).unwrap();
+    sync(&directory);
+    // The kernel asks about the directory again, and nobody answers.
+    fs::create_dir(path("late")).unwrap();
+    let directory = mount.kill();
+    quota((1000 + (1 << 19), 4));
+    succeed(None, &["verify", &volume]);
+    succeed(None, &["unmount", directory.to_str().unwrap()]);
+    succeed(None, &["quota", "clear", &volume, "one"]);
+    let none = refused(&["quota", "show", &volume, "one"]);
+    assert!(none.contains("has no quota"), "{none}");
+    succeed(None, &["verify", &volume]);
+}
+
 #[test]
 fn a_mount_in_the_background_is_ready_when_the_command_returns_and_commits_when_it_is_unmounted() {
     if !can_mount("a_mount_in_the_background_is_ready_when_the_command_returns") {

@@ -1,6 +1,6 @@
 //! The tree, walked page by page, and its two indexes compared.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::usage::Usage;
 use super::{Problem, Progress, Tell, VerifyReport};
@@ -9,11 +9,14 @@ use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place};
 use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{InodeNumber, Key};
 use crate::format::page::Page;
+use crate::format::quota::Quota;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Features, Superblock};
 use crate::format::{PAGE_BYTES_U64, PagePointer};
 use crate::io::Medium;
 use crate::name::{Shown, check_name};
+use crate::quotas::{Trees, charged, count};
+use crate::writer::Charged;
 
 /// A name that leads to an inode.
 struct Name {
@@ -32,7 +35,9 @@ pub(super) struct Index {
     places: BTreeMap<u64, (InodeNumber, Vec<u8>)>,
     links: BTreeMap<(InodeNumber, u64), ()>,
     mapped: BTreeMap<(InodeNumber, u64), Vec<Extent>>,
-    orphans: BTreeSet<InodeNumber>,
+    /// With the quota that each is charged to.
+    orphans: BTreeMap<InodeNumber, Charged>,
+    quotas: BTreeMap<InodeNumber, Quota>,
     snapshots: Vec<Snapshot>,
     /// Extended attributes by name: number and length of the last part seen.
     extended: BTreeMap<(InodeNumber, Vec<u8>), (u8, usize)>,
@@ -176,13 +181,19 @@ impl Index {
                 return right.then_some(());
             }
             Key::Orphan(inode) => {
-                self.orphans.insert(inode);
-                return (self.features.has(Features::ORPHANS) && value.is_empty()).then_some(());
+                let charged = charged(value).ok()?;
+                self.orphans.insert(inode, charged);
+                let right = charged.is_none() || self.features.has(Features::QUOTAS);
+                return (self.features.has(Features::ORPHANS) && right).then_some(());
             }
             Key::Snapshot(generation, name) => {
                 let snapshot = Snapshot::decode(generation, &name, value).ok()?;
                 self.snapshots.push(snapshot);
                 return self.features.has(Features::SNAPSHOTS).then_some(());
+            }
+            Key::Quota(directory) => {
+                self.quotas.insert(directory, Quota::decode(value).ok()?);
+                return self.features.has(Features::QUOTAS).then_some(());
             }
         }
         Some(())
@@ -257,7 +268,8 @@ impl Index {
                 counted: linked,
             });
         }
-        for number in &self.orphans {
+        self.check_quotas(report);
+        for number in self.orphans.keys() {
             if self.inodes.get(number).is_none_or(|inode| inode.links != 0) {
                 report.add(problem(*number, "it is on the list of orphans, but is none"));
             }
@@ -315,7 +327,7 @@ impl Index {
             }
         }
         if inode.links == 0 {
-            if root || inode.kind == Kind::Directory || !self.orphans.contains(&number) {
+            if root || inode.kind == Kind::Directory || !self.orphans.contains_key(&number) {
                 report.add(problem(
                     number,
                     "it has no name and is not on the list of orphans",
@@ -323,6 +335,63 @@ impl Index {
             }
         } else if !root && self.path(number).is_none() {
             report.add(problem(number, "it cannot be reached from the root"));
+        }
+    }
+
+    /// Counts what is below each directory with a quota.
+    fn check_quotas(&self, report: &mut VerifyReport) {
+        if self.quotas.is_empty() {
+            return;
+        }
+        let parents = |at: InodeNumber| Some(self.names.get(&at)?.first()?.directory);
+        let mut trees = Trees::new(&self.quotas, parents);
+        let mut counted: BTreeMap<InodeNumber, Quota> = BTreeMap::new();
+        let none = Vec::new();
+        for (number, inode) in &self.inodes {
+            let names = self.names.get(number).unwrap_or(&none);
+            let mut all = names.iter().map(|name| trees.of(name.directory));
+            let first = all.next();
+            if all.any(|tree| Some(tree) != first) {
+                report.add(problem(*number, "its names belong to different quotas"));
+            }
+            let orphan = || self.orphans.get(number).copied().flatten();
+            if let Some(tree) = first.unwrap_or_else(orphan) {
+                count(&mut counted, tree, inode.size);
+            }
+        }
+        for (directory, quota) in &self.quotas {
+            if self
+                .inodes
+                .get(directory)
+                .is_none_or(|inode| inode.kind != Kind::Directory)
+            {
+                report.add(problem(*directory, "it has a quota and is not a directory"));
+                continue;
+            }
+            if parents(*directory).is_some_and(|above| trees.of(above).is_some()) {
+                report.add(problem(*directory, "its quota stands below another"));
+            }
+            let found = counted.get(directory).copied().unwrap_or_default();
+            for (what, recorded, counted) in [
+                (
+                    "files below a directory with a quota",
+                    quota.used_files,
+                    found.used_files,
+                ),
+                (
+                    "bytes below a directory with a quota",
+                    quota.used_bytes,
+                    found.used_bytes,
+                ),
+            ] {
+                if recorded != counted {
+                    report.add(Problem::Count {
+                        what,
+                        recorded,
+                        counted,
+                    });
+                }
+            }
         }
     }
 

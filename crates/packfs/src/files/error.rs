@@ -22,6 +22,8 @@ pub mod errno {
     pub const EBUSY: i32 = 16;
     /// File exists.
     pub const EEXIST: i32 = 17;
+    /// A name would lead to another file system, or to a tree of another quota.
+    pub const EXDEV: i32 = 18;
     /// Not a directory.
     pub const ENOTDIR: i32 = 20;
     /// Is a directory.
@@ -42,6 +44,8 @@ pub mod errno {
     pub const ENAMETOOLONG: i32 = 36;
     /// Directory not empty.
     pub const ENOTEMPTY: i32 = 39;
+    /// Quota used up.
+    pub const EDQUOT: i32 = 122;
     /// No data available; what Linux answers for an attribute that is not there.
     pub const ENODATA: i32 = 61;
 }
@@ -215,6 +219,11 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::LinkToDirectory(_) => errno::EPERM,
         WriteError::NotEmpty { .. } => errno::ENOTEMPTY,
         WriteError::NoSpace { .. } => errno::ENOSPC,
+        WriteError::Quota { .. } => errno::EDQUOT,
+        WriteError::CrossQuota { .. } => errno::EXDEV,
+        WriteError::QuotaNested { .. } | WriteError::QuotaLink { .. } => errno::EBUSY,
+        WriteError::TooManyQuotas => errno::ENOSPC,
+        WriteError::NoQuota(_) => errno::ENOENT,
         WriteError::Lease(LeaseError::Held { .. }) => errno::EBUSY,
         WriteError::Lease(_) => errno::EROFS,
         WriteError::Buffer(_) => errno::ENOMEM,

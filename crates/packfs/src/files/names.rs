@@ -134,6 +134,8 @@ impl FileSystem {
         let number = match made {
             Made::Node(kind, layout) => {
                 self.writer.check_new(directory, name, &attributes).await?;
+                let tree = self.writer.quota_tree(directory).await?;
+                self.writer.check_quota(tree, 1, 0)?;
                 self.writer
                     .add(directory, name, &attributes, kind, 0, layout)
                     .await?
@@ -262,6 +264,7 @@ impl FileSystem {
         now: Timestamp,
     ) -> Result<(), FileError> {
         let number = entry.inode();
+        let tree = self.writer.quota_tree(directory).await?;
         let last = match entry {
             Entry::Embedded(inode) => Some(inode.clone()),
             Entry::Link { cookie, .. } => self.writer.unlink(number, *cookie).await?,
@@ -275,12 +278,12 @@ impl FileSystem {
             }
             Some(mut inode) if self.open.contains_key(&number) && inode.kind == Kind::File => {
                 self.note_change(&mut inode, now);
-                self.writer.put_orphan(inode).await?;
+                self.writer.put_orphan(inode, tree).await?;
             }
             Some(inode) => {
                 self.take_dirty(number);
                 self.writer.forget_directory(number);
-                self.writer.drop_inode(inode).await?;
+                self.writer.drop_inode(inode, tree).await?;
             }
         }
         Ok(())

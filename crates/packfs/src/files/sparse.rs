@@ -98,17 +98,22 @@ impl FileSystem {
         if size > limit {
             return Err(FileError::TooLarge { size, limit });
         }
+        let grows = how != Allocate::Hole && !keep_size;
+        let charged = match grows {
+            true => self.check_growth(number, size).await?,
+            false => None,
+        };
         self.make_memory(cost_bytes(0)).await?;
         match how {
             Allocate::Room => self.check_room(&inode, &range).await?,
             Allocate::Hole | Allocate::Zeros => self.punch(number, range.clone(), now).await?,
         }
         let old = self.stat(number).await?.size;
-        if how == Allocate::Hole || keep_size || range.end <= old {
+        if !grows || range.end <= old {
             return Ok(());
         }
         let tree_size = self.writer.find(number).await?.0.size;
-        self.change_dirty(number, tree_size, |dirty| {
+        self.change_dirty(number, tree_size, charged, |dirty| {
             dirty.set_size(range.end);
             dirty.modified = Some(now);
         });

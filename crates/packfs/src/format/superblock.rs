@@ -68,7 +68,10 @@ impl Features {
     /// Pipes, sockets and devices.
     pub const SPECIAL: Features = Features(16);
 
-    const KNOWN: u32 = 31;
+    /// Quotas of trees.
+    pub const QUOTAS: Features = Features(32);
+
+    const KNOWN: u32 = 63;
 
     /// Whether this program knows all of them.
     pub(crate) fn are_known(self) -> bool {

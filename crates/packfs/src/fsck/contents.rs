@@ -7,6 +7,7 @@ use crate::extended::{self, PART_BYTES, VALUE_BYTES_MAX};
 use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place, encode_place};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key};
+use crate::format::quota::Quota;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Features, Totals};
 use crate::name::{NAME_BYTES_MAX, Shown, check_name};
@@ -28,6 +29,7 @@ pub(super) struct Contents {
     pub(super) mapped: BTreeMap<InodeNumber, Groups>,
     pub(super) extended: BTreeMap<(InodeNumber, Vec<u8>), Vec<u8>>,
     pub(super) snapshots: Vec<Snapshot>,
+    pub(super) quotas: BTreeMap<InodeNumber, Quota>,
     /// As found.
     pub(super) places: BTreeMap<u64, Place>,
     pub(super) links: BTreeSet<(u64, InodeNumber)>,
@@ -156,6 +158,10 @@ impl Contents {
                 self.snapshots
                     .push(Snapshot::decode(generation, &name, value).ok()?);
             }
+            Key::Quota(directory) => {
+                self.note(directory.0)?;
+                self.quotas.insert(directory, Quota::decode(value).ok()?);
+            }
         }
         Some(())
     }
@@ -210,6 +216,9 @@ impl Contents {
         if !self.extended.is_empty() {
             features = features.with(Features::EXTENDED);
         }
+        if !self.quotas.is_empty() {
+            features = features.with(Features::QUOTAS);
+        }
         if !self.snapshots.is_empty() {
             features = features.with(Features::SNAPSHOTS);
         }
@@ -262,6 +271,9 @@ impl Contents {
             for (part, bytes) in value.chunks(PART_BYTES).enumerate() {
                 put(part, bytes);
             }
+        }
+        for (directory, quota) in &self.quotas {
+            cells.insert(Key::Quota(*directory).encode(), quota.encode());
         }
         for snapshot in &self.snapshots {
             cells.insert(snapshot.key().encode(), snapshot.encode());

@@ -36,6 +36,7 @@ pub(super) fn mend(contents: &mut Contents, lost: &[LostKeys], told: &mut Told) 
     count_links(contents, told);
     attributes_without_inode(contents, told);
     extents_in_order(contents, lost, told);
+    super::quotas::recount(contents, told);
 }
 
 fn new_inode(number: InodeNumber, kind: Kind, mode: u32) -> Inode {

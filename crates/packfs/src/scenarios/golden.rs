@@ -30,7 +30,7 @@ struct Golden {
     manifest: &'static str,
 }
 
-const GOLDEN: [Golden; 3] = [
+const GOLDEN: [Golden; 4] = [
     Golden {
         name: "version1",
         version: 1,
@@ -51,6 +51,13 @@ const GOLDEN: [Golden; 3] = [
         features: 15,
         image: include_bytes!("../../golden/version2-snapshots.image"),
         manifest: include_str!("../../golden/version2-snapshots.manifest"),
+    },
+    Golden {
+        name: "version2-special",
+        version: 2,
+        features: 16,
+        image: include_bytes!("../../golden/version2-special.image"),
+        manifest: include_str!("../../golden/version2-special.manifest"),
     },
 ];
 
