@@ -463,6 +463,7 @@ fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
         }
     };
     check(&mount.directory);
+    drop((file, copy));
     let directory = mount.directory.clone();
     mount.end();
     let mount = Mount::start(None, &volume, &directory, &["--read-only"]);
