@@ -14,6 +14,7 @@ mod golden;
 mod growth;
 mod model;
 mod model_test;
+mod quotas;
 mod readers;
 mod refusals;
 mod size;

@@ -68,7 +68,7 @@ impl LocalWalk {
         })
     }
 
-    /// Sockets, pipes and devices, which PackFS does not hold.
+    /// Sockets, pipes and devices, which an import leaves out.
     pub(super) fn skipped(&self) -> &[PathBuf] {
         &self.skipped
     }
