@@ -20,7 +20,7 @@ use crate::configuration::Standing;
 use crate::error::ControlError;
 use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{ClusterRecord, Node};
+use crate::model::{ClusterRecord, Node, Volume};
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
@@ -54,6 +54,8 @@ pub struct Controller<S> {
     reconciled: Option<BTreeMap<NodeId, Standing>>,
     audited: Instant,
     care: Care,
+    /// The exported volumes, and the store's revision at which they were so.
+    exported: Option<(u64, Vec<Volume>)>,
 }
 
 /// When a node was last heard.
@@ -115,6 +117,7 @@ impl<S: MetadataStore> Controller<S> {
             reconciled: None,
             audited: now,
             care: Care::default(),
+            exported: None,
         };
         controller.note_drains()?;
         controller.note_leases(now)?;
@@ -153,6 +156,7 @@ impl<S: MetadataStore> Controller<S> {
         self.unfinished = other.unfinished;
         self.reconciled = other.reconciled;
         self.audited = other.audited;
+        self.exported = other.exported;
     }
 
     /// The revision up to which this master knows what was committed; asks nobody.
