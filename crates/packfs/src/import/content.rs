@@ -161,8 +161,8 @@ impl Importer<'_> {
         same: u64,
         next: Option<ImportPiece>,
     ) -> Result<(), WriteError> {
-        let parts = match &found.layout {
-            Layout::Inline(_) => vec![0..same],
+        let parts: Vec<std::ops::Range<u64>> = match &found.layout {
+            Layout::Inline(_) => std::iter::once(0..same).collect(),
             _ => {
                 let placed = self.writer.extents_around(found, &(0..same)).await?;
                 let ends =

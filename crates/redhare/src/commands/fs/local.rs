@@ -28,6 +28,9 @@ pub(super) enum LocalKind {
     HardLink(Vec<u8>),
 }
 
+/// Extended attributes: names and values.
+pub(super) type Extended = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// An entry of the directory tree.
 #[derive(Clone, Debug)]
 pub(super) struct LocalEntry {
@@ -41,7 +44,7 @@ pub(super) struct LocalEntry {
     /// Further names that were met as such.
     pub(super) links: u64,
     /// All extended attributes, once somebody has read them.
-    pub(super) extended: Option<Vec<(Vec<u8>, Vec<u8>)>>,
+    pub(super) extended: Option<Extended>,
 }
 
 /// Where local entries come from. Blocks.
@@ -309,7 +312,7 @@ pub(super) fn attributes(metadata: &Metadata) -> Attributes {
 
 /// The extended attributes of a file or link itself. Access control lists and labels of security modules are left out:
 /// they mean something on their own system only.
-pub(super) fn extended(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+pub(super) fn extended(path: &Path) -> Result<Extended, Failure> {
     let mut names = vec![0; 256];
     let length = loop {
         match rustix::fs::llistxattr(path, &mut names[..]) {

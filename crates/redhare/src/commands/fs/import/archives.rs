@@ -16,7 +16,7 @@ use packfs::{Attributes, ImportPieces, Timestamp};
 use tar::EntryType;
 
 use super::super::feed::{Body, Lane, Message, Outlet, WHOLE_BYTES_MAX, more, queue, spawn};
-use super::super::local::{LocalEntry, LocalKind, at, plain_path};
+use super::super::local::{Extended, LocalEntry, LocalKind, at, plain_path};
 use crate::output::Failure;
 
 /// Entries that threads may be ahead of the reactor.
@@ -351,11 +351,10 @@ impl Shared {
 }
 
 /// Extended attributes, as GNU tar and star keep them; and the times, which are exact only there.
-#[expect(clippy::type_complexity, reason = "names and values")]
 fn extensions<R: Read>(
     entry: &mut tar::Entry<'_, R>,
     attributes: &mut Attributes,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+) -> Result<Extended, String> {
     let mut extended = Vec::new();
     let unreadable =
         "its extended header cannot be read (values with line breaks cannot); archive it in another format";
