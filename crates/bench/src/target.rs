@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bdev::memory::MemoryDevice;
-use bdev::{Channel, Completion, Data, IoError, OpenError, Operation, Request, Sink, Token, TraceId};
+use bdev::null::NullDevice;
+use bdev::{
+    BlockDevice, Channel, Completion, Data, IoError, OpenError, Operation, Request, Sink, Token, TraceId,
+};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller};
 use fabrics::target::{
     Hosts, Namespace, NamespaceError, Options, ServeError, Server, Subsystem, Target, serve,
@@ -335,12 +338,9 @@ fn open(
     }))
 }
 
-/// Why a memory target does not serve.
+/// Why a device is not served.
 #[derive(Debug, thiserror::Error)]
-pub enum MemoryTargetError {
-    /// No memory.
-    #[error(transparent)]
-    Open(#[from] OpenError),
+pub enum ServeDeviceError {
     /// The namespace was not taken.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
@@ -349,24 +349,38 @@ pub enum MemoryTargetError {
     Serve(#[from] ServeError),
 }
 
-/// Serves memory of so many bytes in blocks of 4 KiB, all of it written once: pages that were never written are one
-/// and the same page of zeros to the machine, and would come from its cache. Blocks while it writes. Connections go to `reactors`, or to the calling one if there are
-/// none.
-pub fn serve_memory(
+/// Block of the devices that are served here, in bytes.
+const BLOCK_BYTES: u32 = 4096;
+
+/// Memory of so many bytes, all of it written once: pages that were never written are one and the same page of zeros to
+/// the machine, and would come from its cache. Blocks while it writes.
+pub fn memory(bytes: u64) -> Result<Arc<dyn BlockDevice>, OpenError> {
+    let device = MemoryDevice::new(BLOCK_BYTES, BlockCount(bytes / u64::from(BLOCK_BYTES)))?;
+    device.fill(7);
+    Ok(Arc::new(device))
+}
+
+/// A device of so many bytes that keeps nothing and reads zeros.
+pub fn null(bytes: u64) -> Arc<dyn BlockDevice> {
+    Arc::new(NullDevice::new(
+        BLOCK_BYTES,
+        BlockCount(bytes / u64::from(BLOCK_BYTES)),
+    ))
+}
+
+/// Serves a device as namespace 1 of a subsystem that takes any host. Connections go to `reactors`, or to the calling one if
+/// there are none.
+pub fn serve_device(
     address: SocketAddr,
     subsystem: Nqn,
-    bytes: u64,
+    device: Arc<dyn BlockDevice>,
     reactors: Vec<CoreHandle>,
-) -> Result<Server, MemoryTargetError> {
-    const BLOCK_BYTES: u32 = 4096;
-    let blocks = BlockCount(bytes / u64::from(BLOCK_BYTES));
-    let device = MemoryDevice::new(BLOCK_BYTES, blocks)?;
-    device.fill(7);
+) -> Result<Server, ServeDeviceError> {
     let subsystem = Subsystem::new(subsystem, "BENCH", "Redhare", Hosts::Any);
     subsystem.add_namespace(Namespace {
         nsid: 1,
         uuid: [1; 16],
-        device: Arc::new(device),
+        device,
     })?;
     let target = Target::new();
     target.serve_on(reactors);
@@ -382,8 +396,8 @@ mod tests {
     fn a_mixed_load_runs_and_counts() {
         let run = async {
             let nqn: Nqn = "nqn.2026-11.io.redhare:bench".parse().unwrap();
-            let server =
-                serve_memory("127.0.0.1:0".parse().unwrap(), nqn.clone(), 4 << 20, Vec::new()).unwrap();
+            let address = "127.0.0.1:0".parse().unwrap();
+            let server = serve_device(address, nqn.clone(), memory(4 << 20).unwrap(), Vec::new()).unwrap();
             let workload = Workload {
                 connect: ConnectOptions::new(server.address(), nqn.clone(), nqn, [1; 16]),
                 nsid: 1,

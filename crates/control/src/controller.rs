@@ -21,7 +21,7 @@ use crate::configuration::Standing;
 use crate::error::ControlError;
 use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{ClusterRecord, Node};
+use crate::model::{ClusterRecord, Node, Volume};
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
@@ -57,6 +57,8 @@ pub struct Controller<S> {
     audited: Instant,
     care: Care,
     balancer: Balancer,
+    /// The exported volumes, and the store's revision at which they were so.
+    exported: Option<(u64, Vec<Volume>)>,
 }
 
 /// When a node was last heard.
@@ -119,6 +121,7 @@ impl<S: MetadataStore> Controller<S> {
             audited: now,
             care: Care::default(),
             balancer: Balancer::default(),
+            exported: None,
         };
         controller.note_drains()?;
         controller.note_leases(now)?;
@@ -157,6 +160,7 @@ impl<S: MetadataStore> Controller<S> {
         self.unfinished = other.unfinished;
         self.reconciled = other.reconciled;
         self.audited = other.audited;
+        self.exported = other.exported;
     }
 
     /// The revision up to which this master knows what was committed; asks nobody.

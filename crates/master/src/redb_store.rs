@@ -12,6 +12,9 @@ const REVISION_KEY: &[u8] = b"";
 const FILE: &str = "metadata.redb";
 /// redb has no limit; this bounds what one transaction keeps in memory.
 const OPERATIONS_MAX: usize = 4096;
+/// Most memory for pages of the file; redb would take a GiB. The chunks of a large cluster are read in order now and then, and
+/// come from the system's cache as well.
+const CACHE_BYTES: usize = 128 << 20;
 
 /// A store in one redb file. Each commit is durable when it returns; a process or machine that
 /// dies at any point leaves the last committed state.
@@ -64,7 +67,8 @@ impl RedbStore {
             why,
         };
         std::fs::create_dir_all(directory).map_err(|error| unusable(error.to_string()))?;
-        let database = match Database::create(&path) {
+        let builder = &mut Database::builder();
+        let database = match builder.set_cache_size(CACHE_BYTES).create(&path) {
             Ok(database) => database,
             Err(DatabaseError::DatabaseAlreadyOpen) => return Err(OpenStoreError::InUse { path }),
             Err(error) => return Err(unusable(error.to_string())),

@@ -20,6 +20,7 @@ use crate::etcd::{EtcdElection, Link};
 use crate::redb_store::{OpenStoreError, RedbStore};
 use crate::seat::Candidate;
 use crate::service::{Face, StoreFace};
+use crate::watch::Feed;
 
 /// How long streams may go on once the end was asked for.
 const END_WAIT: Duration = Duration::from_secs(1);
@@ -108,6 +109,7 @@ impl Master {
             listener,
             address,
             face: Face {
+                feed: Feed::start(&engine),
                 engine,
                 settings,
                 store,

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 use crate::convert::{self, optional_uuid, uuid};
 use crate::engine::Engine;
-use crate::watch::{self, WatchStream};
+use crate::watch::{self, Feed, WatchStream};
 
 /// Chunks of one map answer: far below gRPC's limit of 4 MiB.
 const MAP_CHUNKS_MAX: usize = 4096;
@@ -30,6 +30,7 @@ const CREATE_LOOK: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub(crate) struct Face {
     pub(crate) engine: Engine,
+    pub(crate) feed: Feed,
     pub(crate) settings: Settings,
     pub(crate) store: StoreFace,
 }
@@ -475,6 +476,7 @@ impl Chunks for Face {
         };
         Ok(Response::new(watch::start(
             self.engine.clone(),
+            self.feed.clone(),
             scope,
             request.known_revision,
         )))

@@ -1,16 +1,22 @@
 //! The stream of map changes.
 
+mod feed;
+mod scan;
+
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use control::{Changes, ChunkId, Scope};
 use proto::v1;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tonic::Status;
 
 use crate::convert;
 use crate::engine::Engine;
+pub(crate) use feed::Feed;
+use feed::Part;
 
 /// Chunks in one message: far below gRPC's limit of 4 MiB.
 const CHUNKS_MAX: usize = 4096;
@@ -30,11 +36,12 @@ impl Stream for WatchStream {
 }
 
 /// Begins a watch; it ends when its reader is gone.
-pub(crate) fn start(engine: Engine, scope: Scope, known: u64) -> WatchStream {
+pub(crate) fn start(engine: Engine, feed: Feed, scope: Scope, known: u64) -> WatchStream {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         let watch = Watch {
             engine,
+            feed,
             scope,
             sender,
         };
@@ -48,54 +55,94 @@ pub(crate) fn start(engine: Engine, scope: Scope, known: u64) -> WatchStream {
 
 struct Watch {
     engine: Engine,
+    feed: Feed,
     scope: Scope,
     sender: mpsc::Sender<Result<v1::WatchResponse, Status>>,
 }
 
 impl Watch {
-    async fn run(&self, mut known: u64) -> Result<(), Status> {
-        let mut news = self.engine.news();
-        let scope = self.scope;
-        // Who knows nothing gets everything; otherwise even an answer without news, so that the
-        // reader knows that it is up to date.
-        let mut is_first = true;
+    async fn run(&self, known: u64) -> Result<(), Status> {
+        // Before anything is read, so that nothing falls between what is read and what is handed on.
+        let mut parts = self.feed.subscribe();
+        let Some(mut known) = self.catch_up(known).await? else {
+            return Ok(());
+        };
         loop {
-            news.mark_unchanged();
-            let changes = match known {
-                0 => None,
-                known => {
-                    self.engine
-                        .call(move |control, _| control.changes(scope, known))
-                        .await?
-                }
-            };
-            known = match changes {
-                Some(changes) => {
-                    let revision = changes.revision;
-                    let is_news = !(changes.volumes.is_empty()
-                        && changes.chunks.is_empty()
-                        && changes.removed_volumes.is_empty()
-                        && changes.nodes.is_empty());
-                    if (is_news || is_first) && !self.send_changes(&changes).await {
-                        return Ok(());
-                    }
-                    revision
-                }
-                None => match self.send_snapshot().await? {
-                    Some(revision) => revision,
-                    None => return Ok(()),
-                },
-            };
-            is_first = false;
-            tokio::select! {
-                changed = news.changed() => {
-                    if changed.is_err() {
-                        return Err(Status::unavailable("this master is ending; watch at another one"));
-                    }
-                }
+            let received = tokio::select! {
+                received = parts.recv() => received,
                 () = self.sender.closed() => return Ok(()),
+            };
+            let part = match received {
+                Ok(part) => Some(part?),
+                Err(RecvError::Lagged(_)) => None,
+                Err(RecvError::Closed) => {
+                    return Err(Status::unavailable("this master is ending; watch at another one"));
+                }
+            };
+            let after = match part {
+                Some(part) if part.changes.revision <= known => Some(known),
+                Some(part) if part.from <= known => self.hand_on(&part).await,
+                // Something was missed.
+                _ => self.catch_up(known).await?,
+            };
+            match after {
+                Some(revision) => known = revision,
+                None => return Ok(()),
             }
         }
+    }
+
+    /// Brings the reader from what it knows to what is committed: who knows nothing, or too little, gets everything;
+    /// otherwise an answer comes even without news, so that the reader knows that it is up to date. The revision, or none when
+    /// the reader is gone.
+    async fn catch_up(&self, known: u64) -> Result<Option<u64>, Status> {
+        let scope = self.scope;
+        let changes = match known {
+            0 => None,
+            known => {
+                self.engine
+                    .call(move |control, _| control.changes(scope, known))
+                    .await?
+            }
+        };
+        match (changes, scope) {
+            (Some(changes), _) => {
+                let revision = changes.revision;
+                Ok(self.send_changes(&changes).await.then_some(revision))
+            }
+            (None, Scope::Node(node)) => self.feed.scans.send(node, self.sender.clone()).await,
+            (None, _) => self.send_snapshot().await,
+        }
+    }
+
+    /// Sends what of a part is in scope, if anything is.
+    async fn hand_on(&self, part: &Part) -> Option<u64> {
+        let (scope, all) = (self.scope, &part.changes);
+        let volumes = all
+            .volumes
+            .iter()
+            .filter(|volume| scope.has_volume(volume.number));
+        let removed = all
+            .removed_volumes
+            .iter()
+            .filter(|number| scope.has_volume(**number));
+        let chunks = all
+            .chunks
+            .iter()
+            .filter(|(id, chunk)| scope.has_chunk(*id, chunk));
+        let own = Changes {
+            revision: all.revision,
+            volumes: volumes.cloned().collect(),
+            removed_volumes: removed.copied().collect(),
+            chunks: chunks.cloned().collect(),
+            nodes: all.nodes.clone(),
+            next: None,
+        };
+        let is_news = !(own.volumes.is_empty()
+            && own.chunks.is_empty()
+            && own.removed_volumes.is_empty()
+            && own.nodes.is_empty());
+        (!is_news || self.send_changes(&own).await).then_some(own.revision)
     }
 
     /// Sends changes in messages of bounded size; false when the reader is gone.

@@ -16,6 +16,27 @@ pub enum Scope {
     Volume(VolumeNumber),
     /// A node: the chunks it has copies of, and all volumes.
     Node(NodeId),
+    /// Everything, for a master that reads once what many ask for.
+    All,
+}
+
+impl Scope {
+    /// Whether a chunk is in the map.
+    pub fn has_chunk(self, id: ChunkId, chunk: &Chunk) -> bool {
+        match self {
+            Scope::Volume(number) => id.volume == number,
+            Scope::Node(node) => chunk.has_copy_on(node),
+            Scope::All => true,
+        }
+    }
+
+    /// Whether a volume's own record is in the map.
+    pub fn has_volume(self, number: VolumeNumber) -> bool {
+        match self {
+            Scope::Volume(own) => own == number,
+            Scope::Node(_) | Scope::All => true,
+        }
+    }
 }
 
 /// A part of a map. Records may be newer than `revision`; they come again then, unchanged.
@@ -88,6 +109,18 @@ impl ChangeLog {
         }
     }
 
+    /// Whether nothing under this prefix has changed after `known`, as far as is known.
+    pub(crate) fn is_quiet(&self, prefix: &[u8], known: u64) -> bool {
+        self.start <= known
+            && known <= self.end
+            && self
+                .keys
+                .iter()
+                .rev()
+                .take_while(|(revision, _)| *revision > known)
+                .all(|(_, key)| !key.starts_with(prefix))
+    }
+
     fn since(&self, known: u64) -> Option<BTreeSet<&[u8]>> {
         if known < self.start || known > self.end {
             return None;
@@ -116,11 +149,11 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     fn add_change(&self, scope: Scope, key: &[u8], changes: &mut Changes) -> Result<(), ControlError> {
-        let wants = |number| matches!(scope, Scope::Node(_)) || scope == Scope::Volume(number);
+        let wants = |number| scope.has_volume(number);
         if let Some(id) = keys::parse_chunk(key) {
             if wants(id.volume)
                 && let Some(stored) = self.read::<Chunk>(key)?
-                && is_in(scope, id, &stored.record)
+                && scope.has_chunk(id, &stored.record)
             {
                 changes.chunks.push((id, stored.record));
             }
@@ -159,7 +192,7 @@ impl<S: MetadataStore> Controller<S> {
         }
         let (all_first, end) = match scope {
             Scope::Volume(number) => keys::chunks_of(number, 0),
-            Scope::Node(_) => (keys::CHUNKS.to_vec(), keys::end_of(keys::CHUNKS)),
+            Scope::Node(_) | Scope::All => (keys::CHUNKS.to_vec(), keys::end_of(keys::CHUNKS)),
         };
         let mut first = from.map_or(all_first, keys::chunk);
         let page = limit.clamp(1, super::PAGE);
@@ -169,7 +202,7 @@ impl<S: MetadataStore> Controller<S> {
                 use crate::record::Record;
                 let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
                 if let Some(id) = keys::parse_chunk(&entry.key)
-                    && is_in(scope, id, &chunk)
+                    && scope.has_chunk(id, &chunk)
                 {
                     part.chunks.push((id, chunk));
                 }
@@ -186,7 +219,7 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     fn add_all_but_chunks(&self, scope: Scope, part: &mut Changes) -> Result<(), ControlError> {
-        let wants = |number| matches!(scope, Scope::Node(_)) || scope == Scope::Volume(number);
+        let wants = |number| scope.has_volume(number);
         let end = keys::end_of(keys::VOLUMES);
         self.read_range::<Volume>(keys::VOLUMES.to_vec(), &end, |_, stored| {
             if wants(stored.record.number) {
@@ -204,13 +237,6 @@ impl<S: MetadataStore> Controller<S> {
                 part.nodes.push((NodeId(id), stored.record));
             }
         })
-    }
-}
-
-fn is_in(scope: Scope, id: ChunkId, chunk: &Chunk) -> bool {
-    match scope {
-        Scope::Volume(number) => id.volume == number,
-        Scope::Node(node) => chunk.has_copy_on(node),
     }
 }
 
@@ -247,6 +273,7 @@ mod tests {
         assert_eq!(since(&log, 13), Some(0));
         assert_eq!(since(&log, 9), None);
         assert_eq!(since(&log, 14), None);
+        assert!(log.is_quiet(b"b", 12) && !log.is_quiet(b"b", 11) && !log.is_quiet(b"b", 9));
         log.committed(13, 14, &put(b"d"));
         assert_eq!((since(&log, 10), since(&log, 11)), (None, Some(3)));
         log.committed(15, 16, &put(b"e"));

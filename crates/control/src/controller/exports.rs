@@ -156,10 +156,30 @@ impl<S: MetadataStore> Controller<S> {
         Ok(living)
     }
 
+    /// The volumes that any node exports, as they are committed. Read anew only after a volume's record has changed: each
+    /// heartbeat asks for them.
+    fn exported(&mut self) -> Result<Vec<Volume>, ControlError> {
+        let revision = self.store.revision()?;
+        self.changes.seen(revision);
+        if let Some((known, volumes)) = &mut self.exported
+            && self.changes.is_quiet(keys::VOLUMES, *known)
+        {
+            *known = revision;
+            return Ok(volumes.clone());
+        }
+        let volumes: Vec<Volume> = self
+            .volumes()?
+            .into_iter()
+            .filter(|volume| !volume.portals.is_empty())
+            .collect();
+        self.exported = Some((revision, volumes.clone()));
+        Ok(volumes)
+    }
+
     /// What a node is to export.
-    pub(super) fn exports_of(&self, node: NodeId) -> Result<Vec<Export>, ControlError> {
+    pub(super) fn exports_of(&mut self, node: NodeId) -> Result<Vec<Export>, ControlError> {
         let mut exports = Vec::new();
-        for volume in self.volumes()? {
+        for volume in self.exported()? {
             let place = volume.portals.iter().position(|portal| *portal == node);
             let Some(place) = place.filter(|_| volume.state == VolumeState::Ready) else {
                 continue;

@@ -4,6 +4,7 @@ mod cluster;
 mod contender;
 mod echo;
 mod index;
+mod masters;
 mod python;
 mod report;
 mod scratch;
@@ -27,6 +28,8 @@ pub(crate) enum Bench {
     Fs(cluster::FsArguments),
     /// Memory that a fully cached index takes for each file
     Index(index::IndexArguments),
+    /// What a large cluster costs a master: placement, a node's loss, heartbeats
+    Masters(masters::MastersArguments),
     /// Everything that has a bar, in one report; fails if a bar is missed
     All(AllArguments),
 }
@@ -42,7 +45,7 @@ pub(crate) struct AllArguments {
     /// Paired rounds of each comparison
     #[arg(long, default_value_t = 20)]
     rounds: usize,
-    /// Only the measurements whose name contains this: index, fs, target, echo
+    /// Only the measurements whose name contains this: index, fs, target, masters, echo
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -53,6 +56,7 @@ pub(crate) fn run(bench: Bench, output: &Output) -> Result<(), Failure> {
         Bench::Target(target) => target::run(target, output),
         Bench::Fs(arguments) => cluster::run(&arguments, output),
         Bench::Index(arguments) => index::run(&arguments, output),
+        Bench::Masters(arguments) => masters::run(&arguments, output),
         Bench::All(arguments) => all(&arguments, output),
     }
 }
@@ -63,7 +67,7 @@ type Measurement = (&'static str, &'static str, fn(usize) -> Result<Vec<Row>, Fa
 /// Length of a slice of a comparison on loopback.
 const SLICE_MILLISECONDS: u64 = 300;
 
-const MEASUREMENTS: [Measurement; 4] = [
+const MEASUREMENTS: [Measurement; 5] = [
     ("index", "the index in memory", |_| {
         index::row(&index::IndexArguments::default()).map(|row| vec![row])
     }),
@@ -72,6 +76,9 @@ const MEASUREMENTS: [Measurement; 4] = [
     }),
     ("target", "the target against the bare loop", |rounds| {
         target::rows(rounds, SLICE_MILLISECONDS)
+    }),
+    ("masters", "a master of a large cluster", |_| {
+        masters::rows(&masters::MastersArguments::default())
     }),
     ("echo", "the bare loop against the same in C", |rounds| {
         echo::rows(rounds, SLICE_MILLISECONDS)

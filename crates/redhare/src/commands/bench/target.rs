@@ -1,12 +1,14 @@
 //! `redhare bench target`.
 
+mod field;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bench::paired::{Comparison, compare};
 use bench::process::Server;
 use bench::report::{Bar, Row};
-use bench::target::{Measured, Workload, load, serve_memory};
+use bench::target::{Measured, Workload, load, memory, null, serve_device};
 use bench::yardstick::Yardsticks;
 use clap::{Args, Subcommand};
 use fabrics::initiator::{ConnectOptions, Controller};
@@ -32,6 +34,9 @@ pub(crate) enum TargetBench {
         /// Size of the memory device in MiB; under 1024 the processor's cache serves a part of it
         #[arg(long, default_value_t = 1024)]
         mib: u64,
+        /// Serve a device that keeps nothing and reads zeros instead of memory
+        #[arg(long)]
+        null: bool,
         /// Poll without ever sleeping
         #[arg(long)]
         busy: bool,
@@ -52,6 +57,9 @@ pub(crate) enum TargetBench {
     /// Compare our target and load with the bare loop, both ours, both in the same waiting mode (needs two CPUs)
     #[command(after_help = "Example:\n  redhare bench target compare --rounds 20")]
     Compare(CompareArguments),
+    /// Hold our target against the figures of the best-known one, measured once on a machine of this kind (needs two CPUs)
+    #[command(after_help = "Example:\n  redhare bench target field --rounds 5")]
+    Field(field::FieldArguments),
 }
 
 #[derive(Args)]
@@ -136,6 +144,7 @@ pub(crate) fn run(bench: TargetBench, output: &Output) -> Result<(), Failure> {
         TargetBench::Serve {
             port,
             mib,
+            null: is_null,
             busy,
             reactors,
         } => {
@@ -149,13 +158,17 @@ pub(crate) fn run(bench: TargetBench, output: &Output) -> Result<(), Failure> {
                 let all = own.chain(others.handles().cloned()).collect();
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let nqn: Nqn = NQN.parse().map_err(Failure::new)?;
-                let _server = serve_memory(address, nqn, mib << 20, all).map_err(Failure::new)?;
+                let bytes = mib << 20;
+                let device = if is_null { Ok(null(bytes)) } else { memory(bytes) };
+                let device = device.map_err(Failure::new)?;
+                let _server = serve_device(address, nqn, device, all).map_err(Failure::new)?;
                 std::future::pending().await
             });
             served.map_err(Failure::new)?
         }
         TargetBench::Load(arguments) => run_load(&arguments, output),
         TargetBench::Hosts(arguments) => run_hosts(&arguments),
+        TargetBench::Field(arguments) => field::run(&arguments, output),
         TargetBench::Compare(arguments) => {
             let cases = compare_all(&arguments)?;
             output.print(&cases, || describe(&cases, arguments.busy));
@@ -179,6 +192,7 @@ pub(super) fn rows(rounds: usize, milliseconds: u64) -> Result<Vec<Row>, Failure
     };
     let mut rows: Vec<Row> = compare_all(&arguments)?.iter().map(Case::row).collect();
     rows.extend(idle_rows()?);
+    rows.extend(field::rows(field::ROUNDS)?);
     Ok(rows)
 }
 
