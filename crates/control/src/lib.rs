@@ -19,6 +19,7 @@ mod memory_store;
 mod model;
 pub mod placement;
 mod places;
+pub mod rebuild;
 mod record;
 mod settings;
 mod store;

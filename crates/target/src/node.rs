@@ -12,6 +12,7 @@
 
 mod board;
 mod copies;
+mod inventory;
 mod native;
 mod peers;
 mod persist;
@@ -38,6 +39,7 @@ use volume::{
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};
+pub use inventory::{Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use board::Board;

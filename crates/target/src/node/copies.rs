@@ -246,6 +246,18 @@ impl Copies {
             .collect()
     }
 
+    /// The record of each copy, and its disk's identity.
+    pub(super) fn placed_records(&self) -> Vec<(u128, ChunkRecord)> {
+        let copies = self.copies.borrow();
+        let placed = |copy: &Rc<Copy>| (self.disks[copy.disk].uuid, copy.record.borrow().clone());
+        copies.values().map(placed).collect()
+    }
+
+    /// Copies whose records cannot be read.
+    pub(super) fn damaged(&self) -> Vec<ChunkId> {
+        self.damaged.borrow().keys().copied().collect()
+    }
+
     pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
         self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
     }
