@@ -51,6 +51,8 @@ pub struct CopyReport {
     pub chunk: ChunkId,
     /// The disk.
     pub disk: DiskId,
+    /// It keeps checksums of its blocks.
+    pub checksums: bool,
     /// The volume's geometry, as this copy knows it.
     pub geometry: Geometry,
     /// Everything of an older epoch is refused there.
@@ -358,6 +360,7 @@ impl Maker<'_> {
             }
             found.push(chunk);
         }
+        let checksums = copies.iter().any(|(_, copy)| copy.checksums);
         let starts = |copy: &CopyReport| geometry.group_chunks.starts_with(&copy.geometry.group_chunks);
         let bad = found.iter().filter(|chunk| chunk.problem.is_some()).count();
         let problem = if !copies.iter().all(|(_, copy)| starts(copy)) {
@@ -389,6 +392,7 @@ impl Maker<'_> {
             write_pin: None,
             hosts: old.map_or_else(Vec::new, |old| old.hosts),
             growth: Vec::new(),
+            checksums,
         };
         put(&mut records, keys::name(&name), &Number(number.0.into()));
         put(&mut records, keys::volume(number), &volume);

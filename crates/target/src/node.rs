@@ -39,7 +39,7 @@ use volume::{
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};
-pub use inventory::{Inventory, inventory};
+pub use inventory::{FoundCopy, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use board::Board;

@@ -52,6 +52,7 @@ fn cluster(chunks: u64) -> (MemoryStore, Vec<NodeReport>) {
             reports[copy.node.0.0 as usize - 1].copies.push(CopyReport {
                 chunk: id,
                 disk: copy.disk,
+                checksums: volume.checksums,
                 geometry: volume.geometry.clone(),
                 sealed: chunk.epoch,
                 configuration: Some(SealedConfiguration {

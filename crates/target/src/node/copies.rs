@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::inventory::FoundCopy;
 use super::sums::{CopySums, tail_blocks};
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
@@ -246,10 +247,14 @@ impl Copies {
             .collect()
     }
 
-    /// The record of each copy, and its disk's identity.
-    pub(super) fn placed_records(&self) -> Vec<(u128, ChunkRecord)> {
+    /// All copies, as their records are.
+    pub(super) fn found(&self) -> Vec<FoundCopy> {
         let copies = self.copies.borrow();
-        let placed = |copy: &Rc<Copy>| (self.disks[copy.disk].uuid, copy.record.borrow().clone());
+        let placed = |copy: &Rc<Copy>| FoundCopy {
+            disk: self.disks[copy.disk].uuid,
+            record: copy.record.borrow().clone(),
+            checksums: copy.sums.is_some(),
+        };
         copies.values().map(placed).collect()
     }
 

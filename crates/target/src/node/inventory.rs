@@ -10,10 +10,21 @@ use crate::node::{DiskConfig, DiskError};
 pub struct Inventory {
     /// The disks.
     pub disks: Vec<agentlink::Disk>,
-    /// The record of each copy, and its disk's identity.
-    pub copies: Vec<(u128, ChunkRecord)>,
+    /// The copies on them.
+    pub copies: Vec<FoundCopy>,
     /// Copies whose records cannot be read.
     pub damaged: Vec<ChunkId>,
+}
+
+/// A copy on one of the disks.
+#[derive(Debug)]
+pub struct FoundCopy {
+    /// The disk's identity.
+    pub disk: u128,
+    /// The copy's record.
+    pub record: ChunkRecord,
+    /// It keeps checksums of its blocks.
+    pub checksums: bool,
 }
 
 /// Reads the records of all copies on these disks. On a reactor. Fails on a disk that another process uses, so the node must not be
@@ -29,7 +40,7 @@ pub async fn inventory(cluster: ClusterId, disks: &[DiskConfig]) -> Result<Inven
     let copies = Copies::open(cluster, &disks).await?;
     Ok(Inventory {
         disks: copies.disks(),
-        copies: copies.placed_records(),
+        copies: copies.found(),
         damaged: copies.damaged(),
     })
 }

@@ -168,13 +168,14 @@ fn read_node(directory: &Path) -> Result<NodeReport, Failure> {
         volume: VolumeNumber(chunk.volume.0),
         index: chunk.index.0,
     };
-    let copy = |(disk, record): &(u128, volume::ChunkRecord)| CopyReport {
-        chunk: chunk_id(record.chunk),
-        disk: DiskId(Uuid(*disk)),
-        geometry: geometry(&record.geometry),
-        sealed: record.sealed,
-        configuration: record.config.as_ref().map(configuration),
-        token: WriterToken(record.writer_token.0),
+    let copy = |found: &target::node::FoundCopy| CopyReport {
+        chunk: chunk_id(found.record.chunk),
+        disk: DiskId(Uuid(found.disk)),
+        checksums: found.checksums,
+        geometry: geometry(&found.record.geometry),
+        sealed: found.record.sealed,
+        configuration: found.record.config.as_ref().map(configuration),
+        token: WriterToken(found.record.writer_token.0),
     };
     Ok(NodeReport {
         cluster: ClusterId(Uuid(identity.cluster.0)),
