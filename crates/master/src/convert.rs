@@ -116,6 +116,34 @@ pub(crate) fn remove_copy((chunk, epoch): &(ChunkId, Epoch)) -> v1::RemoveCopy {
     }
 }
 
+pub(crate) fn balance(balance: &control::Balance) -> v1::Balance {
+    use control::RebalanceState as State;
+    let moving = |status: &control::MoveStatus| v1::Moving {
+        volume: status.chunk.volume.0,
+        index: status.chunk.index,
+        from: status.moving.from.0.to_bytes().to_vec(),
+        to: status.moving.to.0.to_bytes().to_vec(),
+        by_command: status.moving.by_command,
+    };
+    let (state, waits_for) = match balance.state {
+        State::Off => (v1::BalanceState::Off, ""),
+        State::Stopped => (v1::BalanceState::Stopped, ""),
+        State::Waiting(what) => (v1::BalanceState::Waiting, what),
+        State::Moving => (v1::BalanceState::Moving, ""),
+        State::Even => (v1::BalanceState::Even, ""),
+    };
+    let [least_millionths, all_millionths, most_millionths] = balance.shares;
+    v1::Balance {
+        state: state.into(),
+        waits_for: waits_for.to_owned(),
+        moves: balance.moves.iter().map(moving).collect(),
+        least_millionths,
+        all_millionths,
+        most_millionths,
+        left_bytes: balance.left.0,
+    }
+}
+
 pub(crate) fn resync(resync: &Resync) -> v1::Resync {
     v1::Resync {
         volume: resync.chunk.volume.0,

@@ -39,11 +39,13 @@ pub(crate) enum Bug {
     RepairOverwritesNewer,
     #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
     SumsNotFlushed,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
+    MovedBeforeInSync,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 27] = [
+    pub(crate) const ALL: [Bug; 28] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -72,6 +74,7 @@ impl Bug {
         Bug::DamageIgnored,
         Bug::RepairOverwritesNewer,
         Bug::SumsNotFlushed,
+        Bug::MovedBeforeInSync,
     ];
 }
 

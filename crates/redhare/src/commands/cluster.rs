@@ -85,6 +85,7 @@ struct StatusView {
     masters: Vec<MasterRow>,
     store: StoreRow,
     nodes: Vec<NodeRow>,
+    balance: super::rebalance::BalanceView,
     volumes: Vec<VolumeRow>,
 }
 
@@ -199,6 +200,7 @@ pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(),
         masters: answer.masters.iter().map(master_row).collect(),
         store: answer.store.as_ref().map(store_row).unwrap_or_default(),
         nodes: answer.nodes.iter().map(node_row).collect(),
+        balance: super::rebalance::view(answer.balance.as_ref(), &answer.volumes),
         volumes: answer.volumes.iter().filter_map(volume_row).collect(),
     };
     output.print(&view, || describe(&view));
@@ -321,7 +323,12 @@ fn describe(view: &StatusView) -> String {
         ]);
     }
     let masters = describe_masters(view);
-    let mut text = format!("cluster {}\n\n{masters}\n{}\n", view.cluster, table(&rows));
+    let balance = super::rebalance::describe(&view.balance);
+    let mut text = format!(
+        "cluster {}\n\n{masters}\n{}{balance}\n\n",
+        view.cluster,
+        table(&rows)
+    );
     let mut rows = vec![
         ["VOLUME", "SIZE", "STATE", "CHUNKS", "CHECKSUMS", "HEALTH"]
             .map(String::from)

@@ -1,5 +1,6 @@
 //! `redhare volume`.
 
+mod moves;
 mod scrub;
 
 use clap::{Args, Subcommand};
@@ -52,6 +53,21 @@ enum Volume {
         /// repaired from another copy. It cannot be changed later
         #[arg(long, value_enum, default_value_t = Switch::On)]
         checksums: Switch,
+    },
+    /// Move a copy of a chunk to another node, or its writes to another copy
+    #[command(after_help = moves::EXAMPLES)]
+    Move(moves::MoveArguments),
+    /// Choose the node that orders all writes of a volume
+    #[command(
+        after_help = "Examples:\n  redhare volume set data --write-node 6f9c\n  redhare volume set data --write-node any\n\nThe node must have a copy of every \
+        chunk. While it is gone others order the writes; they come back to it when its copies are in sync again."
+    )]
+    Set {
+        /// The volume's name
+        name: String,
+        /// The node: its UUID, or the beginning of it; "any" leaves it to the masters
+        #[arg(long, value_name = "NODE|any")]
+        write_node: String,
     },
     /// List all volumes
     #[command(after_help = "Example:\n  redhare volume list --json")]
@@ -300,6 +316,8 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let view = view(&answer.volume.unwrap_or_default());
             output.print(&view, || resized(&view, ByteCount(before)));
         }
+        Volume::Move(arguments) => moves::run(cluster, arguments, output)?,
+        Volume::Set { name, write_node } => moves::pin(cluster, name, &write_node, output)?,
         Volume::Export {
             name,
             portals,

@@ -302,7 +302,7 @@ impl World {
             nodes: Vec::new(),
             store: Vec::new(),
             first: Vec::new(),
-            places: Places::new(nodes, random.between(2 * SECOND, 12 * SECOND)),
+            places: Places::new(nodes, seed, random.between(2 * SECOND, 12 * SECOND)),
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
