@@ -12,6 +12,9 @@ from . import dataset
 from ._native import Entry
 from .address import SCHEME, parse
 
+# What fsspec calls them.
+_TYPES = {"file": "file", "directory": "directory", "symlink": "link"}
+
 
 class RedhareFileSystem(AbstractFileSystem):
     """A volume, or an image in a file, at its newest committed state when this was made.
@@ -62,7 +65,7 @@ class RedhareFileSystem(AbstractFileSystem):
         return {
             "name": path,
             "size": entry.size if entry.kind == "file" else 0,
-            "type": {"symlink": "link"}.get(entry.kind, entry.kind),
+            "type": _TYPES.get(entry.kind, "other"),
             "mode": entry.mode,
             "uid": entry.uid,
             "gid": entry.gid,
