@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, overload
 from . import _native
 from ._native import Entry
 from .address import Address, parse
+from .writer import Writer
 
 Path = str | bytes | os.PathLike[str]
 MIB = 1 << 20
@@ -260,6 +261,7 @@ def _reopened(address: str, options: dict[str, Any], expected: tuple[bytes, int]
     return dataset
 
 
+@overload
 def open(
     address: str | os.PathLike[str],
     *,
@@ -268,8 +270,24 @@ def open(
     cache_bytes: int = 64 * MIB,
     memory_bytes: int = 256 * MIB,
     reads_in_flight: int = 32,
-) -> DataSet:
-    """Opens a data set at its newest committed state.
+    writable: Literal[False] = False,
+) -> DataSet: ...
+@overload
+def open(
+    address: str | os.PathLike[str], *, root: Path = "", writable: Literal[True], wait: float = 0.0
+) -> Writer: ...
+def open(
+    address: str | os.PathLike[str],
+    *,
+    root: Path = "",
+    via: Literal["disk", "socket", "tcp"] = "disk",
+    cache_bytes: int = 64 * MIB,
+    memory_bytes: int = 256 * MIB,
+    reads_in_flight: int = 32,
+    writable: bool = False,
+    wait: float = 0.0,
+) -> DataSet | Writer:
+    """Opens a data set at its newest committed state; with ``writable`` becomes the volume's one writer.
 
     ``address`` is ``redhare://HOST:PORT/VOLUME[/PATH]`` (several masters separated by commas; none where REDHARE_CLUSTER
     names them) or ``file:PATH`` for an image in a file. Paths begin at ``root``, a directory inside it.
@@ -278,9 +296,14 @@ def open(
     others. ``cache_bytes`` bounds the metadata cache, ``memory_bytes`` the buffers that contents are lent in (beyond it they
     are copied), ``reads_in_flight`` what is asked of the volume at once.
 
+    With ``writable=True`` this is a `Writer`, which begins at ``root``, too; where another program writes the volume it is asked
+    again for ``wait`` seconds, and then that is an OSError with EBUSY. The other options do not concern it.
+
     Raises ValueError for an address that is none, and OSError: FileNotFoundError, PermissionError, ConnectionRefusedError and
     so on, with what failed, why, and what to do. Blocks until a master has answered.
     """
+    if writable:
+        return Writer(address, root=root, wait=wait)
     if not 1 <= reads_in_flight <= 4096:
         raise ValueError(f"reads_in_flight is {reads_in_flight}; give 1 to 4096")
     dataset = DataSet(

@@ -159,7 +159,7 @@ class RedhareFileSystem(AbstractFileSystem):
     def _refuse(self, path: Any = "", *_: Any, **__: Any) -> NoReturn:
         raise OSError(
             errno.EROFS,
-            f"{self.address}: the Python package only reads so far; write with \"redhare fs import\"",
+            f"{self.address}: fsspec only reads so far here; write with redhare.open(address, writable=True) or \"redhare fs import\"",
             str(path),
         )
 

@@ -6,6 +6,7 @@ where REDHARE_SKIPS says, as all tests of the project do.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pathlib
@@ -38,6 +39,18 @@ def program(*arguments: str, **environment: str) -> str:
     )
     assert run.returncode == 0, f"{arguments}: {run.stdout}{run.stderr}"
     return run.stdout
+
+
+def until_free(address: str) -> None:
+    """Waits until nobody has an image open: what the kernel still does for a killed process holds its lock a moment longer."""
+    deadline = time.monotonic() + 60
+    with open(address.removeprefix("file:"), "rb") as file:
+        while True:
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                assert time.monotonic() < deadline, "its lock stays"
+                time.sleep(0.01)
 
 
 def jpeg(number: int) -> bytes:

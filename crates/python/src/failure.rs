@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use bdev::{IoError, OpenError as DeviceError};
 use client::SessionError;
+use packfs::files::FileError;
 use packfs::lease::LeaseError;
 use packfs::{OpenError, ReadError};
 use proto::client::{ClientError, Code};
@@ -88,9 +89,16 @@ impl From<LeaseError> for Failure {
     fn from(error: LeaseError) -> Self {
         let errno = match &error {
             LeaseError::Unreachable { .. } => libc::ECONNREFUSED,
+            LeaseError::Held { .. } => libc::EBUSY,
             _ => libc::ESTALE,
         };
         Self::new(errno, error)
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        Self::new(error.errno(), error)
     }
 }
 

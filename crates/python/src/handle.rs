@@ -32,7 +32,7 @@ const CLOSING_LIMIT: Duration = Duration::from_secs(5);
 const LISTED_AT_ONCE: usize = 1024;
 
 /// Waits with the interpreter free for others, until the answer, the limit or a signal's exception.
-fn wait<T: Send>(
+pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     mut answer: Receiver<T>,
     limit: Option<Duration>,
@@ -57,12 +57,19 @@ fn wait<T: Send>(
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes of a path: text as the file system encodes it, or bytes as they are.
 pub(crate) struct PathBytes(Vec<u8>);
+
+impl PathBytes {
+    /// The bytes.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
 
 impl<'a, 'py> FromPyObject<'a, 'py> for PathBytes {
     type Error = PyErr;

@@ -183,7 +183,7 @@ fn open_file(path: &Path) -> Result<(FileDevice, Medium), Failure> {
 }
 
 /// This process as others see it who want a lease it holds.
-fn holder() -> String {
+pub(crate) fn holder() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!(
         "redhare for Python, process {} on {}",

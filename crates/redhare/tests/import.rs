@@ -175,6 +175,13 @@ fn an_import_that_is_killed_goes_on_where_it_was() {
     child.kill().unwrap();
     child.wait().unwrap();
     drop(pipe);
+    // What the kernel still does for it holds the lock a moment longer.
+    let volume = std::fs::File::open(place.path("volume")).unwrap();
+    while volume.try_lock().is_err() {
+        assert!(Instant::now() < until + Duration::from_secs(60), "its lock stays");
+        std::thread::yield_now();
+    }
+    drop(volume);
     place.is_clean();
     let again = done(words![
         "import",
