@@ -229,7 +229,7 @@ impl<S: MetadataStore> Controller<S> {
             return Ok(RebalanceState::Stopped);
         }
         self.note_drains()?;
-        if self.reconciled.is_none() || self.care.unsettled() > 0 {
+        if !self.reconciler.is_settled() || self.care.unsettled() > 0 {
             return Ok(RebalanceState::Waiting(
                 "chunks lack a copy, or are moved away from what is drained",
             ));
@@ -599,8 +599,13 @@ impl<S: MetadataStore> Controller<S> {
             if !self.commit(&transaction)? {
                 return Err(super::contended());
             }
-            // Every chunk is looked at with the next tick.
-            self.reconciled = None;
+            // Its chunks are looked at with the next ticks.
+            for index in 0..volume.geometry.chunk_count() {
+                self.reconciler.look_at(ChunkId {
+                    volume: number,
+                    index,
+                });
+            }
             self.care.hurry();
         }
         Ok(volume)
