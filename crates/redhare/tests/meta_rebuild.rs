@@ -140,9 +140,17 @@ fn a_lost_store_is_made_anew_from_the_disks() {
     cluster.wait(&["volume", "list"], |said| !said.contains("deleting"));
     stop(cluster);
 
-    // Again, and one node is not read.
+    // Again, and one node is not read; of the others one says what it has by a file.
     std::fs::remove_dir_all(&store).unwrap();
-    let (done, said) = rebuild(&nodes[..2], &store, &["--name", "1=v"]);
+    let file = place.0.join("node1.json");
+    let mut take = Command::new(REDHARE);
+    take.args(["meta", "inventory"])
+        .arg(&file)
+        .arg("--data")
+        .arg(&nodes[0]);
+    assert!(take.status().unwrap().success());
+    assert!(!take.status().unwrap().success(), "a file is never overwritten");
+    let (done, said) = rebuild(&[file, nodes[1].clone()], &store, &["--name", "1=v"]);
     assert!(done && said.contains("was not read"), "{said}");
     let cluster = Cluster::start(&data, free_ports_of(&data));
     check(&cluster, &source, &out);

@@ -1,5 +1,6 @@
 //! `redhare meta`: a cluster's metadata as a file.
 
+mod inventory;
 mod rebuild;
 
 use std::io::Write;
@@ -37,10 +38,16 @@ enum MetaCommand {
         master opens the store before."
     )]
     Import(ImportArguments),
+    /// Write what the disks of a stopped node say to a file, for "redhare meta rebuild" on another machine
+    #[command(
+        after_help = "Example:\n  redhare meta inventory node-a.json --data /var/lib/redhare/node\n\nThe node must not be running, and must not run again before the \
+        masters do: its engine keeps trying to reach them."
+    )]
+    Inventory(inventory::InventoryArguments),
     /// Make the masters' lost metadata anew from the nodes' disks
     #[command(
-        after_help = "Examples:\n  redhare meta rebuild --from-nodes /mnt/a,/mnt/b,/mnt/c --store /var/lib/redhare/new --dry-run\n  \
-        redhare meta rebuild --from-nodes /mnt/a,/mnt/b,/mnt/c --store /var/lib/redhare/new --name 3=data\n\n\
+        after_help = "Examples:\n  redhare meta rebuild --from-nodes a.json,b.json,c.json --store /var/lib/redhare/new --dry-run\n  \
+        redhare meta rebuild --from-nodes a.json,b.json,c.json --store /var/lib/redhare/new --name 3=data\n\n\
         No node and no master may be running, and the old store must never be used again. Name every node of the cluster: what a node that is not named \
         has done alone cannot be known. Refused where a newer configuration than those found may have been in force. Names, hosts' \
         identities of volumes and exports are lost unless an old \"redhare meta export\" is given with --backup."
@@ -103,6 +110,7 @@ pub(crate) fn run(arguments: &MetaArguments, output: &Output) -> Result<(), Fail
     match &arguments.command {
         MetaCommand::Export(arguments) => export(arguments, output),
         MetaCommand::Import(arguments) => import(arguments, output),
+        MetaCommand::Inventory(arguments) => inventory::run(arguments, output),
         MetaCommand::Rebuild(arguments) => rebuild::run(arguments, output),
         MetaCommand::Show { file } => {
             let image = read(file)?;

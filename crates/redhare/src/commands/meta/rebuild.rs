@@ -1,23 +1,20 @@
 //! `redhare meta rebuild`: the masters' lost store made anew from the nodes' disks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use foundation::ByteCount;
 use master::meta;
-use master::meta::rebuild::{
-    ChunkFound, ClusterId, CopyReport, Disk, DiskId, Found, Geometry, Image, Incarnation, NodeId, NodeReport,
-    SealedConfiguration, Uuid, VolumeNumber, Wishes, WriterToken, rebuild,
-};
+use master::meta::rebuild::{ChunkFound, Found, Image, NodeId, VolumeNumber, Wishes, rebuild};
 
 use super::StoreArguments;
 use crate::output::{Failure, Output, table};
 
 #[derive(Args)]
 pub(super) struct RebuildArguments {
-    /// The data directories of all nodes of the cluster ("redhare node --data"), none of which is running; separated by commas
-    #[arg(long, value_name = "DIR,...", value_delimiter = ',', required = true)]
+    /// Every node of the cluster: its data directory ("redhare node --data") if it is stopped and its disks are at hand, or a file of
+    /// "redhare meta inventory"; separated by commas
+    #[arg(long, value_name = "DIR|FILE,...", value_delimiter = ',', required = true)]
     from_nodes: Vec<PathBuf>,
     #[command(flatten)]
     store: StoreArguments,
@@ -92,8 +89,8 @@ const LOST: [&str; 4] = [
 pub(super) fn run(arguments: &RebuildArguments, output: &Output) -> Result<(), Failure> {
     let store = arguments.store.read()?;
     let mut reports = Vec::new();
-    for directory in &arguments.from_nodes {
-        reports.push(read_node(directory)?);
+    for node in &arguments.from_nodes {
+        reports.push(super::inventory::read(node)?);
     }
     let wishes = Wishes {
         names: arguments
@@ -144,73 +141,6 @@ fn fill(image: &Image, store: &master::StoreConfig, output: &Output) -> Result<(
     let done = meta::import(image, store, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     done.map_err(Failure::new)
-}
-
-/// What the disks of the node in `directory` say. Blocks.
-fn read_node(directory: &Path) -> Result<NodeReport, Failure> {
-    let described = crate::commands::target::described_node(&directory.join("target.toml"))?;
-    let failed = |error: String| Failure::new(format!("the node in {}: {error}", directory.display()));
-    let (identity, disks) = (described.identity, described.disks);
-    let inventory = reactor::run(&reactor::Config::default(), async move {
-        target::node::inventory(identity.cluster, &disks)
-            .await
-            .map_err(|error| error.to_string())
-    });
-    let inventory = inventory
-        .map_err(|error| failed(error.to_string()))?
-        .map_err(failed)?;
-    let disks = inventory.disks.iter().map(|disk| Disk {
-        id: DiskId(Uuid(disk.uuid)),
-        capacity: ByteCount(disk.capacity_bytes),
-        used: ByteCount(disk.capacity_bytes.saturating_sub(disk.free_bytes)),
-    });
-    let chunk_id = |chunk: volume::ChunkId| meta::rebuild::ChunkId {
-        volume: VolumeNumber(chunk.volume.0),
-        index: chunk.index.0,
-    };
-    let copy = |found: &target::node::FoundCopy| CopyReport {
-        chunk: chunk_id(found.record.chunk),
-        disk: DiskId(Uuid(found.disk)),
-        checksums: found.checksums,
-        geometry: geometry(&found.record.geometry),
-        sealed: found.record.sealed,
-        configuration: found.record.config.as_ref().map(configuration),
-        token: WriterToken(found.record.writer_token.0),
-    };
-    Ok(NodeReport {
-        cluster: ClusterId(Uuid(identity.cluster.0)),
-        node: NodeId(Uuid(identity.node.0)),
-        peer_address: described.address,
-        incarnation: Incarnation(identity.incarnation.0),
-        disks: disks.collect(),
-        copies: inventory.copies.iter().map(copy).collect(),
-        damaged: inventory.damaged.iter().map(|chunk| chunk_id(*chunk)).collect(),
-    })
-}
-
-fn configuration(config: &volume::ChunkConfig) -> SealedConfiguration {
-    let member =
-        |member: &volume::Membership| (NodeId(Uuid(member.node.0)), Incarnation(member.incarnation.0));
-    SealedConfiguration {
-        epoch: config.epoch,
-        write_node: NodeId(Uuid(config.write_node.0)),
-        members: config.members.iter().map(member).collect(),
-    }
-}
-
-/// The same in bytes, as the masters keep it.
-fn geometry(geometry: &volume::Geometry) -> Geometry {
-    let bytes = |blocks: u32| ByteCount(u64::from(blocks) * u64::from(geometry.block_bytes));
-    Geometry {
-        block_bytes: geometry.block_bytes,
-        metadata_bytes: geometry.metadata_bytes,
-        stripe_unit: bytes(geometry.stripe_unit_blocks),
-        chunk: bytes(geometry.chunk_blocks),
-        region: bytes(geometry.region_blocks),
-        copies: geometry.copies,
-        minimum: geometry.minimum,
-        group_chunks: geometry.group_chunks.clone(),
-    }
 }
 
 fn view(found: &Found, filled: bool) -> RebuildView {
