@@ -1,5 +1,6 @@
 //! The masters' decisions on a store: read, decide, commit with comparisons, answer.
 
+pub(crate) mod balance;
 mod care;
 pub(crate) mod changes;
 mod chunks;
@@ -27,6 +28,7 @@ use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
 use crate::transfer;
 
+use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
 use leases::LeaseClock;
@@ -58,6 +60,7 @@ pub struct Controller<S> {
     exported: Option<(u64, Vec<Volume>)>,
     /// The nodes' records, and the store's revision at which they were so.
     nodes_known: RefCell<Option<(u64, BTreeMap<NodeId, Node>)>>,
+    balancer: Balancer,
 }
 
 /// When a node was last heard.
@@ -121,6 +124,7 @@ impl<S: MetadataStore> Controller<S> {
             care: Care::default(),
             exported: None,
             nodes_known: RefCell::default(),
+            balancer: Balancer::default(),
         };
         controller.note_drains()?;
         controller.note_leases(now)?;

@@ -2,7 +2,7 @@
 //!
 //! A volume is any [`bdev::Channel`]. One [`Writer`] packs files back to back and commits a copy-on-write tree;
 //! any number of [`Reader`]s each hold one committed generation under a lease and read many files per call.
-//! [`verify`] checks everything there is; [`import()`] fills a file system from a stream of entries. Who may
+//! [`verify`] checks everything there is; [`Importer`] fills a file system from entries. Who may
 //! write, and what readers still need, is asked of a [`lease::LeaseSource`].
 //!
 //! The way of a small file: [`Reader::read_many`] finds its name in the page cache ([`cache`]), plans one read
@@ -44,7 +44,10 @@ pub use format::quota::Quota;
 pub use format::snapshot::{SNAPSHOT_NAME_BYTES_MAX, Snapshot, is_snapshot_name};
 pub use format::superblock::{Identity, Parameters, Superblock, Totals};
 pub use fsck::{FsckError, FsckOptions, FsckReport, fsck};
-pub use import::{ImportContent, ImportEntry, ImportError, ImportProgress, ImportSource, import};
+pub use import::{
+    Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, ImportPiece, ImportPieces,
+    ImportProgress, Importer, Standing,
+};
 pub use io::{CopySelector, Medium};
 pub use reader::{
     Content, DirectoryEntry, OpenFile, Part, Piece, Reader, ReaderOptions, ReaderStatistics, Run, Target,

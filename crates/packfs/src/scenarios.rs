@@ -12,6 +12,7 @@ mod fsck;
 mod fsck_pages;
 mod golden;
 mod growth;
+mod import;
 mod model;
 mod model_test;
 mod quotas;

@@ -67,6 +67,11 @@ impl Reconciler {
         self.due.extend(self.chunks_of.get(&node).into_iter().flatten());
     }
 
+    /// Whether every chunk has been looked at since something has happened.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.is_some() && self.due.is_empty()
+    }
+
     /// A configuration is committed.
     pub(super) fn committed(&mut self, id: ChunkId, chunk: &Chunk) {
         let sweep = self.sweep.as_mut().map(|sweep| &mut sweep.chunks_of);
@@ -154,6 +159,7 @@ impl<S: MetadataStore> Controller<S> {
         self.reconcile(&standings)?;
         self.bring_volumes_on(now)?;
         self.look_after_places(&standings, now)?;
+        self.rebalance(&standings, now)?;
         Ok(self.changes.end() != before)
     }
 
@@ -234,11 +240,11 @@ impl<S: MetadataStore> Controller<S> {
         let Some((_, Some(volume))) = volume else {
             return Ok(None);
         };
-        let (copies, minimum) = (volume.geometry.copies, volume.geometry.minimum);
-        self.care.note(id, chunk, copies);
+        self.care.note(id, chunk, volume);
+        let minimum = volume.geometry.minimum;
         let next = successor(chunk, minimum, volume.write_pin, standings, spread(id));
         Ok(next.map(|next| {
-            self.care.note(id, &next, copies);
+            self.care.note(id, &next, volume);
             Step { id, revision, next }
         }))
     }

@@ -10,9 +10,9 @@ use foundation::checksum::crc32c;
 
 use super::Writer;
 use crate::error::WriteError;
-use crate::format::entry::{Inode, Layout};
+use crate::format::entry::{Attributes, Inode, Kind, Layout};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
-use crate::format::key::{Key, extents_prefix};
+use crate::format::key::{InodeNumber, Key, extents_prefix};
 use crate::format::superblock::Features;
 use crate::format::{CodecError, PAGE_BYTES_U64};
 use crate::tree::inconsistent;
@@ -24,7 +24,7 @@ pub(crate) type Placed = (u64, Extent);
 const ABSORBED_BYTES_MAX: u64 = 16 << 10;
 
 /// The most that the lengths of all files may sum up to, in bytes: a superblock that counts 2^62 is damaged.
-const LENGTHS_MAX: u64 = 1 << 61;
+pub(super) const LENGTHS_MAX: u64 = 1 << 61;
 
 fn end((start, extent): &Placed) -> u64 {
     start + u64::from(extent.length)
@@ -103,14 +103,7 @@ impl Writer {
         for key in keys {
             self.take(&key).await?;
         }
-        for run in placed.chunk_by(|before, after| end(before) == after.0) {
-            for group in run.chunks(EXTENTS_PER_KEY) {
-                let extents: Vec<Extent> = group.iter().map(|(_, extent)| *extent).collect();
-                let key = Key::Extents(inode.number, group[0].0).encode();
-                self.put(key, encode_list(&extents)).await?;
-            }
-        }
-        Ok(())
+        self.put_placed(inode.number, &placed).await
     }
 
     /// Ends an inode's content at `size` bytes, which it has at least. The caller writes the inode.
@@ -191,6 +184,44 @@ impl Writer {
         self.features = self.features.with(Features::HOLES);
         self.put_window(inode, keys, kept).await?;
         self.give_back(&dropped);
+        Ok(())
+    }
+
+    /// Names a file of these extents, in the order of their places, with zeros between and behind them; gives them back
+    /// on failure.
+    pub(super) async fn create_with_holes(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        size: u64,
+        placed: &[Placed],
+    ) -> Result<InodeNumber, WriteError> {
+        let mut checked = self.check_new(directory, name, attributes).await;
+        if checked.is_ok() && self.totals.content_bytes.saturating_add(size) > LENGTHS_MAX {
+            let (what, inode) = ("the sum of all lengths, with that", InodeNumber(self.next_inode));
+            checked = Err(WriteError::OutOfRange { what, inode });
+        }
+        if let Err(error) = checked {
+            let extents: Vec<Extent> = placed.iter().map(|(_, extent)| *extent).collect();
+            self.give_back(&extents);
+            return Err(error);
+        }
+        self.features = self.features.with(Features::HOLES);
+        self.put_placed(InodeNumber(self.next_inode), placed).await?;
+        self.add(directory, name, attributes, Kind::File, size, Layout::Mapped)
+            .await
+    }
+
+    /// Writes extents under keys of their own, one for each so many that follow each other.
+    async fn put_placed(&mut self, inode: InodeNumber, placed: &[Placed]) -> Result<(), WriteError> {
+        for run in placed.chunk_by(|before, after| end(before) == after.0) {
+            for group in run.chunks(EXTENTS_PER_KEY) {
+                let extents: Vec<Extent> = group.iter().map(|(_, extent)| *extent).collect();
+                let key = Key::Extents(inode, group[0].0).encode();
+                self.put(key, encode_list(&extents)).await?;
+            }
+        }
         Ok(())
     }
 

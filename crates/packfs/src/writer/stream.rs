@@ -1,8 +1,9 @@
 //! Writing a file whose bytes come in pieces.
 
 use super::Writer;
+use super::extents::{LENGTHS_MAX, Placed};
 use crate::error::WriteError;
-use crate::format::entry::{Attributes, Kind};
+use crate::format::entry::{Attributes, INLINE_BYTES_MAX, Kind};
 use crate::format::extent::Extent;
 use crate::format::key::InodeNumber;
 use crate::name::check_name;
@@ -12,8 +13,18 @@ use crate::name::check_name;
 #[derive(Debug, Default)]
 pub struct FileStream {
     pending: Vec<u8>,
-    extents: Vec<Extent>,
+    /// Where the first byte that is pending belongs.
+    pending_at: u64,
+    placed: Vec<Placed>,
     size: u64,
+    holes: bool,
+}
+
+impl FileStream {
+    /// Bytes so far, holes included.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
 }
 
 impl Writer {
@@ -39,10 +50,42 @@ impl Writer {
         Ok(())
     }
 
+    /// Adds a hole of `length` bytes, which reads as zeros and takes no space. Waits for writes in flight.
+    pub async fn append_hole(&mut self, stream: &mut FileStream, length: u64) -> Result<(), WriteError> {
+        if length == 0 {
+            return Ok(());
+        }
+        if !stream.pending.is_empty() {
+            self.pack_pending(stream).await?;
+        }
+        let size = stream
+            .size
+            .checked_add(length)
+            .filter(|&size| size <= LENGTHS_MAX);
+        stream.size = size.ok_or(WriteError::OutOfRange {
+            what: "the length",
+            inode: InodeNumber(self.next_inode),
+        })?;
+        stream.pending_at = stream.size;
+        stream.holes = true;
+        Ok(())
+    }
+
+    /// Packs what is left of a file, so that giving it its name takes no more room for content.
+    pub(crate) async fn settle(&mut self, stream: &mut FileStream) -> Result<(), WriteError> {
+        match stream.placed.is_empty() && !stream.holes && stream.pending.len() <= INLINE_BYTES_MAX {
+            true => Ok(()),
+            false if stream.pending.is_empty() => Ok(()),
+            false => self.pack_pending(stream).await,
+        }
+    }
+
     async fn pack_pending(&mut self, stream: &mut FileStream) -> Result<(), WriteError> {
         let bytes = std::mem::take(&mut stream.pending);
-        let extents = self.pack(&bytes).await?;
-        stream.extents.extend(extents);
+        for extent in self.pack(&bytes).await? {
+            stream.placed.push((stream.pending_at, extent));
+            stream.pending_at += u64::from(extent.length);
+        }
         Ok(())
     }
 
@@ -54,7 +97,7 @@ impl Writer {
         name: &[u8],
         attributes: &Attributes,
     ) -> Result<InodeNumber, WriteError> {
-        if stream.extents.is_empty() {
+        if stream.placed.is_empty() && !stream.holes {
             return self
                 .create_file(directory, name, attributes, &stream.pending)
                 .await;
@@ -68,13 +111,24 @@ impl Writer {
             self.abandon_file(stream);
             return Err(error);
         }
-        let FileStream { extents, size, .. } = stream;
-        self.create_with_extents(directory, name, attributes, Kind::File, size, extents)
+        let FileStream {
+            placed, size, holes, ..
+        } = stream;
+        if holes {
+            return self
+                .create_with_holes(directory, name, attributes, size, &placed)
+                .await;
+        }
+        self.create_with_extents(directory, name, attributes, Kind::File, size, extents(&placed))
             .await
     }
 
     /// Gives the space of an unfinished file back.
     pub fn abandon_file(&mut self, stream: FileStream) {
-        self.give_back(&stream.extents);
+        self.give_back(&extents(&stream.placed));
     }
+}
+
+fn extents(placed: &[Placed]) -> Vec<Extent> {
+    placed.iter().map(|(_, extent)| *extent).collect()
 }

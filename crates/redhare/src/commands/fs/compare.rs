@@ -13,7 +13,7 @@ use foundation::{ByteCount, Random};
 use packfs::name::Shown;
 use packfs::{Attributes, Inode, InodeNumber, Kind, OpenFile, Reader, ReaderOptions, Target};
 
-use super::feed::{Body, Lane, Message};
+use super::feed::{self, Body, Lane, Message, Reading};
 use super::local::{self, LocalEntry, LocalKind};
 use super::medium::{Location, Role, open_volume};
 use super::progress::Progress;
@@ -116,7 +116,7 @@ impl Compare {
                 Message::Entry(entry, body) => self.entry(reader, &entry, body, &mut lane).await,
                 Message::Failed(failure) => self.differs(b"", format!("cannot be read locally: {failure}")),
                 // The rest of a file that was given up.
-                Message::Piece(_) => continue,
+                Message::Piece(_) | Message::Hole(_) => continue,
             }
             self.advance(1, 0);
         }
@@ -148,7 +148,7 @@ impl Compare {
         }
         let expected = match &local.kind {
             LocalKind::Directory => Kind::Directory,
-            LocalKind::File => Kind::File,
+            LocalKind::File | LocalKind::KnownFile => Kind::File,
             LocalKind::Symlink => Kind::Symlink,
             LocalKind::HardLink(first) => {
                 state.linked.push((local.path.clone(), first.clone()));
@@ -221,8 +221,10 @@ impl Compare {
             let bytes = match lane.next().await {
                 Some(Message::Piece(bytes)) => bytes,
                 Some(Message::Failed(failure)) => return self.differs(&local.path, failure),
-                Some(Message::Entry(..)) | None => {
-                    unreachable!("a large file ends with an empty piece or a failure")
+                Some(Message::Entry(..) | Message::Hole(_)) | None => {
+                    unreachable!(
+                        "a large file ends with an empty piece or a failure, and holes were not asked for"
+                    )
                 }
             };
             if bytes.is_empty() {
@@ -355,7 +357,7 @@ pub(super) async fn run(arguments: &CompareArguments, output: &Output) -> Result
     let mut tasks = Vec::new();
     for share in shares {
         let reader = opened.reader(&ReaderOptions::default()).await?;
-        let lane = Lane::start(share.into_iter().map(Ok))?;
+        let lane = feed::lane(share.into_iter(), Reading::default())?;
         let compare = compare.clone();
         tasks.push(reactor::spawn(async move { compare.lane(&reader, lane).await }));
     }

@@ -1,26 +1,33 @@
-//! Threads that read local files and hand them to a task of the reactor, in order, within bounded memory.
+//! Threads that read local files and hand them to a task of the reactor, within bounded memory.
 //!
-//! A lane is one thread and the queue of what it has read. Files up to [`WHOLE_BYTES_MAX`] come whole, larger ones
-//! in pieces of as much; a queue holds [`AHEAD`] of either, so a lane takes 9 MiB at most.
+//! A lane is a queue of what was read, and the thread that reads. Files up to [`WHOLE_BYTES_MAX`] come whole, larger
+//! ones in pieces of as much; a queue holds [`AHEAD`] of either, so a lane takes 9 MiB at most.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
+use packfs::{ImportPieces, Importer, Standing};
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
-use super::local::{LocalEntry, LocalKind, LocalWalk, at};
+use super::local::{self, Entries, LocalEntry, LocalKind, at};
 use crate::output::Failure;
 
 /// The largest file that comes in one message, in bytes.
 pub(super) const WHOLE_BYTES_MAX: usize = 1 << 20;
 /// Messages that a thread may be ahead of the reactor.
 const AHEAD: usize = 8;
-/// Entries that a walk may be ahead of each lane.
-const ENTRIES_AHEAD: usize = 256;
+/// Entries that a walk may be ahead.
+const WALK_AHEAD: usize = 1024;
+/// Entries that wait for each lane at most.
+const ENTRIES_AHEAD: usize = 64;
 
 /// What a lane gives.
 pub(super) enum Message {
@@ -28,13 +35,15 @@ pub(super) enum Message {
     Entry(LocalEntry, Body),
     /// More of a large file; empty at its end.
     Piece(Vec<u8>),
+    /// So many zeros of a large file that take no space; from lanes that look for holes only.
+    Hole(u64),
     /// Something could not be read. The lane goes on with the next entry.
     Failed(Failure),
 }
 
 /// An entry's content.
 pub(super) enum Body {
-    /// A directory or a further name.
+    /// A directory, a further name, or what is known already.
     None,
     /// The whole file, or the link's target.
     Whole(Vec<u8>),
@@ -42,57 +51,66 @@ pub(super) enum Body {
     Pieces,
 }
 
-struct Outlet {
-    messages: SyncSender<Message>,
+/// What a lane reads besides content.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reading {
+    /// Holes of large files come as such.
+    pub(super) holes: bool,
+    /// Extended attributes.
+    pub(super) extended: bool,
+}
+
+/// The sending side of a queue to a task.
+pub(super) struct Outlet<T> {
+    messages: SyncSender<T>,
     wake: MailboxSender<()>,
 }
 
-impl Outlet {
-    /// Whether anybody still listens.
-    fn send(&self, message: Message) -> bool {
+impl<T> Outlet<T> {
+    /// Waits for room; whether anybody still listens.
+    pub(super) fn send(&self, message: T) -> bool {
         let sent = self.messages.send(message).is_ok();
         // A full mailbox wakes the reader already.
         let _ = self.wake.try_send(());
         sent
     }
+
+    /// The receiver must find the queue closed when it is woken by the mailbox's end.
+    pub(super) fn close(self) {
+        drop(self.messages);
+        drop(self.wake);
+    }
 }
 
-/// See the module.
-pub(super) struct Lane {
-    messages: Receiver<Message>,
+impl<T> Clone for Outlet<T> {
+    fn clone(&self) -> Self {
+        Self {
+            messages: self.messages.clone(),
+            wake: self.wake.clone(),
+        }
+    }
+}
+
+/// The receiving side, for one task.
+pub(super) struct Inlet<T> {
+    messages: Receiver<T>,
     wake: Mailbox<()>,
 }
 
-impl Lane {
-    /// Starts a thread that reads `entries`.
-    pub(super) fn start(
-        entries: impl Iterator<Item = Result<LocalEntry, Failure>> + Send + 'static,
-    ) -> Result<Self, Failure> {
-        let (sender, messages) = sync_channel(AHEAD);
-        let (wake_sender, wake) = mailbox(1);
-        let outlet = Outlet {
-            messages: sender,
-            wake: wake_sender,
-        };
-        spawn("fs reader", move || {
-            for entry in entries {
-                let heard = match entry.and_then(|entry| read(entry, &outlet)) {
-                    Ok(heard) => heard,
-                    Err(failure) => outlet.send(Message::Failed(failure)),
-                };
-                if !heard {
-                    break;
-                }
-            }
-            // The reader must find the queue closed when it is woken by the mailbox's end.
-            drop(outlet.messages);
-            drop(outlet.wake);
-        })?;
-        Ok(Self { messages, wake })
-    }
+/// A queue from threads to a task.
+pub(super) fn queue<T>(capacity: usize) -> (Outlet<T>, Inlet<T>) {
+    let (sender, messages) = sync_channel(capacity);
+    let (wake_sender, wake) = mailbox(1);
+    let outlet = Outlet {
+        messages: sender,
+        wake: wake_sender,
+    };
+    (outlet, Inlet { messages, wake })
+}
 
+impl<T> Inlet<T> {
     /// The next message; `None` at the end.
-    pub(super) async fn next(&mut self) -> Option<Message> {
+    pub(super) async fn next(&mut self) -> Option<T> {
         loop {
             match self.messages.try_recv() {
                 Ok(message) => return Some(message),
@@ -103,12 +121,46 @@ impl Lane {
             }
         }
     }
+
+    /// The next message, if there is one.
+    fn try_next(&mut self) -> Option<T> {
+        self.messages.try_recv().ok()
+    }
+}
+
+/// See the module.
+pub(super) type Lane = Inlet<Message>;
+
+/// Starts a thread that reads `entries`.
+pub(super) fn lane(
+    entries: impl Iterator<Item = LocalEntry> + Send + 'static,
+    reading: Reading,
+) -> Result<Lane, Failure> {
+    let (outlet, inlet) = queue(AHEAD);
+    spawn("fs reader", move || {
+        for entry in entries {
+            let heard = match read(entry, reading, &outlet) {
+                Ok(heard) => heard,
+                Err(failure) => outlet.send(Message::Failed(failure)),
+            };
+            if !heard {
+                break;
+            }
+        }
+        outlet.close();
+    })?;
+    Ok(inlet)
 }
 
 /// Reads an entry and sends it; whether anybody still listens.
-fn read(entry: LocalEntry, outlet: &Outlet) -> Result<bool, Failure> {
+fn read(mut entry: LocalEntry, reading: Reading, outlet: &Outlet<Message>) -> Result<bool, Failure> {
+    if reading.extended && !matches!(entry.kind, LocalKind::HardLink(_)) {
+        entry.extended = Some(local::extended(&entry.file)?);
+    }
     match entry.kind {
-        LocalKind::Directory | LocalKind::HardLink(_) => Ok(outlet.send(Message::Entry(entry, Body::None))),
+        LocalKind::Directory | LocalKind::HardLink(_) | LocalKind::KnownFile => {
+            Ok(outlet.send(Message::Entry(entry, Body::None)))
+        }
         LocalKind::Symlink => {
             let target = std::fs::read_link(&entry.file).map_err(|error| at(&entry.file, &error))?;
             let target = target.into_os_string().into_vec();
@@ -117,6 +169,9 @@ fn read(entry: LocalEntry, outlet: &Outlet) -> Result<bool, Failure> {
         LocalKind::File => {
             let path = entry.file.clone();
             let mut file = File::open(&path).map_err(|error| at(&path, &error))?;
+            if reading.holes && entry.size_bytes > WHOLE_BYTES_MAX as u64 && has_holes(&file, &path)? {
+                return Ok(outlet.send(Message::Entry(entry, Body::Pieces)) && sparse(&file, &path, outlet)?);
+            }
             let likely = entry.size_bytes.min(WHOLE_BYTES_MAX as u64) as usize;
             let first = piece(&mut file, &path, likely)?;
             if first.len() <= WHOLE_BYTES_MAX {
@@ -142,74 +197,191 @@ fn piece(file: &mut File, path: &Path, likely: usize) -> Result<Vec<u8>, Failure
     Ok(bytes)
 }
 
-/// A directory tree read by several lanes, given in the order of the walk.
+fn has_holes(file: &File, path: &Path) -> Result<bool, Failure> {
+    let metadata = file.metadata().map_err(|error| at(path, &error))?;
+    Ok(metadata.blocks().saturating_mul(512) < metadata.size())
+}
+
+/// Sends what a file with holes has; whether anybody still listens.
+fn sparse(file: &File, path: &Path, outlet: &Outlet<Message>) -> Result<bool, Failure> {
+    let size = file.metadata().map_err(|error| at(path, &error))?.size();
+    let seek = |place, otherwise| match rustix::fs::seek(file, place) {
+        Ok(found) => Ok(found.min(size)),
+        // Nothing follows, or this file system does not tell.
+        Err(Errno::NXIO) => Ok(size),
+        Err(Errno::INVAL) => Ok(otherwise),
+        Err(error) => Err(at(path, &error.into())),
+    };
+    let mut from = 0;
+    while from < size {
+        let data = seek(SeekFrom::Data(from), from)?;
+        if data > from && !outlet.send(Message::Hole(data - from)) {
+            return Ok(false);
+        }
+        let hole = match data < size {
+            true => seek(SeekFrom::Hole(data), size)?,
+            false => size,
+        };
+        from = data;
+        while from < hole {
+            let mut bytes = vec![0; (hole - from).min(WHOLE_BYTES_MAX as u64) as usize];
+            let read = file.read_exact_at(&mut bytes, from);
+            read.map_err(|error| at(path, &error))?;
+            from += bytes.len() as u64;
+            if !outlet.send(Message::Piece(bytes)) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(outlet.send(Message::Piece(Vec::new())))
+}
+
+/// What was asked for next.
+pub(super) enum Next {
+    /// An entry with its content.
+    Entry(LocalEntry, Body),
+    /// A file that is on the volume with all its attributes.
+    Same(LocalEntry),
+}
+
+/// What waits to be given, in the order of the walk.
+enum Waiting {
+    Lane(usize),
+    Same(LocalEntry),
+    Failed(Failure),
+}
+
+/// Local entries, asked for by the importer before they are read by several lanes, given in the order of the walk.
 pub(super) struct Feed {
+    walk: Inlet<Result<LocalEntry, Failure>>,
     lanes: Vec<Lane>,
-    /// Whose turn it is.
+    /// What each lane is to read.
+    orders: Vec<SyncSender<LocalEntry>>,
+    /// Who gets the next entry.
     turn: usize,
-    walk: Option<JoinHandle<Vec<PathBuf>>>,
+    /// Whose large file is being given.
+    current: usize,
+    waiting: VecDeque<Waiting>,
+    thread: Option<JoinHandle<Vec<PathBuf>>>,
 }
 
 impl Feed {
-    /// Starts a walk of `root` and `readers` threads that read.
-    pub(super) fn start(root: &Path, readers: usize) -> Result<Self, Failure> {
-        let mut walk = LocalWalk::new(root)?;
-        let mut lanes = Vec::new();
-        let mut queues = Vec::new();
+    /// Starts a walk and `readers` threads that read.
+    pub(super) fn start(mut walk: impl Entries, readers: usize) -> Result<Self, Failure> {
+        let (mut lanes, mut orders) = (Vec::new(), Vec::new());
+        let reading = Reading {
+            holes: true,
+            extended: true,
+        };
         for _ in 0..readers.max(1) {
-            let (queue, entries) = sync_channel(ENTRIES_AHEAD);
-            lanes.push(Lane::start(entries.into_iter())?);
-            queues.push(queue);
+            let (order, entries) = sync_channel(ENTRIES_AHEAD);
+            lanes.push(lane(entries.into_iter(), reading)?);
+            orders.push(order);
         }
-        let walk = spawn("fs walk", move || {
-            for queue in queues.iter().cycle() {
-                let next = walk.next();
-                let failed = next.is_err();
-                let Some(entry) = next.transpose() else { break };
-                if queue.send(entry).is_err() || failed {
+        let (outlet, inlet) = queue(WALK_AHEAD);
+        let thread = spawn("fs walk", move || {
+            while let Some(entry) = walk.next().transpose() {
+                if !outlet.send(entry) {
                     break;
                 }
             }
+            outlet.close();
             walk.skipped().to_vec()
         })?;
         Ok(Self {
+            walk: inlet,
             lanes,
+            orders,
             turn: 0,
-            walk: Some(walk),
+            current: 0,
+            waiting: VecDeque::new(),
+            thread: Some(thread),
         })
     }
 
-    /// The next entry in the order of the walk.
-    pub(super) async fn next(&mut self) -> Option<Result<(LocalEntry, Body), Failure>> {
-        let lane = self.turn % self.lanes.len();
-        self.turn += 1;
-        match self.lanes[lane].next().await? {
-            Message::Entry(entry, body) => Some(Ok((entry, body))),
-            Message::Failed(failure) => Some(Err(failure)),
-            Message::Piece(_) => unreachable!("pieces are taken before the next entry"),
+    /// The next entry in the order of the walk; asks where those stand that come behind it.
+    pub(super) async fn next(&mut self, importer: &Importer<'_>) -> Option<Result<Next, Failure>> {
+        // As many as all lanes hold, one after the other: so none of them is ever full.
+        while self.waiting.len() < self.lanes.len() * ENTRIES_AHEAD {
+            let found = match self.waiting.is_empty() {
+                true => self.walk.next().await,
+                false => self.walk.try_next(),
+            };
+            let Some(found) = found else { break };
+            let waiting = match found {
+                Ok(entry) => self.order(entry, importer).await,
+                Err(failure) => Waiting::Failed(failure),
+            };
+            self.waiting.push_back(waiting);
+        }
+        match self.waiting.pop_front()? {
+            Waiting::Same(entry) => Some(Ok(Next::Same(entry))),
+            Waiting::Failed(failure) => Some(Err(failure)),
+            Waiting::Lane(lane) => {
+                self.current = lane;
+                Some(match self.lanes[lane].next().await {
+                    Some(Message::Entry(entry, body)) => Ok(Next::Entry(entry, body)),
+                    Some(Message::Failed(failure)) => Err(failure),
+                    Some(Message::Piece(_) | Message::Hole(_)) => {
+                        unreachable!("pieces are taken before the next entry")
+                    }
+                    None => Err(Failure::new("a reading thread ended early; try again")),
+                })
+            }
         }
     }
 
-    /// The next piece of the large file that [`Feed::next`] gave last; empty at its end.
-    pub(super) async fn more(&mut self) -> Result<Vec<u8>, Failure> {
-        let lane = (self.turn + self.lanes.len() - 1) % self.lanes.len();
-        match self.lanes[lane].next().await {
-            Some(Message::Piece(bytes)) => Ok(bytes),
-            Some(Message::Failed(failure)) => Err(failure),
-            Some(Message::Entry(..)) => unreachable!("a large file ends with an empty piece"),
-            None => Err(Failure::new("a reading thread ended early; try again")),
+    async fn order(&mut self, mut entry: LocalEntry, importer: &Importer<'_>) -> Waiting {
+        if entry.kind == LocalKind::File {
+            let standing = importer
+                .standing(&entry.path, &entry.attributes, entry.size_bytes)
+                .await;
+            match standing {
+                Ok(Standing::Same) => return Waiting::Same(entry),
+                Ok(Standing::SameContent) => entry.kind = LocalKind::KnownFile,
+                Ok(Standing::Wanted) => {}
+                Err(error) => return Waiting::Failed(Failure::new(error)),
+            }
+        }
+        let lane = self.turn % self.lanes.len();
+        self.turn += 1;
+        match self.orders[lane].try_send(entry) {
+            Ok(()) => Waiting::Lane(lane),
+            Err(_) => Waiting::Failed(Failure::new("a reading thread ended early; try again")),
         }
     }
 
     /// Sockets, pipes and devices that the walk left out; to be asked at the end.
-    pub(super) fn skipped(&mut self) -> Vec<PathBuf> {
-        self.lanes.clear();
-        let walk = self.walk.take();
-        walk.and_then(|walk| walk.join().ok()).unwrap_or_default()
+    pub(super) fn skipped(mut self) -> Vec<PathBuf> {
+        let thread = self.thread.take();
+        // Whoever waits for room stops.
+        drop(self);
+        thread.and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
-fn spawn<T: Send + 'static>(
+impl ImportPieces for Feed {
+    type Error = Failure;
+
+    async fn more(&mut self) -> Result<Option<packfs::ImportPiece>, Failure> {
+        more(&mut self.lanes[self.current]).await
+    }
+}
+
+/// The next piece of the large file that a lane gave last.
+pub(super) async fn more(lane: &mut Lane) -> Result<Option<packfs::ImportPiece>, Failure> {
+    match lane.next().await {
+        Some(Message::Piece(bytes)) if bytes.is_empty() => Ok(None),
+        Some(Message::Piece(bytes)) => Ok(Some(packfs::ImportPiece::Bytes(bytes))),
+        Some(Message::Hole(length)) => Ok(Some(packfs::ImportPiece::Hole(length))),
+        Some(Message::Failed(failure)) => Err(failure),
+        Some(Message::Entry(..)) => unreachable!("a large file ends with an empty piece or a failure"),
+        None => Err(Failure::new("a reading thread ended early; try again")),
+    }
+}
+
+/// Starts a thread.
+pub(super) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, Failure> {

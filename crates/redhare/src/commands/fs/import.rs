@@ -1,130 +1,112 @@
 //! `redhare fs import`.
 
+mod archives;
+mod report;
+mod sources;
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
+use std::hash::Hasher;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use foundation::ByteCount;
-use packfs::name::components;
+use packfs::name::{Shown, components};
 use packfs::{
-    ImportContent, ImportEntry, ImportError, ImportProgress, ImportSource, InodeNumber, Kind, WriteError,
-    Writer, WriterOptions, import,
+    Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, Importer, InodeNumber, Kind,
+    WriteError, Writer, WriterOptions,
 };
 
-use super::feed::{Body, Feed};
-use super::local::{self, LocalKind};
-use super::medium::{Location, Role, holder, open_volume};
+use super::feed::{Body, Next};
+use super::local::{LocalEntry, LocalKind};
+use super::medium::{Location, Opened, Role, Volume, holder, open_volume};
 use super::progress::Progress;
 use crate::output::{Failure, Output};
 
-/// What is imported is committed after so long ...
-const COMMIT_EVERY: Duration = Duration::from_secs(5);
-/// ... or so many bytes, whichever comes first.
+use report::Tally;
+use sources::{Source, Sources};
+
+/// What is imported is committed after so many bytes, or after the time that was asked for, whichever comes first.
 const COMMIT_EVERY_BYTES: u64 = 1 << 30;
 
-/// Copy a directory into a volume
+/// Copy a directory, or tar archives, into a volume
+///
+/// What is there already with the same length and time of change is left alone, what differs is replaced. So an import that
+/// was stopped in the middle goes on where it was when it is run again, and a later one copies only what has changed.
 #[derive(Args)]
 #[command(
-    after_help = "Keeps names, modes, owners, times, symbolic links and hard links; leaves out sockets, pipes and \
-devices. Commits every 5 seconds or 1 GiB and at the end.\n\nExamples:\n  \
-redhare fs import ./images file:images.packfs\n  redhare fs import /data/train images:train"
+    after_help = "Keeps names, modes, owners, times, extended attributes, holes, symbolic links and hard links; leaves out \
+sockets, pipes, devices and access control lists. Archives are told by what is \
+in them: tar, also under gzip or zstd; several are read side by side.\n\nExamples:\n  \
+redhare fs import ./images file:images.packfs\n  redhare fs import /data/train images:train --verify\n  \
+redhare fs import shards/train-*.tar images:train --readers 8\n  \
+find . -name '*.jpg' -print0 | redhare fs import . images --files-from - --null\n  \
+redhare fs import /data/train images:train --delete"
 )]
 pub(super) struct ImportArguments {
-    /// The directory
-    directory: PathBuf,
+    /// A directory, or tar archives; - is an archive on standard input
+    #[arg(required = true, value_name = "DIR|TAR")]
+    sources: Vec<PathBuf>,
     /// The volume, and the directory in it, which is made if it is missing
     #[arg(value_name = "VOLUME[:PATH]")]
     location: OsString,
     /// Threads that read
-    #[arg(long, default_value_t = 4)]
-    readers: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    readers: u16,
+    /// Commit after so many seconds, or 1 GiB
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    commit_every: f64,
+    /// Import only what this file names, one path from DIR on each line; - is standard input. A directory that it names comes
+    /// without what is in it
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
+    /// Paths in --files-from end with a zero byte, as "find -print0" writes them
+    #[arg(long, short = '0', requires = "files_from")]
+    null: bool,
+    /// Compare contents, and do not believe length and time of change
+    #[arg(long, short = 'c')]
+    checksum: bool,
+    /// Remove from the volume's directory what DIR does not have
+    #[arg(long, conflicts_with = "files_from")]
+    delete: bool,
+    /// Read everything back from the volume at the end and compare it with the source
+    #[arg(long)]
+    verify: bool,
+    /// Go on behind files that cannot be read or made; the exit status is 1 then
+    #[arg(long)]
+    keep_going: bool,
+    /// Give each archive a directory of its name
+    #[arg(long, conflicts_with_all = ["files_from", "delete"])]
+    by_archive: bool,
 }
 
-#[derive(serde::Serialize)]
-struct ImportView {
-    entries: u64,
-    content_bytes: u64,
-    commits: u64,
-    seconds: f64,
-    files_per_second: f64,
-    mib_per_second: f64,
-    skipped: Vec<String>,
-}
-
-/// Gives the feed's entries, and an end whenever a commit is due.
-struct Source {
-    feed: Feed,
-    since: Instant,
-    since_bytes: u64,
-    ended: bool,
-}
-
-impl ImportSource for Source {
-    type Error = Failure;
-
-    async fn next(&mut self) -> Result<Option<ImportEntry>, Failure> {
-        if self.since.elapsed() > COMMIT_EVERY || self.since_bytes > COMMIT_EVERY_BYTES {
-            return Ok(None);
-        }
-        let Some(next) = self.feed.next().await else {
-            self.ended = true;
-            return Ok(None);
-        };
-        let (entry, body) = next?;
-        let content = match (entry.kind, body) {
-            (LocalKind::Directory, _) => ImportContent::Directory,
-            (LocalKind::HardLink(first), _) => ImportContent::HardLink(first),
-            (LocalKind::Symlink, Body::Whole(target)) => ImportContent::Symlink(target),
-            (_, Body::Whole(bytes)) => {
-                self.since_bytes += bytes.len() as u64;
-                ImportContent::File(bytes)
-            }
-            (_, Body::Pieces | Body::None) => ImportContent::LargeFile,
-        };
-        Ok(Some(ImportEntry {
-            path: entry.path,
-            attributes: entry.attributes,
-            content,
-        }))
-    }
-
-    async fn more(&mut self) -> Result<Vec<u8>, Failure> {
-        let bytes = self.feed.more().await?;
-        self.since_bytes += bytes.len() as u64;
-        Ok(bytes)
-    }
+/// What stopped an import.
+enum Stop {
+    /// An entry, and why.
+    Entry(ImportError<Failure>),
+    /// Something else.
+    Other(Failure),
 }
 
 pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
-    let (total_files, total_bytes) = local::count(&arguments.directory)?;
+    let sources = Sources::find(arguments)?;
     let opened = open_volume(&volume, Role::Write)?;
-    let options = WriterOptions {
-        holder: holder("redhare fs import"),
-        ..WriterOptions::default()
-    };
-    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
-    let mut writer = writer.map_err(|error| volume.failure(error))?;
+    let mut writer = open_writer(&opened, &volume).await?;
     let begun = Instant::now();
-    let progress = Progress::new("import", total_files, total_bytes);
-    let mut source = Source {
-        feed: Feed::start(&arguments.directory, arguments.readers)?,
-        since: begun,
-        since_bytes: 0,
-        ended: false,
+    let mut tally = Tally::default();
+    let existing = match arguments.checksum {
+        true => Existing::Content,
+        false => Existing::SizeAndTime,
     };
-    let mut done = ImportProgress::default();
-    let result = fill(&mut writer, &path, &mut source, &progress, &mut done).await;
-    progress.end();
-    let skipped = source.feed.skipped();
+    let result = pass(&mut writer, &path, &sources, arguments, existing, &mut tally).await;
     let failed = match result {
         Ok(()) => None,
-        Err(error) => {
+        Err(stop) => {
             // What is there can mostly be committed; if not, the last commit is what stays.
-            let commit = writer.commit().await;
-            let left = total_bytes.saturating_sub(done.content_bytes);
-            Some(volume.failure(explain(&error, &done, total_files, left, commit.is_ok())))
+            let committed = writer.commit().await.is_ok();
+            Some(volume.failure(report::explain(&stop, &tally, &sources, committed)))
         }
     };
     // The lease ends by itself if this fails.
@@ -133,46 +115,241 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
         return Err(failure);
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let view = ImportView {
-        entries: done.entries,
-        content_bytes: done.content_bytes,
-        commits: done.commits,
-        seconds,
-        files_per_second: done.entries as f64 / seconds,
-        mib_per_second: done.content_bytes as f64 / seconds / ByteCount::MIB.0 as f64,
-        skipped: skipped.iter().map(|path| path.display().to_string()).collect(),
+    if arguments.verify {
+        let mut writer = open_writer(&opened, &volume).await?;
+        let mut found = Tally::default();
+        let result = pass(
+            &mut writer,
+            &path,
+            &sources,
+            arguments,
+            Existing::Check,
+            &mut found,
+        )
+        .await;
+        drop(writer.close().await);
+        if let Err(stop) = result {
+            let why = report::explain(&stop, &found, &sources, true);
+            return Err(volume.failure(format!("everything is imported, but it was not verified: {why}")));
+        }
+        tally.verified = Some(found.progress.entries);
+        tally.take_errors(found);
+    }
+    report::print(&tally, seconds, output)
+}
+
+async fn open_writer(opened: &Opened, volume: &Volume) -> Result<Writer, Failure> {
+    let options = WriterOptions {
+        holder: holder("redhare fs import"),
+        ..WriterOptions::default()
     };
-    output.print(&view, || describe(&view));
+    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
+    writer.map_err(|error| volume.failure(error))
+}
+
+/// Goes through the sources once, and imports or checks what they have.
+async fn pass(
+    writer: &mut Writer,
+    path: &[u8],
+    sources: &Sources,
+    arguments: &ImportArguments,
+    existing: Existing,
+    tally: &mut Tally,
+) -> Result<(), Stop> {
+    let checks = existing == Existing::Check;
+    let commit_every = Duration::try_from_secs_f64(arguments.commit_every).map_err(|_| {
+        let given = arguments.commit_every;
+        Failure::new(format!(
+            "--commit-every {given} is no length of time; give seconds"
+        ))
+    })?;
+    let root = directory(writer, path).await.map_err(|source| {
+        Stop::Entry(ImportError::Write {
+            path: Shown::new(path),
+            source,
+        })
+    })?;
+    let options = ImportOptions {
+        existing,
+        remove_directories: arguments.delete,
+    };
+    let progress = sources.progress(match checks {
+        true => "verify",
+        false => "import",
+    });
+    let mut run = Run {
+        importer: Importer::new(writer, root, options),
+        source: sources.start(arguments)?,
+        // Names that stand in two archives are told once.
+        met: (sources.may_repeat() && !checks).then(HashMap::new),
+        keep_going: arguments.keep_going || checks,
+        progress,
+        commit_every,
+        since: Instant::now(),
+        since_bytes: 0,
+    };
+    let mut result = run.all(tally).await;
+    if let (Ok(()), Some(root), true) = (
+        &result,
+        sources.deletes(arguments),
+        tally.errors.is_empty() && !checks,
+    ) {
+        result = run.delete(root).await;
+    } else if arguments.delete && !tally.errors.is_empty() && !checks {
+        tally.nothing_deleted = true;
+    }
+    run.progress.end();
+    tally.progress = *run.importer.progress();
+    tally.skipped = run.source.skipped();
+    result?;
+    if !checks {
+        let committed = run.importer.commit().await;
+        committed.map_err(|source| {
+            let path = Shown::new(b"the last commit");
+            Stop::Entry(ImportError::Write { path, source })
+        })?;
+    }
+    tally.progress = *run.importer.progress();
     Ok(())
 }
 
-async fn fill(
-    writer: &mut Writer,
-    path: &[u8],
-    source: &mut Source,
-    progress: &Progress,
-    done: &mut ImportProgress,
-) -> Result<(), ImportError<Failure>> {
-    let at_path = |source| ImportError::Write {
-        path: packfs::name::Shown::new(path),
-        source,
-    };
-    let root = directory(writer, path).await.map_err(at_path)?;
-    loop {
-        let before = *done;
-        import(writer, root, source, |now| {
-            done.entries = before.entries + now.entries;
-            done.content_bytes = before.content_bytes + now.content_bytes;
-            done.commits = before.commits + now.commits;
-            progress.set(done.entries, done.content_bytes);
-        })
-        .await?;
-        done.commits += 1;
-        if source.ended {
-            return Ok(());
+struct Run<'a> {
+    importer: Importer<'a>,
+    source: Source,
+    /// By whom each name was met, where several archives may have it.
+    met: Option<HashMap<u128, PathBuf>>,
+    keep_going: bool,
+    progress: Progress,
+    commit_every: Duration,
+    since: Instant,
+    since_bytes: u64,
+}
+
+impl Run<'_> {
+    async fn all(&mut self, tally: &mut Tally) -> Result<(), Stop> {
+        loop {
+            let next = match &mut self.source {
+                Source::Feed(feed) => feed.next(&self.importer).await,
+                Source::Archives(archives) => {
+                    let next = archives.next().await;
+                    next.map(|next| next.map(|(entry, body)| Next::Entry(entry, body)))
+                }
+            };
+            let Some(next) = next else { return Ok(()) };
+            let failed = match next {
+                Ok(Next::Same(entry)) => {
+                    self.importer.count_same(entry.size_bytes);
+                    None
+                }
+                Ok(Next::Entry(local, body)) => self.entry(local, body, tally).await.err(),
+                Err(failure) => Some(ImportError::Source(failure)),
+            };
+            if let Some(error) = failed {
+                if error.is_fatal() || !self.keep_going {
+                    return Err(Stop::Entry(error));
+                }
+                tally.failed(&error);
+            }
+            let now = *self.importer.progress();
+            let bytes = now.content_bytes + now.unchanged_bytes;
+            self.progress.set(now.entries, self.source.position(bytes));
+            let due = self.since.elapsed() > self.commit_every
+                || now.content_bytes - self.since_bytes > COMMIT_EVERY_BYTES;
+            if due {
+                self.commit().await?;
+            }
+            tally.progress = now;
         }
-        source.since = Instant::now();
-        source.since_bytes = 0;
+    }
+
+    async fn commit(&mut self) -> Result<(), Stop> {
+        let committed = self.importer.commit().await;
+        self.since = Instant::now();
+        self.since_bytes = self.importer.progress().content_bytes;
+        committed.map_err(|source| {
+            let path = Shown::new(b"a commit");
+            Stop::Entry(ImportError::Write { path, source })
+        })
+    }
+
+    async fn entry(
+        &mut self,
+        local: LocalEntry,
+        body: Body,
+        tally: &mut Tally,
+    ) -> Result<(), ImportError<Failure>> {
+        let repeated = self.repeated(&local);
+        let content = match (local.kind, body) {
+            (LocalKind::Directory, _) => ImportContent::Directory,
+            (LocalKind::HardLink(first), _) => ImportContent::HardLink(first),
+            (LocalKind::KnownFile, _) => ImportContent::Kept,
+            (LocalKind::Symlink, Body::Whole(target)) => ImportContent::Symlink(target),
+            (_, Body::Whole(bytes)) => ImportContent::File(bytes),
+            (_, Body::Pieces | Body::None) => ImportContent::LargeFile {
+                size_bytes: local.size_bytes,
+            },
+        };
+        let entry = ImportEntry {
+            path: local.path,
+            attributes: local.attributes,
+            extended: local.extended,
+            content,
+        };
+        if let Some(error) = repeated {
+            if let ImportContent::LargeFile { .. } = entry.content {
+                // Its content is not the next entry's.
+                while !matches!(
+                    packfs::ImportPieces::more(&mut self.source).await,
+                    Ok(None) | Err(_)
+                ) {}
+            }
+            return Err(ImportError::Source(error));
+        }
+        if let Done::Differs(what) = self.importer.entry(&entry, &mut self.source).await? {
+            tally.differs(&entry.path, what);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a name that another archive has, too: one of both would be lost without a word.
+    fn repeated(&mut self, local: &LocalEntry) -> Option<Failure> {
+        let met = self.met.as_mut()?;
+        if local.kind == LocalKind::Directory {
+            return None;
+        }
+        let half = |seed: u8| {
+            let mut hasher = DefaultHasher::new();
+            hasher.write_u8(seed);
+            hasher.write(&local.path);
+            u128::from(hasher.finish())
+        };
+        let first = met
+            .entry(half(1) << 64 | half(2))
+            .or_insert_with(|| local.file.clone());
+        (*first != local.file).then(|| {
+            Failure::new(format!(
+                "{}: is in {} and in {}; give each archive a directory with --by-archive, or import them into different ones",
+                Shown::new(&local.path),
+                first.display(),
+                local.file.display()
+            ))
+        })
+    }
+
+    async fn delete(&mut self, root: &std::path::Path) -> Result<(), Stop> {
+        let exists = |path: &[u8]| {
+            use std::os::unix::ffi::OsStrExt;
+            let file = root.join(std::ffi::OsStr::from_bytes(path));
+            match std::fs::symlink_metadata(&file) {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(super::local::at(&file, &error)),
+            }
+        };
+        self.importer
+            .delete_missing(exists, |_| ())
+            .await
+            .map_err(Stop::Entry)
     }
 }
 
@@ -192,51 +369,8 @@ async fn directory(writer: &mut Writer, path: &[u8]) -> Result<InodeNumber, Writ
     Ok(at)
 }
 
-fn explain(
-    error: &ImportError<Failure>,
-    done: &ImportProgress,
-    total_files: u64,
-    left_bytes: u64,
-    committed: bool,
-) -> String {
-    let stays = if committed {
-        format!(
-            "{} of {total_files} entries are committed and can be read",
-            done.entries
-        )
-    } else {
-        "what was committed before stays readable".to_owned()
-    };
-    match error {
-        ImportError::Write {
-            path,
-            source: WriteError::NoSpace { .. },
-        } => format!(
-            "{path}: the volume is full: {} of content and its index are left to import and find no room; resize the \
-             volume by at least that, or import less. {stays}",
-            ByteCount(left_bytes)
-        ),
-        ImportError::Source(failure) => format!("the import stopped: {failure}. {stays}"),
-        ImportError::Write {
-            source: WriteError::Exists { .. },
-            ..
-        } => format!("{error}; import into another directory (VOLUME:PATH). {stays}"),
-        _ => format!("{error}. {stays}"),
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Stop::Other(failure)
     }
-}
-
-fn describe(view: &ImportView) -> String {
-    let mut text = format!(
-        "imported {} entries, {} in {:.1} s: {:.0} files/s, {:.1} MiB/s, {} commits\n",
-        view.entries,
-        ByteCount(view.content_bytes),
-        view.seconds,
-        view.files_per_second,
-        view.mib_per_second,
-        view.commits
-    );
-    for path in &view.skipped {
-        text.push_str(&format!("left out {path}: neither file, directory nor link\n"));
-    }
-    text
 }

@@ -1,6 +1,7 @@
 //! A local directory: what is in it, in a fixed order, with everything `stat` says.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -8,18 +9,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use packfs::{Attributes, Timestamp};
+use rustix::io::Errno;
 
 use crate::output::Failure;
+
+/// The longest list of names of extended attributes, and the longest value, in bytes (Linux's limits).
+const EXTENDED_BYTES_MAX: usize = 64 << 10;
 
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LocalKind {
     Directory,
     File,
+    /// A file whose content is on the volume already.
+    KnownFile,
     Symlink,
     /// A further name of the file or link that was met first at this path.
     HardLink(Vec<u8>),
 }
+
+/// Extended attributes: names and values.
+pub(super) type Extended = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// An entry of the directory tree.
 #[derive(Clone, Debug)]
@@ -33,6 +43,70 @@ pub(super) struct LocalEntry {
     pub(super) size_bytes: u64,
     /// Further names that were met as such.
     pub(super) links: u64,
+    /// All extended attributes, once somebody has read them.
+    pub(super) extended: Option<Extended>,
+}
+
+/// Where local entries come from. Blocks.
+pub(super) trait Entries: Send + 'static {
+    /// The next entry; `None` at the end. After a failure it goes on behind what failed.
+    fn next(&mut self) -> Result<Option<LocalEntry>, Failure>;
+
+    /// Sockets, pipes and devices so far, which PackFS does not hold.
+    fn skipped(&self) -> &[PathBuf];
+}
+
+/// Tells entries by what `lstat` says, and finds further names of what was met before.
+#[derive(Default)]
+pub(super) struct Inspector {
+    /// First names of what has several, by device and inode.
+    first_names: BTreeMap<(u64, u64), Vec<u8>>,
+    skipped: Vec<PathBuf>,
+}
+
+impl Inspector {
+    /// What is at `file`; `None` for what PackFS does not hold.
+    fn inspect(&mut self, file: PathBuf, path: Vec<u8>) -> Result<Option<LocalEntry>, Failure> {
+        let metadata = std::fs::symlink_metadata(&file).map_err(|error| at(&file, &error))?;
+        let kind = metadata.file_type();
+        let kind = if kind.is_dir() {
+            LocalKind::Directory
+        } else if kind.is_file() {
+            self.name(&metadata, &path, LocalKind::File)
+        } else if kind.is_symlink() {
+            self.name(&metadata, &path, LocalKind::Symlink)
+        } else {
+            self.skipped.push(file);
+            return Ok(None);
+        };
+        Ok(Some(LocalEntry {
+            path,
+            file,
+            attributes: attributes(&metadata),
+            size_bytes: if kind == LocalKind::File {
+                metadata.size()
+            } else {
+                0
+            },
+            links: metadata.nlink(),
+            kind,
+            extended: None,
+        }))
+    }
+
+    fn name(&mut self, metadata: &Metadata, path: &[u8], first: LocalKind) -> LocalKind {
+        if metadata.nlink() < 2 {
+            return first;
+        }
+        let id = (metadata.dev(), metadata.ino());
+        match self.first_names.get(&id) {
+            Some(name) => LocalKind::HardLink(name.clone()),
+            None => {
+                self.first_names.insert(id, path.to_vec());
+                first
+            }
+        }
+    }
 }
 
 /// Walks a tree: a directory's entries in the order of their bytes, then its subdirectories. Blocks.
@@ -40,9 +114,7 @@ pub(super) struct LocalWalk {
     waiting: Vec<(PathBuf, Vec<u8>)>,
     listing: std::vec::IntoIter<(PathBuf, Vec<u8>)>,
     found: Vec<(PathBuf, Vec<u8>)>,
-    /// First names of what has several, by device and inode.
-    first_names: BTreeMap<(u64, u64), Vec<u8>>,
-    skipped: Vec<PathBuf>,
+    inspector: Inspector,
 }
 
 impl LocalWalk {
@@ -63,18 +135,18 @@ impl LocalWalk {
             waiting: Vec::new(),
             listing: first.into_iter(),
             found: Vec::new(),
-            first_names: BTreeMap::new(),
-            skipped: Vec::new(),
+            inspector: Inspector::default(),
         })
     }
+}
 
-    /// Sockets, pipes and devices, which an import leaves out.
-    pub(super) fn skipped(&self) -> &[PathBuf] {
-        &self.skipped
+impl Entries for LocalWalk {
+    fn skipped(&self) -> &[PathBuf] {
+        &self.inspector.skipped
     }
 
-    /// The next entry, the root first; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<LocalEntry>, Failure> {
+    /// The root comes first.
+    fn next(&mut self) -> Result<Option<LocalEntry>, Failure> {
         loop {
             let Some((file, path)) = self.listing.next() else {
                 self.waiting.extend(self.found.drain(..).rev());
@@ -84,48 +156,13 @@ impl LocalWalk {
                 self.listing = list(&file, &path)?.into_iter();
                 continue;
             };
-            let metadata = std::fs::symlink_metadata(&file).map_err(|error| at(&file, &error))?;
-            let kind = metadata.file_type();
-            let kind = if kind.is_dir() {
-                self.found.push((file.clone(), path.clone()));
-                LocalKind::Directory
-            } else if kind.is_file() || kind.is_symlink() {
-                let single = if kind.is_file() {
-                    LocalKind::File
-                } else {
-                    LocalKind::Symlink
-                };
-                self.name(&metadata, &path, single)
-            } else {
-                self.skipped.push(file);
+            let Some(entry) = self.inspector.inspect(file, path)? else {
                 continue;
             };
-            return Ok(Some(LocalEntry {
-                path,
-                file,
-                attributes: attributes(&metadata),
-                size_bytes: if kind == LocalKind::File {
-                    metadata.size()
-                } else {
-                    0
-                },
-                links: metadata.nlink(),
-                kind,
-            }));
-        }
-    }
-
-    fn name(&mut self, metadata: &Metadata, path: &[u8], first: LocalKind) -> LocalKind {
-        if metadata.nlink() < 2 {
-            return first;
-        }
-        let id = (metadata.dev(), metadata.ino());
-        match self.first_names.get(&id) {
-            Some(name) => LocalKind::HardLink(name.clone()),
-            None => {
-                self.first_names.insert(id, path.to_vec());
-                first
+            if entry.kind == LocalKind::Directory {
+                self.found.push((entry.file.clone(), entry.path.clone()));
             }
+            return Ok(Some(entry));
         }
     }
 }
@@ -148,6 +185,83 @@ fn list(directory: &Path, path: &[u8]) -> Result<Vec<(PathBuf, Vec<u8>)>, Failur
     Ok(names.iter().map(join).collect())
 }
 
+/// The entries that a list of paths names, in its order. Directories along the way come before what is in them; a
+/// directory that is named comes without what is in it.
+pub(super) struct LocalList {
+    root: PathBuf,
+    paths: std::vec::IntoIter<Vec<u8>>,
+    /// Entries that come before the next path.
+    waiting: std::collections::VecDeque<Vec<u8>>,
+    directories: std::collections::BTreeSet<Vec<u8>>,
+    inspector: Inspector,
+}
+
+impl LocalList {
+    /// Entries below `root`, by paths from there. Outer slashes and `.` do not count.
+    pub(super) fn new(root: &Path, paths: Vec<Vec<u8>>) -> Self {
+        Self {
+            root: root.to_owned(),
+            paths: paths.into_iter(),
+            waiting: std::collections::VecDeque::new(),
+            directories: std::collections::BTreeSet::new(),
+            inspector: Inspector::default(),
+        }
+    }
+
+    fn wait_for(&mut self, path: &[u8]) -> Result<(), Failure> {
+        let path = plain_path(path)
+            .map_err(|why| Failure::new(format!("{}: {why}", String::from_utf8_lossy(path))))?;
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for (end, _) in ends {
+            if self.directories.insert(path[..end].to_vec()) {
+                self.waiting.push_back(path[..end].to_vec());
+            }
+        }
+        if !path.is_empty() && !self.directories.contains(&path) {
+            self.waiting.push_back(path);
+        }
+        Ok(())
+    }
+}
+
+impl Entries for LocalList {
+    fn skipped(&self) -> &[PathBuf] {
+        &self.inspector.skipped
+    }
+
+    fn next(&mut self) -> Result<Option<LocalEntry>, Failure> {
+        loop {
+            if let Some(path) = self.waiting.pop_front() {
+                let file = self.root.join(OsStr::from_bytes(&path));
+                if let Some(entry) = self.inspector.inspect(file, path)? {
+                    if entry.kind == LocalKind::Directory {
+                        self.directories.insert(entry.path.clone());
+                    }
+                    return Ok(Some(entry));
+                }
+                continue;
+            }
+            match self.paths.next() {
+                Some(path) => self.wait_for(&path)?,
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A path from a root without outer slashes and `.`.
+///
+/// # Errors
+/// Why it leads out of the root.
+pub(super) fn plain_path(path: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let names = path.split(|&byte| byte == b'/');
+    let names: Vec<&[u8]> = names.filter(|name| !matches!(name, [] | [b'.'])).collect();
+    match names.contains(&&b".."[..]) {
+        true => Err("the path has \"..\" in it; name it from the directory that is imported"),
+        false => Ok(names.join(&b'/')),
+    }
+}
+
 /// Everything of a tree at once, and how many bytes its files have.
 pub(super) fn all(root: &Path) -> Result<(Vec<LocalEntry>, Vec<PathBuf>), Failure> {
     let mut walk = LocalWalk::new(root)?;
@@ -155,7 +269,7 @@ pub(super) fn all(root: &Path) -> Result<(Vec<LocalEntry>, Vec<PathBuf>), Failur
     while let Some(entry) = walk.next()? {
         entries.push(entry);
     }
-    Ok((entries, walk.skipped))
+    Ok((entries, walk.skipped().to_vec()))
 }
 
 /// Files and their bytes, counted by a quick walk. What cannot be read counts as nothing: the walk that
@@ -194,6 +308,36 @@ pub(super) fn attributes(metadata: &Metadata) -> Attributes {
         atime: time(metadata.atime(), metadata.atime_nsec()),
         ctime: time(metadata.ctime(), metadata.ctime_nsec()),
     }
+}
+
+/// The extended attributes of a file or link itself. Access control lists and labels of security modules are left out:
+/// they mean something on their own system only.
+pub(super) fn extended(path: &Path) -> Result<Extended, Failure> {
+    let mut names = vec![0; 256];
+    let length = loop {
+        match rustix::fs::llistxattr(path, &mut names[..]) {
+            Ok(length) => break length,
+            Err(Errno::RANGE) if names.len() < EXTENDED_BYTES_MAX => names.resize(EXTENDED_BYTES_MAX, 0),
+            Err(Errno::NOTSUP) => break 0,
+            Err(error) => return Err(at(path, &error.into())),
+        }
+    };
+    let mut found = Vec::new();
+    for name in names[..length].split(|&byte| byte == 0) {
+        let foreign = name.starts_with(b"system.") || name.starts_with(b"security.selinux");
+        if name.is_empty() || foreign {
+            continue;
+        }
+        let mut value = vec![0; EXTENDED_BYTES_MAX];
+        match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+            Ok(length) => value.truncate(length),
+            // Removed since.
+            Err(Errno::NODATA) => continue,
+            Err(error) => return Err(at(path, &error.into())),
+        }
+        found.push((name.to_vec(), value));
+    }
+    Ok(found)
 }
 
 /// This moment on the wall's clock.

@@ -1,23 +1,50 @@
 //! Progress on standard error, where somebody looks at it.
 
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar over bytes, with files beside.
 pub(super) struct Progress {
     bar: ProgressBar,
     total_files: u64,
+    begun: Instant,
+    /// Files and bytes in all, once somebody has counted them.
+    counted: Arc<OnceLock<(u64, u64)>>,
 }
 
 impl Progress {
     /// Shows nothing where standard error is not a terminal.
     pub(super) fn new(what: &'static str, total_files: u64, total_bytes: u64) -> Self {
         let bar = ProgressBar::new(total_bytes);
-        let template = "{prefix} {wide_bar} {msg} files  {binary_bytes}/{binary_total_bytes}  \
-                        {binary_bytes_per_sec}  {eta} left";
+        bar.set_style(counted_style());
+        bar.set_prefix(what);
+        Self::over(bar, total_files)
+    }
+
+    /// A bar over bytes of which nobody knows yet how many there are.
+    pub(super) fn uncounted(what: &'static str) -> Self {
+        let bar = ProgressBar::no_length();
+        let template = "{prefix} {spinner} {msg} files  {binary_bytes}  {binary_bytes_per_sec}";
         let style = ProgressStyle::with_template(template).expect("the template names known keys");
         bar.set_style(style);
         bar.set_prefix(what);
-        Self { bar, total_files }
+        Self::over(bar, 0)
+    }
+
+    fn over(bar: ProgressBar, total_files: u64) -> Self {
+        Self {
+            bar,
+            total_files,
+            begun: Instant::now(),
+            counted: Arc::default(),
+        }
+    }
+
+    /// Where to say how many files and bytes there are, if anybody sees it.
+    pub(super) fn wants_count(&self) -> Option<Arc<OnceLock<(u64, u64)>>> {
+        (!self.bar.is_hidden()).then(|| self.counted.clone())
     }
 
     /// A bar over steps that take about as long.
@@ -27,10 +54,7 @@ impl Progress {
             .expect("the template names known keys");
         bar.set_style(style);
         bar.set_prefix(what);
-        Self {
-            bar,
-            total_files: steps,
-        }
+        Self::over(bar, steps)
     }
 
     /// One more step is done.
@@ -43,7 +67,21 @@ impl Progress {
         // Formatting for a bar that is not drawn would cost more than some files do.
         if !self.bar.is_hidden() {
             self.bar.set_position(bytes);
-            self.bar.set_message(format!("{files}/{}", self.total_files));
+            let rate = files as f64 / self.begun.elapsed().as_secs_f64().max(0.001);
+            let total = match self.counted.get() {
+                Some(&(total, total_bytes)) => {
+                    if self.bar.length().is_none() {
+                        self.bar.set_style(counted_style());
+                        self.bar.set_length(total_bytes);
+                    }
+                    total
+                }
+                None => self.total_files,
+            };
+            self.bar.set_message(match total {
+                0 => format!("{files} ({rate:.0}/s)"),
+                total => format!("{files}/{total} ({rate:.0}/s)"),
+            });
         }
     }
 
@@ -51,6 +89,12 @@ impl Progress {
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+fn counted_style() -> ProgressStyle {
+    let template = "{prefix} {wide_bar} {msg} files  {binary_bytes}/{binary_total_bytes}  \
+                    {binary_bytes_per_sec}  {eta} left";
+    ProgressStyle::with_template(template).expect("the template names known keys")
 }
 
 /// A bar for work of several stages, of which some do not know how long they are.

@@ -1,0 +1,194 @@
+//! What an import says of itself.
+
+use std::path::PathBuf;
+
+use foundation::ByteCount;
+use packfs::name::Shown;
+use packfs::{ImportError, ImportProgress, WriteError};
+
+use super::Stop;
+use super::sources::Sources;
+use crate::output::{Failure, Output};
+
+/// Errors that are kept; more are counted only.
+const ERRORS_MAX: usize = 1000;
+
+/// How an import went.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) progress: ImportProgress,
+    pub(super) skipped: Vec<PathBuf>,
+    pub(super) errors: Vec<String>,
+    pub(super) more_errors: u64,
+    /// Nothing was deleted, since something could not be read.
+    pub(super) nothing_deleted: bool,
+    /// Entries that were read back and compared.
+    pub(super) verified: Option<u64>,
+}
+
+impl Tally {
+    /// Notes an entry that could not be imported.
+    pub(super) fn failed(&mut self, error: &ImportError<Failure>) {
+        self.note(error.to_string());
+    }
+
+    /// Notes an entry that is not on the volume as it is in the source.
+    pub(super) fn differs(&mut self, path: &[u8], what: &str) {
+        self.note(format!(
+            "{}: verified, and on the volume it {what}",
+            Shown::new(path)
+        ));
+    }
+
+    /// Adds those of a second pass; the first one's own failures are known already.
+    pub(super) fn take_errors(&mut self, other: Self) {
+        let new: Vec<String> = other
+            .errors
+            .into_iter()
+            .filter(|error| !self.errors.contains(error))
+            .collect();
+        self.more_errors += other.more_errors;
+        for error in new {
+            self.note(error);
+        }
+    }
+
+    fn note(&mut self, error: String) {
+        match self.errors.len() < ERRORS_MAX {
+            true => self.errors.push(error),
+            false => self.more_errors += 1,
+        }
+    }
+}
+
+#[derive(serde::Serialize)]
+struct ImportView<'a> {
+    entries: u64,
+    copied: u64,
+    unchanged: u64,
+    attributes_set: u64,
+    deleted: u64,
+    content_bytes: u64,
+    unchanged_bytes: u64,
+    commits: u64,
+    seconds: f64,
+    files_per_second: f64,
+    mib_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<u64>,
+    skipped: Vec<String>,
+    errors: &'a [String],
+    more_errors: u64,
+}
+
+/// Prints the result.
+///
+/// # Errors
+/// If entries are missing or differ, which is said in the result.
+pub(super) fn print(tally: &Tally, seconds: f64, output: &Output) -> Result<(), Failure> {
+    let done = &tally.progress;
+    let view = ImportView {
+        entries: done.entries,
+        copied: done.copied,
+        unchanged: done.unchanged,
+        attributes_set: done.attributes_set,
+        deleted: done.deleted,
+        content_bytes: done.content_bytes,
+        unchanged_bytes: done.unchanged_bytes,
+        commits: done.commits,
+        seconds,
+        files_per_second: done.entries as f64 / seconds,
+        mib_per_second: done.content_bytes as f64 / seconds / ByteCount::MIB.0 as f64,
+        verified: tally.verified,
+        skipped: tally
+            .skipped
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect(),
+        errors: &tally.errors,
+        more_errors: tally.more_errors,
+    };
+    output.print(&view, || describe(&view, tally));
+    match tally.errors.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::reported()),
+    }
+}
+
+fn describe(view: &ImportView<'_>, tally: &Tally) -> String {
+    let mut text = format!(
+        "imported {} entries, {} in {:.1} s: {:.0} files/s, {:.1} MiB/s, {} commits\n",
+        view.entries,
+        ByteCount(view.content_bytes),
+        view.seconds,
+        view.files_per_second,
+        view.mib_per_second,
+        view.commits
+    );
+    if view.unchanged + view.attributes_set + view.deleted > 0 {
+        text.push_str(&format!(
+            "{} copied, {} were there already ({}), {} got attributes only, {} deleted\n",
+            view.copied,
+            view.unchanged,
+            ByteCount(view.unchanged_bytes),
+            view.attributes_set,
+            view.deleted
+        ));
+    }
+    if let Some(verified) = view.verified {
+        text.push_str(&format!("{verified} entries read back and compared\n"));
+    }
+    for path in &view.skipped {
+        text.push_str(&format!("left out {path}: neither file, directory nor link\n"));
+    }
+    for error in view.errors {
+        text.push_str(&format!("{error}\n"));
+    }
+    let failed = view.errors.len() as u64 + view.more_errors;
+    if failed > 0 {
+        text.push_str(&format!(
+            "{failed} entries are not as in the source; mend what is named and import again, which copies only these\n"
+        ));
+    }
+    if tally.nothing_deleted {
+        text.push_str("nothing was deleted, since not all could be read\n");
+    }
+    text
+}
+
+/// Why an import stopped, and what stays.
+pub(super) fn explain(stop: &Stop, tally: &Tally, sources: &Sources, committed: bool) -> String {
+    let done = &tally.progress;
+    let total = sources.count();
+    let of = total.map_or(String::new(), |(entries, _)| format!(" of {entries}"));
+    let stays = if committed {
+        format!("{}{of} entries are committed and can be read", done.entries)
+    } else {
+        "what was committed before stays readable".to_owned()
+    };
+    let again = "the same command goes on from there";
+    match stop {
+        Stop::Other(failure) => format!("{failure}. {stays}"),
+        Stop::Entry(ImportError::Write {
+            path,
+            source: WriteError::NoSpace { missing },
+        }) => {
+            let left =
+                total.map(|(_, bytes)| bytes.saturating_sub(done.content_bytes + done.unchanged_bytes));
+            let left = ByteCount(left.unwrap_or(missing.0));
+            format!(
+                "{path}: the volume is full: {left} of content and its index are left to import and find no room; resize the \
+                 volume by at least that, or import less. {stays}; {again}"
+            )
+        }
+        Stop::Entry(ImportError::Source(failure)) => {
+            format!(
+                "the import stopped: {failure}. {stays}; {again}, and --keep-going goes on behind such files"
+            )
+        }
+        Stop::Entry(error) if error.is_fatal() => format!("{error}. {stays}; {again}"),
+        Stop::Entry(error) => {
+            format!("{error}. {stays}; {again}, and --keep-going goes on behind such files")
+        }
+    }
+}
