@@ -531,6 +531,7 @@ impl<'a> Importer<'a> {
         if self.checks() {
             return Ok(Done::Differs("is not the same file as the other name it has"));
         }
+        self.check_link(place, first).await.map_err(at(&entry.path))?;
         self.make_way(place, &entry.path).await.map_err(at(&entry.path))?;
         let linked = self.writer.link(place.directory, place.name, first).await;
         linked.map_err(at(&entry.path))?;
@@ -538,6 +539,14 @@ impl<'a> Importer<'a> {
             Some(_) => Done::Replaced,
             None => Done::Made,
         })
+    }
+
+    /// Whether quotas let an inode have a name there: what has it must not go before that is refused.
+    async fn check_link(&self, place: &Place<'_>, first: InodeNumber) -> Result<(), WriteError> {
+        let (inode, stands) = self.writer.find(first).await?;
+        let from = self.writer.quota_tree_of(&inode, &stands).await?;
+        let to = self.writer.quota_tree(place.directory).await?;
+        self.writer.check_same_quota(from, to)
     }
 
     /// The directory of a path, made where it is missing; `None` if it is missing and nothing may be made.

@@ -284,7 +284,10 @@ impl Importer<'_> {
         if place.existing.is_some() {
             // All that takes room is done before the old one goes.
             let prepared = match self.writer.settle(&mut stream).await {
-                Ok(()) => self.make_way(place, &entry.path).await,
+                Ok(()) => match self.check_quota(place, stream.size()).await {
+                    Ok(()) => self.make_way(place, &entry.path).await,
+                    refused => refused,
+                },
                 Err(error) => Err(error),
             };
             if let Err(error) = prepared {
@@ -297,6 +300,21 @@ impl Importer<'_> {
             .finish_file(stream, place.directory, place.name, &entry.attributes)
             .await;
         made.map(|_| Some(Done::Made))
+    }
+
+    /// Whether a quota lets what stands in an entry's place be replaced by so many bytes: the old one must not go before the
+    /// new one is refused.
+    async fn check_quota(&self, place: &Place<'_>, bytes: u64) -> Result<(), WriteError> {
+        let Some(found) = &place.existing else {
+            return Ok(());
+        };
+        let tree = self.writer.quota_tree(place.directory).await?;
+        // One that has other names stays, and so does what it takes.
+        let (files, freed) = match found.links {
+            0 | 1 => (0, found.size),
+            _ => (1, 0),
+        };
+        self.writer.check_quota(tree, files, bytes.saturating_sub(freed))
     }
 
     /// Removes what stands in an entry's place.

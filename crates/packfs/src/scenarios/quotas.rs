@@ -374,6 +374,10 @@ fn quotas_are_refused_where_they_could_not_be_counted() {
         writer.remove(inner, b"below").await.unwrap();
         let refused = writer.create_file(inner, b"y", &a, &[0; 1001]).await.unwrap_err();
         assert!(refused.to_string().contains("0 of 1000 bytes"), "{refused}");
+        let mut sparse = writer.begin_file();
+        writer.append_hole(&mut sparse, 2000).await.unwrap();
+        let refused = writer.finish_file(sparse, inner, b"y", &a).await.unwrap_err();
+        assert!(refused.to_string().contains("0 of 1000 bytes"), "{refused}");
         writer.create_file(inner, b"y", &a, &[0; 1000]).await.unwrap();
         writer.commit().await.unwrap();
         writer.close().await.unwrap();

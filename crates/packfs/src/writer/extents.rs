@@ -198,6 +198,10 @@ impl Writer {
         placed: &[Placed],
     ) -> Result<InodeNumber, WriteError> {
         let mut checked = self.check_new(directory, name, attributes).await;
+        if checked.is_ok() {
+            let tree = self.quota_tree(directory).await;
+            checked = tree.and_then(|tree| self.check_quota(tree, 1, size));
+        }
         if checked.is_ok() && self.totals.content_bytes.saturating_add(size) > LENGTHS_MAX {
             let (what, inode) = ("the sum of all lengths, with that", InodeNumber(self.next_inode));
             checked = Err(WriteError::OutOfRange { what, inode });
