@@ -74,8 +74,8 @@ pub(crate) struct Life {
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
     asked: BTreeSet<Chunk>,
-    /// The geometries of the volumes, as the volume crate encodes them.
-    geometries: BTreeMap<u32, Vec<u8>>,
+    /// What copies of the volumes are like.
+    kinds: BTreeMap<u32, Kind>,
     /// Copies that the masters have a place for here and that are not in sync; they are made if they are missing.
     wanted: BTreeMap<Chunk, u128>,
     /// Copies that the masters have no place for any more, and that are gone.
@@ -126,8 +126,36 @@ pub(crate) struct Routes {
 /// A copy that belongs on this node.
 pub(crate) struct Placed {
     chunk: Chunk,
-    geometry: Vec<u8>,
+    kind: Kind,
     disk: u128,
+}
+
+/// What the copies of a volume are like.
+#[derive(Clone)]
+struct Kind {
+    /// The volume's geometry, as the volume crate encodes it.
+    geometry: Vec<u8>,
+    /// They keep checksums of their blocks.
+    checksums: bool,
+}
+
+impl Kind {
+    /// Has a target make such a copy.
+    fn create(self, chunk: Chunk, disk: u128) -> ToTarget {
+        let Self { geometry, checksums } = self;
+        match checksums {
+            true => ToTarget::CreateCopyWithSums {
+                chunk,
+                geometry,
+                disk,
+            },
+            false => ToTarget::CreateCopy {
+                chunk,
+                geometry,
+                disk,
+            },
+        }
+    }
 }
 
 impl Life {
@@ -149,7 +177,7 @@ impl Life {
             resyncs: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
-            geometries: BTreeMap::new(),
+            kinds: BTreeMap::new(),
             wanted: BTreeMap::new(),
             deleted: BTreeSet::new(),
             name_copies_at: Instant::now(),
@@ -331,16 +359,11 @@ impl Life {
     async fn make_wanted(&mut self, link: &Link) {
         let missing = self.wanted.iter().filter(|(chunk, _)| !self.here.contains(chunk));
         for (chunk, disk) in missing.map(|(chunk, disk)| (*chunk, *disk)).collect::<Vec<_>>() {
-            let Some(geometry) = self.geometries.get(&chunk.volume).cloned() else {
+            let Some(kind) = self.kinds.get(&chunk.volume).cloned() else {
                 continue;
             };
             if self.asked.insert(chunk) {
-                let message = ToTarget::CreateCopy {
-                    chunk,
-                    geometry,
-                    disk,
-                };
-                let _ = link.send.send(message).await;
+                let _ = link.send.send(kind.create(chunk, disk)).await;
             }
         }
     }
@@ -354,20 +377,10 @@ impl Life {
         link: &Link,
     ) {
         let wanted = placed.iter().map(|placed| placed.chunk).collect();
-        for Placed {
-            chunk,
-            geometry,
-            disk,
-        } in placed
-        {
+        for Placed { chunk, kind, disk } in placed {
             if !self.here.contains(&chunk) && self.asked.insert(chunk) {
-                let message = ToTarget::CreateCopy {
-                    chunk,
-                    geometry,
-                    disk,
-                };
                 // A target that is gone is noticed where its messages are read.
-                let _ = link.send.send(message).await;
+                let _ = link.send.send(kind.create(chunk, disk)).await;
             }
         }
         match growing {
@@ -386,7 +399,7 @@ impl Life {
             self.growing.remove(&volume);
             self.configurations.retain(|chunk, _| chunk.volume != volume);
             self.wanted.retain(|chunk, _| chunk.volume != volume);
-            self.geometries.remove(&volume);
+            self.kinds.remove(&volume);
         }
     }
 
@@ -423,8 +436,8 @@ impl Life {
             let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
         }
         for volume in &news.volumes {
-            if let Some(Ok(described)) = grown_geometry(volume) {
-                self.geometries.insert(volume.number, described.encode());
+            if let Some(Ok(kind)) = kind_of(volume) {
+                self.kinds.insert(volume.number, kind);
             }
         }
         for chunk in &news.chunks {
@@ -599,8 +612,8 @@ async fn read_places(
             return Ok(None);
         }
         seen += map.chunks.len();
-        let geometry = match map.volume.as_ref().and_then(grown_geometry) {
-            Some(Ok(geometry)) => geometry,
+        let kind = match map.volume.as_ref().and_then(kind_of) {
+            Some(Ok(kind)) => kind,
             Some(Err(error)) => {
                 tracing::error!(volume, %error, "the masters' geometry of a volume cannot be used");
                 return Ok(None);
@@ -617,7 +630,7 @@ async fn read_places(
                     volume,
                     index: chunk.index,
                 },
-                geometry: geometry.encode(),
+                kind: kind.clone(),
                 disk: number(&copy.disk).unwrap_or(0),
             });
         }
@@ -698,11 +711,15 @@ fn is_growth(volume: &v1::Volume, growing: &v1::Growing) -> bool {
     (from, chunks) == (growing.from_chunk, growing.chunks) && from < chunks
 }
 
-/// A volume's geometry with what it is growing by: it is that of the copies that are made for it.
-fn grown_geometry(volume: &v1::Volume) -> Option<Result<Geometry, GeometryError>> {
+/// What the copies that are made for a volume are like; their geometry has what it is growing by.
+fn kind_of(volume: &v1::Volume) -> Option<Result<Kind, GeometryError>> {
     let mut described = volume.geometry.clone()?;
     described.group_chunks.extend_from_slice(&volume.growth_chunks);
-    Some(geometry(&described))
+    let checksums = volume.checksums;
+    Some(geometry(&described).map(|geometry| Kind {
+        geometry: geometry.encode(),
+        checksums,
+    }))
 }
 
 /// The masters' geometry in the volume crate's terms.

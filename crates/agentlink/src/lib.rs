@@ -110,6 +110,15 @@ pub enum ToTarget {
         /// Configurations by chunk index.
         chunks: Vec<(u32, Configuration)>,
     },
+    /// As [`ToTarget::CreateCopy`], of a copy that keeps checksums of its blocks.
+    CreateCopyWithSums {
+        /// The chunk.
+        chunk: Chunk,
+        /// The volume's geometry, as the volume crate encodes it.
+        geometry: Vec<u8>,
+        /// On this disk.
+        disk: u128,
+    },
 }
 
 /// A volume that a node exports to ordinary hosts.
@@ -279,6 +288,11 @@ mod tests {
             },
             ToTarget::DeleteVolume { volume: 7 },
             ToTarget::DeleteCopy { chunk, epoch: 4 },
+            ToTarget::CreateCopyWithSums {
+                chunk,
+                geometry: vec![4, 5],
+                disk: 9,
+            },
         ]
     }
 

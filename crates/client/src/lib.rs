@@ -9,9 +9,11 @@ mod copies;
 mod leases;
 mod links;
 mod past;
+mod scrub;
 mod session;
 
 pub use copies::Copies;
 pub use leases::MasterLeases;
 pub use links::{LinkOptions, Nearby, NodeDirectory, NodeLinks, node_subsystem};
+pub use scrub::Scrubbed;
 pub use session::{Session, SessionError};

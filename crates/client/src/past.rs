@@ -4,9 +4,13 @@
 //! What was read counts only if the node's board says afterwards that the chunk is as it was and may be read still
 //! ([`Location`]); otherwise the node is asked, as it is whenever anything about this fails. A read costs one ring
 //! operation on the disk and four loads; the node does not hear of it.
+//!
+//! Of a copy with checksums the client knows where their pages lie, reads those it needs once in each version of the chunk,
+//! and checks what it reads. Whatever does not fit, or of which nothing is known, is asked of the node: it reads the same
+//! disk, and repairs the block if it was not a write that had just begun (decision 0069).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::{Rc, Weak};
@@ -20,7 +24,10 @@ use reactor::shared::{self, Words};
 use reactor::{BufferMut, BufferPool, spawn, time};
 use volume::client::{Answer, AnswerSink, PeerStatus, Place, Reply};
 use volume::message::codec::{Location, NativeCommand, NativeOperation, OpenFile, Run};
-use volume::{ChunkIndex, Status, VolumeNumber};
+use volume::{
+    ChunkId, ChunkIndex, DurableSums, PastVerdict, SUM_PAGE_BYTES, SUMS_PER_PAGE, Status, VolumeNumber,
+    sum_of,
+};
 
 use crate::connection::Connection;
 
@@ -28,6 +35,8 @@ use crate::connection::Connection;
 const BLOCK_BYTES: u64 = 4096;
 /// Room for an answer: a chunk in a thousand runs.
 const LOCATION_BYTES: usize = 16 << 10;
+/// Pages of checksums that one connection keeps: 32 MiB of them, which is what 31 GiB of blocks have.
+const PAGES_MAX: usize = 8 << 10;
 /// A chunk that may not be read now is asked for again after this.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that could not be located, or not be opened, after this.
@@ -52,6 +61,17 @@ struct View {
     version: u64,
     disk: File,
     runs: Vec<Run>,
+    /// None of a copy without checksums.
+    sums: Option<ViewSums>,
+}
+
+/// The checksums of a chunk in one version of it.
+struct ViewSums {
+    chunk: ChunkId,
+    /// Where their pages lie, two places for each.
+    runs: Vec<Run>,
+    /// Those that were read, by number.
+    pages: RefCell<BTreeMap<u32, Rc<DurableSums>>>,
 }
 
 impl View {
@@ -67,12 +87,17 @@ impl View {
 
     /// Where these blocks lie on the disk, if they are all there and follow each other.
     fn offset(&self, first_block: u32, blocks: u32) -> Option<u64> {
-        let after = self.runs.partition_point(|run| run.first_block <= first_block);
-        let run = self.runs.get(after.checked_sub(1)?)?;
-        let skipped = first_block - run.first_block;
-        let ends = u64::from(skipped) + u64::from(blocks);
-        (ends <= u64::from(run.blocks)).then_some(run.offset_bytes + u64::from(skipped) * BLOCK_BYTES)
+        offset_in(&self.runs, first_block, blocks)
     }
+}
+
+/// Where these blocks lie, if they are all in one run.
+fn offset_in(runs: &[Run], first_block: u32, blocks: u32) -> Option<u64> {
+    let after = runs.partition_point(|run| run.first_block <= first_block);
+    let run = runs.get(after.checked_sub(1)?)?;
+    let skipped = first_block - run.first_block;
+    let ends = u64::from(skipped) + u64::from(blocks);
+    (ends <= u64::from(run.blocks)).then_some(run.offset_bytes + u64::from(skipped) * BLOCK_BYTES)
 }
 
 /// Reads past one node, by one connection with it.
@@ -83,6 +108,8 @@ pub(crate) struct Past {
     chunks: RefCell<BTreeMap<Key, Known>>,
     board: RefCell<Option<(u128, Rc<Words>)>>,
     disks: RefCell<BTreeMap<(u64, u64), File>>,
+    /// The pages of checksums that are kept, the one read first in front.
+    sum_pages: RefCell<VecDeque<(Weak<View>, u32)>>,
     /// Something could not be opened: no chunk is asked for before this.
     closed_until: Cell<Instant>,
     told: Cell<bool>,
@@ -140,7 +167,7 @@ impl Past {
             return self.put_off(key, PAUSE);
         };
         let command = NativeCommand {
-            operation: NativeOperation::Locate,
+            operation: NativeOperation::Locate { checks: true },
             blocks: 0,
             ..*read
         };
@@ -162,7 +189,7 @@ impl Past {
         };
         let opened = Location::decode(bytes)
             .map_err(|error| error.to_string())
-            .and_then(|location| self.open(location).map_err(|error| error.to_string()));
+            .and_then(|location| self.open(key, location).map_err(|error| error.to_string()));
         match opened {
             Ok(Some(view)) => drop(self.chunks.borrow_mut().insert(key, Known::Here(Rc::new(view)))),
             Ok(None) => self.put_off(key, PAUSE),
@@ -177,7 +204,7 @@ impl Past {
     }
 
     /// Opens what the node named; none if the chunk may not be read now.
-    fn open(&self, location: Location) -> std::io::Result<Option<View>> {
+    fn open(&self, (volume, index): Key, location: Location) -> std::io::Result<Option<View>> {
         if !location.version.is_multiple_of(2) {
             return Ok(None);
         }
@@ -193,7 +220,80 @@ impl Past {
             version: location.version,
             disk,
             runs: location.runs,
+            sums: location.sums.map(|runs| ViewSums {
+                chunk: ChunkId { volume, index },
+                runs,
+                pages: RefCell::default(),
+            }),
         }))
+    }
+
+    /// Whether what was read fits the checksums, if there are any. What does not, or is not known, the node is asked for.
+    async fn fits(&self, view: &Rc<View>, first_block: u32, bytes: &[u8]) -> bool {
+        let Some(sums) = &view.sums else { return true };
+        let (mut block, mut rest) = (first_block, bytes);
+        while !rest.is_empty() {
+            let number = block / SUMS_PER_PAGE;
+            let here = (SUMS_PER_PAGE - block % SUMS_PER_PAGE) as usize;
+            let (now, later) = rest.split_at(rest.len().min(here * BLOCK_BYTES as usize));
+            let kept = sums.pages.borrow().get(&number).cloned();
+            let page = match kept {
+                Some(page) => page,
+                None => match self.read_sums(view, sums, number).await {
+                    Some(page) => page,
+                    None => return false,
+                },
+            };
+            match page.check(block, now.chunks_exact(BLOCK_BYTES as usize).map(sum_of)) {
+                PastVerdict::Right => {}
+                PastVerdict::Unknown => {
+                    // The node knows it once it has read it, and has it on the disk when the chunk is asked for again.
+                    sums.pages.borrow_mut().remove(&number);
+                    self.put_off((sums.chunk.volume, sums.chunk.index), PAUSE);
+                    return false;
+                }
+                PastVerdict::Wrong => {
+                    sums.pages.borrow_mut().remove(&number);
+                    tracing::debug!(chunk = ?sums.chunk, block, "what was read past a node does not fit its checksum");
+                    return false;
+                }
+            }
+            (block, rest) = (block + here as u32, later);
+        }
+        true
+    }
+
+    /// Reads a page of checksums; none if it cannot be believed now.
+    async fn read_sums(&self, view: &Rc<View>, sums: &ViewSums, number: u32) -> Option<Rc<DurableSums>> {
+        let offset = offset_in(&sums.runs, number.checked_mul(2)?, 2)?;
+        let room = BufferPool::current().allocate(2 * SUM_PAGE_BYTES).await.ok()?;
+        let (read, bytes): (_, BufferMut) = view.disk.read_at(room, offset).await;
+        read.ok()?;
+        let (first, second) = bytes.split_at(SUM_PAGE_BYTES);
+        let page = Rc::new(DurableSums::read(sums.chunk, number, [first, second])?);
+        // Pages of before a write have no place among those of after it.
+        if !view.is_true() {
+            return None;
+        }
+        let is_new = sums.pages.borrow_mut().insert(number, page.clone()).is_none();
+        if is_new {
+            self.keep_bound(view, number);
+        }
+        Some(page)
+    }
+
+    /// Lets the oldest page of checksums go if there are too many.
+    fn keep_bound(&self, view: &Rc<View>, number: u32) {
+        let mut kept = self.sum_pages.borrow_mut();
+        kept.push_back((Rc::downgrade(view), number));
+        if kept.len() <= PAGES_MAX {
+            return;
+        }
+        if let Some((oldest, number)) = kept.pop_front()
+            && let Some(sums) = oldest.upgrade().as_ref().and_then(|view| view.sums.as_ref())
+        {
+            sums.pages.borrow_mut().remove(&number);
+        }
     }
 
     fn open_board(&self, location: &Location) -> std::io::Result<Rc<Words>> {
@@ -281,8 +381,11 @@ impl Connection {
         let (connection, command) = (self.clone(), *command);
         drop(spawn(async move {
             let (read, buffer): (_, BufferMut) = view.disk.read_at(buffer, offset).await;
-            if read.is_ok() && view.is_true() {
-                if let Some(counted) = &connection.past().counted {
+            let past = connection.past();
+            let fits = read.is_ok() && past.fits(&view, place.first_block, &buffer).await;
+            // Last of all: it says of everything that was read that it was true.
+            if fits && view.is_true() {
+                if let Some(counted) = &past.counted {
                     counted.fetch_add(1, Ordering::Relaxed);
                 }
                 reply.answer(PeerStatus::Answered(Status::Done), Data::Into(buffer));
@@ -315,6 +418,7 @@ mod tests {
                 version: 6,
                 disk: File::open(std::path::Path::new("/dev/null"), options).unwrap(),
                 runs: vec![run(4, 4, 1 << 20), run(8, 2, 0)],
+                sums: None,
             };
             let found = [(0, 1), (3, 2), (4, 4), (5, 2), (7, 2), (8, 2), (9, 2), (10, 1)];
             let found = found.map(|(first, blocks)| view.offset(first, blocks));

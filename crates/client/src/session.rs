@@ -148,18 +148,7 @@ impl Session {
     /// of this machine are reached.
     pub fn device(self: &Arc<Self>, nearby: Nearby) -> VolumeDevice {
         let session = self.clone();
-        let open_peers = Arc::new(move || {
-            let name = format!("nqn.2026-11.io.redhare:client:{:016x}", session.host_id.0);
-            let host: Nqn = name.parse().expect("client names are well-formed");
-            let options = LinkOptions {
-                queues: 2,
-                nearby,
-                past_reads: session.past_reads.clone(),
-                ..LinkOptions::new(host, session.host_id)
-            };
-            let directory: Arc<dyn NodeDirectory> = session.clone();
-            NodeLinks::new(options, session.sessions.clone(), directory) as Rc<dyn volume::client::Peers>
-        });
+        let open_peers = Arc::new(move || session.links(nearby) as Rc<dyn volume::client::Peers>);
         let source: Arc<dyn MapSource> = Arc::new(Maps(self.clone()));
         VolumeDevice::new(
             self.number,
@@ -168,6 +157,25 @@ impl Session {
             open_peers,
             ClientOptions::default(),
         )
+    }
+
+    /// Ways to the nodes for the calling core.
+    pub(crate) fn links(self: &Arc<Self>, nearby: Nearby) -> Rc<NodeLinks> {
+        let name = format!("nqn.2026-11.io.redhare:client:{:016x}", self.host_id.0);
+        let host: Nqn = name.parse().expect("client names are well-formed");
+        let options = LinkOptions {
+            queues: 2,
+            nearby,
+            past_reads: self.past_reads.clone(),
+            ..LinkOptions::new(host, self.host_id)
+        };
+        let directory: Arc<dyn NodeDirectory> = self.clone();
+        NodeLinks::new(options, self.sessions.clone(), directory)
+    }
+
+    /// The volume as it is known now.
+    pub(crate) fn map(&self) -> Arc<VolumeMap> {
+        self.state().map.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -188,7 +196,7 @@ impl Session {
         answer.recv().await
     }
 
-    async fn refresh(&self) {
+    pub(crate) async fn refresh(&self) {
         let number = self.number.0;
         let answer = self
             .call(move |client| async move { read_map(&client, number).await })

@@ -1,5 +1,6 @@
 //! The masters' decisions on a store: read, decide, commit with comparisons, answer.
 
+pub(crate) mod balance;
 mod care;
 pub(crate) mod changes;
 mod chunks;
@@ -12,6 +13,7 @@ mod reconcile;
 pub(crate) mod status;
 pub(crate) mod volumes;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::{ByteCount, Instant, Random};
@@ -20,15 +22,17 @@ use crate::configuration::Standing;
 use crate::error::ControlError;
 use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{ClusterRecord, Node, Volume};
+use crate::model::{Chunk, ClusterRecord, Node, Volume};
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
 use crate::transfer;
 
+use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
 use leases::LeaseClock;
+use reconcile::Reconciler;
 
 /// How often a decision is made anew when another master was quicker.
 const ATTEMPTS_MAX: u32 = 16;
@@ -49,13 +53,14 @@ pub struct Controller<S> {
     lease_clock: LeaseClock,
     /// Volumes between two states, and what nodes have reported about them.
     unfinished: BTreeMap<VolumeNumber, Unfinished>,
-    /// The nodes' standings when all chunks were last looked at; none before, or when a
-    /// comparison was lost since.
-    reconciled: Option<BTreeMap<NodeId, Standing>>,
+    reconciler: Reconciler,
     audited: Instant,
     care: Care,
     /// The exported volumes, and the store's revision at which they were so.
     exported: Option<(u64, Vec<Volume>)>,
+    /// The nodes' records, and the store's revision at which they were so.
+    nodes_known: RefCell<Option<(u64, BTreeMap<NodeId, Node>)>>,
+    balancer: Balancer,
 }
 
 /// When a node was last heard.
@@ -114,10 +119,12 @@ impl<S: MetadataStore> Controller<S> {
             changes: ChangeLog::new(revision, settings.changes_kept),
             lease_clock: LeaseClock::default(),
             unfinished: BTreeMap::new(),
-            reconciled: None,
+            reconciler: Reconciler::default(),
             audited: now,
             care: Care::default(),
             exported: None,
+            nodes_known: RefCell::default(),
+            balancer: Balancer::default(),
         };
         controller.note_drains()?;
         controller.note_leases(now)?;
@@ -154,9 +161,10 @@ impl<S: MetadataStore> Controller<S> {
         self.changes = other.changes;
         self.lease_clock = other.lease_clock;
         self.unfinished = other.unfinished;
-        self.reconciled = other.reconciled;
+        self.reconciler = other.reconciler;
         self.audited = other.audited;
         self.exported = other.exported;
+        self.nodes_known = other.nodes_known;
     }
 
     /// The revision up to which this master knows what was committed; asks nobody.
@@ -197,8 +205,12 @@ impl<S: MetadataStore> Controller<S> {
                 self.changes.committed(previous, revision, transaction);
                 for operation in &transaction.operations {
                     let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
-                    if let Some(id) = keys::parse_chunk(key) {
-                        self.care.changed(id);
+                    let Some(id) = keys::parse_chunk(key) else {
+                        continue;
+                    };
+                    self.care.changed(id);
+                    if let Operation::Put { value, .. } = operation {
+                        self.reconciler.committed(id, &Chunk::decode(key, value)?);
                     }
                 }
                 Ok(true)
@@ -209,16 +221,28 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Every node of the cluster.
     pub fn nodes(&self, now: Instant) -> Result<BTreeMap<NodeId, NodeView>, ControlError> {
+        let revision = self.store.revision()?;
+        let known = &mut *self.nodes_known.borrow_mut();
+        let is_known = |at: u64| revision == self.changes.end() && self.changes.is_quiet(keys::NODES, at);
+        let (at, nodes) = match known {
+            Some((at, nodes)) if is_known(*at) => (at, nodes),
+            _ => {
+                let (at, nodes) = known.insert((0, self.read_nodes()?));
+                (at, nodes)
+            }
+        };
+        // What was read may be newer than that, not older.
+        *at = revision;
+        let view = |(&id, record): (&NodeId, &Node)| (id, self.view(id, record.clone(), now));
+        Ok(nodes.iter().map(view).collect())
+    }
+
+    fn read_nodes(&self) -> Result<BTreeMap<NodeId, Node>, ControlError> {
         let mut nodes = BTreeMap::new();
         let end = keys::end_of(keys::NODES);
         self.read_range::<Node>(keys::NODES.to_vec(), &end, |key, stored| {
-            if let Some(id) = key
-                .strip_prefix(keys::NODES)
-                .and_then(Uuid::from_bytes)
-                .map(NodeId)
-            {
-                nodes.insert(id, self.view(id, stored.record, now));
-            }
+            let id = key.strip_prefix(keys::NODES).and_then(Uuid::from_bytes);
+            nodes.extend(id.map(|id| (NodeId(id), stored.record)));
         })?;
         Ok(nodes)
     }

@@ -101,6 +101,17 @@ pub enum ControlError {
         placed: usize,
         lacking: ByteCount,
     },
+    #[error("{chunk} stays as it is: {why}")]
+    MoveRefused { chunk: ChunkId, why: String },
+    #[error(
+        "the writes of volume \"{name}\" cannot be pinned to node {node}: it has copies of {there} of its {chunks} chunks; move one copy of each of the others there with \"redhare volume move\", or name a node that has all"
+    )]
+    PinWithoutCopies {
+        name: String,
+        node: NodeId,
+        there: u32,
+        chunks: u32,
+    },
     #[error("there is no volume \"{name}\"; \"redhare volume list\" shows those that exist")]
     NoSuchVolumeName { name: String },
     #[error("there is no volume {number}; \"redhare volume list\" shows those that exist")]
@@ -230,6 +241,8 @@ impl ControlError {
             | Self::NotEnoughSpace { .. }
             | Self::DrainNodes { .. }
             | Self::DrainRoom { .. }
+            | Self::MoveRefused { .. }
+            | Self::PinWithoutCopies { .. }
             | Self::NotWriteNode { .. }
             | Self::WriterHeld { .. }
             | Self::WriterLost { .. } => ErrorKind::FailedPrecondition,

@@ -13,6 +13,9 @@ pub(crate) const VOLUMES: &[u8] = b"volume/";
 pub(crate) const CHUNKS: &[u8] = b"chunk/";
 pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
 pub(crate) const DRAINS: &[u8] = b"drain/";
+pub(crate) const MOVES: &[u8] = b"move/";
+/// There while the masters are not to even out nodes by themselves.
+pub(crate) const REBALANCE_STOPPED: &[u8] = b"rebalance-stopped";
 pub(crate) const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";
@@ -79,9 +82,23 @@ pub(crate) fn chunks_of(number: VolumeNumber, first_chunk: u32) -> (Vec<u8>, Vec
     (first, end_of(&join(&[CHUNKS, &number.0.to_be_bytes()])))
 }
 
+/// The copy of this chunk that is being moved.
+pub(crate) fn moving(chunk: ChunkId) -> Vec<u8> {
+    join(&[MOVES, &chunk.volume.0.to_be_bytes(), &chunk.index.to_be_bytes()])
+}
+
 /// The chunk that a key names.
 pub(crate) fn parse_chunk(key: &[u8]) -> Option<ChunkId> {
-    let rest = key.strip_prefix(CHUNKS)?;
+    chunk_behind(CHUNKS, key)
+}
+
+/// The chunk that a key of [`MOVES`] names.
+pub(crate) fn parse_move(key: &[u8]) -> Option<ChunkId> {
+    chunk_behind(MOVES, key)
+}
+
+fn chunk_behind(prefix: &[u8], key: &[u8]) -> Option<ChunkId> {
+    let rest = key.strip_prefix(prefix)?;
     let (volume, index) = rest.split_at_checked(4)?;
     Some(ChunkId {
         volume: VolumeNumber(u32::from_be_bytes(volume.try_into().ok()?)),

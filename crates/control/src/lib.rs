@@ -19,11 +19,13 @@ mod memory_store;
 mod model;
 pub mod placement;
 mod places;
+pub mod rebuild;
 mod record;
 mod settings;
 mod store;
 pub mod transfer;
 
+pub use controller::balance::{Balance, MoveStatus, RebalanceState};
 pub use controller::changes::{Changes, Scope};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
@@ -40,8 +42,8 @@ pub use identity::{
 };
 pub use memory_store::MemoryStore;
 pub use model::{
-    Chunk, ClusterRecord, Copy, Disk, Geometry, GeometryError, Node, ReaderLease, Volume, VolumeState,
-    WriterLease,
+    Chunk, ClusterRecord, Copy, Disk, Geometry, GeometryError, Moving, Node, ReaderLease, Volume,
+    VolumeState, WriterLease,
 };
 pub use record::RecordError;
 pub use settings::Settings;

@@ -6,7 +6,7 @@ mod lease;
 mod node;
 mod volume;
 
-pub use chunk::{Chunk, Copy};
+pub use chunk::{Chunk, Copy, Moving};
 pub use geometry::{Geometry, GeometryError};
 pub use lease::{ReaderLease, WriterLease};
 pub use node::{ClusterRecord, Disk, Node};

@@ -15,6 +15,8 @@ pub(crate) trait Outlook {
     fn lives(&self, node: NodeId, incarnation: Incarnation) -> bool;
     /// Copies are to be moved away from there.
     fn drains(&self, copy: &Copy) -> bool;
+    /// This copy is to be moved to the node that has been given the new one.
+    fn moves(&self, copy: &Copy) -> bool;
     /// A copy that is out of sync is to be waited for.
     fn may_come(&self, copy: &Copy) -> bool;
 }
@@ -30,6 +32,10 @@ pub(crate) enum Move {
     Add,
     /// These places are to be taken away, with this configuration.
     Remove(Chunk, Vec<Copy>),
+    /// A copy that is not drained was to be moved, and its new place does not become in sync: it stays where it is.
+    Abandon,
+    /// The writes are to be ordered by another member, with this configuration.
+    HandOver(Chunk),
 }
 
 /// The next move for `chunk`, which should have `copies` copies.
@@ -47,15 +53,19 @@ pub(crate) fn next_move(
         .filter(|copy| copy.incarnation.is_some())
         .collect();
     let drains = |copy: &&&Copy| outlook.drains(copy);
-    let is_moving = members.iter().any(|copy| outlook.drains(copy));
-    if members.len() == copies && chunk.copies.len() == copies && !is_moving {
+    let is_draining = members.iter().any(|copy| outlook.drains(copy));
+    let is_moving = is_draining || members.iter().any(|copy| outlook.moves(copy));
+    let misplaced =
+        pin.is_some_and(|pin| pin != chunk.write_node && members.iter().any(|copy| copy.node == pin));
+    if members.len() == copies && chunk.copies.len() == copies && !is_moving && !misplaced {
         return Move::Right;
     }
     if !chunk.members().all(|(node, life)| outlook.lives(node, life)) {
         return Move::Wait;
     }
     if members.len() > copies {
-        let goes = members.iter().find(drains).or_else(|| {
+        let moved = || members.iter().find(|copy| outlook.moves(copy));
+        let goes = members.iter().find(drains).or_else(moved).or_else(|| {
             let others = members.iter().filter(|copy| copy.node != chunk.write_node);
             others.rev().find(|copy| Some(copy.node) != pin)
         });
@@ -68,11 +78,28 @@ pub(crate) fn next_move(
         .copied()
         .collect();
     if members.len() == copies && !is_moving {
-        return without(chunk, &out, pin, spread);
+        return match pin.filter(|_| out.is_empty() && misplaced) {
+            Some(pin) => Move::HandOver(handed_over(chunk, pin)),
+            None => without(chunk, &out, pin, spread),
+        };
     }
-    match out.iter().any(|copy| outlook.may_come(copy)) {
-        true => Move::Wait,
+    if out.iter().any(|copy| outlook.may_come(copy)) {
+        return Move::Wait;
+    }
+    // Nothing lacks: what is moved without need is not moved at any price.
+    match members.len() == copies && !is_draining {
+        true => Move::Abandon,
         false => Move::Add,
+    }
+}
+
+/// `chunk` with another write node, which is a member. The members stay, so nobody waits for grants to end.
+pub(crate) fn handed_over(chunk: &Chunk, write_node: NodeId) -> Chunk {
+    Chunk {
+        epoch: chunk.epoch.next(),
+        write_node,
+        copies: chunk.copies.clone(),
+        recovery: false,
     }
 }
 
@@ -117,6 +144,7 @@ mod tests {
         gone: Vec<u128>,
         drained: Vec<u128>,
         given_up: Vec<u128>,
+        moved: Vec<u128>,
     }
 
     impl Outlook for Known {
@@ -125,6 +153,9 @@ mod tests {
         }
         fn drains(&self, copy: &Copy) -> bool {
             self.drained.contains(&copy.node.0.0)
+        }
+        fn moves(&self, copy: &Copy) -> bool {
+            self.moved.contains(&copy.node.0.0)
         }
         fn may_come(&self, copy: &Copy) -> bool {
             !self.drains(copy) && !self.given_up.contains(&copy.node.0.0)
@@ -211,5 +242,54 @@ mod tests {
             panic!("one too many stays");
         };
         assert_eq!(places(&after), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_copy_that_moves_stays_until_the_new_one_is_in_sync_and_stays_for_good_if_that_one_does_not_come() {
+        let mut known = Known {
+            moved: vec![2],
+            ..Known::default()
+        };
+        assert_eq!(next(&chunk(&[1, 1, 1, 0]), &known), Move::Wait);
+        let Move::Remove(after, gone) = next(&chunk(&[1, 1, 1, 1]), &known) else {
+            panic!("the moved copy stays");
+        };
+        assert_eq!((places(&after), gone[0].node), (vec![1, 3, 4], node(2)));
+        // Another member is lost meanwhile: the old copy is needed, and so is the lost one.
+        assert_eq!(next(&chunk(&[1, 1, 0, 1]), &known), Move::Wait);
+        assert_eq!(next(&chunk(&[1, 1, 0, 0]), &known), Move::Wait);
+        // The moved copy itself is lost: the new one takes its place.
+        let Move::Remove(after, _) = next(&chunk(&[1, 0, 1, 1]), &known) else {
+            panic!("the lost copy stays");
+        };
+        assert_eq!(places(&after), [1, 3, 4]);
+        known.given_up.push(4);
+        assert_eq!(next(&chunk(&[1, 1, 1, 0]), &known), Move::Abandon);
+        known.moved.clear();
+        let Move::Remove(after, _) = next(&chunk(&[1, 1, 1, 0]), &known) else {
+            panic!("the new place stays");
+        };
+        assert_eq!(places(&after), [1, 2, 3]);
+    }
+
+    #[test]
+    fn writes_go_to_the_node_they_are_pinned_to_when_every_copy_is_in_sync() {
+        let known = Known::default();
+        let pinned = |chunk: &Chunk| next_move(chunk, 3, Some(node(3)), 0, &known);
+        let Move::HandOver(after) = pinned(&chunk(&[1, 1, 1])) else {
+            panic!("the writes stay");
+        };
+        assert_eq!((after.write_node, after.epoch), (node(3), Epoch(6)));
+        assert_eq!(after.copies, chunk(&[1, 1, 1]).copies);
+        assert_eq!(pinned(&after), Move::Right);
+        assert_eq!(pinned(&chunk(&[1, 1, 0])), Move::Wait, "its copy is not in sync");
+        let gone = Known {
+            gone: vec![2],
+            ..Known::default()
+        };
+        assert_eq!(
+            next_move(&chunk(&[1, 1, 1]), 3, Some(node(3)), 0, &gone),
+            Move::Wait
+        );
     }
 }

@@ -22,6 +22,10 @@ pub struct Settings {
     pub rebuild_after: Duration,
     /// The most copies made anew at a time for each living node; the others follow as these are in sync.
     pub rebuilds_per_node: usize,
+    /// Whether copies move by themselves until every node is used to the same share.
+    pub rebalance: bool,
+    /// The most copies that move at a time to even out the nodes.
+    pub moves_max: usize,
     /// Chunk changes remembered for those who ask for what is new; who asks later gets all.
     pub changes_kept: usize,
 }
@@ -37,6 +41,8 @@ impl Default for Settings {
             audit_interval: Duration::from_secs(60),
             rebuild_after: Duration::from_secs(600),
             rebuilds_per_node: 8,
+            rebalance: true,
+            moves_max: 4,
             changes_kept: 65_536,
         }
     }

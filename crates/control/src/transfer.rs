@@ -233,7 +233,11 @@ fn clear(store: &impl MetadataStore, most: usize) -> Result<(), TransferError> {
 }
 
 impl Image {
-    fn new(revision: u64, moved: bool, records: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Self, TransferError> {
+    pub(crate) fn new(
+        revision: u64,
+        moved: bool,
+        records: Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, TransferError> {
         for (key, value) in &records {
             record::check(key, value)?;
         }

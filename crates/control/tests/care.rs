@@ -191,6 +191,14 @@ fn the_chunks_of_a_lost_node_are_read_when_there_is_something_to_do() {
         (1000..=CHUNKS as usize).contains(&out),
         "{out} of {CHUNKS} chunks had a copy there"
     );
+    // Its chunks, and no others, were read for that, each once, beside the first looks at their places.
+    let bound = out + 600;
+    assert!(
+        cluster.most_read_in_a_tick <= bound,
+        "{} of {out}",
+        cluster.most_read_in_a_tick
+    );
+    cluster.most_read_in_a_tick = 0;
     // While it may come back nothing is to be done; the audit and the wait look at them every few seconds.
     let read = cluster.read_in(60, lost);
     assert!(

@@ -93,6 +93,7 @@ struct File {
     heartbeat_interval_ms: Option<u64>,
     heartbeat_timeout_ms: Option<u64>,
     rebuild_after_ms: Option<u64>,
+    rebalance: Option<bool>,
     etcd: Option<EtcdFile>,
 }
 
@@ -181,6 +182,9 @@ impl Config {
         }
         if let Some(milliseconds) = file.rebuild_after_ms {
             settings.rebuild_after = Duration::from_millis(milliseconds);
+        }
+        if let Some(rebalance) = file.rebalance {
+            settings.rebalance = rebalance;
         }
         let interval = settings.heartbeat_interval;
         if interval.is_zero() || settings.heartbeat_timeout / 3 < interval {

@@ -116,6 +116,34 @@ pub(crate) fn remove_copy((chunk, epoch): &(ChunkId, Epoch)) -> v1::RemoveCopy {
     }
 }
 
+pub(crate) fn balance(balance: &control::Balance) -> v1::Balance {
+    use control::RebalanceState as State;
+    let moving = |status: &control::MoveStatus| v1::Moving {
+        volume: status.chunk.volume.0,
+        index: status.chunk.index,
+        from: status.moving.from.0.to_bytes().to_vec(),
+        to: status.moving.to.0.to_bytes().to_vec(),
+        by_command: status.moving.by_command,
+    };
+    let (state, waits_for) = match balance.state {
+        State::Off => (v1::BalanceState::Off, ""),
+        State::Stopped => (v1::BalanceState::Stopped, ""),
+        State::Waiting(what) => (v1::BalanceState::Waiting, what),
+        State::Moving => (v1::BalanceState::Moving, ""),
+        State::Even => (v1::BalanceState::Even, ""),
+    };
+    let [least_millionths, all_millionths, most_millionths] = balance.shares;
+    v1::Balance {
+        state: state.into(),
+        waits_for: waits_for.to_owned(),
+        moves: balance.moves.iter().map(moving).collect(),
+        least_millionths,
+        all_millionths,
+        most_millionths,
+        left_bytes: balance.left.0,
+    }
+}
+
 pub(crate) fn resync(resync: &Resync) -> v1::Resync {
     v1::Resync {
         volume: resync.chunk.volume.0,
@@ -198,6 +226,7 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
         hosts: volume.hosts.clone(),
         export_nqn: volume.export_nqn(),
         growth_chunks: volume.growth.clone(),
+        checksums: volume.checksums,
     }
 }
 
@@ -296,6 +325,7 @@ pub(crate) fn create_volume(request: &v1::CreateVolumeRequest) -> Result<CreateV
         .iter()
         .map(|portal| uuid("portals", portal).map(NodeId));
     create.portals = portals.collect::<Result<_, _>>()?;
+    create.checksums = request.checksums;
     create.write_pin = optional_uuid("write_pin", &request.write_pin)?.map(NodeId);
     Ok(create)
 }

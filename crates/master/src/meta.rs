@@ -12,6 +12,15 @@ use crate::etcd::{EtcdElection, EtcdStore, Link};
 use crate::redb_store::{OpenStoreError, RedbStore};
 use crate::seat::Store;
 
+/// Records made anew from what the nodes' disks say.
+pub mod rebuild {
+    pub use control::rebuild::*;
+    pub use control::transfer::Image;
+    pub use control::{
+        ChunkId, ClusterId, Disk, DiskId, Geometry, Incarnation, NodeId, Uuid, VolumeNumber, WriterToken,
+    };
+}
+
 /// By this name those who ask who leads an etcd hear of a command that changes it.
 const ADDRESS: &str = "redhare-meta";
 /// The seat of a master that was just stopped is free at once, that of one that was killed after its lease.

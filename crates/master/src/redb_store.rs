@@ -1,6 +1,7 @@
 //! The store of a single master: one redb file. Its format is in `docs/formats/store.md`.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use control::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
@@ -22,6 +23,8 @@ const CACHE_BYTES: usize = 128 << 20;
 pub struct RedbStore {
     database: Database,
     path: PathBuf,
+    /// As in the file, which nobody else writes: every heartbeat asks for it.
+    revision: AtomicU64,
 }
 
 /// Why the store could not be opened.
@@ -62,25 +65,32 @@ impl RedbStore {
     /// have it open.
     pub fn open(directory: &Path) -> Result<Self, OpenStoreError> {
         let path = directory.join(FILE);
-        let unusable = |why: String| OpenStoreError::Unusable {
-            path: path.clone(),
-            why,
-        };
-        std::fs::create_dir_all(directory).map_err(|error| unusable(error.to_string()))?;
+        std::fs::create_dir_all(directory).map_err(|error| unusable(&path, error.to_string()))?;
         let builder = &mut Database::builder();
         let database = match builder.set_cache_size(CACHE_BYTES).create(&path) {
             Ok(database) => database,
             Err(DatabaseError::DatabaseAlreadyOpen) => return Err(OpenStoreError::InUse { path }),
-            Err(error) => return Err(unusable(error.to_string())),
+            Err(error) => return Err(unusable(&path, error.to_string())),
         };
-        if let Some(table) = foreign_table(&database).map_err(|error| unusable(error.to_string()))? {
+        if let Some(table) = foreign_table(&database).map_err(|error| unusable(&path, error.to_string()))? {
             return Err(OpenStoreError::Foreign { path, table });
         }
-        create_tables(&database).map_err(|error| unusable(error.to_string()))?;
+        create_tables(&database).map_err(|error| unusable(&path, error.to_string()))?;
         // So that the new file's name is durable, too.
         let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { database, path })
+        synced.map_err(|error| unusable(&path, error.to_string()))?;
+        let store = Self {
+            database,
+            path,
+            revision: AtomicU64::new(0),
+        };
+        let revision = store.read(|transaction| {
+            let table = transaction.open_table(REVISION)?;
+            Ok(table.get(REVISION_KEY)?.map_or(0, |value| value.value()))
+        });
+        let revision = revision.map_err(|error| unusable(store.path(), error.to_string()))?;
+        store.revision.store(revision, Ordering::Release);
+        Ok(store)
     }
 
     /// Whether there is a store in `directory`.
@@ -140,8 +150,14 @@ impl RedbStore {
             }
         }
         write.commit()?;
+        self.revision.store(revision, Ordering::Release);
         Ok(Committed::At { revision, previous })
     }
+}
+
+fn unusable(path: &Path, why: String) -> OpenStoreError {
+    let path = path.to_owned();
+    OpenStoreError::Unusable { path, why }
 }
 
 fn foreign_table(database: &Database) -> Result<Option<String>, redb::Error> {
@@ -175,10 +191,7 @@ fn versioned(bytes: &[u8]) -> Versioned {
 
 impl MetadataStore for RedbStore {
     fn revision(&self) -> Result<u64, StoreError> {
-        self.read(|transaction| {
-            let table = transaction.open_table(REVISION)?;
-            Ok(table.get(REVISION_KEY)?.map_or(0, |value| value.value()))
-        })
+        Ok(self.revision.load(Ordering::Acquire))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {

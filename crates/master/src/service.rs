@@ -111,6 +111,10 @@ impl Cluster for Face {
             .engine
             .call_or_read(|control, now| control.status(now))
             .await?;
+        let balance = self
+            .engine
+            .call_or_read(|control, now| control.balance(now))
+            .await?;
         let (masters, store) = (self.masters().await?, self.store.status().await);
         let disk = |(disk, allocated): &(control::Disk, foundation::ByteCount)| v1::DiskStatus {
             disk: Some(v1::Disk {
@@ -145,7 +149,23 @@ impl Cluster for Face {
             volumes: status.volumes.iter().map(volume).collect(),
             masters,
             store: Some(store),
+            balance: Some(convert::balance(&balance)),
         }))
+    }
+
+    async fn rebalance(
+        &self,
+        request: Request<v1::RebalanceRequest>,
+    ) -> Result<Response<v1::RebalanceResponse>, Status> {
+        let allowed = request.into_inner().allowed;
+        let call = move |control: &mut crate::engine::Control, now| {
+            if let Some(allowed) = allowed {
+                control.set_rebalance(allowed)?;
+            }
+            control.balance(now)
+        };
+        let balance = Some(convert::balance(&self.engine.call(call).await?));
+        Ok(Response::new(v1::RebalanceResponse { balance }))
     }
 }
 
@@ -360,6 +380,54 @@ impl Volumes for Face {
         let call = move |control: &mut crate::engine::Control, _| control.unexport_volume(&name);
         let volume = Some(convert::volume(&self.engine.call(call).await?));
         Ok(Response::new(v1::UnexportVolumeResponse { volume }))
+    }
+
+    async fn move_copy(
+        &self,
+        request: Request<v1::MoveCopyRequest>,
+    ) -> Result<Response<v1::MoveCopyResponse>, Status> {
+        let v1::MoveCopyRequest {
+            name,
+            index,
+            from,
+            to,
+        } = request.into_inner();
+        let (from, to) = (NodeId(uuid("from", &from)?), NodeId(uuid("to", &to)?));
+        let call =
+            move |control: &mut crate::engine::Control, now| control.move_copy(&name, index, from, to, now);
+        self.engine.call(call).await?;
+        Ok(Response::new(v1::MoveCopyResponse {}))
+    }
+
+    async fn move_writes(
+        &self,
+        request: Request<v1::MoveWritesRequest>,
+    ) -> Result<Response<v1::MoveWritesResponse>, Status> {
+        let v1::MoveWritesRequest { name, index, to } = request.into_inner();
+        let to = NodeId(uuid("to", &to)?);
+        let call = move |control: &mut crate::engine::Control, now| {
+            let number = control.volume_named(&name)?.number;
+            let chunk = control.move_writes(&name, index, to, now)?;
+            let id = control::ChunkId {
+                volume: number,
+                index,
+            };
+            Ok((id, chunk))
+        };
+        let (id, chunk) = self.engine.call(call).await?;
+        let chunk = Some(convert::chunk(id, &chunk));
+        Ok(Response::new(v1::MoveWritesResponse { chunk }))
+    }
+
+    async fn pin_writes(
+        &self,
+        request: Request<v1::PinWritesRequest>,
+    ) -> Result<Response<v1::PinWritesResponse>, Status> {
+        let v1::PinWritesRequest { name, node } = request.into_inner();
+        let node = optional_uuid("node", &node)?.map(NodeId);
+        let call = move |control: &mut crate::engine::Control, _| control.pin_writes(&name, node);
+        let volume = Some(convert::volume(&self.engine.call(call).await?));
+        Ok(Response::new(v1::PinWritesResponse { volume }))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
-use packfs::{Inode, InodeNumber, Kind, Timestamp};
+use packfs::{DeviceNumber, Inode, InodeNumber, Kind, Timestamp};
 
 /// Inode numbers are never used again, so one generation is enough.
 pub(crate) const GENERATION: Generation = Generation(0);
@@ -62,12 +62,29 @@ fn system_time(time: Timestamp) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
+/// A device's number from the kernel's 32 bits (`new_decode_dev` of Linux): twelve of the driver, twenty of the device.
+pub(crate) fn device(bits: u32) -> DeviceNumber {
+    DeviceNumber {
+        major: bits >> 8 & 0xfff,
+        minor: bits & 0xff | bits >> 12 & 0xf_ff00,
+    }
+}
+
+/// The reverse of [`device`]. What another system may have stored beyond these bits is not shown.
+fn device_bits(device: DeviceNumber) -> u32 {
+    device.minor & 0xff | (device.major & 0xfff) << 8 | (device.minor & 0xf_ff00) << 12
+}
+
 /// What the kernel calls a kind.
 pub(crate) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::File => FileType::RegularFile,
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::Symlink,
+        Kind::Pipe => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
     }
 }
 
@@ -88,7 +105,7 @@ pub(crate) fn attributes(inode: &Inode) -> FileAttr {
         nlink: inode.links,
         uid: a.uid,
         gid: a.gid,
-        rdev: 0,
+        rdev: inode.device().map_or(0, device_bits),
         blksize: BLOCK_BYTES,
         flags: 0,
     }
@@ -128,6 +145,15 @@ pub(crate) fn number(inode: INodeNo) -> InodeNumber {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn device_numbers_come_back() {
+        for bits in [0, 0x103, 0xfff1_23ff, u32::MAX, 0x0010_0800] {
+            assert_eq!(device_bits(device(bits)), bits);
+        }
+        let (major, minor) = (259, 0x1_0002);
+        assert_eq!(device(0x1001_0302), DeviceNumber { major, minor });
+    }
 
     #[test]
     fn times_before_and_after_the_epoch_come_back() {

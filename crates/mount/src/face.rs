@@ -1,6 +1,6 @@
 //! The library's side: every request, with its reply, becomes a task of the reactor's thread.
 //!
-//! What is not here (locks, `ioctl`, `lseek` for holes, `copy_file_range`) the library refuses with ENOSYS, and the kernel
+//! What is not here (locks, `ioctl`) the library refuses with ENOSYS, and the kernel
 //! does it itself or tells the caller that it cannot be had. A request that cannot be queued any more, because the file
 //! system is closed, is answered with EIO when its reply is dropped.
 
@@ -13,28 +13,40 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
-use packfs::Inode;
-use packfs::files::{NewInode, NodeKind, RenameMode, SetAttributes, SetExtended};
+use packfs::files::{Allocate, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended};
 use packfs::name::NAME_BYTES_MAX;
+use packfs::{Inode, Seek};
 use reactor::mailbox::MailboxSender;
 
-use crate::convert::{GENERATION, attributes, chosen, missing, now, number};
+use crate::convert::{GENERATION, attributes, chosen, device, missing, now, number};
 use crate::listing::Listing;
 use crate::refusal::Refusal;
 use crate::shared::{Caching, Shared};
 
 /// Permission bits, set-uid, set-gid and sticky.
 const MODE_BITS: u32 = 0o7777;
-/// The bits of a mode that say what kind of file it is, and those of a regular one (`stat(2)`).
+/// The bits of a mode that say what kind of file it is, and those of the kinds that `mknod(2)` makes (`inode(7)`).
 const KIND_BITS: u32 = 0o170_000;
 const REGULAR_BITS: u32 = 0o100_000;
+const PIPE_BITS: u32 = 0o010_000;
+const CHARACTER_BITS: u32 = 0o020_000;
+const BLOCK_BITS: u32 = 0o060_000;
+const SOCKET_BITS: u32 = 0o140_000;
 /// `setxattr(2)`.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
+/// `lseek(2)`.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// `fallocate(2)`.
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const ZERO_RANGE: i32 = 0x10;
 /// The longest write and read that the kernel asks for at once, in bytes.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel has under way for nobody in particular, such as reading ahead.
@@ -232,13 +244,17 @@ impl Filesystem for Face {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _rdev: u32,
+        rdev: u32,
         reply: ReplyEntry,
     ) {
         let (name, new) = (name.as_bytes().to_vec(), new_inode(request, mode, umask));
         let kind = match mode & KIND_BITS {
             REGULAR_BITS | 0 => NodeKind::File,
-            _ => NodeKind::Special,
+            PIPE_BITS => NodeKind::Pipe,
+            SOCKET_BITS => NodeKind::Socket,
+            CHARACTER_BITS => NodeKind::CharacterDevice(device(rdev)),
+            BLOCK_BITS => NodeKind::BlockDevice(device(rdev)),
+            _ => return reply.error(Errno::EINVAL),
         };
         self.ask(async move |shared| {
             let made =
@@ -428,6 +444,84 @@ impl Filesystem for Face {
         });
     }
 
+    fn lseek(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            // The kernel does the others itself.
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        self.ask(async move |shared| {
+            let found = shared
+                .look(async |source| source.seek(number(ino), offset, what).await)
+                .await;
+            match found {
+                // Files are shorter than 2^63 bytes.
+                Ok(at) => reply.offset(at as i64),
+                Err(refusal) => reply.error(refusal.errno()),
+            }
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match mode & !KEEP_SIZE {
+            0 => Allocate::Room,
+            PUNCH_HOLE if mode & KEEP_SIZE != 0 => Allocate::Hole,
+            ZERO_RANGE => Allocate::Zeros,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let (range, keep_size) = (offset..offset.saturating_add(length), mode & KEEP_SIZE != 0);
+        self.ask(async move |shared| {
+            let done =
+                shared.change(async |files| files.allocate(number(ino), range, how, keep_size, now()).await);
+            reply_empty(done.await, reply);
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((number(ino_in), offset_in), (number(ino_out), offset_out));
+        self.ask(async move |shared| {
+            let copied = shared.change(async |files| files.copy_range(from, to, len, now()).await);
+            match copied.await {
+                // One call copies less than 2^32 bytes.
+                Ok(copied) => reply.written(copied as u32),
+                Err(refusal) => reply.error(refusal.errno()),
+            }
+        });
+    }
+
     fn flush(
         &self,
         _request: &Request,
@@ -522,16 +616,27 @@ impl Filesystem for Face {
         self.ask(async move |shared| reply_empty(shared.commit().await, reply));
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
         self.ask(async move |shared| {
-            let found = shared.room().await;
+            let found = shared.room(number(ino)).await;
             let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
             let free = blocks(found.free_bytes);
             let inodes = found.totals.files + found.totals.directories;
             // An inode takes a part of a page at least, so there is room for as many as there are free pages.
             let (total, name) = (inodes + free, NAME_BYTES_MAX as u32);
-            let volume = blocks(found.volume_bytes);
-            reply.statfs(volume, free, free, total, free, BLOCK_BYTES, name, BLOCK_BYTES);
+            let (mut volume, mut free, mut total, mut left) = (blocks(found.volume_bytes), free, total, free);
+            if let Some(quota) = found.quota {
+                // As of a file system of its own, and no larger than the one below.
+                if quota.limit_bytes > 0 {
+                    let unused = quota.limit_bytes.saturating_sub(quota.used_bytes);
+                    (volume, free) = (blocks(quota.limit_bytes).min(volume), blocks(unused).min(free));
+                }
+                if quota.limit_files > 0 {
+                    let unused = quota.limit_files.saturating_sub(quota.used_files);
+                    (total, left) = (quota.limit_files, unused.min(left));
+                }
+            }
+            reply.statfs(volume, free, free, total, left, BLOCK_BYTES, name, BLOCK_BYTES);
         });
     }
 

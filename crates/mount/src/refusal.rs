@@ -53,7 +53,7 @@ impl From<ReadError> for Refusal {
             ReadError::NotFound { .. } => errno::ENOENT,
             ReadError::NotADirectory { .. } => errno::ENOTDIR,
             ReadError::IsADirectory { .. } => errno::EISDIR,
-            ReadError::NotASymlink { .. } => errno::EINVAL,
+            ReadError::NotASymlink { .. } | ReadError::NotAFile { .. } => errno::EINVAL,
             ReadError::NoInode(_) => ESTALE,
             ReadError::TooLarge { .. } => errno::EFBIG,
             ReadError::Damaged { .. } | ReadError::Io { .. } | ReadError::Tree { .. } => errno::EIO,

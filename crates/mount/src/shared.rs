@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// What `statfs` answers. Whoever asks may have let the volume grow.
-    pub(crate) async fn room(&self) -> Room {
+    pub(crate) async fn room(&self, inode: InodeNumber) -> Room {
         let now = reactor::time::now();
         if self.growth_due.get() <= now {
             self.growth_due.set(now + GROWTH_PAUSE);
@@ -117,7 +117,7 @@ impl Shared {
                 files.look_for_growth(Duration::ZERO).await;
             }
         }
-        self.source.read().await.room()
+        self.source.read().await.room(inode).await
     }
 
     /// Makes everything durable so far; nothing on a volume that is only read.

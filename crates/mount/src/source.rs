@@ -6,7 +6,10 @@ use std::rc::Rc;
 
 use packfs::files::{FileSystem, Listed};
 use packfs::lease::LeaseSource;
-use packfs::{Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Reader, ReaderOptions, Totals};
+use packfs::{
+    Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Quota, Reader, ReaderOptions, Seek,
+    Totals,
+};
 
 use crate::refusal::Refusal;
 
@@ -48,6 +51,8 @@ pub(crate) struct Room {
     pub(crate) totals: Totals,
     pub(crate) volume_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// Of the tree that was asked about.
+    pub(crate) quota: Option<Quota>,
 }
 
 impl Volume {
@@ -187,6 +192,17 @@ impl Source {
         }
     }
 
+    pub(crate) async fn seek(&self, inode: InodeNumber, offset: u64, what: Seek) -> Result<u64, Refusal> {
+        match self {
+            Self::Writing(files) => Ok(files.seek(inode, offset, what).await?),
+            Self::Reading(snapshot) => {
+                let file = snapshot.file(inode).await?;
+                let found = snapshot.reader.seek(&file, offset, what).await?;
+                found.ok_or(Refusal::Number(packfs::files::errno::ENXIO))
+            }
+        }
+    }
+
     pub(crate) async fn list(
         &self,
         directory: InodeNumber,
@@ -217,7 +233,8 @@ impl Source {
         }
     }
 
-    pub(crate) fn room(&self) -> Room {
+    /// Room, and the quota that an inode is under. Where that cannot be read, only the room is told.
+    pub(crate) async fn room(&self, inode: InodeNumber) -> Room {
         match self {
             Self::Writing(files) => {
                 let found = files.statistics();
@@ -225,6 +242,7 @@ impl Source {
                     totals: found.totals,
                     volume_bytes: found.volume.0,
                     free_bytes: found.free.0,
+                    quota: files.quota_of(inode).await.ok().flatten(),
                 }
             }
             // What is free only the writer knows, and here nothing can be written.
@@ -234,6 +252,7 @@ impl Source {
                     totals: superblock.totals,
                     volume_bytes: superblock.volume_bytes,
                     free_bytes: 0,
+                    quota: None,
                 }
             }
         }

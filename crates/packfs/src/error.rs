@@ -154,6 +154,12 @@ pub enum ReadError {
         /// The path.
         path: Shown,
     },
+    /// The content of a pipe, socket or device was asked for.
+    #[error("{path}: is a pipe, socket or device, which has no content here; open it on a mount")]
+    NotAFile {
+        /// The path.
+        path: Shown,
+    },
     /// Not a symbolic link.
     #[error("{path}: is not a symbolic link")]
     NotASymlink {
@@ -213,6 +219,59 @@ pub enum ReadError {
 /// A change failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
+    /// A tree has as much as its quota lets it.
+    #[error(
+        "the quota of directory {directory} is used up: {used} of {limit} {what}; remove something below it, or raise it"
+    )]
+    Quota {
+        /// The directory that the quota was set on.
+        directory: InodeNumber,
+        /// Bytes or files.
+        what: &'static str,
+        /// How many there are.
+        used: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A name would lead from one tree with a quota to another, or out of it.
+    #[error(
+        "what is below directory {from} and what is below directory {to} have not the same quota; copy it instead"
+    )]
+    CrossQuota {
+        /// Where the inode is.
+        from: InodeNumber,
+        /// Where it would get a name.
+        to: InodeNumber,
+    },
+    /// A tree with a quota would stand in another.
+    #[error(
+        "directory {directory} cannot have a quota: directory {other} has one, and one of them stands below the other"
+    )]
+    QuotaNested {
+        /// Where it was to be set.
+        directory: InodeNumber,
+        /// Which has one.
+        other: InodeNumber,
+    },
+    /// An inode has names inside and outside of what would be a tree with a quota.
+    #[error(
+        "directory {directory} cannot have a quota: inode {inode}, which is below it, has a name elsewhere too; remove one"
+    )]
+    QuotaLink {
+        /// Where it was to be set.
+        directory: InodeNumber,
+        /// The inode.
+        inode: InodeNumber,
+    },
+    /// As many quotas as there can be.
+    #[error(
+        "the volume has {} quotas, and that is the most; clear one",
+        crate::writer::QUOTAS_MAX
+    )]
+    TooManyQuotas,
+    /// No quota was set on a directory.
+    #[error("directory {0} has no quota")]
+    NoQuota(InodeNumber),
     /// The name cannot be one.
     #[error(transparent)]
     Name(#[from] NameError),

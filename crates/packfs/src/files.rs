@@ -17,13 +17,15 @@ mod extended;
 mod flush;
 mod names;
 mod rename;
+mod sparse;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use crate::error::{OpenError, WriteError};
-use crate::format::entry::{Inode, Timestamp};
+use crate::format::entry::{Inode, Kind, Timestamp};
 use crate::format::key::InodeNumber;
+use crate::format::quota::Quota;
 use crate::format::snapshot::Snapshot;
 use crate::io::Medium;
 use crate::lease::{LeaseError, LeaseSource};
@@ -38,6 +40,7 @@ pub use error::{FileError, errno};
 pub use extended::SetExtended;
 pub use names::{NewInode, NodeKind};
 pub use rename::RenameMode;
+pub use sparse::Allocate;
 
 /// How a file system is opened for writing.
 #[derive(Clone, Debug)]
@@ -196,6 +199,38 @@ impl FileSystem {
     pub async fn delete_snapshot(&mut self, name: &[u8]) -> Result<(), FileError> {
         self.commit().await?;
         Ok(self.writer.delete_snapshot(name).await?)
+    }
+
+    /// Commits everything and sets the quota of what stands below a directory; see [`Writer::set_quota`].
+    pub async fn set_quota(
+        &mut self,
+        directory: InodeNumber,
+        limit_bytes: u64,
+        limit_files: u64,
+    ) -> Result<Quota, FileError> {
+        self.commit().await?;
+        Ok(self.writer.set_quota(directory, limit_bytes, limit_files).await?)
+    }
+
+    /// Commits everything and takes a quota away; see [`Writer::clear_quota`].
+    pub async fn clear_quota(&mut self, directory: InodeNumber) -> Result<(), FileError> {
+        self.commit().await?;
+        Ok(self.writer.clear_quota(directory).await?)
+    }
+
+    /// The quota that an inode is charged to, or that a directory has; what waits in memory is counted.
+    pub async fn quota_of(&self, number: InodeNumber) -> Result<Option<Quota>, FileError> {
+        let (inode, place) = self.writer.find(number).await?;
+        let tree = match inode.kind {
+            Kind::Directory => self.writer.quota_tree(number).await?,
+            _ => self.writer.quota_tree_of(&inode, &place).await?,
+        };
+        Ok(self.writer.quota(tree))
+    }
+
+    /// All quotas, by directory; what waits in memory is counted.
+    pub fn quotas(&self) -> Vec<(InodeNumber, Quota)> {
+        self.writer.quotas()
     }
 
     /// All snapshots by name, oldest first.

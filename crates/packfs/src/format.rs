@@ -8,6 +8,7 @@ pub mod entry;
 pub mod extent;
 pub mod key;
 pub mod page;
+pub mod quota;
 pub mod snapshot;
 pub mod space_page;
 pub mod superblock;

@@ -9,6 +9,7 @@ mod apply;
 mod contents;
 mod gather;
 mod mend;
+mod quotas;
 
 use std::rc::Rc;
 
@@ -212,7 +213,7 @@ fn claim(ranges: &mut Ranges, gathered: &Gathered, limit: u64) {
     let contents = Contents::of(&gathered.cells, 1, &mut Vec::new());
     for inode in contents
         .inodes()
-        .filter(|inode| !matches!(inode.layout, Layout::Inline(_)))
+        .filter(|inode| !matches!(inode.layout, Layout::Inline(_) | Layout::Device(_)))
     {
         for (_, extent) in placed(inode, contents.mapped.get(&inode.number)) {
             let (start, count) = pages_of(&extent);

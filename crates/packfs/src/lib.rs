@@ -24,9 +24,11 @@ mod io;
 pub mod lease;
 mod mount;
 pub mod name;
+mod quotas;
 mod reader;
 mod snapshots;
 mod space;
+mod sparse;
 mod tree;
 mod usage;
 mod writer;
@@ -36,8 +38,9 @@ mod scenarios;
 
 pub use check::{Problem, Progress, VerifyOptions, VerifyReport, verify, verify_telling};
 pub use error::{OpenError, ReadError, TreeError, WriteError};
-pub use format::entry::{Attributes, Entry, Inode, Kind, Timestamp};
+pub use format::entry::{Attributes, DeviceNumber, Entry, Inode, Kind, Timestamp};
 pub use format::key::InodeNumber;
+pub use format::quota::Quota;
 pub use format::snapshot::{SNAPSHOT_NAME_BYTES_MAX, Snapshot, is_snapshot_name};
 pub use format::superblock::{Identity, Parameters, Superblock, Totals};
 pub use fsck::{FsckError, FsckOptions, FsckReport, fsck};
@@ -51,5 +54,6 @@ pub use reader::{
     Walk, WalkEntry, plan,
 };
 pub use space::ReaderFloor;
+pub use sparse::Seek;
 pub use usage::{Usage, usage};
-pub use writer::{CompactionProgress, FileStream, FormatOptions, Writer, WriterOptions, format};
+pub use writer::{CompactionProgress, FileStream, FormatOptions, QUOTAS_MAX, Writer, WriterOptions, format};

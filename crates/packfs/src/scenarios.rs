@@ -15,6 +15,7 @@ mod growth;
 mod import;
 mod model;
 mod model_test;
+mod quotas;
 mod readers;
 mod refusals;
 mod size;

@@ -56,6 +56,8 @@ pub(crate) enum PlantedBug {
     SuperblockBeforeFlush,
     /// A writer reads the superblock before it has fenced older writers off.
     MountBeforeFence,
+    /// Counters of quotas are changed in memory only.
+    QuotaNotCommitted,
 }
 
 /// See the module.

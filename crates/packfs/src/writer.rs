@@ -15,6 +15,7 @@ mod namespace;
 mod orphans;
 mod outbox;
 mod pack;
+mod quotas;
 mod snapshots;
 mod stream;
 
@@ -40,9 +41,11 @@ use crate::tree::{Tree, inconsistent};
 
 pub use compact::CompactionProgress;
 pub use format::{FormatOptions, format};
+pub use quotas::QUOTAS_MAX;
 pub use stream::FileStream;
 
 pub(crate) use namespace::check_attributes;
+pub(crate) use quotas::Charged;
 
 use outbox::Outbox;
 use pack::Packer;
@@ -95,6 +98,7 @@ pub struct Writer {
     directories: BTreeSet<InodeNumber>,
     compaction: compact::Compaction,
     floors: snapshots::Floors,
+    quotas: quotas::Quotas,
     /// The volume's size, which the next commit states.
     volume_bytes: u64,
     /// When growth was looked for last.
@@ -160,6 +164,7 @@ impl Writer {
         let in_flight = options.writes_in_flight;
         let mut writer = Self::assemble(medium, hold.clone(), tree, space, mounted, in_flight);
         writer.load_floors().await?;
+        writer.load_quotas().await?;
         writer.take_growth();
         Ok(writer)
     }
@@ -195,6 +200,7 @@ impl Writer {
             directories: BTreeSet::from([InodeNumber::ROOT]),
             compaction: compact::Compaction::default(),
             floors: snapshots::Floors::default(),
+            quotas: quotas::Quotas::default(),
             volume_bytes: superblock.volume_bytes,
             looked_for_growth: None,
             broken: false,
@@ -278,7 +284,7 @@ impl Writer {
 
     /// Pages that a commit needs after one more change.
     fn pages_needed(&self) -> u64 {
-        self.tree.changed_pages() as u64 + self.record_pages_max() + 24
+        self.tree.changed_pages() as u64 + self.record_pages_max() + 2 * self.quotas.changed() + 24
     }
 
     /// Pages that the space record of the next commit takes at most: it states those that changed ones take and those

@@ -335,6 +335,8 @@ calls! {
     identity(Yes, CALL_LIMIT): ClusterClient.get_identity(GetIdentityRequest) -> GetIdentityResponse;
     /// The cluster at a glance.
     status(Yes, CALL_LIMIT): ClusterClient.get_status(GetStatusRequest) -> GetStatusResponse;
+    /// Says how evenly the nodes are used, and whether copies shall move by themselves.
+    rebalance(Yes, CALL_LIMIT): ClusterClient.rebalance(RebalanceRequest) -> RebalanceResponse;
     /// Makes a node, or a new life of its target, known.
     register(Yes, CALL_LIMIT): NodesClient.register(RegisterRequest) -> RegisterResponse;
     /// Says that a node's target lives.
@@ -355,6 +357,12 @@ calls! {
     export_volume(Yes, CALL_LIMIT): VolumesClient.export(ExportVolumeRequest) -> ExportVolumeResponse;
     /// Has nobody export it any more.
     unexport_volume(Yes, CALL_LIMIT): VolumesClient.unexport(UnexportVolumeRequest) -> UnexportVolumeResponse;
+    /// Moves a copy of a chunk to another node.
+    move_copy(Yes, CALL_LIMIT): VolumesClient.move_copy(MoveCopyRequest) -> MoveCopyResponse;
+    /// Has another copy order the writes of a chunk.
+    move_writes(Yes, CALL_LIMIT): VolumesClient.move_writes(MoveWritesRequest) -> MoveWritesResponse;
+    /// Pins the writes of a volume to a node.
+    pin_writes(Yes, CALL_LIMIT): VolumesClient.pin_writes(PinWritesRequest) -> PinWritesResponse;
     /// A part of a volume's map.
     map(Yes, CALL_LIMIT): ChunksClient.get_map(GetMapRequest) -> GetMapResponse;
     /// Proposes a configuration as write node.

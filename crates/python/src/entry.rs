@@ -1,4 +1,4 @@
-//! What is known of a file, directory or symbolic link.
+//! What is known of a file, directory, symbolic link, pipe, socket or device.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -28,6 +28,10 @@ impl Entry {
             Kind::File => ("file", libc::S_IFREG),
             Kind::Directory => ("directory", libc::S_IFDIR),
             Kind::Symlink => ("symlink", libc::S_IFLNK),
+            Kind::Pipe => ("pipe", libc::S_IFIFO),
+            Kind::Socket => ("socket", libc::S_IFSOCK),
+            Kind::CharacterDevice => ("character device", libc::S_IFCHR),
+            Kind::BlockDevice => ("block device", libc::S_IFBLK),
         };
         let attributes = &inode.attributes;
         Self {

@@ -74,6 +74,7 @@ impl From<ReadError> for Failure {
             ReadError::NoInode(_) => (libc::ENOENT, "; look its path up again"),
             ReadError::NotADirectory { .. } => (libc::ENOTDIR, "; stat it to see what it is"),
             ReadError::IsADirectory { .. } => (libc::EISDIR, ""),
+            ReadError::NotAFile { .. } => (libc::EINVAL, ""),
             ReadError::NotASymlink { .. } => (libc::EINVAL, "; read it instead"),
             ReadError::Damaged { .. } | ReadError::Tree { .. } => (libc::EIO, ""),
             ReadError::Io { source, .. } => (of_io(*source), ""),

@@ -7,6 +7,7 @@ pub(crate) mod fs;
 pub(crate) mod master;
 pub(crate) mod meta;
 pub(crate) mod node;
+pub(crate) mod rebalance;
 pub(crate) mod signals;
 pub(crate) mod target;
 pub(crate) mod up;

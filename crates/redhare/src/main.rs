@@ -40,6 +40,7 @@ enum Command {
     Node(commands::node::NodeArguments),
     Volume(commands::volume::VolumeArguments),
     Status(commands::cluster::StatusArguments),
+    Cluster(commands::rebalance::ClusterCommands),
     Meta(commands::meta::MetaArguments),
     Fs(commands::fs::FsArguments),
     /// Print a completion script for a shell
@@ -66,6 +67,7 @@ fn main() -> std::process::ExitCode {
         Command::Master(arguments) => commands::master::run(arguments),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Meta(arguments) => commands::meta::run(&arguments, &output),
+        Command::Cluster(arguments) => commands::rebalance::run(&arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {

@@ -7,11 +7,16 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use rustix::fs::{RenameFlags, XattrFlags, renameat_with};
+use rustix::fs::{
+    FallocateFlags, FileType, Mode, RenameFlags, SeekFrom, XattrFlags, copy_file_range, fallocate,
+    renameat_with, seek,
+};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Cluster, LIMIT, Place, REDHARE, free_ports, wait_until};
 
@@ -393,6 +398,156 @@ fn programs_find_what_they_expect_of_a_file_system() {
     let directory = mount.kill();
     succeed(None, &["unmount", directory.to_str().unwrap()]);
     assert!(!is_mounted(&directory));
+    succeed(None, &["verify", &volume]);
+}
+
+/// Holes, room and copies by system calls, and what is neither file nor directory.
+#[test]
+fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
+    if !can_mount("holes_copies_and_special_files_are_as_the_kernel_has_them") {
+        return;
+    }
+    let (place, volume, mount) = on_a_file("mount-holes");
+    let path = |name: &str| mount.path(name);
+    let open = |name| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(path(name)).unwrap()
+    };
+    let file = open("a");
+    file.write_all_at(&vec![7; 1_000_000], 0).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 100_000, 400_000).unwrap();
+    let at = |from| seek(&file, from);
+    assert_eq!(at(SeekFrom::Hole(0)), Ok(100_000));
+    assert_eq!(at(SeekFrom::Data(100_000)), Ok(500_000));
+    assert_eq!(at(SeekFrom::Hole(600_000)), Ok(1_000_000));
+    assert_eq!(at(SeekFrom::Data(1_000_000)), Err(Errno::NXIO));
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 900_000, 300_000).unwrap();
+    assert_eq!(at(SeekFrom::Data(900_000)), Err(Errno::NXIO));
+    fallocate(&file, FallocateFlags::empty(), 0, 2_000_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 2_000_000);
+    // More than the volume has, and what no file here does.
+    let room = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 40);
+    assert_eq!(room, Err(Errno::NOSPC));
+    let collapse = fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
+    assert_eq!(collapse, Err(Errno::OPNOTSUPP));
+    let copy = open("b");
+    let (mut from, mut to) = (50_000, 10);
+    let copied = copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), 500_000);
+    assert_eq!((copied, from, to), (Ok(500_000), 550_000, 500_010));
+    let (whole, part) = (fs::read(path("a")).unwrap(), fs::read(path("b")).unwrap());
+    assert!(whole[..100_000] == [7; 100_000] && whole[100_000..500_000] == [0; 400_000]);
+    assert!(part[10..] == whole[50_000..550_000] && part[..10] == [0; 10]);
+
+    let node = |name, kind, device| {
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, path(name), kind, mode, device)
+    };
+    node("pipe", FileType::Fifo, 0).unwrap();
+    let null = rustix::fs::makedev(1, 3);
+    // Only root makes devices.
+    let device = node("null", FileType::CharacterDevice, null);
+    let listener = UnixListener::bind(path("socket")).unwrap();
+    UnixStream::connect(path("socket")).unwrap();
+    drop(listener);
+    let into = path("pipe");
+    let writer = std::thread::spawn(move || fs::write(into, "through").unwrap());
+    assert_eq!(fs::read_to_string(path("pipe")).unwrap(), "through");
+    writer.join().unwrap();
+    let check = |root: &Path| {
+        let kind = |name: &str| fs::symlink_metadata(root.join(name)).unwrap();
+        assert!(kind("pipe").file_type().is_fifo() && kind("socket").file_type().is_socket());
+        if device.is_ok() {
+            assert!(kind("null").file_type().is_char_device() && kind("null").rdev() == null);
+        }
+    };
+    check(&mount.directory);
+    drop((file, copy));
+    let directory = mount.directory.clone();
+    mount.end();
+    let mount = Mount::start(None, &volume, &directory, &["--read-only"]);
+    check(&mount.directory);
+    let read = File::open(mount.path("a")).unwrap();
+    assert_eq!(seek(&read, SeekFrom::Hole(0)), Ok(100_000));
+    assert_eq!(seek(&read, SeekFrom::Data(100_000)), Ok(500_000));
+    drop(read);
+    mount.end();
+    let out = place.0.join("out");
+    succeed(None, &["export", &volume, out.to_str().unwrap()]);
+    check(&out);
+    succeed(None, &["verify", &volume]);
+}
+
+/// Limits by command, and what programs below them meet.
+#[test]
+fn quotas_hold_on_a_mount_and_across_a_kill() {
+    if !can_mount("quotas_hold_on_a_mount_and_across_a_kill") {
+        return;
+    }
+    let (_place, volume, mount) = on_a_file("mount-quota");
+    for name in ["one", "one/below", "two"] {
+        fs::create_dir(mount.path(name)).unwrap();
+    }
+    fs::write(mount.path("one/file"), [1; 1000]).unwrap();
+    let held = refused(&["quota", "set", &volume, "one", "--limit", "1MiB"]);
+    assert!(!held.is_empty());
+    let directory = mount.directory.clone();
+    mount.end();
+    succeed(
+        None,
+        &["quota", "set", &volume, "one", "--limit", "1MiB", "--files", "5"],
+    );
+    succeed(None, &["quota", "set", &volume, "/one/", "--files", "4"]);
+    let nested = refused(&["quota", "set", &volume, "one/below", "--files", "4"]);
+    assert!(nested.contains("one of them stands below the other"), "{nested}");
+    let quota = |expected: (u64, u64)| {
+        let shown = succeed(None, &["quota", "show", &volume, "one", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let expected = serde_json::json!([{
+            "path": "one", "limit_bytes": 1 << 20, "used_bytes": expected.0, "limit_files": 4, "used_files": expected.1,
+        }]);
+        assert_eq!(shown, expected);
+    };
+    quota((1000, 2));
+
+    let mount = Mount::start(None, &volume, &directory, &[]);
+    let path = |name: &str| mount.path(name);
+    let room = rustix::fs::statvfs(path("one/below")).unwrap();
+    assert_eq!((room.f_blocks * room.f_frsize, room.f_files), (1 << 20, 4));
+    assert_eq!(
+        rustix::fs::statvfs(path("two")).unwrap().f_blocks * 4096,
+        256 << 20
+    );
+    let errno = |result: std::io::Result<()>| result.unwrap_err().raw_os_error();
+    let (full, across) = (Errno::DQUOT.raw_os_error(), Errno::XDEV.raw_os_error());
+    let file = File::create(path("one/below/large")).unwrap();
+    file.write_all_at(&vec![2; 1 << 19], 0).unwrap();
+    assert_eq!(errno(file.write_all_at(&vec![2; 1 << 19], 1 << 19)), Some(full));
+    assert_eq!(errno(file.set_len(2 << 20)), Some(full));
+    fs::write(path("one/last"), "").unwrap();
+    assert_eq!(errno(fs::write(path("one/more"), "")), Some(full));
+    assert_eq!(errno(fs::create_dir(path("one/more"))), Some(full));
+    assert_eq!(
+        errno(fs::rename(path("one/last"), path("two/last"))),
+        Some(across)
+    );
+    assert_eq!(
+        errno(fs::hard_link(path("one/last"), path("two/last"))),
+        Some(across)
+    );
+    fs::rename(path("one/last"), path("one/below/last")).unwrap();
+    fs::write(path("two/much"), vec![3; 3 << 20]).unwrap();
+    sync(&directory);
+    // The kernel asks about the directory again, and nobody answers.
+    fs::create_dir(path("late")).unwrap();
+    let directory = mount.kill();
+    quota((1000 + (1 << 19), 4));
+    succeed(None, &["verify", &volume]);
+    succeed(None, &["unmount", directory.to_str().unwrap()]);
+    succeed(None, &["quota", "clear", &volume, "one"]);
+    let none = refused(&["quota", "show", &volume, "one"]);
+    assert!(none.contains("has no quota"), "{none}");
     succeed(None, &["verify", &volume]);
 }
 

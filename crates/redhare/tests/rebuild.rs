@@ -27,6 +27,7 @@ impl Nodes {
         let master = command
             .args([
                 "master",
+                "--no-rebalance",
                 "--rebuild-after",
                 "3",
                 "--listen",

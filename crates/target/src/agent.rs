@@ -133,20 +133,12 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             chunk,
             geometry,
             disk,
-        } => {
-            let id = from_chunk(chunk);
-            let made = match Geometry::decode(&geometry) {
-                Ok(geometry) => node
-                    .create_copy(id, geometry, disk)
-                    .await
-                    .map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            node.tell(match made {
-                Ok(()) => FromTarget::CopyReady { chunk },
-                Err(why) => FromTarget::CopyFailed { chunk, why },
-            });
-        }
+        } => create_copy(node, chunk, &geometry, disk, false).await,
+        ToTarget::CreateCopyWithSums {
+            chunk,
+            geometry,
+            disk,
+        } => create_copy(node, chunk, &geometry, disk, true).await,
         // It waits for what is with the disks: should one of them hang, the next messages must not.
         ToTarget::DeleteVolume { volume } => {
             let node = node.clone();
@@ -192,6 +184,20 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             node.ended(NodeId(ended), Incarnation(incarnation));
         }
     }
+}
+
+async fn create_copy(node: &Node, chunk: agentlink::Chunk, geometry: &[u8], disk: u128, has_sums: bool) {
+    let made = match Geometry::decode(geometry) {
+        Ok(geometry) => node
+            .create_copy(from_chunk(chunk), geometry, disk, has_sums)
+            .await
+            .map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    node.tell(match made {
+        Ok(()) => FromTarget::CopyReady { chunk },
+        Err(why) => FromTarget::CopyFailed { chunk, why },
+    });
 }
 
 /// Exports these volumes and no others.

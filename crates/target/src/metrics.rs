@@ -9,9 +9,12 @@ mod text;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabrics::target::{ErrorKind, Kind, QueueMeasures, ReactorMeasures, SubsystemMeasures, Tally, Target};
 use reactor::{CoreHandle, Usage};
+
+use crate::node::CHECKSUMS;
 
 pub use http::{ListenError, Server};
 use text::{Family, Text};
@@ -70,6 +73,7 @@ impl Source {
         subsystem_totals(&mut text, &subsystems);
         namespaces(&mut text, &subsystems);
         queues(&mut text, &subsystems);
+        checksums(&mut text);
         text.finish()
     }
 }
@@ -195,6 +199,39 @@ fn errors(family: &mut Family<'_>, labels: &[(&str, &str)], tally: &Tally) {
         let labels = [labels, &[("status_type", name_of_error(kind))]].concat();
         family.sample(&labels, tally.errors[kind as usize]);
     }
+}
+
+/// What the checksums of this process's chunk copies have shown.
+fn checksums(text: &mut Text) {
+    let mut count = |name, help, value: &AtomicU64| {
+        let mut family = text.family(name, "counter", help);
+        family.sample(&[], value.load(Ordering::Relaxed));
+    };
+    count(
+        "redhare_checksum_checked_blocks_total",
+        "Blocks of chunk copies that were read and compared with their checksums.",
+        &CHECKSUMS.checked_blocks,
+    );
+    count(
+        "redhare_checksum_damaged_blocks_total",
+        "Of those, blocks that did not fit.",
+        &CHECKSUMS.damaged_blocks,
+    );
+    count(
+        "redhare_checksum_repaired_blocks_total",
+        "Blocks that did not fit and have been written since.",
+        &CHECKSUMS.repaired_blocks,
+    );
+    count(
+        "redhare_checksum_lost_blocks_total",
+        "Blocks that no copy had right, at chunks whose writes are ordered here.",
+        &CHECKSUMS.lost_blocks,
+    );
+    count(
+        "redhare_checksum_damaged_pages_total",
+        "Pages of checksums of which neither place could be believed.",
+        &CHECKSUMS.damaged_pages,
+    );
 }
 
 type Describe = fn(&mut Family<'_>, &[(&str, &str)], &Tally);

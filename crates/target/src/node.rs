@@ -12,6 +12,7 @@
 
 mod board;
 mod copies;
+mod inventory;
 mod native;
 mod peers;
 mod persist;
@@ -38,6 +39,7 @@ use volume::{
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};
+pub use inventory::{FoundCopy, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use board::Board;
@@ -107,6 +109,7 @@ enum Event {
     Damaged {
         chunk: ChunkId,
         io: IoToken,
+        purpose: Option<ReadPurpose>,
         blocks: Vec<u32>,
     },
     Persisted {
@@ -264,12 +267,6 @@ impl Node {
         }
     }
 
-    /// Whether copies made from now on keep checksums of their blocks (`docs/decisions/0069`); at first they do not. Copies
-    /// that are here stay as they are. Does not block.
-    pub fn keep_checksums(&self, keep: bool) {
-        self.copies.keeps_checksums.set(keep);
-    }
-
     /// The disks as they stand.
     pub fn disks(&self) -> Vec<agentlink::Disk> {
         self.copies.disks()
@@ -298,11 +295,17 @@ impl Node {
         self.peers.address(node)
     }
 
-    /// Makes a copy of a chunk, unless it is here.
-    pub async fn create_copy(&self, chunk: ChunkId, geometry: Geometry, disk: u128) -> Result<(), CopyError> {
+    /// Makes a copy of a chunk, unless it is here; one that keeps checksums of its blocks if it shall (`docs/decisions/0069`).
+    pub async fn create_copy(
+        &self,
+        chunk: ChunkId,
+        geometry: Geometry,
+        disk: u128,
+        has_sums: bool,
+    ) -> Result<(), CopyError> {
         if let Some(record) = self
             .copies
-            .create(self.identity.cluster, chunk, geometry, disk)
+            .create(self.identity.cluster, chunk, geometry, (disk, has_sums))
             .await?
         {
             self.core.borrow_mut().add_copy(time::now(), record);
@@ -412,10 +415,18 @@ impl Node {
                     .borrow_mut()
                     .handle_local(now, chunk, io, succeeded, read);
             }
-            Event::Damaged { chunk, io, blocks } => {
+            Event::Damaged {
+                chunk,
+                io,
+                purpose,
+                blocks,
+            } => {
                 let is_damaged = self.core.borrow_mut().handle_damaged(now, chunk, io, &blocks);
                 if let Some(sums) = self.copies.sums(chunk).filter(|_| is_damaged) {
-                    sums.found_damaged(&blocks);
+                    let new = sums.found_damaged(&blocks);
+                    if let Some(ReadPurpose::Request(request)) = purpose {
+                        self.natives.damaged(request, new);
+                    }
                 }
             }
             Event::Persisted { chunk, token } => {
@@ -499,7 +510,15 @@ impl Node {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);
             }
-            Output::Complete { request, status } => self.natives.complete(request, status),
+            Output::Complete { request, status } => {
+                let has_sums = |chunk| self.copies.sums(chunk).is_some();
+                if let Some((chunk, request)) = self.natives.complete(request, status, has_sums) {
+                    let data = None;
+                    self.inbox
+                        .borrow_mut()
+                        .push_back(Event::Request { chunk, request, data });
+                }
+            }
             Output::Release { data } => {
                 self.data.borrow_mut().remove(&data);
             }
@@ -514,6 +533,18 @@ impl Node {
                     expected: expected.0,
                     configuration: from_config(&config),
                 });
+            }
+            Output::Lost { range } => {
+                let blocks = range.count;
+                CHECKSUMS
+                    .lost_blocks
+                    .fetch_add(blocks.into(), std::sync::atomic::Ordering::Relaxed);
+                tracing::error!(
+                    chunk = ?chunk,
+                    block = range.start,
+                    blocks,
+                    "no copy of a chunk has these blocks right: reading them is an error until they are written"
+                );
             }
             Output::Failed => {
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
@@ -664,8 +695,13 @@ impl Node {
 
     /// The core decides what that means: a write may have begun meanwhile.
     fn is_damaged(&self, local: &LocalIo, blocks: Vec<u32>) {
-        let (chunk, io) = (local.chunk, local.io);
-        self.push(Event::Damaged { chunk, io, blocks });
+        let (chunk, io, purpose) = (local.chunk, local.io, local.purpose);
+        self.push(Event::Damaged {
+            chunk,
+            io,
+            purpose,
+            blocks,
+        });
     }
 }
 

@@ -46,4 +46,6 @@ pub use node::NodeCore;
 pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Reason, Request, Status};
 pub use record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 pub use settings::Settings;
-pub use sums::{PageFound, SUM_PAGE_BYTES, SUMS_PER_PAGE, Sums, Verdict, sum_of, sum_pages};
+pub use sums::{
+    DurableSums, PageFound, PastVerdict, SUM_PAGE_BYTES, SUMS_PER_PAGE, Sums, Verdict, sum_of, sum_pages,
+};

@@ -174,6 +174,11 @@ pub enum Output {
     },
     /// The local disk failed: this copy serves no more in this life.
     Failed,
+    /// No copy has these blocks right, as this write node has found: reading them is an error until they are written.
+    Lost {
+        /// The blocks.
+        range: BlockRange,
+    },
 }
 
 /// Why a configuration is to be replaced: what an operator wants to read.

@@ -25,6 +25,10 @@ pub(crate) enum Bug {
     PastReadNotChecked,
     #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
     PastReadOfTheDead,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadSumsIgnored,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the clients of the simulation have it"))]
+    PastReadSumsNotDurable,
     DeltaFromDisconnect,
     ResyncOverwritesNewer,
     AcknowledgedWithoutJoiner,
@@ -35,11 +39,13 @@ pub(crate) enum Bug {
     RepairOverwritesNewer,
     #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
     SumsNotFlushed,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
+    MovedBeforeInSync,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 25] = [
+    pub(crate) const ALL: [Bug; 28] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -57,6 +63,8 @@ impl Bug {
         Bug::ReadRightPastGrants,
         Bug::PastReadNotChecked,
         Bug::PastReadOfTheDead,
+        Bug::PastReadSumsIgnored,
+        Bug::PastReadSumsNotDurable,
         Bug::DeltaFromDisconnect,
         Bug::ResyncOverwritesNewer,
         Bug::AcknowledgedWithoutJoiner,
@@ -66,6 +74,7 @@ impl Bug {
         Bug::DamageIgnored,
         Bug::RepairOverwritesNewer,
         Bug::SumsNotFlushed,
+        Bug::MovedBeforeInSync,
     ];
 }
 

@@ -325,6 +325,56 @@ impl Sums {
     }
 }
 
+/// One page of sums as it is on the disk, for a client that reads that disk past its node: it knows nothing of what the
+/// node has noted since, so the node says when the sums on the disk are all there is
+/// ([`Location::sums`](crate::message::codec::Location)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DurableSums {
+    number: u32,
+    sums: Box<[u32]>,
+}
+
+/// What [`DurableSums`] say of blocks that were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PastVerdict {
+    /// They are what was written.
+    Right,
+    /// Nothing is known of one of them at least, and the others are right.
+    Unknown,
+    /// One of them at least is not what was written.
+    Wrong,
+}
+
+impl DurableSums {
+    /// Takes what was read from the two places of a page; none if they cannot be believed, one being written perhaps.
+    pub fn read(chunk: ChunkId, number: u32, places: [&[u8]; 2]) -> Option<Self> {
+        let decoded = places.map(|bytes| decode(chunk, number, bytes));
+        let sums = match choose(decoded, false) {
+            (PageFound::Damaged(_), _) => return None,
+            (_, Some((_, _, sums))) => sums,
+            (_, None) => vec![0; SUMS_PER_PAGE as usize],
+        };
+        let sums = sums.into_boxed_slice();
+        Some(Self { number, sums })
+    }
+
+    /// Compares what was read with the sums, from block `first` of the chunk on. Blocks whose sums are in other pages are not
+    /// looked at.
+    pub fn check(&self, first: u32, found: impl Iterator<Item = u32>) -> PastVerdict {
+        let own = u64::from(self.number) * u64::from(SUMS_PER_PAGE);
+        let mut verdict = PastVerdict::Right;
+        for (block, found) in (u64::from(first)..).zip(found) {
+            let at = block.checked_sub(own).and_then(|at| self.sums.get(at as usize));
+            match at {
+                Some(&UNKNOWN) => verdict = PastVerdict::Unknown,
+                Some(&sum) if sum != found => return PastVerdict::Wrong,
+                _ => {}
+            }
+        }
+        verdict
+    }
+}
+
 type Decoded = Result<Option<(u64, Vec<u32>)>, FormatError>;
 /// Generation, place, sums.
 type Chosen = (u64, u8, Vec<u32>);

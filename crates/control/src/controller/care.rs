@@ -19,7 +19,7 @@ use crate::controller::{Controller, Stored};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, Copy, Number, Volume, VolumeState};
+use crate::model::{Chunk, Copy, Moving, Number, Volume, VolumeState};
 use crate::placement::{Candidate, place_one};
 use crate::places::{Move, Outlook, next_move, with_place};
 use crate::record::Record;
@@ -50,6 +50,8 @@ pub(super) struct Care {
     next: Instant,
     /// What is drained: whole nodes, and disks.
     drains: BTreeSet<(NodeId, Option<DiskId>)>,
+    /// Copies that are moved to another node without being drained.
+    pub(super) moves: BTreeMap<ChunkId, Moving>,
     /// Copies that nodes have still to delete.
     removals: BTreeMap<NodeId, BTreeSet<ChunkId>>,
 }
@@ -80,6 +82,11 @@ impl Outlook for OfChunk<'_> {
         drains.contains(&(copy.node, None)) || drains.contains(&(copy.node, Some(copy.disk)))
     }
 
+    fn moves(&self, copy: &Copy) -> bool {
+        let moving = self.look.care.moves.get(&self.id);
+        moving.is_some_and(|moving| moving.from == copy.node)
+    }
+
     fn may_come(&self, copy: &Copy) -> bool {
         let care = self.look.care;
         let seen = care
@@ -99,12 +106,16 @@ impl Outlook for OfChunk<'_> {
 
 impl Care {
     /// A chunk's record as it is committed now.
-    pub(super) fn note(&mut self, id: ChunkId, chunk: &Chunk, copies: u8) {
+    pub(super) fn note(&mut self, id: ChunkId, chunk: &Chunk, volume: &Volume) {
         let drains = |copy: &Copy| {
             self.drains.contains(&(copy.node, None)) || self.drains.contains(&(copy.node, Some(copy.disk)))
         };
-        let copies = usize::from(copies);
-        let right = chunk.member_count() == copies && chunk.copies.len() == copies;
+        let copies = usize::from(volume.geometry.copies);
+        let other = volume.write_pin.filter(|pin| *pin != chunk.write_node);
+        let right = chunk.member_count() == copies
+            && chunk.copies.len() == copies
+            && !chunk.members().any(|(node, _)| Some(node) == other)
+            && !self.moves.contains_key(&id);
         if !right || chunk.copies.iter().any(drains) {
             self.chunks.insert(id, Instant::default());
         }
@@ -136,6 +147,19 @@ impl Care {
         let due = self.chunks.iter().filter(|(_, due)| **due <= now);
         let due = due.map(|(id, _)| *id).take(LOOKS_MAX / 2);
         waiting.chain(due).collect()
+    }
+
+    /// A copy of a chunk begins to move.
+    pub(super) fn moves(&mut self, id: ChunkId, moving: Moving) {
+        self.moves.insert(id, moving);
+        self.chunks.insert(id, Instant::default());
+        self.filling.insert(id);
+    }
+
+    /// Chunks whose places are not right, except those of which a copy is being moved without need.
+    pub(super) fn unsettled(&self) -> usize {
+        let unsettled = self.chunks.keys().filter(|id| !self.moves.contains_key(id));
+        unsettled.count()
     }
 
     /// A chunk has been looked at; `fills` if a new copy of it is being filled.
@@ -199,14 +223,46 @@ impl Care {
 }
 
 impl<S: MetadataStore> Controller<S> {
-    /// Reads what is drained.
+    /// Reads what is drained and what is moved.
     pub(super) fn note_drains(&mut self) -> Result<(), ControlError> {
         let mut drains = BTreeSet::new();
         self.read_range::<Number>(keys::DRAINS.to_vec(), &keys::end_of(keys::DRAINS), |key, _| {
             drains.extend(keys::parse_drain(key));
         })?;
         self.care.drains = drains;
+        let mut moves = BTreeMap::new();
+        self.read_range::<Moving>(keys::MOVES.to_vec(), &keys::end_of(keys::MOVES), |key, stored| {
+            moves.extend(keys::parse_move(key).map(|id| (id, stored.record)));
+        })?;
+        // Also those of which another master has decided.
+        for &id in moves.keys().filter(|id| !self.care.moves.contains_key(id)) {
+            self.care.chunks.insert(id, Instant::default());
+        }
+        self.care.moves = moves;
         Ok(())
+    }
+
+    /// Whether nothing is to be done about the places of a chunk, and every copy of it is in sync in a life that is heard.
+    pub(super) fn is_right(
+        &self,
+        id: ChunkId,
+        chunk: &Chunk,
+        volume: &Volume,
+        standings: &BTreeMap<NodeId, Standing>,
+        now: Instant,
+    ) -> bool {
+        let look = Look {
+            now,
+            care: &self.care,
+            standings,
+            rebuild_after: self.settings.rebuild_after,
+        };
+        let look = OfChunk { look: &look, id };
+        let (copies, pin) = (volume.geometry.copies, volume.write_pin);
+        volume.is_settled()
+            && !self.care.moves.contains_key(&id)
+            && next_move(chunk, copies, pin, spread(id), &look) == Move::Right
+            && chunk.members().all(|(node, life)| look.lives(node, life))
     }
 
     /// Takes the next move for each chunk whose places are not right, now and then.
@@ -239,6 +295,7 @@ impl<S: MetadataStore> Controller<S> {
             let (Some(of_volume), Some(stored)) = (ready, self.read::<Chunk>(&keys::chunk(id))?) else {
                 if of_volume.is_none_or(|stored| stored.record.state == VolumeState::Deleting) {
                     self.care.forget(id);
+                    self.end_move(id)?;
                 } else {
                     self.care.looked_at(id, again, false);
                 }
@@ -255,7 +312,19 @@ impl<S: MetadataStore> Controller<S> {
             let pin = of_volume.record.write_pin;
             let look = OfChunk { look: &look, id };
             match next_move(&stored.record, geometry.copies, pin, spread(id), &look) {
-                Move::Right => self.care.forget(id),
+                Move::Right => {
+                    self.care.forget(id);
+                    self.end_move(id)?;
+                }
+                Move::Abandon => {
+                    // Its new place is taken away with the next look.
+                    self.end_move(id)?;
+                    self.care.looked_at(id, now, false);
+                }
+                Move::HandOver(next) => {
+                    self.care.looked_at(id, now, false);
+                    self.commit_places_of(id, of_volume.revision, &stored, &next, None, &[], 0)?;
+                }
                 Move::Wait => {
                     // A new copy that is being filled, rather than an old one that is waited for.
                     let fills = stored.record.copies.len() > usize::from(geometry.copies);
@@ -378,12 +447,31 @@ impl<S: MetadataStore> Controller<S> {
                 allocated.saturating_sub(chunk_bytes)
             })?;
         }
+        // The move ends with the place it was to free.
+        let moving = self.care.moves.get(&id).copied();
+        let ends = moving.is_some_and(|moving| gone.iter().any(|copy| copy.node == moving.from));
+        if ends {
+            transaction.delete(keys::moving(id));
+        }
         // Lost to another change: decided anew with the next look.
         if self.commit(&transaction)? {
+            if ends {
+                self.care.moves.remove(&id);
+            }
             for copy in gone {
                 self.care.removals.entry(copy.node).or_default().insert(id);
                 self.care.out.remove(&(id, copy.node));
             }
+        }
+        Ok(())
+    }
+
+    /// A copy of this chunk is not moved any more, if it was.
+    fn end_move(&mut self, id: ChunkId) -> Result<(), ControlError> {
+        if self.care.moves.remove(&id).is_some() {
+            let mut transaction = Transaction::new();
+            transaction.delete(keys::moving(id));
+            self.commit(&transaction)?;
         }
         Ok(())
     }

@@ -64,6 +64,7 @@ pub(crate) struct ChangeLog {
     end: u64,
     keys: VecDeque<(u64, Vec<u8>)>,
     kept: usize,
+    strangers: u64,
 }
 
 impl ChangeLog {
@@ -73,6 +74,7 @@ impl ChangeLog {
             end: revision,
             keys: VecDeque::new(),
             kept,
+            strangers: 0,
         }
     }
 
@@ -105,8 +107,16 @@ impl ChangeLog {
 
     pub(crate) fn seen(&mut self, revision: u64) {
         if revision != self.end {
-            *self = Self::new(revision, self.kept);
+            *self = Self {
+                strangers: self.strangers + 1,
+                ..Self::new(revision, self.kept)
+            };
         }
+    }
+
+    /// How often it was found that somebody else had committed something.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.strangers
     }
 
     /// Whether nothing under this prefix has changed after `known`, as far as is known.

@@ -61,10 +61,10 @@ impl<S: MetadataStore> Controller<S> {
                 .compare(key.clone(), stored.revision)
                 .put(key.clone(), next.encode(&key));
             if self.commit(&transaction)? {
-                self.care.note(id, &next, volume.record.geometry.copies);
+                self.care.note(id, &next, &volume.record);
                 // A life may have ended while the proposal was on its way.
                 if successor(&next, minimum, volume.record.write_pin, &nodes, 0).is_some() {
-                    self.reconciled = None;
+                    self.reconciler.look_at(id);
                 }
                 return Ok(next);
             }

@@ -71,8 +71,8 @@ impl<S: MetadataStore> Controller<S> {
                 }
             }
             self.note_drains()?;
-            // Every chunk is looked at with the next tick.
-            self.reconciled = None;
+            // Its chunks are looked at with the next tick.
+            self.reconciler.look_at_node(node);
             self.care.hurry();
             return Ok(());
         }

@@ -1,23 +1,139 @@
 //! What the masters do of themselves, as time goes on.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use foundation::Instant;
 
-use crate::configuration::successor;
+use crate::configuration::{Standing, successor};
 use crate::controller::{Controller, PAGE};
 use crate::error::ControlError;
-use crate::identity::{ChunkId, VolumeNumber};
+use crate::identity::{ChunkId, NodeId, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Volume};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
+/// Pages of chunks that one tick reads while nothing is known of the others; heartbeats are answered between ticks.
+const PAGES_URGENT: usize = 64;
+/// As long as nothing is known to have happened.
+const PAGES_QUIET: usize = 1;
+/// Chunks that one tick reads because something has happened to a node that has a copy of them.
+const DUE_MAX: usize = 8192;
+
+type Standings = BTreeMap<NodeId, Standing>;
+/// The chunks that have, or had, a copy on each node.
+type ChunksOf = BTreeMap<NodeId, BTreeSet<ChunkId>>;
+
+/// Which chunks are to be looked at.
+///
+/// A node's standing decides about the chunks that have a copy there, and about no others. Where these are is known once all
+/// chunks were read in this reign, and from what this master has committed since: only the master that leads changes chunks.
+/// When it turns out that somebody else did, nothing of this counts and all chunks are read again; so they are now and then
+/// anyway, a few at a time.
+#[derive(Debug, Default)]
+pub(super) struct Reconciler {
+    /// By these standings every chunk was looked at or is due; none before all have been read.
+    settled: Option<Standings>,
+    /// Complete if there is `settled`.
+    chunks_of: ChunksOf,
+    sweep: Option<Sweep>,
+    due: BTreeSet<ChunkId>,
+    /// As [`super::changes::ChangeLog::strangers`] was when this was begun.
+    strangers: u64,
+}
+
+/// All chunks are being read.
+#[derive(Debug)]
+struct Sweep {
+    /// The first key that was not read yet.
+    next: Vec<u8>,
+    /// When it began.
+    standings: Standings,
+    chunks_of: ChunksOf,
+}
+
+impl Reconciler {
+    /// This chunk is to be looked at with the next tick.
+    pub(super) fn look_at(&mut self, id: ChunkId) {
+        self.due.insert(id);
+    }
+
+    /// All chunks of a node are.
+    pub(super) fn look_at_node(&mut self, node: NodeId) {
+        if self.settled.is_none() {
+            // What was read already may have been of this node.
+            self.sweep = None;
+        }
+        self.due.extend(self.chunks_of.get(&node).into_iter().flatten());
+    }
+
+    /// Whether every chunk has been looked at since something has happened.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.is_some() && self.due.is_empty()
+    }
+
+    /// A configuration is committed.
+    pub(super) fn committed(&mut self, id: ChunkId, chunk: &Chunk) {
+        let sweep = self.sweep.as_mut().map(|sweep| &mut sweep.chunks_of);
+        for chunks_of in std::iter::once(&mut self.chunks_of).chain(sweep) {
+            note_nodes(chunks_of, id, chunk);
+        }
+    }
+
+    /// What the nodes' standings are now.
+    fn take(&mut self, standings: &Standings) {
+        let Some(settled) = &self.settled else {
+            return;
+        };
+        if settled == standings {
+            return;
+        }
+        let nodes: BTreeSet<NodeId> = settled.keys().chain(standings.keys()).copied().collect();
+        let differ = nodes
+            .into_iter()
+            .filter(|node| settled.get(node) != standings.get(node));
+        for node in differ {
+            self.due.extend(self.chunks_of.get(&node).into_iter().flatten());
+        }
+        self.settled = Some(standings.clone());
+    }
+
+    fn begin_sweep(&mut self, standings: &Standings) {
+        if self.sweep.is_none() {
+            self.sweep = Some(Sweep {
+                next: keys::CHUNKS.to_vec(),
+                standings: standings.clone(),
+                chunks_of: ChunksOf::new(),
+            });
+        }
+    }
+
+    fn end_sweep(&mut self) {
+        if let Some(sweep) = self.sweep.take() {
+            self.chunks_of = sweep.chunks_of;
+            // What has happened to nodes since then, the next tick finds.
+            self.settled.get_or_insert(sweep.standings);
+        }
+    }
+}
+
+fn note_nodes(chunks_of: &mut ChunksOf, id: ChunkId, chunk: &Chunk) {
+    for copy in &chunk.copies {
+        chunks_of.entry(copy.node).or_default().insert(id);
+    }
+}
+
 /// A configuration to be committed.
 struct Step {
-    key: Vec<u8>,
+    id: ChunkId,
     /// The revision of the record it was decided on.
     revision: u64,
     next: Chunk,
 }
+
+/// The volume whose chunks are being looked at: they come in its order.
+#[derive(Default)]
+struct Current(Option<(VolumeNumber, Option<Volume>)>);
 
 impl<S: MetadataStore> Controller<S> {
     /// Leaves out what is gone, recovers what has returned, and brings volumes on. To be called
@@ -26,65 +142,111 @@ impl<S: MetadataStore> Controller<S> {
     pub fn tick(&mut self, now: Instant) -> Result<bool, ControlError> {
         let before = self.store.revision()?;
         self.changes.seen(before);
+        let strangers = self.changes.strangers();
+        if self.reconciler.strangers != strangers {
+            self.reconciler = Reconciler {
+                strangers,
+                ..Reconciler::default()
+            };
+        }
+        let standings = self.standings(now)?;
         if now.since(self.audited) >= self.settings.audit_interval {
             self.audited = now;
-            self.reconciled = None;
+            self.reconciler.begin_sweep(&standings);
             self.note_unfinished()?;
             self.forget_readers(now)?;
         }
-        let standings = self.standings(now)?;
-        if self.reconciled.as_ref() != Some(&standings) {
-            // Set first: a lost comparison below asks for another look.
-            self.reconciled = Some(standings.clone());
-            if let Err(error) = self.reconcile(&standings) {
-                self.reconciled = None;
-                return Err(error);
-            }
-        }
+        self.reconcile(&standings)?;
         self.bring_volumes_on(now)?;
         self.look_after_places(&standings, now)?;
+        self.rebalance(&standings, now)?;
         Ok(self.changes.end() != before)
     }
 
-    fn reconcile(
-        &mut self,
-        standings: &std::collections::BTreeMap<crate::NodeId, crate::configuration::Standing>,
-    ) -> Result<(), ControlError> {
-        let end = keys::end_of(keys::CHUNKS);
-        let mut first = keys::CHUNKS.to_vec();
-        let mut volume: Option<(VolumeNumber, Option<Volume>)> = None;
-        loop {
-            let entries = self.store.range(&first, &end, PAGE)?;
-            let mut steps = Vec::new();
-            for entry in &entries {
-                let Some(id) = keys::parse_chunk(&entry.key) else {
-                    continue;
-                };
-                if volume.as_ref().is_none_or(|(number, _)| *number != id.volume) {
-                    let stored = self.read::<Volume>(&keys::volume(id.volume))?;
-                    volume = Some((id.volume, stored.map(|stored| stored.record)));
-                }
-                let Some((_, Some(volume))) = &volume else {
-                    continue;
-                };
-                let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
-                let (copies, minimum) = (volume.geometry.copies, volume.geometry.minimum);
-                self.care.note(id, &chunk, copies);
-                if let Some(next) = successor(&chunk, minimum, volume.write_pin, standings, spread(id)) {
-                    self.care.note(id, &next, copies);
-                    steps.push(Step {
-                        key: entry.key.clone(),
-                        revision: entry.versioned.revision,
-                        next,
-                    });
-                }
-            }
-            self.commit_steps(&steps)?;
-            match entries.last() {
-                Some(last) if entries.len() == PAGE => first = keys::after(&last.key),
-                _ => return Ok(()),
+    fn reconcile(&mut self, standings: &Standings) -> Result<(), ControlError> {
+        let is_known = self.reconciler.settled.is_some();
+        if !is_known {
+            self.reconciler.begin_sweep(standings);
+        }
+        let pages = if is_known { PAGES_QUIET } else { PAGES_URGENT };
+        for _ in 0..pages {
+            if self.reconciler.sweep.is_some() {
+                self.sweep_on(standings)?;
             }
         }
+        self.reconciler.take(standings);
+        self.look_at_due(standings)
+    }
+
+    /// Reads the next page of all chunks.
+    fn sweep_on(&mut self, standings: &Standings) -> Result<(), ControlError> {
+        let Some(sweep) = &self.reconciler.sweep else {
+            return Ok(());
+        };
+        let end = keys::end_of(keys::CHUNKS);
+        let entries = self.store.range(&sweep.next, &end, PAGE)?;
+        let (mut steps, mut current) = (Vec::new(), Current::default());
+        for entry in &entries {
+            let Some(id) = keys::parse_chunk(&entry.key) else {
+                continue;
+            };
+            let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
+            if let Some(sweep) = &mut self.reconciler.sweep {
+                note_nodes(&mut sweep.chunks_of, id, &chunk);
+            }
+            steps.extend(self.look(id, &chunk, entry.versioned.revision, standings, &mut current)?);
+        }
+        self.commit_steps(&steps)?;
+        // Only now: what could not be committed is read again.
+        match (entries.last(), &mut self.reconciler.sweep) {
+            (Some(last), Some(sweep)) if entries.len() == PAGE => sweep.next = keys::after(&last.key),
+            _ => self.reconciler.end_sweep(),
+        }
+        Ok(())
+    }
+
+    /// Looks at the chunks to whose nodes something has happened, as many as one tick may read.
+    fn look_at_due(&mut self, standings: &Standings) -> Result<(), ControlError> {
+        let due: Vec<ChunkId> = self.reconciler.due.iter().copied().take(DUE_MAX).collect();
+        let (mut steps, mut current) = (Vec::new(), Current::default());
+        for &id in &due {
+            if let Some(stored) = self.read::<Chunk>(&keys::chunk(id))? {
+                steps.extend(self.look(id, &stored.record, stored.revision, standings, &mut current)?);
+            }
+        }
+        for id in &due {
+            self.reconciler.due.remove(id);
+        }
+        let committed = self.commit_steps(&steps);
+        if committed.is_err() {
+            self.reconciler.due.extend(due);
+        }
+        committed
+    }
+
+    /// What a chunk's configuration has to become, if it cannot stay.
+    fn look(
+        &mut self,
+        id: ChunkId,
+        chunk: &Chunk,
+        revision: u64,
+        standings: &Standings,
+        Current(volume): &mut Current,
+    ) -> Result<Option<Step>, ControlError> {
+        if volume.as_ref().is_none_or(|(number, _)| *number != id.volume) {
+            let stored = self.read::<Volume>(&keys::volume(id.volume))?;
+            *volume = Some((id.volume, stored.map(|stored| stored.record)));
+        }
+        let Some((_, Some(volume))) = volume else {
+            return Ok(None);
+        };
+        self.care.note(id, chunk, volume);
+        let minimum = volume.geometry.minimum;
+        let next = successor(chunk, minimum, volume.write_pin, standings, spread(id));
+        Ok(next.map(|next| {
+            self.care.note(id, &next, volume);
+            Step { id, revision, next }
+        }))
     }
 
     /// Commits many configurations at a time; those decided on something that is no longer so are
@@ -97,7 +259,7 @@ impl<S: MetadataStore> Controller<S> {
             // One of them was changed by somebody else: the others need not wait for it.
             for step in batch {
                 if !self.commit_batch(std::slice::from_ref(step))? {
-                    self.reconciled = None;
+                    self.reconciler.look_at(step.id);
                 }
             }
         }
@@ -107,8 +269,9 @@ impl<S: MetadataStore> Controller<S> {
     fn commit_batch(&mut self, batch: &[Step]) -> Result<bool, ControlError> {
         let mut transaction = Transaction::new();
         for step in batch {
-            transaction.compare(step.key.clone(), step.revision);
-            transaction.put(step.key.clone(), step.next.encode(&step.key));
+            let key = keys::chunk(step.id);
+            transaction.compare(key.clone(), step.revision);
+            transaction.put(key.clone(), step.next.encode(&key));
         }
         self.commit(&transaction)
     }

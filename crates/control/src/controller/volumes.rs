@@ -41,10 +41,12 @@ pub struct CreateVolume {
     pub portals: Vec<NodeId>,
     /// A node that is to order all writes.
     pub write_pin: Option<NodeId>,
+    /// Its copies keep checksums of their blocks.
+    pub checksums: bool,
 }
 
 impl CreateVolume {
-    /// A volume of the defaults: 3 copies, blocks and chunks of 4 KiB and 256 MiB.
+    /// A volume of the defaults: 3 copies, blocks and chunks of 4 KiB and 256 MiB, no checksums.
     pub fn new(name: impl Into<String>, size: ByteCount) -> Self {
         Self {
             name: name.into(),
@@ -57,6 +59,7 @@ impl CreateVolume {
             stripe_width: 8,
             portals: Vec::new(),
             write_pin: None,
+            checksums: false,
         }
     }
 
@@ -156,6 +159,7 @@ impl<S: MetadataStore> Controller<S> {
                 write_pin: request.write_pin,
                 hosts: Vec::new(),
                 growth: Vec::new(),
+                checksums: request.checksums,
             };
             let key = keys::volume(volume.number);
             let mut transaction = Transaction::new();

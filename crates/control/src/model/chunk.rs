@@ -65,6 +65,40 @@ impl Chunk {
     }
 }
 
+/// A copy that is being moved to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Moving {
+    /// The node that has it, until the new copy is in sync.
+    pub from: NodeId,
+    /// The node that gets it.
+    pub to: NodeId,
+    /// Somebody asked for it; otherwise the masters even out the nodes.
+    pub by_command: bool,
+}
+
+impl Record for Moving {
+    const KIND: u8 = 9;
+    const VERSION: u8 = 1;
+
+    fn write(&self, out: &mut Writer) {
+        out.uuid(self.from.0);
+        out.uuid(self.to.0);
+        out.u8(u8::from(self.by_command));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            from: NodeId(reader.uuid()?),
+            to: NodeId(reader.uuid()?),
+            by_command: match reader.u8()? {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
+        })
+    }
+}
+
 impl Record for Chunk {
     const KIND: u8 = 4;
     const VERSION: u8 = 1;

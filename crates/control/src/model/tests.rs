@@ -33,7 +33,29 @@ fn volume(name: &str) -> Volume {
         write_pin: None,
         hosts: Vec::new(),
         growth: Vec::new(),
+        checksums: false,
     }
+}
+
+#[test]
+fn a_volume_with_checksums_is_of_a_version_that_knows_them() {
+    let with = Volume {
+        checksums: true,
+        ..volume("data")
+    };
+    survives(&with);
+    assert_eq!((with.version(), with.encode(b"key")[5]), (4, 4));
+    let all = Volume {
+        hosts: vec!["nqn.2014-08.org.example:a".to_owned()],
+        growth: vec![8],
+        ..with
+    };
+    survives(&all);
+    // Earlier releases read one without, and theirs have none.
+    let without = volume("data");
+    assert_eq!(without.version(), 1);
+    let read = Volume::decode(b"key", &without.encode(b"key")).unwrap();
+    assert!(!read.checksums);
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct Volume {
     /// Chunks of the stripe groups that are being appended: they get places and copies, and nobody uses them before they
     /// belong to the geometry. Empty when the volume is not growing.
     pub growth: Vec<u32>,
+    /// Its copies keep checksums of their blocks. Records of before there were any say no.
+    pub checksums: bool,
 }
 
 impl Volume {
@@ -74,14 +76,15 @@ impl Volume {
 
 impl Record for Volume {
     const KIND: u8 = 3;
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 4;
 
     fn version(&self) -> u8 {
         // What an earlier release can read is written so that it can.
-        match (self.hosts.is_empty(), self.growth.is_empty()) {
-            (false, _) => 3,
-            (true, false) => 2,
-            (true, true) => 1,
+        match (self.checksums, self.hosts.is_empty(), self.growth.is_empty()) {
+            (true, ..) => 4,
+            (false, false, _) => 3,
+            (false, true, false) => 2,
+            (false, true, true) => 1,
         }
     }
 
@@ -113,6 +116,9 @@ impl Record for Volume {
                 out.text(host);
             }
         }
+        if self.version() >= 4 {
+            out.u8(self.checksums.into());
+        }
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -142,6 +148,14 @@ impl Record for Volume {
                 Vec::new()
             } else {
                 reader.list(4, Reader::text)?
+            },
+            checksums: match reader.is_empty() {
+                true => false,
+                false => match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return None,
+                },
             },
         };
         let grown = volume.grown();

@@ -1,6 +1,6 @@
 //! The tree, walked page by page, and its two indexes compared.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::usage::Usage;
 use super::{Problem, Progress, Tell, VerifyReport};
@@ -9,11 +9,14 @@ use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place};
 use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{InodeNumber, Key};
 use crate::format::page::Page;
+use crate::format::quota::Quota;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Features, Superblock};
 use crate::format::{PAGE_BYTES_U64, PagePointer};
 use crate::io::Medium;
 use crate::name::{Shown, check_name};
+use crate::quotas::{Trees, charged, count};
+use crate::writer::Charged;
 
 /// A name that leads to an inode.
 struct Name {
@@ -32,7 +35,9 @@ pub(super) struct Index {
     places: BTreeMap<u64, (InodeNumber, Vec<u8>)>,
     links: BTreeMap<(InodeNumber, u64), ()>,
     mapped: BTreeMap<(InodeNumber, u64), Vec<Extent>>,
-    orphans: BTreeSet<InodeNumber>,
+    /// With the quota that each is charged to.
+    orphans: BTreeMap<InodeNumber, Charged>,
+    quotas: BTreeMap<InodeNumber, Quota>,
     snapshots: Vec<Snapshot>,
     /// Extended attributes by name: number and length of the last part seen.
     extended: BTreeMap<(InodeNumber, Vec<u8>), (u8, usize)>,
@@ -137,6 +142,7 @@ impl Index {
                 let entry = Entry::decode(value).ok()?;
                 let embedded = matches!(entry, Entry::Embedded(_));
                 let (cookie, kind) = (entry.cookie(), entry.kind());
+                self.knows(kind)?;
                 self.highest = self.highest.max(cookie).max(entry.inode().0);
                 let names = self.names.entry(entry.inode()).or_default();
                 names.push(Name {
@@ -152,6 +158,7 @@ impl Index {
             }
             Key::Inode(number) => {
                 let inode = Inode::decode(value).ok()?;
+                self.knows(inode.kind)?;
                 self.highest = self.highest.max(number.0);
                 let right = inode.number == number && self.inodes.insert(number, inode).is_none();
                 return right.then_some(());
@@ -174,16 +181,27 @@ impl Index {
                 return right.then_some(());
             }
             Key::Orphan(inode) => {
-                self.orphans.insert(inode);
-                return (self.features.has(Features::ORPHANS) && value.is_empty()).then_some(());
+                let charged = charged(value).ok()?;
+                self.orphans.insert(inode, charged);
+                let right = charged.is_none() || self.features.has(Features::QUOTAS);
+                return (self.features.has(Features::ORPHANS) && right).then_some(());
             }
             Key::Snapshot(generation, name) => {
                 let snapshot = Snapshot::decode(generation, &name, value).ok()?;
                 self.snapshots.push(snapshot);
                 return self.features.has(Features::SNAPSHOTS).then_some(());
             }
+            Key::Quota(directory) => {
+                self.quotas.insert(directory, Quota::decode(value).ok()?);
+                return self.features.has(Features::QUOTAS).then_some(());
+            }
         }
         Some(())
+    }
+
+    /// `None` for a kind that the superblock's features do not announce.
+    fn knows(&self, kind: Kind) -> Option<()> {
+        (!kind.is_special() || self.features.has(Features::SPECIAL)).then_some(())
     }
 
     /// Snapshots by name that were found.
@@ -206,7 +224,7 @@ impl Index {
         for (number, inode) in &self.inodes {
             match inode.kind {
                 Kind::Directory => report.totals.directories += 1,
-                Kind::File | Kind::Symlink => report.totals.files += 1,
+                _ => report.totals.files += 1,
             }
             report.totals.content_bytes = report.totals.content_bytes.saturating_add(inode.size);
             if whole {
@@ -250,7 +268,8 @@ impl Index {
                 counted: linked,
             });
         }
-        for number in &self.orphans {
+        self.check_quotas(report);
+        for number in self.orphans.keys() {
             if self.inodes.get(number).is_none_or(|inode| inode.links != 0) {
                 report.add(problem(*number, "it is on the list of orphans, but is none"));
             }
@@ -308,7 +327,7 @@ impl Index {
             }
         }
         if inode.links == 0 {
-            if root || inode.kind == Kind::Directory || !self.orphans.contains(&number) {
+            if root || inode.kind == Kind::Directory || !self.orphans.contains_key(&number) {
                 report.add(problem(
                     number,
                     "it has no name and is not on the list of orphans",
@@ -316,6 +335,63 @@ impl Index {
             }
         } else if !root && self.path(number).is_none() {
             report.add(problem(number, "it cannot be reached from the root"));
+        }
+    }
+
+    /// Counts what is below each directory with a quota.
+    fn check_quotas(&self, report: &mut VerifyReport) {
+        if self.quotas.is_empty() {
+            return;
+        }
+        let parents = |at: InodeNumber| Some(self.names.get(&at)?.first()?.directory);
+        let mut trees = Trees::new(&self.quotas, parents);
+        let mut counted: BTreeMap<InodeNumber, Quota> = BTreeMap::new();
+        let none = Vec::new();
+        for (number, inode) in &self.inodes {
+            let names = self.names.get(number).unwrap_or(&none);
+            let mut all = names.iter().map(|name| trees.of(name.directory));
+            let first = all.next();
+            if all.any(|tree| Some(tree) != first) {
+                report.add(problem(*number, "its names belong to different quotas"));
+            }
+            let orphan = || self.orphans.get(number).copied().flatten();
+            if let Some(tree) = first.unwrap_or_else(orphan) {
+                count(&mut counted, tree, inode.size);
+            }
+        }
+        for (directory, quota) in &self.quotas {
+            if self
+                .inodes
+                .get(directory)
+                .is_none_or(|inode| inode.kind != Kind::Directory)
+            {
+                report.add(problem(*directory, "it has a quota and is not a directory"));
+                continue;
+            }
+            if parents(*directory).is_some_and(|above| trees.of(above).is_some()) {
+                report.add(problem(*directory, "its quota stands below another"));
+            }
+            let found = counted.get(directory).copied().unwrap_or_default();
+            for (what, recorded, counted) in [
+                (
+                    "files below a directory with a quota",
+                    quota.used_files,
+                    found.used_files,
+                ),
+                (
+                    "bytes below a directory with a quota",
+                    quota.used_bytes,
+                    found.used_bytes,
+                ),
+            ] {
+                if recorded != counted {
+                    report.add(Problem::Count {
+                        what,
+                        recorded,
+                        counted,
+                    });
+                }
+            }
         }
     }
 
@@ -340,7 +416,7 @@ impl Index {
     pub(super) fn extents(&self, report: &mut VerifyReport, whole: bool) -> Vec<(Shown, Extent)> {
         let mut found = Vec::new();
         for (number, inode) in &self.inodes {
-            if matches!(inode.layout, Layout::Inline(_)) {
+            if matches!(inode.layout, Layout::Inline(_) | Layout::Device(_)) {
                 continue;
             }
             let path = self.path(*number);
@@ -366,7 +442,7 @@ impl Index {
                         report.add(problem(*number, "its extents are not as long as the file"));
                     }
                 }
-                Layout::Inline(_) => {}
+                Layout::Inline(_) | Layout::Device(_) => {}
             }
         }
         found

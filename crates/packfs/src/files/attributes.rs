@@ -71,8 +71,10 @@ impl FileSystem {
     ) -> Result<Inode, FileError> {
         self.before_removal().await?;
         let (mut inode, mut place) = self.writer.find(number).await?;
+        let mut charged = None;
         if let Some(size) = set.size {
             check_size(&inode, size)?;
+            charged = self.check_growth(number, size).await?;
             self.make_memory(cost_bytes(0)).await?;
             // That may have put the inode's own content into the tree.
             (inode, place) = self.writer.find(number).await?;
@@ -100,7 +102,7 @@ impl FileSystem {
         if let Some(size) = set.size
             && size != changed.size
         {
-            self.change_dirty(number, written.size, |dirty| dirty.set_size(size));
+            self.change_dirty(number, written.size, charged, |dirty| dirty.set_size(size));
             changed.size = size;
         }
         Ok(changed)

@@ -8,6 +8,7 @@ use crate::format::entry::{Inode, Kind, Timestamp};
 use crate::format::key::InodeNumber;
 use crate::name::{Shown, TARGET_BYTES_MAX};
 use crate::tree::inconsistent;
+use crate::writer::Charged;
 use foundation::ByteCount;
 
 /// The longest file, in bytes.
@@ -25,7 +26,7 @@ pub(super) fn check_file(inode: &Inode) -> Result<(), FileError> {
         Kind::Directory => Err(FileError::IsADirectory {
             name: Shown::new(format!("inode {}", inode.number).as_bytes()),
         }),
-        Kind::Symlink => Err(FileError::NotAFile(inode.number)),
+        _ => Err(FileError::NotAFile(inode.number)),
     }
 }
 
@@ -87,19 +88,29 @@ impl FileSystem {
         if size > limit {
             return Err(FileError::TooLarge { size, limit });
         }
+        let charged = self.check_growth(number, size).await?;
         let mut at = offset;
         for part in bytes.chunks(WRITE_PART_BYTES) {
             self.make_memory(cost_bytes(part.len())).await?;
             self.check_free(part.len() as u64).await?;
             // The waiting content may have been put into the tree just now.
             let tree_size = self.writer.find(number).await?.0.size;
-            self.change_dirty(number, tree_size, |dirty| {
+            self.change_dirty(number, tree_size, charged, |dirty| {
                 dirty.write(at, part);
                 dirty.modified = Some(now);
             });
             at += part.len() as u64;
         }
         Ok(())
+    }
+
+    /// The tree with a quota that a file is charged to, which must have room for the file to become so long, if it is shorter.
+    pub(super) async fn check_growth(&self, number: InodeNumber, size: u64) -> Result<Charged, FileError> {
+        let (inode, place) = self.writer.find(number).await?;
+        let charged = self.writer.quota_tree_of(&inode, &place).await?;
+        let now = self.dirty.get(&number).map_or(inode.size, Dirty::size);
+        self.writer.check_quota(charged, 0, size.saturating_sub(now))?;
+        Ok(charged)
     }
 
     /// Puts content into the tree if so much more memory would pass the bound.
@@ -117,7 +128,7 @@ impl FileSystem {
     }
 
     /// Refuses a write for which the volume has no room, so that whoever writes learns it at once.
-    async fn check_free(&mut self, length: u64) -> Result<(), FileError> {
+    pub(super) async fn check_free(&mut self, length: u64) -> Result<(), FileError> {
         // What is begun is taken whole segments at a time, and the index needs pages as well.
         let more = u64::from(self.writer.parameters().segment_bytes) + INDEX_BYTES;
         let free = |files: &Self| files.writer.free_bytes().0;

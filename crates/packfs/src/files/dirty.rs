@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::format::entry::Timestamp;
+use crate::writer::Charged;
 
 /// Chunks grow to this length, in bytes.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
@@ -25,6 +26,9 @@ pub(super) struct Dirty {
     size: u64,
     /// What the tree holds counts below this offset only.
     kept: u64,
+    /// The file's length in the tree, and the quota it counts for: what waits is the difference.
+    base: u64,
+    pub(super) charged: Charged,
     chunks: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
     /// When content was changed last.
@@ -41,6 +45,8 @@ impl Dirty {
         Self {
             size,
             kept: size,
+            base: size,
+            charged: None,
             chunks: BTreeMap::new(),
             bytes: FILE_OVERHEAD_BYTES,
             modified: None,
@@ -53,6 +59,16 @@ impl Dirty {
 
     pub(super) fn kept(&self) -> u64 {
         self.kept
+    }
+
+    /// Bytes that the tree's counters do not have yet.
+    pub(super) fn uncounted(&self) -> i64 {
+        self.size.cast_signed() - self.base.cast_signed()
+    }
+
+    /// The file has another length in the tree now.
+    pub(super) fn set_base(&mut self, base: u64) {
+        self.base = base;
     }
 
     /// Memory held, in bytes.
@@ -144,6 +160,16 @@ impl Dirty {
                 bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
             }
         }
+    }
+
+    /// The first chunk of written bytes that ends after `offset`.
+    pub(super) fn data_after(&self, offset: u64) -> Option<Range<u64>> {
+        let before = self.last_before(offset.saturating_add(1));
+        let around = before
+            .filter(|(_, end)| *end > offset)
+            .map(|(start, end)| start..end);
+        let behind = || self.chunks.range(offset..).next();
+        around.or_else(|| behind().map(|(&start, chunk)| start..start + chunk.len() as u64))
     }
 
     /// The first run of written bytes, at most `limit` of them: where it begins, and the bytes.

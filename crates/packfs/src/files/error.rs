@@ -14,12 +14,16 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     /// Input/output error.
     pub const EIO: i32 = 5;
+    /// No such device or address; what `lseek` answers where there is nothing to find.
+    pub const ENXIO: i32 = 6;
     /// Out of memory.
     pub const ENOMEM: i32 = 12;
     /// Device or resource busy.
     pub const EBUSY: i32 = 16;
     /// File exists.
     pub const EEXIST: i32 = 17;
+    /// A name would lead to another file system, or to a tree of another quota.
+    pub const EXDEV: i32 = 18;
     /// Not a directory.
     pub const ENOTDIR: i32 = 20;
     /// Is a directory.
@@ -40,6 +44,8 @@ pub mod errno {
     pub const ENAMETOOLONG: i32 = 36;
     /// Directory not empty.
     pub const ENOTEMPTY: i32 = 39;
+    /// Quota used up.
+    pub const EDQUOT: i32 = 122;
     /// No data available; what Linux answers for an attribute that is not there.
     pub const ENODATA: i32 = 61;
 }
@@ -72,12 +78,6 @@ pub enum FileError {
         inode: InodeNumber,
         /// Where to.
         into: InodeNumber,
-    },
-    /// A kind of file that the format does not hold.
-    #[error("{name}: devices, pipes and sockets cannot be stored here; put it on another file system")]
-    Unsupported {
-        /// The name.
-        name: Shown,
     },
     /// Longer than any file may be.
     #[error("a file of {size} bytes was asked for, and the most is {limit}")]
@@ -135,6 +135,20 @@ pub enum FileError {
         /// The name.
         name: Shown,
     },
+    /// Content or a hole was looked for where there is none any more.
+    #[error("inode {inode} has no content at byte {offset} or behind it")]
+    NoData {
+        /// The inode.
+        inode: InodeNumber,
+        /// Where it was looked for, in bytes.
+        offset: u64,
+    },
+    /// A range would be copied over itself.
+    #[error("a range of inode {inode} cannot be copied to one of the same file that overlaps it")]
+    Overlap {
+        /// The inode.
+        inode: InodeNumber,
+    },
     /// A listing would go on after an entry that is not known any more.
     #[error(
         "directory {directory} has no entry of cookie {cookie}, and it was not removed lately; list it anew"
@@ -172,7 +186,6 @@ impl FileError {
             Self::IsADirectory { .. } => errno::EISDIR,
             Self::NotADirectory { .. } => errno::ENOTDIR,
             Self::NotAFile(_) | Self::NotASymlink(_) | Self::IntoItself { .. } => errno::EINVAL,
-            Self::Unsupported { .. } => errno::EPERM,
             Self::TooLarge { .. } => errno::EFBIG,
             Self::Target { .. } => errno::ENAMETOOLONG,
             Self::ExtendedName { .. } => errno::ERANGE,
@@ -180,7 +193,8 @@ impl FileError {
             Self::ExtendedList { .. } => errno::ENOSPC,
             Self::ExtendedMissing { .. } => errno::ENODATA,
             Self::ExtendedExists { .. } => errno::EEXIST,
-            Self::StaleCookie { .. } => errno::EINVAL,
+            Self::StaleCookie { .. } | Self::Overlap { .. } => errno::EINVAL,
+            Self::NoData { .. } => errno::ENXIO,
             Self::TooManyLinks(_) => errno::EMLINK,
             Self::Write(error) => write_errno(error),
         }
@@ -205,6 +219,11 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::LinkToDirectory(_) => errno::EPERM,
         WriteError::NotEmpty { .. } => errno::ENOTEMPTY,
         WriteError::NoSpace { .. } => errno::ENOSPC,
+        WriteError::Quota { .. } => errno::EDQUOT,
+        WriteError::CrossQuota { .. } => errno::EXDEV,
+        WriteError::QuotaNested { .. } | WriteError::QuotaLink { .. } => errno::EBUSY,
+        WriteError::TooManyQuotas => errno::ENOSPC,
+        WriteError::NoQuota(_) => errno::ENOENT,
         WriteError::Lease(LeaseError::Held { .. }) => errno::EBUSY,
         WriteError::Lease(_) => errno::EROFS,
         WriteError::Buffer(_) => errno::ENOMEM,

@@ -7,6 +7,7 @@ use super::{FileError, FileSystem};
 use crate::error::WriteError;
 use crate::format::entry::{INLINE_BYTES_MAX, Layout};
 use crate::format::key::InodeNumber;
+use crate::writer::Charged;
 
 /// Files up to this length, and to a stripe unit, are packed whole whenever they change, in bytes.
 const PACKED_BYTES_MAX: u64 = 64 << 10;
@@ -78,22 +79,32 @@ impl FileSystem {
         self.writer.look_for_growth(pause).await
     }
 
-    /// Changes what waits of a file, and keeps the count of memory.
-    pub(super) fn change_dirty(&mut self, number: InodeNumber, size: u64, change: impl FnOnce(&mut Dirty)) {
+    /// Changes what waits of a file, and keeps the counts of memory and of the quota it is charged to.
+    pub(super) fn change_dirty(
+        &mut self,
+        number: InodeNumber,
+        size: u64,
+        charged: Charged,
+        change: impl FnOnce(&mut Dirty),
+    ) {
         let dirty = self.dirty.entry(number).or_insert_with(|| {
-            let dirty = Dirty::new(size);
+            let mut dirty = Dirty::new(size);
+            dirty.charged = charged;
             self.dirty_bytes += dirty.bytes();
             dirty
         });
         self.dirty_bytes -= dirty.bytes();
+        let before = dirty.uncounted();
         change(dirty);
         self.dirty_bytes += dirty.bytes();
+        self.writer.expect(dirty.charged, dirty.uncounted() - before);
     }
 
     /// Takes out what waits of a file.
     pub(super) fn take_dirty(&mut self, number: InodeNumber) -> Option<Dirty> {
         let dirty = self.dirty.remove(&number)?;
         self.dirty_bytes -= dirty.bytes();
+        self.writer.expect(dirty.charged, -dirty.uncounted());
         Some(dirty)
     }
 
@@ -110,15 +121,16 @@ impl FileSystem {
         result
     }
 
-    async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
+    pub(super) async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
         let Some(mut dirty) = self.take_dirty(number) else {
             return Ok(());
         };
-        let flushed = self.put_content(number, &mut dirty).await;
+        let flushed = self.put_and_charge(number, &mut dirty).await;
         match &flushed {
             Ok(()) => {}
             Err(WriteError::NoSpace { .. }) => {
                 self.dirty_bytes += dirty.bytes();
+                self.writer.expect(dirty.charged, dirty.uncounted());
                 self.dirty.insert(number, dirty);
             }
             Err(error) => {
@@ -126,6 +138,27 @@ impl FileSystem {
             }
         }
         flushed
+    }
+
+    /// Puts content into the tree, and what that changes of the file's length into the counters of its quota.
+    async fn put_and_charge(&mut self, number: InodeNumber, dirty: &mut Dirty) -> Result<(), WriteError> {
+        if dirty.charged.is_none() {
+            return self.put_content(number, dirty).await;
+        }
+        let before = self.writer.find(number).await?.0.size;
+        let put = self.put_content(number, dirty).await;
+        let after = match self.writer.find(number).await {
+            Ok((inode, _)) => inode.size,
+            Err(error) => {
+                // Counters that are not certain must not be committed.
+                self.writer.give_up();
+                return Err(error);
+            }
+        };
+        self.writer
+            .charge(dirty.charged, 0, after.cast_signed() - before.cast_signed());
+        dirty.set_base(after);
+        put
     }
 
     async fn put_content(&mut self, number: InodeNumber, dirty: &mut Dirty) -> Result<(), WriteError> {

@@ -2,7 +2,7 @@
 
 use super::{FileError, FileSystem};
 use crate::error::WriteError;
-use crate::format::entry::{Attributes, Entry, Inode, Kind, Layout, Timestamp};
+use crate::format::entry::{Attributes, DeviceNumber, Entry, Inode, Kind, Layout, Timestamp};
 use crate::format::key::Key;
 use crate::format::key::{InodeNumber, directory_prefix, entry_key};
 use crate::name::{Shown, TARGET_BYTES_MAX, check_name};
@@ -26,8 +26,23 @@ pub struct NewInode {
 pub enum NodeKind {
     /// A regular file.
     File,
-    /// A device, pipe or socket, which the format does not hold.
-    Special,
+    /// A pipe by name.
+    Pipe,
+    /// A socket's name.
+    Socket,
+    /// A character device.
+    CharacterDevice(DeviceNumber),
+    /// A block device.
+    BlockDevice(DeviceNumber),
+}
+
+/// What is to be made.
+enum Made<'a> {
+    Directory,
+    /// To this target.
+    Symlink(&'a [u8]),
+    /// Everything that begins without content.
+    Node(Kind, Layout),
 }
 
 impl FileSystem {
@@ -39,13 +54,10 @@ impl FileSystem {
         new: NewInode,
         now: Timestamp,
     ) -> Result<Inode, FileError> {
-        self.make(directory, name, new, Kind::File, b"", now).await
+        self.mknod(directory, name, NodeKind::File, new, now).await
     }
 
-    /// Makes a node of a kind.
-    ///
-    /// # Errors
-    /// [`FileError::Unsupported`] for all but regular files.
+    /// Makes an empty regular file, or a name for what the kernel does: a pipe, a socket or a device.
     pub async fn mknod(
         &mut self,
         directory: InodeNumber,
@@ -54,13 +66,16 @@ impl FileSystem {
         new: NewInode,
         now: Timestamp,
     ) -> Result<Inode, FileError> {
-        match kind {
-            NodeKind::File => self.create(directory, name, new, now).await,
-            NodeKind::Special => {
-                let name = Shown::new(name);
-                Err(FileError::Unsupported { name })
-            }
-        }
+        let nothing = Layout::Inline(Vec::new());
+        let (kind, layout) = match kind {
+            NodeKind::File => (Kind::File, nothing),
+            NodeKind::Pipe => (Kind::Pipe, nothing),
+            NodeKind::Socket => (Kind::Socket, nothing),
+            NodeKind::CharacterDevice(device) => (Kind::CharacterDevice, Layout::Device(device)),
+            NodeKind::BlockDevice(device) => (Kind::BlockDevice, Layout::Device(device)),
+        };
+        let made = Made::Node(kind, layout);
+        self.make(directory, name, new, made, now).await
     }
 
     /// Makes an empty directory.
@@ -71,7 +86,7 @@ impl FileSystem {
         new: NewInode,
         now: Timestamp,
     ) -> Result<Inode, FileError> {
-        self.make(directory, name, new, Kind::Directory, b"", now).await
+        self.make(directory, name, new, Made::Directory, now).await
     }
 
     /// Makes a symbolic link to `target`.
@@ -89,7 +104,7 @@ impl FileSystem {
                 length: target.len(),
             });
         }
-        self.make(directory, name, new, Kind::Symlink, target, now).await
+        self.make(directory, name, new, Made::Symlink(target), now).await
     }
 
     async fn make(
@@ -97,14 +112,13 @@ impl FileSystem {
         directory: InodeNumber,
         name: &[u8],
         new: NewInode,
-        kind: Kind,
-        bytes: &[u8],
+        made: Made<'_>,
         now: Timestamp,
     ) -> Result<Inode, FileError> {
         self.before_change().await?;
         let parent = self.writer.find(directory).await?.0;
         let inherits = parent.attributes.mode & SET_GROUP != 0;
-        let handed_down = if inherits && kind == Kind::Directory {
+        let handed_down = if inherits && matches!(made, Made::Directory) {
             SET_GROUP
         } else {
             0
@@ -117,16 +131,17 @@ impl FileSystem {
             atime: now,
             ctime: now,
         };
-        let number = match kind {
-            Kind::File => {
+        let number = match made {
+            Made::Node(kind, layout) => {
                 self.writer.check_new(directory, name, &attributes).await?;
-                let layout = Layout::Inline(Vec::new());
+                let tree = self.writer.quota_tree(directory).await?;
+                self.writer.check_quota(tree, 1, 0)?;
                 self.writer
                     .add(directory, name, &attributes, kind, 0, layout)
                     .await?
             }
-            Kind::Directory => self.writer.mkdir(directory, name, &attributes).await?,
-            Kind::Symlink => self.writer.symlink(directory, name, &attributes, bytes).await?,
+            Made::Directory => self.writer.mkdir(directory, name, &attributes).await?,
+            Made::Symlink(target) => self.writer.symlink(directory, name, &attributes, target).await?,
         };
         self.touch(directory, now).await?;
         self.stat(number).await
@@ -249,6 +264,7 @@ impl FileSystem {
         now: Timestamp,
     ) -> Result<(), FileError> {
         let number = entry.inode();
+        let tree = self.writer.quota_tree(directory).await?;
         let last = match entry {
             Entry::Embedded(inode) => Some(inode.clone()),
             Entry::Link { cookie, .. } => self.writer.unlink(number, *cookie).await?,
@@ -262,12 +278,12 @@ impl FileSystem {
             }
             Some(mut inode) if self.open.contains_key(&number) && inode.kind == Kind::File => {
                 self.note_change(&mut inode, now);
-                self.writer.put_orphan(inode).await?;
+                self.writer.put_orphan(inode, tree).await?;
             }
             Some(inode) => {
                 self.take_dirty(number);
                 self.writer.forget_directory(number);
-                self.writer.drop_inode(inode).await?;
+                self.writer.drop_inode(inode, tree).await?;
             }
         }
         Ok(())

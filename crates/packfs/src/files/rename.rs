@@ -35,6 +35,13 @@ impl FileSystem {
         self.before_change().await?;
         let moved = self.entry_to_remove(from.0, from.1).await?;
         self.writer.check_directory(to.0).await?;
+        if from.0 != to.0 {
+            let trees = (
+                self.writer.quota_tree(from.0).await?,
+                self.writer.quota_tree(to.0).await?,
+            );
+            self.writer.check_same_quota(trees.0, trees.1)?;
+        }
         let target = self.writer.lookup(to.0, to.1).await?;
         match (mode, &target) {
             (RenameMode::Exchange, Some(other)) => {

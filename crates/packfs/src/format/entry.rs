@@ -19,6 +19,23 @@ pub enum Kind {
     Directory,
     /// A symbolic link; its content is the target.
     Symlink,
+    /// A pipe by name. What goes through it never comes to the file system.
+    Pipe,
+    /// A socket's name.
+    Socket,
+    /// A character device; see [`Layout::Device`].
+    CharacterDevice,
+    /// A block device; see [`Layout::Device`].
+    BlockDevice,
+}
+
+/// Which device a device's inode means, as `mknod(2)` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// One of the driver's devices.
+    pub minor: u32,
 }
 
 impl Kind {
@@ -27,6 +44,10 @@ impl Kind {
             Kind::File => 1,
             Kind::Directory => 2,
             Kind::Symlink => 3,
+            Kind::Pipe => 4,
+            Kind::Socket => 5,
+            Kind::CharacterDevice => 6,
+            Kind::BlockDevice => 7,
         }
     }
 
@@ -35,8 +56,22 @@ impl Kind {
             1 => Ok(Kind::File),
             2 => Ok(Kind::Directory),
             3 => Ok(Kind::Symlink),
+            4 => Ok(Kind::Pipe),
+            5 => Ok(Kind::Socket),
+            6 => Ok(Kind::CharacterDevice),
+            7 => Ok(Kind::BlockDevice),
             other => Err(CodecError::Unknown(other)),
         }
+    }
+
+    /// Whether it is a device, which has a number and no content.
+    pub fn is_device(self) -> bool {
+        matches!(self, Kind::CharacterDevice | Kind::BlockDevice)
+    }
+
+    /// Whether it is a pipe, socket or device: only its name and attributes are here, and the kernel does the rest.
+    pub fn is_special(self) -> bool {
+        self.is_device() || matches!(self, Kind::Pipe | Kind::Socket)
     }
 }
 
@@ -75,6 +110,8 @@ pub enum Layout {
     Extents(Vec<Extent>),
     /// In the extents under [`super::key::Key::Extents`] keys.
     Mapped,
+    /// There are none: a device has its number here.
+    Device(DeviceNumber),
 }
 
 /// An inode.
@@ -117,6 +154,7 @@ const LAYOUT_INLINE: u8 = 1;
 const LAYOUT_ONE_EXTENT: u8 = 2;
 const LAYOUT_EXTENTS: u8 = 3;
 const LAYOUT_MAPPED: u8 = 4;
+const LAYOUT_DEVICE: u8 = 5;
 
 const HAS_ATIME: u8 = 1;
 const HAS_CTIME: u8 = 2;
@@ -150,11 +188,20 @@ impl Layout {
             }
             Layout::Extents(_) => LAYOUT_EXTENTS,
             Layout::Mapped => LAYOUT_MAPPED,
+            Layout::Device(_) => LAYOUT_DEVICE,
         }
     }
 }
 
 impl Inode {
+    /// Which device it is; `None` for everything else.
+    pub fn device(&self) -> Option<DeviceNumber> {
+        match self.layout {
+            Layout::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+
     /// The bytes of a value.
     pub fn encode(&self) -> Vec<u8> {
         let layout = self.layout.code(self.size);
@@ -186,7 +233,7 @@ impl Inode {
         if flags & HAS_LINKS != 0 {
             put_varint(&mut out, u64::from(self.links));
         }
-        if layout != LAYOUT_EMPTY {
+        if !matches!(layout, LAYOUT_EMPTY | LAYOUT_DEVICE) {
             put_varint(&mut out, self.size);
         }
         match &self.layout {
@@ -197,6 +244,10 @@ impl Inode {
             }
             Layout::Extents(extents) => out.extend_from_slice(&extent::encode_list(extents)),
             Layout::Mapped => {}
+            Layout::Device(device) => {
+                put_varint(&mut out, u64::from(device.major));
+                put_varint(&mut out, u64::from(device.minor));
+            }
         }
         out
     }
@@ -230,6 +281,14 @@ impl Inode {
         };
         let (size, layout) = take_layout(&mut decoder, tag >> 4)?;
         decoder.finish()?;
+        let fits = match &layout {
+            Layout::Device(_) => kind.is_device(),
+            Layout::Inline(bytes) if bytes.is_empty() => !kind.is_device(),
+            _ => !kind.is_special(),
+        };
+        if !fits {
+            return Err(CodecError::Inconsistent);
+        }
         let attributes = Attributes {
             mode,
             uid,
@@ -252,6 +311,13 @@ impl Inode {
 fn take_layout(decoder: &mut Decoder<'_>, code: u8) -> Result<(u64, Layout), CodecError> {
     if code == LAYOUT_EMPTY {
         return Ok((0, Layout::Inline(Vec::new())));
+    }
+    if code == LAYOUT_DEVICE {
+        let device = DeviceNumber {
+            major: decoder.varint_u32()?,
+            minor: decoder.varint_u32()?,
+        };
+        return Ok((0, Layout::Device(device)));
     }
     let size = decoder.varint()?;
     let layout = match code {

@@ -43,16 +43,29 @@ fn inode() -> impl Strategy<Value = Inode> {
             atime: if same { mtime } else { atime },
             ctime,
         });
-    (any::<u64>(), 1..4u8, attributes, any::<u32>(), layout()).prop_map(
-        |(number, kind, attributes, links, (size, layout))| Inode {
-            number: InodeNumber(number),
-            kind: Kind::from_code(kind).unwrap(),
-            attributes,
-            links,
-            size,
-            layout,
-        },
+    (
+        any::<u64>(),
+        (1..8u8, any::<u32>(), any::<u32>()),
+        attributes,
+        any::<u32>(),
+        layout(),
     )
+        .prop_map(|(number, (kind, major, minor), attributes, links, content)| {
+            let kind = Kind::from_code(kind).unwrap();
+            let (size, layout) = match kind {
+                Kind::File | Kind::Directory | Kind::Symlink => content,
+                Kind::Pipe | Kind::Socket => (0, Layout::Inline(Vec::new())),
+                _ => (0, Layout::Device(DeviceNumber { major, minor })),
+            };
+            Inode {
+                number: InodeNumber(number),
+                kind,
+                attributes,
+                links,
+                size,
+                layout,
+            }
+        })
 }
 
 proptest! {
@@ -70,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), tag in 0..80u8) {
+    fn noise_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), tag in 0..=255u8) {
         let _ = Entry::decode(&bytes);
         let _ = decode_place(&bytes);
         let _ = extent::decode_value(&bytes);
@@ -117,6 +130,38 @@ fn bytes_are_those_of_the_table() {
         0x21, 0x00, 0xac, 0x02, 0xa4, 0x03, 1, 2, 6, 4, 3, 2, 1, 5, 0xc8, 1, 0xd4, 0xc3, 0xb2, 0xa1,
     ];
     assert_eq!(inode.encode(), expected);
+}
+
+#[test]
+fn devices_have_a_number_and_no_content() {
+    let inode = Inode {
+        number: InodeNumber(5),
+        kind: Kind::BlockDevice,
+        attributes: Attributes::default(),
+        links: 1,
+        size: 0,
+        layout: Layout::Device(DeviceNumber {
+            major: 259,
+            minor: 70_000,
+        }),
+    };
+    let mut bytes = inode.encode();
+    let expected = [0x57, 0x00, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0x83, 2, 0xf0, 0xa2, 4];
+    assert_eq!(bytes, expected);
+    // A pipe has no number, a device has one, and a pipe no content.
+    for tag in [0x54, 0x51, 0x07, 0x06, 0x47, 0x45] {
+        bytes[0] = tag;
+        assert!(Inode::decode(&bytes).is_err(), "{tag:#x}");
+    }
+    bytes.truncate(11);
+    for tag in [0x06, 0x07] {
+        bytes[0] = tag;
+        assert_eq!(Inode::decode(&bytes), Err(CodecError::Inconsistent), "{tag:#x}");
+    }
+    bytes[0] = 0x04;
+    assert_eq!(Inode::decode(&bytes).unwrap().kind, Kind::Pipe);
+    bytes[0] = 0x05;
+    assert_eq!(Inode::decode(&bytes).unwrap().kind, Kind::Socket);
 }
 
 #[test]

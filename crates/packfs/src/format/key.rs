@@ -32,7 +32,7 @@ const EXTENTS: u8 = 0x50;
 const EXTENDED: u8 = 0x60;
 const ORPHAN: u8 = 0x70;
 const SNAPSHOT: u8 = 0x80;
-// 0x90 quotas: reserved.
+const QUOTA: u8 = 0x90;
 
 /// A key of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +49,12 @@ pub enum Key {
     Extents(InodeNumber, u64),
     /// A part of an inode's extended attribute of this name: → its bytes.
     Extended(InodeNumber, u8, Vec<u8>),
-    /// An inode without a name that was open when it lost it: → nothing. It stands under [`Key::Inode`].
+    /// An inode without a name that was open when it lost it: → nothing, or the quota's directory. It stands under [`Key::Inode`].
     Orphan(InodeNumber),
     /// A snapshot by name, by its generation: → [`super::snapshot::Snapshot`].
     Snapshot(u64, Vec<u8>),
+    /// The quota of what stands below a directory: → [`super::quota::Quota`].
+    Quota(InodeNumber),
 }
 
 fn put_number(out: &mut Vec<u8>, value: u64) {
@@ -121,6 +123,11 @@ pub(crate) fn snapshots_prefix() -> Vec<u8> {
     vec![SNAPSHOT]
 }
 
+/// The bytes that the keys of all quotas begin with.
+pub(crate) fn quotas_prefix() -> Vec<u8> {
+    vec![QUOTA]
+}
+
 impl Key {
     /// The bytes that stand in the tree.
     pub fn encode(&self) -> Vec<u8> {
@@ -156,6 +163,10 @@ impl Key {
                 put_number(&mut out, *generation);
                 out.extend_from_slice(name);
             }
+            Key::Quota(directory) => {
+                out.push(QUOTA);
+                put_number(&mut out, directory.0);
+            }
         }
         out
     }
@@ -177,6 +188,7 @@ impl Key {
             }
             ORPHAN => Key::Orphan(InodeNumber(number)),
             SNAPSHOT => Key::Snapshot(number, decoder.rest().to_vec()),
+            QUOTA => Key::Quota(InodeNumber(number)),
             other => return Err(CodecError::Unknown(other)),
         };
         decoder.finish()?;
@@ -192,7 +204,7 @@ mod tests {
     fn key() -> impl Strategy<Value = Key> {
         let number = prop_oneof![0..3u64, any::<u64>(), any::<u16>().prop_map(u64::from)];
         (
-            0..8,
+            0..9,
             number.clone(),
             number,
             proptest::collection::vec(any::<u8>(), 0..30),
@@ -205,6 +217,7 @@ mod tests {
                 4 => Key::Extents(InodeNumber(a), b),
                 5 => Key::Extended(InodeNumber(a), b as u8, name),
                 6 => Key::Orphan(InodeNumber(a)),
+                7 => Key::Quota(InodeNumber(a)),
                 _ => Key::Snapshot(a, name),
             })
     }
@@ -248,5 +261,6 @@ mod tests {
             b"\x60\x01\x05\x01user.a"
         );
         assert_eq!(Key::Orphan(InodeNumber(9)).encode(), b"\x70\x01\x09");
+        assert_eq!(Key::Quota(InodeNumber(9)).encode(), b"\x90\x01\x09");
     }
 }

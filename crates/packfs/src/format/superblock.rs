@@ -65,7 +65,13 @@ impl Features {
     /// Snapshots by name.
     pub const SNAPSHOTS: Features = Features(8);
 
-    const KNOWN: u32 = 15;
+    /// Pipes, sockets and devices.
+    pub const SPECIAL: Features = Features(16);
+
+    /// Quotas of trees.
+    pub const QUOTAS: Features = Features(32);
+
+    const KNOWN: u32 = 63;
 
     /// Whether this program knows all of them.
     pub(crate) fn are_known(self) -> bool {
@@ -424,10 +430,10 @@ mod tests {
         assert_eq!(bytes[8..12], 2u32.to_le_bytes());
         assert_eq!(bytes[108..112], 5u32.to_le_bytes());
         assert_eq!(Superblock::decode(&bytes, 0), Ok(made));
-        let unknown = with(Features(16)).encode(0);
+        let unknown = with(Features(1 << 31)).encode(0);
         assert_eq!(
             Superblock::decode(&unknown, 0),
-            Err(SuperblockError::Features { features: 16 })
+            Err(SuperblockError::Features { features: 1 << 31 })
         );
         let mut contradiction = superblock().encode(0);
         contradiction[8] = 2;

@@ -7,6 +7,7 @@ use crate::extended::{self, PART_BYTES, VALUE_BYTES_MAX};
 use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place, encode_place};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key};
+use crate::format::quota::Quota;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Features, Totals};
 use crate::name::{NAME_BYTES_MAX, Shown, check_name};
@@ -28,6 +29,7 @@ pub(super) struct Contents {
     pub(super) mapped: BTreeMap<InodeNumber, Groups>,
     pub(super) extended: BTreeMap<(InodeNumber, Vec<u8>), Vec<u8>>,
     pub(super) snapshots: Vec<Snapshot>,
+    pub(super) quotas: BTreeMap<InodeNumber, Quota>,
     /// As found.
     pub(super) places: BTreeMap<u64, Place>,
     pub(super) links: BTreeSet<(u64, InodeNumber)>,
@@ -156,6 +158,10 @@ impl Contents {
                 self.snapshots
                     .push(Snapshot::decode(generation, &name, value).ok()?);
             }
+            Key::Quota(directory) => {
+                self.note(directory.0)?;
+                self.quotas.insert(directory, Quota::decode(value).ok()?);
+            }
         }
         Some(())
     }
@@ -197,7 +203,7 @@ impl Contents {
         for inode in self.inodes() {
             match inode.kind {
                 Kind::Directory => totals.directories += 1,
-                Kind::File | Kind::Symlink => totals.files += 1,
+                _ => totals.files += 1,
             }
             totals.content_bytes = totals.content_bytes.saturating_add(inode.size);
         }
@@ -210,8 +216,15 @@ impl Contents {
         if !self.extended.is_empty() {
             features = features.with(Features::EXTENDED);
         }
+        if !self.quotas.is_empty() {
+            features = features.with(Features::QUOTAS);
+        }
         if !self.snapshots.is_empty() {
             features = features.with(Features::SNAPSHOTS);
+        }
+        let special = self.entries.values().map(Entry::kind).any(Kind::is_special);
+        if special || self.own.values().any(|inode| inode.kind.is_special()) {
+            features = features.with(Features::SPECIAL);
         }
         for inode in self.inodes().filter(|inode| inode.layout == Layout::Mapped) {
             let mut reached = 0;
@@ -258,6 +271,9 @@ impl Contents {
             for (part, bytes) in value.chunks(PART_BYTES).enumerate() {
                 put(part, bytes);
             }
+        }
+        for (directory, quota) in &self.quotas {
+            cells.insert(Key::Quota(*directory).encode(), quota.encode());
         }
         for snapshot in &self.snapshots {
             cells.insert(snapshot.key().encode(), snapshot.encode());
@@ -323,7 +339,7 @@ pub(super) fn placed(inode: &Inode, groups: Option<&Groups>) -> Vec<(u64, Extent
         }
     };
     match &inode.layout {
-        Layout::Inline(_) => {}
+        Layout::Inline(_) | Layout::Device(_) => {}
         Layout::Extents(extents) => put(0, extents),
         Layout::Mapped => {
             for (offset, extents) in groups.into_iter().flatten() {

@@ -273,6 +273,13 @@ impl Gathered {
         }
         let mut unchanged = BTreeMap::new();
         for (key, value) in older {
+            if let Ok(Key::Quota(_)) = Key::decode(key) {
+                // Limits of then; what is counted below is counted anew.
+                if may_be_lost(&self.lost, key) && !self.cells.contains_key(key) {
+                    self.cells.insert(key.clone(), value.clone());
+                }
+                continue;
+            }
             let (Key::Extents(number, _) | Key::Extended(number, _, _)) = (match Key::decode(key) {
                 Ok(decoded) => decoded,
                 Err(_) => continue,

@@ -36,6 +36,7 @@ pub(super) fn mend(contents: &mut Contents, lost: &[LostKeys], told: &mut Told) 
     count_links(contents, told);
     attributes_without_inode(contents, told);
     extents_in_order(contents, lost, told);
+    super::quotas::recount(contents, told);
 }
 
 fn new_inode(number: InodeNumber, kind: Kind, mode: u32) -> Inode {
@@ -267,7 +268,11 @@ fn extents_without_inode(contents: &mut Contents, told: &mut Told) {
             Some(true) => {}
             Some(false) => {
                 // An inode that was made anew from its extents only has to say so.
-                if let Some(inode) = contents.own.get_mut(&number).filter(|inode| inode.size == 0) {
+                if let Some(inode) = contents
+                    .own
+                    .get_mut(&number)
+                    .filter(|inode| inode.size == 0 && inode.kind == Kind::File)
+                {
                     inode.layout = Layout::Mapped;
                     continue;
                 }

@@ -2,8 +2,13 @@
 
 use super::{DirectoryEntry, OpenFile, Reader};
 use crate::error::ReadError;
+use crate::format::CodecError;
 use crate::format::entry::{Inode, Kind, decode_place};
 use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key};
+use crate::format::quota::Quota;
+
+/// Deeper directories are a circle.
+const DEPTH_MAX: usize = 1 << 20;
 
 impl Reader {
     /// An inode of this reader's generation, to be read.
@@ -22,6 +27,31 @@ impl Reader {
         let value = value.ok_or(ReadError::NoInode(number))?;
         let place = decode_place(&value).map_err(|error| self.malformed(&shown, error))?;
         Ok(place.0)
+    }
+
+    /// All quotas with the paths of their directories, in the order of paths.
+    pub async fn quotas(&self) -> Result<Vec<(Vec<u8>, Quota)>, ReadError> {
+        let listed = crate::quotas::list(&self.0.tree).await;
+        self.check_lease()?;
+        let shown = b"the list of quotas";
+        let mut found = Vec::new();
+        for (directory, quota) in listed.map_err(|error| self.tree_error(shown, error))? {
+            let (mut at, mut path) = (directory, Vec::new());
+            while at != InodeNumber::ROOT {
+                let value = self.value(&Key::Name(at.0).encode(), shown).await?;
+                let value = value.ok_or(ReadError::NoInode(at))?;
+                let (parent, name) = decode_place(&value).map_err(|error| self.malformed(shown, error))?;
+                if path.len() > DEPTH_MAX {
+                    return Err(self.malformed(shown, CodecError::Inconsistent));
+                }
+                path.push(name.to_vec());
+                at = parent;
+            }
+            path.reverse();
+            found.push((path.join(&b'/'), quota));
+        }
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(found)
     }
 
     /// Names of a directory in the order of their bytes, at most `limit` of them (at least one), after the name `after`,

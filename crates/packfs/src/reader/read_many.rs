@@ -134,6 +134,10 @@ impl Reader {
             let path = path.clone();
             return Err(ReadError::IsADirectory { path });
         }
+        if inode.kind.is_special() {
+            let path = path.clone();
+            return Err(ReadError::NotAFile { path });
+        }
         let first = pieces.len();
         let extents = match &inode.layout {
             Layout::Inline(bytes) => {
@@ -143,6 +147,8 @@ impl Reader {
             }
             _ if range.is_empty() => return Ok(Source::Inline(Box::default())),
             Layout::Extents(extents) => overlapping(extents, 0, &range),
+            // No other inode decodes with one.
+            Layout::Device(_) => Vec::new(),
             Layout::Mapped => self.mapped(inode, &range, *budget, path).await?,
         };
         let begin = extents.first().map_or(0, |(offset, _)| *offset);

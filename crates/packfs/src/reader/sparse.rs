@@ -5,9 +5,34 @@ use std::ops::Range;
 use super::fetch::Fetched;
 use super::planner::Piece;
 use super::read_many::arrived;
-use super::{Content, Part};
+use super::{Content, OpenFile, Part, Reader};
 use crate::error::ReadError;
 use crate::name::Shown;
+use crate::sparse::{Seek, data_after};
+
+impl Reader {
+    /// The first byte at or after `offset` of a file that is content, or that is in a hole; `None` at the end of the file or behind
+    /// it, and where only a hole follows what was to be content.
+    pub async fn seek(&self, file: &OpenFile, offset: u64, what: Seek) -> Result<Option<u64>, ReadError> {
+        let inode = &*file.inode;
+        let mut at = offset;
+        while at < inode.size {
+            let found = data_after(&self.0.tree, inode, at).await;
+            self.check_lease()?;
+            let run = found.map_err(|error| self.tree_error(file.path.bytes(), error))?;
+            match (run, what) {
+                (Some(run), Seek::Data) => {
+                    let at = run.start.max(offset);
+                    return Ok((at < inode.size).then_some(at));
+                }
+                (Some(run), Seek::Hole) if run.start <= at => at = run.end,
+                (None, Seek::Data) => return Ok(None),
+                (_, Seek::Hole) => return Ok(Some(at)),
+            }
+        }
+        Ok((offset < inode.size).then_some(inode.size))
+    }
+}
 
 /// Puts extents that begin at `starts` and the zeros between them together to the bytes `wanted` of a file.
 pub(super) fn assemble(

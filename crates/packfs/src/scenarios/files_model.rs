@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use foundation::Random;
 
 use super::model::{Model, Node, join, split};
-use crate::files::{FileError, FileSystem, NewInode, RenameMode, SetAttributes, SetExtended, errno};
-use crate::{Attributes, InodeNumber, Kind, Timestamp};
+use crate::files::{
+    Allocate, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended, errno,
+};
+use crate::{Attributes, DeviceNumber, InodeNumber, Kind, Seek, Timestamp};
 
 /// Attributes by inode and name.
 pub(super) type Extended = BTreeMap<(InodeNumber, Vec<u8>), Vec<u8>>;
@@ -127,7 +129,7 @@ impl Files {
 
 /// One random operation on both. Nothing changes where the volume is full.
 pub(super) async fn step(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
-    match random.below(27) {
+    match random.below(30) {
         0..=4 => make(files, model, random).await,
         5 => link(files, model, random).await,
         6 | 7 => remove(files, model, random).await,
@@ -141,6 +143,9 @@ pub(super) async fn step(files: &mut FileSystem, model: &mut Files, random: &mut
         22 | 23 => read(files, model, random).await,
         24 => list(files, model, random).await,
         25 => files.compact_a_little().await,
+        26 => allocate(files, model, random).await,
+        27 => copy(files, model, random).await,
+        28 => seek(files, model, random).await,
         _ => stat(files, model, random).await,
     }
 }
@@ -166,19 +171,34 @@ async fn make(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         uid: random.below(3) as u32,
         gid: random.below(3) as u32,
     };
-    let kind = match random.below(6) {
+    let kind = match random.below(7) {
         0 | 1 => Kind::Directory,
         2 => Kind::Symlink,
+        3 => [Kind::Pipe, Kind::Socket, Kind::CharacterDevice, Kind::BlockDevice][random.below(4) as usize],
         _ => Kind::File,
     };
     let bytes = match kind {
         Kind::Symlink => vec![b'x'; random.between(1, 400) as usize],
         _ => Vec::new(),
     };
+    let number = DeviceNumber {
+        major: random.below(4096) as u32,
+        minor: random.below(1 << 20) as u32,
+    };
+    let device = kind.is_device().then_some(number);
     let made = match kind {
         Kind::Directory => files.mkdir(parent, &name, new, now).await,
         Kind::Symlink => files.symlink(parent, &name, &bytes, new, now).await,
         Kind::File => files.create(parent, &name, new, now).await,
+        special => {
+            let node = match (special, number) {
+                (Kind::Pipe, _) => NodeKind::Pipe,
+                (Kind::Socket, _) => NodeKind::Socket,
+                (Kind::CharacterDevice, number) => NodeKind::CharacterDevice(number),
+                (_, number) => NodeKind::BlockDevice(number),
+            };
+            files.mknod(parent, &name, node, new, now).await
+        }
     };
     let exists = model.tree.names.contains_key(&path);
     let number = made.as_ref().map_or(InodeNumber(0), |inode| inode.number);
@@ -206,6 +226,7 @@ async fn make(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         attributes,
         links: 1,
         bytes,
+        device,
     };
     model.tree.add(path, number, node);
     model.touch(parent, now);
@@ -455,6 +476,105 @@ async fn truncate(files: &mut FileSystem, model: &mut Files, random: &mut Random
     Ok(())
 }
 
+async fn allocate(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+    let Some(inode) = model.file(random) else {
+        return Ok(());
+    };
+    let now = model.tick();
+    let size = model.node(inode).bytes.len() as u64;
+    let start = random.below(size + 5000).min(400_000);
+    let end = start + [random.between(1, 300), random.between(1, 150_000)][random.below(2) as usize];
+    let how = [Allocate::Room, Allocate::Hole, Allocate::Hole, Allocate::Zeros][random.below(4) as usize];
+    let keep_size = how == Allocate::Hole || random.chance(1, 2);
+    files.allocate(inode, start..end, how, keep_size, now).await?;
+    let longer = !keep_size && end > size;
+    let bytes = &mut model.node(inode).bytes;
+    if longer {
+        bytes.resize(end as usize, 0);
+    }
+    if how != Allocate::Room {
+        let end = (end as usize).min(bytes.len());
+        bytes[(start as usize).min(end)..end].fill(0);
+        let (start, end, length) = (start.min(end as u64), end as u64, bytes.len() as u64);
+        // What is so short may stand beside the inode.
+        if start < end && length > 128 && size > 128 {
+            match files.seek(inode, start, Seek::Data).await {
+                Ok(data) => assert!(
+                    data >= end,
+                    "a hole was made from {start} to {end}, and {data} is content"
+                ),
+                Err(error) => same(Err(error), Some(errno::ENXIO))?,
+            }
+        }
+    }
+    if how != Allocate::Room || longer {
+        model.touch(inode, now);
+    }
+    Ok(())
+}
+
+async fn copy(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+    let (Some(from), Some(to)) = (model.file(random), model.file(random)) else {
+        return Ok(());
+    };
+    let now = model.tick();
+    let old = model.node(from).bytes.clone();
+    let at = random.below(old.len() as u64 + 100);
+    let there = random
+        .below(model.node(to).bytes.len() as u64 + 1000)
+        .min(350_000);
+    let length = random.between(1, 60_000);
+    let copied = files.copy_range((from, at), (to, there), length, now).await;
+    if from == to && at.abs_diff(there) < length {
+        return same(copied.map(|_| ()), Some(errno::EINVAL));
+    }
+    let expected = length.min((old.len() as u64).saturating_sub(at));
+    assert_eq!(copied?, expected);
+    if expected > 0 {
+        let (at, there, length) = (at as usize, there as usize, expected as usize);
+        let bytes = &mut model.node(to).bytes;
+        bytes.resize(bytes.len().max(there + length), 0);
+        bytes[there..there + length].copy_from_slice(&old[at..at + length]);
+        model.touch(to, now);
+    }
+    Ok(())
+}
+
+/// All that is not found as content is zeros, and neither goes past the end.
+async fn seek(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+    let Some(inode) = model.file(random) else {
+        return Ok(());
+    };
+    let bytes = model.node(inode).bytes.clone();
+    let size = bytes.len() as u64;
+    let mut at = random.below(size + 1);
+    let mut hole_from = at;
+    while at < size {
+        at = match files.seek(inode, at, Seek::Data).await {
+            Ok(data) => {
+                assert!(data >= at && data < size);
+                data
+            }
+            Err(error) => {
+                same(Err(error), Some(errno::ENXIO))?;
+                size
+            }
+        };
+        let hole = &bytes[hole_from as usize..at as usize];
+        assert!(
+            hole.iter().all(|&byte| byte == 0),
+            "content in a hole of inode {inode}"
+        );
+        if at < size {
+            let end = files.seek(inode, at, Seek::Hole).await.unwrap();
+            assert!(end > at && end <= size);
+            (hole_from, at) = (end, end);
+        }
+    }
+    let behind = files.seek(inode, size, Seek::Hole).await.map(|_| ());
+    same(behind, Some(errno::ENXIO))
+}
+
 async fn open(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
     if let Some(inode) = model.file(random) {
         files.open_inode(inode).await?;
@@ -534,6 +654,7 @@ async fn stat(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         .unwrap();
     let node = model.node(number).clone();
     assert_eq!((found.number, found.kind), (number, node.kind));
+    assert_eq!(found.device(), node.device);
     assert_eq!((found.links, found.attributes), (node.links, node.attributes));
     assert_eq!(found.size, node.bytes.len() as u64);
     if node.kind == Kind::Symlink {

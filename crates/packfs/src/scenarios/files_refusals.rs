@@ -11,10 +11,11 @@ use super::files_test::options;
 use super::support::{DISK, leases, medium, on_host, sized_medium, small, world};
 use crate::extended::VALUE_BYTES_MAX;
 use crate::files::{
-    FILE_BYTES_MAX, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, SetExtended, errno,
+    Allocate, FILE_BYTES_MAX, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes,
+    SetExtended, errno,
 };
 use crate::lease::memory::LocalLeases;
-use crate::{InodeNumber, Reader, ReaderOptions, Timestamp, VerifyOptions, format, verify};
+use crate::{InodeNumber, Reader, ReaderOptions, Seek, Timestamp, VerifyOptions, format, verify};
 
 const NEW: NewInode = NewInode {
     mode: 0o644,
@@ -55,6 +56,11 @@ fn refusals_have_their_numbers_and_change_nothing() {
             .number;
         let directory = files.mkdir(ROOT, b"d", NEW, NOW).await.unwrap().number;
         let below = files.mkdir(directory, b"e", NEW, NOW).await.unwrap().number;
+        let pipe = files
+            .mknod(ROOT, b"p", NodeKind::Pipe, NEW, NOW)
+            .await
+            .unwrap()
+            .number;
         let generation = files.commit().await.unwrap();
         let long = [b'x'; 256];
         let target = [b'x'; 4096];
@@ -72,8 +78,26 @@ fn refusals_have_their_numbers_and_change_nothing() {
             (number(f.create(nowhere, b"x", NEW, NOW).await), errno::ENOENT),
             (number(f.mkdir(ROOT, b"d", NEW, NOW).await), errno::EEXIST),
             (
-                number(f.mknod(ROOT, b"p", NodeKind::Special, NEW, NOW).await),
-                errno::EPERM,
+                number(f.mknod(ROOT, b"d", NodeKind::Pipe, NEW, NOW).await),
+                errno::EEXIST,
+            ),
+            (number(f.read(pipe, 0, 1).await), errno::EINVAL),
+            (number(f.write(pipe, 0, b"x", NOW).await), errno::EINVAL),
+            (number(f.read_link(pipe).await), errno::EINVAL),
+            (number(f.lookup(pipe, b"x").await), errno::ENOTDIR),
+            (number(f.seek(file, 0, Seek::Hole).await), errno::ENXIO),
+            (number(f.seek(directory, 0, Seek::Data).await), errno::EISDIR),
+            (
+                number(f.allocate(file, 0..1 << 60, Allocate::Room, true, NOW).await),
+                errno::EFBIG,
+            ),
+            (
+                number(f.allocate(pipe, 0..1, Allocate::Hole, true, NOW).await),
+                errno::EINVAL,
+            ),
+            (
+                number(f.copy_range((file, 0), (file, 5), 6, NOW).await),
+                errno::EINVAL,
             ),
             (
                 number(f.symlink(ROOT, b"s", &target, NEW, NOW).await),

@@ -71,6 +71,7 @@ async fn readable() -> (Model, BTreeSet<Vec<u8>>) {
             let inode = reader.inode_of(entry.entry).await.unwrap();
             let bytes = match inode.kind {
                 Kind::Directory => Vec::new(),
+                kind if kind.is_special() => Vec::new(),
                 _ => match reader.read_many(&[Target::Path(&entry.path)]).await.remove(0) {
                     Ok(content) => content.to_vec(),
                     Err(_) => {
@@ -84,6 +85,7 @@ async fn readable() -> (Model, BTreeSet<Vec<u8>>) {
                 attributes: inode.attributes,
                 links: inode.links,
                 bytes,
+                device: inode.device(),
             };
             model.names.insert(entry.path, inode.number);
             model.nodes.insert(inode.number, node);
@@ -307,7 +309,7 @@ async fn several() {
     let mut writer = open(&medium).await;
     writer.set_counts(
         crate::Totals::default(),
-        crate::format::superblock::Features(15),
+        crate::format::superblock::Features(31),
         100_000,
     );
     let key = crate::format::key::Key::Name(77_000).encode();

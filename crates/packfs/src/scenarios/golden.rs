@@ -16,7 +16,8 @@ use crate::format::superblock::Superblock;
 use crate::format::{PAGE_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::lease::memory::LocalLeases;
 use crate::{
-    Kind, Medium, OpenError, Reader, ReaderOptions, VerifyOptions, Writer, WriterOptions, format, verify,
+    DeviceNumber, Kind, Medium, OpenError, Reader, ReaderOptions, VerifyOptions, Writer, WriterOptions,
+    format, verify,
 };
 
 /// An image, how its superblock should say it was made, and what is in it.
@@ -29,7 +30,7 @@ struct Golden {
     manifest: &'static str,
 }
 
-const GOLDEN: [Golden; 3] = [
+const GOLDEN: [Golden; 4] = [
     Golden {
         name: "version1",
         version: 1,
@@ -50,6 +51,13 @@ const GOLDEN: [Golden; 3] = [
         features: 15,
         image: include_bytes!("../../golden/version2-snapshots.image"),
         manifest: include_str!("../../golden/version2-snapshots.manifest"),
+    },
+    Golden {
+        name: "version2-special",
+        version: 2,
+        features: 16,
+        image: include_bytes!("../../golden/version2-special.image"),
+        manifest: include_str!("../../golden/version2-special.manifest"),
     },
 ];
 
@@ -116,8 +124,15 @@ async fn state_of(reader: &Reader) -> (Model, State) {
             Kind::Directory => 'd',
             Kind::File => 'f',
             Kind::Symlink => 'l',
+            Kind::Pipe => 'p',
+            Kind::Socket => 's',
+            Kind::CharacterDevice => 'c',
+            Kind::BlockDevice => 'b',
         };
         let a = &node.attributes;
+        // A device's number stands where others have content.
+        let number = |device: DeviceNumber| [device.major.to_le_bytes(), device.minor.to_le_bytes()].concat();
+        let bytes = node.device.map_or(node.bytes.clone(), number);
         let fields = format!(
             "{kind} {:o} {} {} {}.{:09} {} {} {:08x}",
             a.mode,
@@ -126,8 +141,8 @@ async fn state_of(reader: &Reader) -> (Model, State) {
             a.mtime.seconds,
             a.mtime.nanoseconds,
             node.links,
-            node.bytes.len(),
-            crc32c(&node.bytes)
+            bytes.len(),
+            crc32c(&bytes)
         );
         let mut extended = BTreeMap::new();
         for name in reader.list_extended(*inode).await.unwrap() {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use foundation::Random;
 
-use crate::{Attributes, InodeNumber, Kind, Reader, Target, Timestamp, WriteError, Writer};
+use crate::{
+    Attributes, DeviceNumber, InodeNumber, Kind, ReadError, Reader, Target, Timestamp, WriteError, Writer,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
@@ -12,6 +14,7 @@ pub(super) struct Node {
     pub(super) attributes: Attributes,
     pub(super) links: u32,
     pub(super) bytes: Vec<u8>,
+    pub(super) device: Option<DeviceNumber>,
 }
 
 /// Paths to inodes, and inodes.
@@ -28,6 +31,7 @@ impl Model {
             attributes: root,
             links: 1,
             bytes: Vec::new(),
+            device: None,
         };
         Self {
             names: BTreeMap::from([(Vec::new(), InodeNumber::ROOT)]),
@@ -127,6 +131,7 @@ pub(super) async fn change(
         attributes: a,
         links: 1,
         bytes,
+        device: None,
     };
     match random.below(13) {
         0..=5 => {
@@ -254,6 +259,10 @@ pub(super) async fn read_back(reader: &Reader) -> Result<Model, String> {
                 }
                 let bytes = match inode.kind {
                     Kind::Directory => Vec::new(),
+                    kind if kind.is_special() => match content {
+                        Err(ReadError::NotAFile { .. }) => Vec::new(),
+                        _ => return Err("a pipe, socket or device was read".to_owned()),
+                    },
                     _ => content.map_err(text)?.to_vec(),
                 };
                 if bytes.len() as u64 != inode.size {
@@ -265,6 +274,7 @@ pub(super) async fn read_back(reader: &Reader) -> Result<Model, String> {
                     attributes: inode.attributes,
                     links: inode.links,
                     bytes,
+                    device: inode.device(),
                 };
                 model.nodes.insert(inode.number, node);
             }

@@ -49,7 +49,7 @@ impl Writer {
     async fn window(&self, inode: &Inode, range: &Range<u64>) -> Result<Window, WriteError> {
         let (mut placed, mut keys) = (Vec::new(), Vec::new());
         match &inode.layout {
-            Layout::Inline(_) => {}
+            Layout::Inline(_) | Layout::Device(_) => {}
             Layout::Extents(extents) => place(0, extents, &mut placed)?,
             Layout::Mapped => {
                 let prefix = extents_prefix(inode.number);
@@ -133,6 +133,55 @@ impl Writer {
             }
         }
         self.set_size(inode, size);
+        self.put_window(inode, keys, kept).await?;
+        self.give_back(&dropped);
+        Ok(())
+    }
+
+    /// Makes a hole of a range, which lies inside the content. Content that stands beside the inode gets zeros. The caller
+    /// writes the inode.
+    pub(crate) async fn punch_content(
+        &mut self,
+        inode: &mut Inode,
+        range: &Range<u64>,
+    ) -> Result<(), WriteError> {
+        if let Layout::Inline(bytes) = &mut inode.layout {
+            let end = range.end.min(bytes.len() as u64) as usize;
+            bytes[(range.start as usize).min(end)..end].fill(0);
+            return Ok(());
+        }
+        self.check_room_for(true, 8)?;
+        let Window { placed, keys } = self.window(inode, range).await?;
+        let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+        for (start, extent) in placed {
+            let its_end = end(&(start, extent));
+            if its_end <= range.start || start >= range.end {
+                kept.push((start, extent));
+                continue;
+            }
+            if start >= range.start && its_end <= range.end {
+                dropped.push(extent);
+                continue;
+            }
+            let bytes = self.read_extent(inode, &extent).await?;
+            let (mut rest, mut rest_bytes, mut rest_at) = (extent, &bytes[..], start);
+            if start < range.start {
+                let length = (range.start - start) as usize;
+                let (head, tail) = split(&rest, rest_bytes, length);
+                kept.push((start, head));
+                (rest, rest_bytes, rest_at) = (tail, &rest_bytes[length..], range.start);
+            }
+            if its_end > range.end {
+                let (head, tail) = split(&rest, rest_bytes, (range.end - rest_at) as usize);
+                kept.push((range.end, tail));
+                rest = head;
+            }
+            dropped.push(rest);
+        }
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        self.features = self.features.with(Features::HOLES);
         self.put_window(inode, keys, kept).await?;
         self.give_back(&dropped);
         Ok(())

@@ -1,10 +1,11 @@
 //! Changing names and inodes.
 
-use super::{DIRECTORIES_KEPT, Writer};
+use super::{Charged, DIRECTORIES_KEPT, Writer};
 use crate::error::WriteError;
 use crate::format::entry::{Attributes, Entry, INLINE_BYTES_MAX, Inode, Kind, Layout, encode_place};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key, extents_prefix};
+use crate::format::superblock::Features;
 use crate::name::{Shown, check_name, check_target};
 use crate::tree::inconsistent;
 
@@ -60,6 +61,8 @@ impl Writer {
     ) -> Result<InodeNumber, WriteError> {
         self.check_new(directory, name, attributes).await?;
         let size = bytes.len() as u64;
+        let tree = self.quota_tree(directory).await?;
+        self.check_quota(tree, 1, size)?;
         if bytes.len() <= INLINE_BYTES_MAX {
             let layout = Layout::Inline(bytes.to_vec());
             return self.add(directory, name, attributes, kind, size, layout).await;
@@ -79,7 +82,12 @@ impl Writer {
         size: u64,
         extents: Vec<Extent>,
     ) -> Result<InodeNumber, WriteError> {
-        if let Err(error) = self.check_new(directory, name, attributes).await {
+        let mut checked = self.check_new(directory, name, attributes).await;
+        if checked.is_ok() {
+            let tree = self.quota_tree(directory).await;
+            checked = tree.and_then(|tree| self.check_quota(tree, 1, size));
+        }
+        if let Err(error) = checked {
             self.give_back(&extents);
             return Err(error);
         }
@@ -141,6 +149,7 @@ impl Writer {
         size: u64,
         layout: Layout,
     ) -> Result<InodeNumber, WriteError> {
+        let tree = self.quota_tree(directory).await?;
         let number = InodeNumber(self.next_inode);
         self.next_inode += 1;
         let inode = Inode {
@@ -154,11 +163,15 @@ impl Writer {
         self.put(entry_key(directory, name), inode.encode()).await?;
         let place = encode_place(directory, name);
         self.put(Key::Name(number.0).encode(), place).await?;
+        if kind.is_special() {
+            self.features = self.features.with(Features::SPECIAL);
+        }
         match kind {
             Kind::Directory => self.totals.directories += 1,
-            Kind::File | Kind::Symlink => self.totals.files += 1,
+            _ => self.totals.files += 1,
         }
         self.totals.content_bytes += size;
+        self.charge(tree, 1, size.cast_signed());
         Ok(number)
     }
 
@@ -175,6 +188,11 @@ impl Writer {
         if kind == Kind::Directory {
             return Err(WriteError::LinkToDirectory(target));
         }
+        let (from, to) = (
+            self.quota_tree_of(&inode, &place).await?,
+            self.quota_tree(directory).await?,
+        );
+        self.check_same_quota(from, to)?;
         let what = "the number of links";
         let out_of_range = WriteError::OutOfRange { what, inode: target };
         inode.links = inode.links.checked_add(1).ok_or(out_of_range)?;
@@ -234,6 +252,7 @@ impl Writer {
             self.directories.remove(&entry.inode());
         }
         self.check_removable(&entry).await?;
+        let tree = self.quota_tree(directory).await?;
         let last = match &entry {
             Entry::Embedded(inode) => Some(inode.clone()),
             Entry::Link { inode, cookie, .. } => self.unlink(*inode, *cookie).await?,
@@ -241,7 +260,7 @@ impl Writer {
         self.take(&entry_key(directory, name)).await?;
         self.take(&Key::Name(entry.cookie()).encode()).await?;
         match last {
-            Some(inode) => self.drop_inode(inode).await,
+            Some(inode) => self.drop_inode(inode, tree).await,
             None => Ok(()),
         }
     }
@@ -291,17 +310,21 @@ impl Writer {
         Ok(None)
     }
 
-    /// Takes away what an inode has. To be asked for after [`Writer::check_removable`]: a failure breaks the writer.
-    pub(crate) async fn drop_inode(&mut self, inode: Inode) -> Result<(), WriteError> {
-        let dropped = self.drop_parts(inode).await;
+    /// Takes away what an inode has, and from the tree it is charged to. To be asked for after [`Writer::check_removable`]: a failure breaks the writer.
+    pub(crate) async fn drop_inode(&mut self, inode: Inode, tree: Charged) -> Result<(), WriteError> {
+        let dropped = self.drop_parts(inode, tree).await;
         self.broken |= dropped.is_err();
         dropped
     }
 
-    async fn drop_parts(&mut self, inode: Inode) -> Result<(), WriteError> {
+    async fn drop_parts(&mut self, inode: Inode, tree: Charged) -> Result<(), WriteError> {
+        self.charge(tree, -1, -inode.size.cast_signed());
+        if inode.kind == Kind::Directory {
+            self.drop_quota(inode.number).await?;
+        }
         match inode.kind {
             Kind::Directory => self.totals.directories = self.totals.directories.saturating_sub(1),
-            Kind::File | Kind::Symlink => self.totals.files = self.totals.files.saturating_sub(1),
+            _ => self.totals.files = self.totals.files.saturating_sub(1),
         }
         self.totals.content_bytes = self.totals.content_bytes.saturating_sub(inode.size);
         self.drop_content(&inode).await?;
@@ -311,7 +334,7 @@ impl Writer {
     /// Gives back the space of an inode's content.
     pub(crate) async fn drop_content(&mut self, inode: &Inode) -> Result<(), WriteError> {
         match &inode.layout {
-            Layout::Inline(_) => {}
+            Layout::Inline(_) | Layout::Device(_) => {}
             Layout::Extents(extents) => self.give_back(extents),
             Layout::Mapped => self.drop_mapped(inode.number).await?,
         }

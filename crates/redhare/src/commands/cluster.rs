@@ -85,6 +85,7 @@ struct StatusView {
     masters: Vec<MasterRow>,
     store: StoreRow,
     nodes: Vec<NodeRow>,
+    balance: super::rebalance::BalanceView,
     volumes: Vec<VolumeRow>,
 }
 
@@ -133,6 +134,8 @@ struct VolumeRow {
     number: u32,
     size_bytes: u64,
     state: &'static str,
+    /// Its copies keep checksums of their blocks.
+    checksums: bool,
     /// Nodes that export it to ordinary hosts.
     portals: Vec<String>,
     chunks: u32,
@@ -197,6 +200,7 @@ pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(),
         masters: answer.masters.iter().map(master_row).collect(),
         store: answer.store.as_ref().map(store_row).unwrap_or_default(),
         nodes: answer.nodes.iter().map(node_row).collect(),
+        balance: super::rebalance::view(answer.balance.as_ref(), &answer.volumes),
         volumes: answer.volumes.iter().filter_map(volume_row).collect(),
     };
     output.print(&view, || describe(&view));
@@ -275,12 +279,18 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         number: volume.number,
         size_bytes: volume.size_bytes,
         state: super::volume::state(volume),
+        checksums: volume.checksums,
         portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,
         waiting_chunks: status.waiting_chunks,
         returning: returning(&status.resyncs),
     })
+}
+
+/// How people read of what may be on or off.
+pub(crate) fn on_or_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
 }
 
 fn describe_node(node: &NodeRow) -> String {
@@ -313,9 +323,14 @@ fn describe(view: &StatusView) -> String {
         ]);
     }
     let masters = describe_masters(view);
-    let mut text = format!("cluster {}\n\n{masters}\n{}\n", view.cluster, table(&rows));
+    let balance = super::rebalance::describe(&view.balance);
+    let mut text = format!(
+        "cluster {}\n\n{masters}\n{}{balance}\n\n",
+        view.cluster,
+        table(&rows)
+    );
     let mut rows = vec![
-        ["VOLUME", "SIZE", "STATE", "CHUNKS", "HEALTH"]
+        ["VOLUME", "SIZE", "STATE", "CHUNKS", "CHECKSUMS", "HEALTH"]
             .map(String::from)
             .to_vec(),
     ];
@@ -343,6 +358,7 @@ fn describe(view: &StatusView) -> String {
             bytes(volume.size_bytes),
             volume.state.to_owned(),
             volume.chunks.to_string(),
+            on_or_off(volume.checksums).to_owned(),
             health,
         ]);
     }

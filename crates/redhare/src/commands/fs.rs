@@ -16,6 +16,7 @@ mod medium;
 mod mount;
 mod processes;
 mod progress;
+mod quota;
 mod readers;
 mod snapshot;
 mod verify;
@@ -54,6 +55,7 @@ enum Fs {
     Df(df::DfArguments),
     Compact(compact::CompactArguments),
     Snapshot(snapshot::SnapshotArguments),
+    Quota(quota::QuotaArguments),
     Mount(mount::MountArguments),
     Unmount(mount::UnmountArguments),
 }
@@ -71,6 +73,7 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Df(arguments) => on_reactor(df::run(&arguments, output)),
         Fs::Compact(arguments) => on_reactor(compact::run(&arguments, output)),
         Fs::Snapshot(arguments) => on_reactor(snapshot::run(&arguments, output)),
+        Fs::Quota(arguments) => on_reactor(quota::run(&arguments, output)),
         Fs::Mount(arguments) => mount::run(&arguments, output),
         Fs::Unmount(arguments) => mount::unmount(&arguments, output),
         Fs::Fsck(arguments) => on_reactor(fsck::run(&arguments, output)),

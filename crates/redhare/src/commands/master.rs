@@ -34,7 +34,10 @@ pub(crate) struct MasterArguments {
     /// Rebuild a copy elsewhere that is out of sync for so many seconds [default: 600]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     rebuild_after: Option<u64>,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms and [etcd]
+    /// Leave copies where they are when nodes or disks are added; otherwise they move until every node is used to the same share
+    #[arg(long)]
+    no_rebalance: bool,
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true) and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -52,6 +55,9 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     }
     if let Some(seconds) = arguments.rebuild_after {
         config.settings.rebuild_after = std::time::Duration::from_secs(seconds);
+    }
+    if arguments.no_rebalance {
+        config.settings.rebalance = false;
     }
     super::cluster::runtime()?.block_on(async {
         let shutdown = super::signals::ended()?;

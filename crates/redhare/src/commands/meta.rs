@@ -1,5 +1,7 @@
 //! `redhare meta`: a cluster's metadata as a file.
 
+mod rebuild;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +11,7 @@ use master::{Config, StoreConfig, meta};
 
 use crate::output::{Failure, Output};
 
-/// Back up the masters' metadata, or move a cluster from one store to another
+/// Back up the masters' metadata, move a cluster from one store to another, or make a lost store anew
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     redhare meta export cluster.meta --store etcd://192.0.2.11:2379/redhare\n\n\
@@ -35,6 +37,15 @@ enum MetaCommand {
         master opens the store before."
     )]
     Import(ImportArguments),
+    /// Make the masters' lost metadata anew from the nodes' disks
+    #[command(
+        after_help = "Examples:\n  redhare meta rebuild --from-nodes /mnt/a,/mnt/b,/mnt/c --store /var/lib/redhare/new --dry-run\n  \
+        redhare meta rebuild --from-nodes /mnt/a,/mnt/b,/mnt/c --store /var/lib/redhare/new --name 3=data\n\n\
+        No node and no master may be running, and the old store must never be used again. Name every node of the cluster: what a node that is not named \
+        has done alone cannot be known. Refused where a newer configuration than those found may have been in force. Names, hosts' \
+        identities of volumes and exports are lost unless an old \"redhare meta export\" is given with --backup."
+    )]
+    Rebuild(rebuild::RebuildArguments),
     /// Check a file and say what is in it
     #[command(after_help = "Example:\n  redhare meta show cluster.meta")]
     Show {
@@ -92,6 +103,7 @@ pub(crate) fn run(arguments: &MetaArguments, output: &Output) -> Result<(), Fail
     match &arguments.command {
         MetaCommand::Export(arguments) => export(arguments, output),
         MetaCommand::Import(arguments) => import(arguments, output),
+        MetaCommand::Rebuild(arguments) => rebuild::run(arguments, output),
         MetaCommand::Show { file } => {
             let image = read(file)?;
             let view = MetaView::new(file, &image);

@@ -179,6 +179,31 @@ fn filter_of(level: LogLevel) -> &'static str {
     }
 }
 
+/// A node of a cluster, as its engine described it to its target last.
+pub(crate) struct DescribedNode {
+    pub(crate) identity: target::node::Identity,
+    pub(crate) disks: Vec<target::node::DiskConfig>,
+    /// Where its target listens.
+    pub(crate) address: String,
+}
+
+/// Reads the file that a node's engine writes for its target.
+pub(crate) fn described_node(file: &std::path::Path) -> Result<DescribedNode, Failure> {
+    let config = TargetConfig::load(file)?;
+    let listens = config.nvme_tcp.listen.first().map(ToString::to_string);
+    match (&config.node, listens) {
+        (Some(node), Some(address)) => Ok(DescribedNode {
+            identity: node.identity()?,
+            disks: node.disks()?,
+            address,
+        }),
+        _ => Err(Failure::new(format!(
+            "{} describes no node of a cluster; name the directory that \"redhare node --data\" names",
+            file.display()
+        ))),
+    }
+}
+
 /// Opens the disks and serves the node's chunk copies to peers and native clients, if the target is part of a cluster.
 async fn join_cluster(
     config: Option<&NodeConfig>,

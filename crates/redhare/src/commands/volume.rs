@@ -1,5 +1,8 @@
 //! `redhare volume`.
 
+mod moves;
+mod scrub;
+
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use master::{Client, uuid_text, v1};
@@ -26,7 +29,7 @@ const PORTALS_DEFAULT: u32 = 2;
 enum Volume {
     /// Create a volume
     #[command(
-        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1"
+        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1\n  redhare volume create photos --size 1TiB --checksums off"
     )]
     Create {
         /// Its name
@@ -46,6 +49,25 @@ enum Volume {
         /// Size of a chunk [default: 256MiB]
         #[arg(long, allow_hyphen_values = true, value_parser = parse_chunk_size)]
         chunk_size: Option<ByteCount>,
+        /// Keep a checksum of each block apart from it: what a disk returns wrong is noticed at the next read and
+        /// repaired from another copy. It cannot be changed later
+        #[arg(long, value_enum, default_value_t = Switch::On)]
+        checksums: Switch,
+    },
+    /// Move a copy of a chunk to another node, or its writes to another copy
+    #[command(after_help = moves::EXAMPLES)]
+    Move(moves::MoveArguments),
+    /// Choose the node that orders all writes of a volume
+    #[command(
+        after_help = "Examples:\n  redhare volume set data --write-node 6f9c\n  redhare volume set data --write-node any\n\nThe node must have a copy of every \
+        chunk. While it is gone others order the writes; they come back to it when its copies are in sync again."
+    )]
+    Set {
+        /// The volume's name
+        name: String,
+        /// The node: its UUID, or the beginning of it; "any" leaves it to the masters
+        #[arg(long, value_name = "NODE|any")]
+        write_node: String,
     },
     /// List all volumes
     #[command(after_help = "Example:\n  redhare volume list --json")]
@@ -106,12 +128,33 @@ enum Volume {
         /// Its name
         name: String,
     },
+    /// Compare every block of every copy with its checksum, and repair what does not fit
+    #[command(
+        after_help = "Examples:\n  redhare volume scrub data\n  redhare volume scrub data --rate 50MiB --json\n\nThe nodes read their disks; the blocks stay \
+        there. The volume is used all the while. The command runs until all is compared; what it has repaired stays so if it is \
+        stopped. The exit status is 1 if a block is lost, or if not all copies could be compared. For a scrub now and then let \
+        cron or a systemd timer run it."
+    )]
+    Scrub {
+        /// Its name
+        name: String,
+        /// Bytes of copies compared in a second at most, over all nodes
+        #[arg(long, default_value = "200MiB", value_name = "SIZE", value_parser = parse_rate)]
+        rate: ByteCount,
+    },
     /// Delete a volume and what is in it
     #[command(after_help = "Example:\n  redhare volume delete scratch")]
     Delete {
         /// Its name
         name: String,
     },
+}
+
+/// Whether something is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 /// A size, or how much more.
@@ -137,6 +180,13 @@ fn parse_chunk_size(text: &str) -> Result<ByteCount, String> {
     }
 }
 
+fn parse_rate(text: &str) -> Result<ByteCount, String> {
+    match text.parse::<ByteCount>() {
+        Ok(ByteCount(0)) => Err("nothing would ever be compared; write a size such as 50MiB".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
+}
+
 #[derive(serde::Serialize)]
 struct VolumeView {
     name: String,
@@ -151,6 +201,8 @@ struct VolumeView {
     minimum: u32,
     block_bytes: u32,
     chunk_bytes: u64,
+    /// Its copies keep checksums of their blocks.
+    checksums: bool,
 }
 
 /// How ordinary hosts reach a volume.
@@ -205,6 +257,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             minimum,
             block_bytes,
             chunk_size,
+            checksums,
         } => {
             let request = v1::CreateVolumeRequest {
                 name,
@@ -213,6 +266,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                 minimum: minimum.unwrap_or(0),
                 block_bytes,
                 chunk_bytes: chunk_size.map_or(0, |size| size.0),
+                checksums: checksums == Switch::On,
                 ..v1::CreateVolumeRequest::default()
             };
             let answer = cluster.call(|client: Client| async move { client.create_volume(request).await })?;
@@ -262,6 +316,8 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let view = view(&answer.volume.unwrap_or_default());
             output.print(&view, || resized(&view, ByteCount(before)));
         }
+        Volume::Move(arguments) => moves::run(cluster, arguments, output)?,
+        Volume::Set { name, write_node } => moves::pin(cluster, name, &write_node, output)?,
         Volume::Export {
             name,
             portals,
@@ -274,6 +330,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let view = serde_json::json!({ "name": name });
             output.print(&view, || format!("volume {name} is exported no more"));
         }
+        Volume::Scrub { name, rate } => scrub::run(cluster, name, rate, output)?,
         Volume::Delete { name } => {
             let request = v1::DeleteVolumeRequest { name: name.clone() };
             let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;
@@ -392,6 +449,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
         minimum: geometry.minimum,
         block_bytes: geometry.block_bytes,
         chunk_bytes: geometry.chunk_bytes,
+        checksums: volume.checksums,
     }
 }
 
@@ -461,7 +519,7 @@ fn show(view: &ShowView) -> String {
         returning,
     } = view;
     let mut text = format!(
-        "volume {} (number {}, {})\n{} in {} copies, at least {} in sync for writes; blocks of {} B, chunks of {}; {}\n\n",
+        "volume {} (number {}, {})\n{} in {} copies, at least {} in sync for writes; blocks of {} B, chunks of {}; checksums {}; {}\n\n",
         volume.name,
         volume.number,
         volume.uuid,
@@ -470,6 +528,7 @@ fn show(view: &ShowView) -> String {
         volume.minimum,
         volume.block_bytes,
         ByteCount(volume.chunk_bytes),
+        super::cluster::on_or_off(volume.checksums),
         volume.state
     );
     if let Some(export) = export {

@@ -15,6 +15,8 @@ use reactor::{BufferPool, time};
 
 use super::*;
 
+const TABLE: &str = include_str!("../../../../docs/metrics.md");
+
 /// What a page holds: kinds by family, and values by name with labels as they are written.
 struct Page {
     kinds: BTreeMap<String, String>,
@@ -248,6 +250,18 @@ async fn commands(target: &Arc<Target>) {
     assert_eq!(page.get("redhare_reactor_connections{reactor=\"0\"}"), 2.0);
     assert!(page.get("redhare_reactor_busy_seconds_total{reactor=\"0\"}") > 0.0);
     assert!(page.get("redhare_reactor_sleeping_seconds_total{reactor=\"0\"}") >= 0.015);
+    let sums = [
+        "checked_blocks",
+        "damaged_blocks",
+        "repaired_blocks",
+        "lost_blocks",
+        "damaged_pages",
+    ];
+    for sum in sums.map(|sum| format!("redhare_checksum_{sum}_total")) {
+        // Other tests of this process may count, too; a target of its own has no chunk copies.
+        assert_eq!(page.kinds[&sum], "counter");
+        assert!(page.get(&sum) >= 0.0 && TABLE.contains(&sum));
+    }
     // A scrape never waits for the reactor, which stands still here while it waits for the scrape.
     assert!(request(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(request(address, "PUT /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));

@@ -150,11 +150,17 @@ impl Drop for Board {
 
 impl Node {
     /// Where a chunk copy lies, for a client that may read the disk itself, and from now on keeps its words. `None` where
-    /// there is no board, no such copy, or no room.
-    pub(super) fn locate(self: &Rc<Self>, chunk: ChunkId) -> Option<Location> {
+    /// there is no board, no such copy, or no room, or where the copy has checksums and the client does not check them.
+    ///
+    /// While sums are not on the disk the copy may not be read past the node: they are written now, and the client asks
+    /// again.
+    pub(super) fn locate(self: &Rc<Self>, chunk: ChunkId, checks: bool) -> Option<Location> {
         let board = self.board.as_ref()?;
         // While writes are under way the runs may change, but then the version is odd.
-        let (disk, runs) = self.copies.location(chunk)?;
+        let (disk, runs, sums) = self.copies.location(chunk)?;
+        if sums.is_some() && !checks {
+            return None;
+        }
         // A copy that is being made is not known to the core yet.
         if !self.core.borrow_mut().watch(chunk, true) || !board.watch(chunk) {
             return None;
@@ -164,15 +170,21 @@ impl Node {
         if !board.refreshing.replace(true) {
             drop(spawn(refresh(Rc::downgrade(self))));
         }
+        let waits = self.copies.sums(chunk).filter(|sums| !sums.is_durable());
+        let is_durable = waits.is_none();
+        if let Some(sums) = waits {
+            sums.flush_soon();
+        }
         Some(Location {
             process: std::process::id(),
             time_namespace: board.time_namespace,
             board: u32::try_from(board.words.descriptor()).ok()?,
             board_identity: board.identity,
             slot: u32::try_from(at).ok()?,
-            version: board.words.load(at),
+            version: board.words.load(at) | u64::from(!is_durable),
             disk,
             runs,
+            sums,
         })
     }
 

@@ -2,15 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::inventory::FoundCopy;
 use super::sums::{CopySums, tail_blocks};
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
-use blobstore::{Blob, BlobId, Blobstore, FormatOptions};
+use blobstore::{Blob, BlobId, BlobRun, Blobstore, FormatOptions};
 use foundation::checksum::Crc32c;
 use foundation::{ByteCount, Lba};
 use reactor::BufferPool;
@@ -190,8 +192,6 @@ struct Copy {
 pub(super) struct Copies {
     disks: Vec<Disk>,
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
-    /// Copies made from now on keep checksums.
-    pub(super) keeps_checksums: Cell<bool>,
     /// Copies whose records cannot be read, by disk and blob.
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
 }
@@ -231,7 +231,6 @@ impl Copies {
         Ok(Self {
             disks,
             copies: RefCell::new(copies),
-            keeps_checksums: Cell::new(false),
             damaged: RefCell::new(damaged),
         })
     }
@@ -248,6 +247,22 @@ impl Copies {
             .collect()
     }
 
+    /// All copies, as their records are.
+    pub(super) fn found(&self) -> Vec<FoundCopy> {
+        let copies = self.copies.borrow();
+        let placed = |copy: &Rc<Copy>| FoundCopy {
+            disk: self.disks[copy.disk].uuid,
+            record: copy.record.borrow().clone(),
+            checksums: copy.sums.is_some(),
+        };
+        copies.values().map(placed).collect()
+    }
+
+    /// Copies whose records cannot be read.
+    pub(super) fn damaged(&self) -> Vec<ChunkId> {
+        self.damaged.borrow().keys().copied().collect()
+    }
+
     pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
         self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
     }
@@ -257,16 +272,12 @@ impl Copies {
         self.copies.borrow().get(&chunk)?.sums.clone()
     }
 
-    /// Where a copy's own blocks lie, and on which open file; none in a simulation, and on a disk without direct I/O,
-    /// which others could not read past its page cache.
-    pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>)> {
+    /// On which open file a copy lies, where its own blocks do, and where the pages of their checksums, if it has any; none in
+    /// a simulation, and on a disk without direct I/O, which others could not read past its page cache.
+    pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>, Option<Vec<Run>>)> {
         let copies = self.copies.borrow();
         let copy = copies.get(&chunk)?;
         let disk = &self.disks[copy.disk];
-        // Who reads the disk itself would not see what does not fit its checksum.
-        if copy.sums.is_some() {
-            return None;
-        }
         let descriptor = disk.device.descriptor().filter(|_| disk.device.is_direct())?;
         let found = rustix::fs::fstat(descriptor).ok()?;
         let file = OpenFile {
@@ -274,18 +285,13 @@ impl Copies {
             device: found.st_dev,
             inode: found.st_ino,
         };
-        let runs = disk.store.blob(copy.blob).ok()?.runs().into_iter();
-        let own = runs.filter_map(|run| {
-            let head = HEAD_BLOCKS.saturating_sub(run.page);
-            Some(Run {
-                first_block: u32::try_from(run.page + head - HEAD_BLOCKS).ok()?,
-                blocks: u32::try_from(run.pages.checked_sub(head)?)
-                    .ok()
-                    .filter(|blocks| *blocks > 0)?,
-                offset_bytes: (run.device_page + head) * BLOCK_BYTES as u64,
-            })
-        });
-        Some((file, own.collect()))
+        let runs = disk.store.blob(copy.blob).ok()?.runs();
+        let blocks = copy.record.borrow().geometry.chunk_blocks;
+        let first_sum = HEAD_BLOCKS + u64::from(blocks);
+        let own = runs_within(&runs, HEAD_BLOCKS..first_sum);
+        let has_sums = copy.sums.is_some();
+        let sums = has_sums.then(|| runs_within(&runs, first_sum..first_sum + tail_blocks(blocks)));
+        Some((file, own, sums))
     }
 
     /// Calls `look` with the geometry of a volume of which a copy is here. Of a volume that has grown, the last chunk
@@ -317,13 +323,13 @@ impl Copies {
         self.disks.iter().map(describe).collect()
     }
 
-    /// Makes a copy; `None` if it is here.
+    /// Makes a copy on a disk, with checksums or without; `None` if it is here.
     pub(super) async fn create(
         &self,
         cluster: ClusterId,
         chunk: ChunkId,
         geometry: Geometry,
-        uuid: u128,
+        (uuid, has_sums): (u128, bool),
     ) -> Result<Option<ChunkRecord>, CopyError> {
         if geometry.block_bytes as usize != BLOCK_BYTES {
             return Err(CopyError::BlockSize {
@@ -350,7 +356,6 @@ impl Copies {
         let store = &self.disks[index].store;
         let failed = |source| CopyError::Store { chunk, source };
         let record = ChunkRecord::new(cluster, chunk, geometry);
-        let has_sums = self.keeps_checksums.get();
         let blob = store.create(pages_of(&record, has_sums)).map_err(failed)?;
         let copy = copy_of(&blob, index, record.clone(), 0, has_sums);
         if let Err(error) = self.name_copy(store, &blob, chunk, &copy).await {
@@ -471,6 +476,22 @@ impl Copies {
             };
         pending.into_iter().zip(results).map(outcome).collect()
     }
+}
+
+/// The parts of a blob's runs that lie in these pages of it, counted from the first of them.
+fn runs_within(runs: &[BlobRun], pages: Range<u64>) -> Vec<Run> {
+    let within = |run: &BlobRun| {
+        let first = run.page.max(pages.start);
+        let end = (run.page + run.pages).min(pages.end);
+        Some(Run {
+            first_block: u32::try_from(first.checked_sub(pages.start)?).ok()?,
+            blocks: u32::try_from(end.checked_sub(first)?)
+                .ok()
+                .filter(|blocks| *blocks > 0)?,
+            offset_bytes: (run.device_page + (first - run.page)) * BLOCK_BYTES as u64,
+        })
+    };
+    runs.iter().filter_map(within).collect()
 }
 
 fn chunk_bytes(chunk: ChunkId) -> [u8; 8] {
@@ -685,4 +706,28 @@ async fn write_slot(copy: &Copy) -> Result<(), IoError> {
 async fn write_record(copy: &Copy) -> Result<(), IoError> {
     write_slot(copy).await?;
     copy.channel.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blobs_runs_are_cut_to_the_pages_that_are_meant() {
+        let run = |page, pages, device_page| BlobRun {
+            page,
+            pages,
+            device_page,
+        };
+        let runs = [run(0, 40, 1000), run(40, 100, 500), run(200, 8, 7)];
+        let cut = |pages| {
+            let found = runs_within(&runs, pages);
+            let plain = |run: Run| (run.first_block, run.blocks, run.offset_bytes / BLOCK_BYTES as u64);
+            found.into_iter().map(plain).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(32..132), [(0, 8, 1032), (8, 92, 500)]);
+        assert_eq!(cut(132..140), [(0, 8, 592)]);
+        assert_eq!(cut(140..210), [(60, 8, 7)]);
+        assert_eq!(cut(150..180), []);
+    }
 }

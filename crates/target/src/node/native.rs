@@ -3,14 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use bdev::Data;
 use fabrics::target::{Call, CommandHandler, Reply};
-use foundation::BlockCount;
+use foundation::{BlockCount, Instant};
 use protocols::nvme::Status as NvmeStatus;
-use reactor::Buffer;
+use reactor::{Buffer, time};
 use volume::client::PeerStatus;
-use volume::message::codec::{NativeCommand, NativeOperation, native_status_code};
+use volume::message::codec::{Checked, NativeCommand, NativeOperation, native_status_code};
 use volume::{BlockRange, ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
 
 use super::peers::fields_of;
@@ -22,7 +23,23 @@ enum Asker {
     Queue(Reply, usize),
     /// This node's own portal, with the buffer of its read.
     Portal(volume::client::Reply, Data),
+    /// A command that only wants to know what the checksums say.
+    Check(Box<Check>),
 }
+
+/// See [`NativeOperation::Check`].
+struct Check {
+    reply: Reply,
+    room_bytes: usize,
+    chunk: ChunkId,
+    request: volume::Request,
+    damaged: u32,
+    /// Until then a read that waits for a repair is made again.
+    until: Instant,
+}
+
+/// How long a check waits for the repair of what does not fit.
+const REPAIR_LIMIT: Duration = Duration::from_secs(8);
 
 struct Pending {
     asker: Asker,
@@ -57,30 +74,86 @@ impl Natives {
         }
     }
 
-    pub(super) fn complete(&self, request: RequestId, status: Status) {
-        let Some(pending) = self.pending.borrow_mut().remove(&request) else {
-            return;
-        };
-        let Pending { asker, read } = pending;
-        let (reply, room_bytes) = match asker {
-            Asker::Queue(reply, room_bytes) => (reply, room_bytes),
-            Asker::Portal(reply, Data::Into(mut room))
-                if status == Status::Done && room.len() == read.len() =>
-            {
-                room.copy_from_slice(&read);
-                return reply.answer(PeerStatus::Answered(status), Data::Into(room));
-            }
-            Asker::Portal(reply, data) => return reply.answer(PeerStatus::Answered(status), data),
-        };
-        let result = match status {
-            Status::Claimed(number) => number,
-            _ => 0,
-        };
-        match native_status_code(status) {
-            None if read.len() <= room_bytes => reply.complete(NvmeStatus::SUCCESS, result, read),
-            None => reply.complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
-            Some((code, result)) => reply.complete(NvmeStatus::new(1, code), result, Buffer::empty()),
+    /// Blocks that a request read do not fit their checksums, and were not known not to.
+    pub(super) fn damaged(&self, request: RequestId, blocks: usize) {
+        if let Some(pending) = self.pending.borrow_mut().get_mut(&request)
+            && let Asker::Check(check) = &mut pending.asker
+        {
+            check.damaged = check
+                .damaged
+                .saturating_add(u32::try_from(blocks).unwrap_or(u32::MAX));
         }
+    }
+
+    /// A request has ended; or it is to be made again, under the number that is returned.
+    pub(super) fn complete(
+        &self,
+        request: RequestId,
+        status: Status,
+        has_sums: impl FnOnce(ChunkId) -> bool,
+    ) -> Option<(ChunkId, volume::Request)> {
+        let pending = self.pending.borrow_mut().remove(&request)?;
+        let Pending { asker, read } = pending;
+        match asker {
+            Asker::Check(check) if status == Status::NotReady && time::now() < check.until => {
+                let (chunk, request) = (check.chunk, check.request);
+                let id = self.add(Asker::Check(check));
+                return Some((chunk, volume::Request { id, ..request }));
+            }
+            Asker::Check(check) => {
+                let compared = match has_sums(check.chunk) {
+                    true => check.request.range.count,
+                    false => 0,
+                };
+                let damaged = check.damaged;
+                end_check(
+                    check.reply,
+                    check.room_bytes,
+                    status,
+                    Checked { compared, damaged },
+                );
+            }
+            asker => end(asker, read, status),
+        }
+        None
+    }
+}
+
+/// Answers what was checked.
+fn end_check(reply: Reply, room_bytes: usize, status: Status, checked: Checked) {
+    if let Some((code, result)) = native_status_code(status) {
+        return reply.complete(NvmeStatus::new(1, code), result, Buffer::empty());
+    }
+    match reactor::BufferPool::current().try_allocate(room_bytes) {
+        Ok(mut room) if room.len() >= Checked::BYTES => {
+            room.fill(0);
+            room[..Checked::BYTES].copy_from_slice(&checked.encode());
+            reply.complete(NvmeStatus::SUCCESS, 0, room.freeze());
+        }
+        Ok(_) => reply.complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
+        Err(_) => reply.complete(NvmeStatus::COMMAND_INTERRUPTED, 0, Buffer::empty()),
+    }
+}
+
+/// Answers a request.
+fn end(asker: Asker, read: Buffer, status: Status) {
+    let (reply, room_bytes) = match asker {
+        Asker::Check(_) => return,
+        Asker::Queue(reply, room_bytes) => (reply, room_bytes),
+        Asker::Portal(reply, Data::Into(mut room)) if status == Status::Done && room.len() == read.len() => {
+            room.copy_from_slice(&read);
+            return reply.answer(PeerStatus::Answered(status), Data::Into(room));
+        }
+        Asker::Portal(reply, data) => return reply.answer(PeerStatus::Answered(status), data),
+    };
+    let result = match status {
+        Status::Claimed(number) => number,
+        _ => 0,
+    };
+    match native_status_code(status) {
+        None if read.len() <= room_bytes => reply.complete(NvmeStatus::SUCCESS, result, read),
+        None => reply.complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
+        Some((code, result)) => reply.complete(NvmeStatus::new(1, code), result, Buffer::empty()),
     }
 }
 
@@ -133,7 +206,7 @@ fn request_of(
         NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
         NativeOperation::Fence | NativeOperation::Claim => (write(WriteKind::Fence, false), false),
         NativeOperation::Flush => (Operation::Flush, false),
-        NativeOperation::Locate => (Operation::Read, false),
+        NativeOperation::Locate { .. } | NativeOperation::Check => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
     let blocks = if of_chunk { 1 } else { native.blocks };
@@ -205,7 +278,10 @@ impl NativeHandler {
 
     fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
         let portals = native.operation == NativeOperation::Claim;
-        let clients = matches!(native.operation, NativeOperation::Fence | NativeOperation::Locate);
+        let clients = matches!(
+            native.operation,
+            NativeOperation::Fence | NativeOperation::Locate { .. } | NativeOperation::Check
+        );
         let (session, native) = match self.session {
             Some(session) if !portals => (session, *native),
             None if !clients => native.from_portal(),
@@ -220,8 +296,8 @@ impl NativeHandler {
             Ok(request) => request,
             Err(status) => return Err((call, status)),
         };
-        if native.operation == NativeOperation::Locate {
-            self.locate(node, chunk, call);
+        if let NativeOperation::Locate { checks } = native.operation {
+            self.locate(node, chunk, checks, call);
             return Ok(());
         }
         let Call {
@@ -230,7 +306,17 @@ impl NativeHandler {
             reply,
             ..
         } = call;
-        let id = node.natives.add(Asker::Queue(reply, room_bytes));
+        let id = node.natives.add(match native.operation {
+            NativeOperation::Check => Asker::Check(Box::new(Check {
+                reply,
+                room_bytes,
+                chunk,
+                request,
+                damaged: 0,
+                until: time::now() + REPAIR_LIMIT,
+            })),
+            _ => Asker::Queue(reply, room_bytes),
+        });
         self.remember(node, chunk, id);
         let request = volume::Request { id, ..request };
         let data = (!data.is_empty()).then_some(data);
@@ -239,12 +325,12 @@ impl NativeHandler {
     }
 
     /// Answers at once, whatever the core has to do.
-    fn locate(&self, node: &Rc<Node>, chunk: ChunkId, call: Call) {
+    fn locate(&self, node: &Rc<Node>, chunk: ChunkId, checks: bool, call: Call) {
         // A client asks again when something has changed: it counts once.
         if !self.located.borrow_mut().insert(chunk) {
             node.forget_located([chunk]);
         }
-        let Some(location) = node.locate(chunk) else {
+        let Some(location) = node.locate(chunk, checks) else {
             self.located.borrow_mut().remove(&chunk);
             let status = NvmeStatus::INVALID_FIELD_IN_COMMAND;
             return call.reply.complete(status, 0, Buffer::empty());

@@ -27,16 +27,22 @@ thread_local! {
 /// What the checksums of this process's copies have shown since it started.
 #[derive(Debug, Default)]
 pub struct ChecksumMeasures {
+    /// Blocks that were read and compared with their checksums.
+    pub checked_blocks: AtomicU64,
     /// Blocks that were read and did not fit their checksums.
     pub damaged_blocks: AtomicU64,
     /// Blocks that did not fit and have been written since.
     pub repaired_blocks: AtomicU64,
+    /// Blocks, found under write nodes here, that no copy had right: reading them is an error until they are written.
+    pub lost_blocks: AtomicU64,
     /// Pages of checksums of which neither place could be believed.
     pub damaged_pages: AtomicU64,
 }
 
 /// See [`ChecksumMeasures`].
 pub static CHECKSUMS: ChecksumMeasures = ChecksumMeasures {
+    checked_blocks: AtomicU64::new(0),
+    lost_blocks: AtomicU64::new(0),
     damaged_blocks: AtomicU64::new(0),
     repaired_blocks: AtomicU64::new(0),
     damaged_pages: AtomicU64::new(0),
@@ -108,7 +114,14 @@ impl CopySums {
     /// What the sums say of bytes that were read.
     pub(super) fn check(&self, range: BlockRange, bytes: &[u8]) -> Verdict {
         let mut sums = self.sums.borrow_mut();
-        sums.check(range.start, bytes.chunks_exact(BLOCK_BYTES).map(sum_of))
+        let verdict = sums.check(range.start, bytes.chunks_exact(BLOCK_BYTES).map(sum_of));
+        if !matches!(verdict, Verdict::Unread(_)) {
+            let blocks = bytes.len() / BLOCK_BYTES;
+            CHECKSUMS
+                .checked_blocks
+                .fetch_add(blocks as u64, Ordering::Relaxed);
+        }
+        verdict
     }
 
     /// As [`CopySums::check`], reading what sums it needs.
@@ -122,8 +135,8 @@ impl CopySums {
         }
     }
 
-    /// Notes and tells that blocks do not fit their sums.
-    pub(super) fn found_damaged(&self, blocks: &[u32]) {
+    /// Notes and tells that blocks do not fit their sums. Returns of how many that is new.
+    pub(super) fn found_damaged(&self, blocks: &[u32]) -> usize {
         let mut damaged = self.damaged.borrow_mut();
         let new: Vec<u32> = blocks
             .iter()
@@ -136,6 +149,7 @@ impl CopySums {
         if !new.is_empty() {
             tracing::warn!(chunk = ?self.chunk, blocks = ?new, "blocks of a chunk copy do not fit their checksums");
         }
+        new.len()
     }
 
     /// Reads one page, unless somebody has or does: then it waits for that.
@@ -211,14 +225,22 @@ impl CopySums {
         let went = self.sums.borrow_mut().let_go(all - PAGES_MAX);
         self.counted.set(pages - went);
         PAGES.set(all - went);
-        if went == 0 && self.flushing.available() > 0 && !self.is_durable() {
-            let sums = self.clone();
-            drop(reactor::spawn(async move {
-                if let Err(error) = sums.flush().await {
-                    tracing::warn!(chunk = ?sums.chunk, %error, "checksums cannot be written");
-                }
-            }));
+        if went == 0 && !self.is_durable() {
+            self.flush_soon();
         }
+    }
+
+    /// Begins to write what is not on the disk, unless that is under way.
+    pub(super) fn flush_soon(self: &Rc<Self>) {
+        if self.flushing.available() == 0 {
+            return;
+        }
+        let sums = self.clone();
+        drop(reactor::spawn(async move {
+            if let Err(error) = sums.flush().await {
+                tracing::warn!(chunk = ?sums.chunk, %error, "checksums cannot be written");
+            }
+        }));
     }
 }
 

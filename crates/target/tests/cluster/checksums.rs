@@ -193,7 +193,7 @@ impl Loaded {
                             volume: VOLUME,
                             index: chunk,
                         });
-                        let made = node.create_copy(chunk, geometry.clone(), DISK + index as u128);
+                        let made = node.create_copy(chunk, geometry.clone(), DISK + index as u128, true);
                         made.await.unwrap();
                     }
                 });

@@ -103,7 +103,6 @@ impl Cluster {
                 force: false,
             };
             let node = Node::start(identity, &[disk], Settings::default()).await.unwrap();
-            node.keep_checksums(true);
             node.set_peers(
                 addresses
                     .into_iter()
@@ -149,7 +148,7 @@ impl Cluster {
                     volume: VOLUME,
                     index: 0,
                 });
-                node.create_copy(chunk, geometry(), DISK + index as u128)
+                node.create_copy(chunk, geometry(), DISK + index as u128, true)
                     .await
                     .unwrap();
             });

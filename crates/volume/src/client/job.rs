@@ -93,7 +93,8 @@ fn needs_flush(operation: NativeOperation) -> bool {
         NativeOperation::Read
         | NativeOperation::Flush
         | NativeOperation::Fence
-        | NativeOperation::Locate
+        | NativeOperation::Check
+        | NativeOperation::Locate { .. }
         | NativeOperation::Claim => false,
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }

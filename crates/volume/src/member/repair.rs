@@ -440,6 +440,7 @@ impl Member {
             return;
         };
         let (chunk, range) = (self.chunk(), repair.covers);
+        self.outputs.push_back(Output::Lost { range });
         self.reads_are_lost(range);
         let (me, Some(lead)) = (self.me, &mut self.lead) else {
             return;

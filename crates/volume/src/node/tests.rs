@@ -108,7 +108,7 @@ impl Cluster {
                 self.done += 1;
             }
             Output::Release { .. } => {}
-            Output::Propose { .. } | Output::Failed => panic!("{output:?}"),
+            Output::Propose { .. } | Output::Failed | Output::Lost { .. } => panic!("{output:?}"),
         }
     }
 

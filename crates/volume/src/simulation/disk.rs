@@ -7,7 +7,7 @@ use foundation::Random;
 
 use crate::identity::{BlockRange, IoToken, PersistToken};
 use crate::record::{ChunkRecord, RecordDelta};
-use crate::sums::{SUM_PAGE_BYTES, Sums, Verdict};
+use crate::sums::{DurableSums, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict};
 
 /// What a block may hold after a crash: the durable value first, the newest last.
 #[derive(Debug)]
@@ -132,10 +132,20 @@ impl Disk {
         }
     }
 
-    /// Whether these values have sums, and fit them.
-    pub(super) fn fits(&mut self, first: u32, values: &[u32]) -> bool {
-        let mut blocks = first..first + values.len() as u32;
-        blocks.all(|block| self.sums.knows(block)) && self.wrong(first, values).is_empty()
+    /// Whether these values have sums on the disk, and fit them.
+    pub(super) fn fits_durable(&self, first: u32, values: &[u32]) -> bool {
+        let [one, other] = &self.sum_places;
+        let page = DurableSums::read(self.record.chunk, 0, [one, other]);
+        page.is_some_and(|page| page.check(first, values.iter().copied()) == PastVerdict::Right)
+    }
+
+    /// Whether the sums on the disk are all there are, as a client must know that is to believe them. If not they are written.
+    pub(super) fn locate(&mut self) -> bool {
+        let is_durable = !self.sums.is_dirty();
+        if !is_durable && !self.broken {
+            self.write_sums();
+        }
+        is_durable
     }
 
     fn read_sums(&mut self, page: u32) {

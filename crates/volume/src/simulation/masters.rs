@@ -36,6 +36,7 @@ impl World {
                 for chunk in 0..self.shape.chunks {
                     self.reconcile(chunk);
                     self.look_after_places(chunk);
+                    self.move_without_need(chunk);
                 }
                 self.at(250 * MS, Event::Masters);
             }
@@ -166,9 +167,16 @@ impl World {
         }
         let ended = |m: &Membership| self.ended.contains(&(node_index(m.node), m.incarnation.0));
         let reborn = before.members.iter().all(ended);
+        let handed = before.members == config.members && before.write_node != config.write_node;
         self.committed(chunk, reborn);
         self.store[chunk] = config;
         if let Some(places) = places {
+            let moving = self.places.moving.get(&chunk);
+            if moving.is_some_and(|from| !places.contains(from)) {
+                self.places.moving.remove(&chunk);
+                self.places.moved += 1;
+            }
+            self.places.handed += u64::from(handed && self.places.of_chunk[chunk] == places);
             self.places.of_chunk[chunk] = places;
         }
         for node in 0..self.shape.nodes {
@@ -350,6 +358,7 @@ impl World {
     fn heal(&mut self) {
         self.healing = true;
         self.places.draining.fill(false);
+        self.places.moving.clear();
         for row in self.blocked.iter_mut().chain(&mut self.slow) {
             row.fill(0);
         }

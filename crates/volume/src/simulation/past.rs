@@ -117,7 +117,13 @@ impl World {
         let Some(version) = self.readable(node, life, chunk) else {
             return self.not_read(client, attempt);
         };
-        let values = self.nodes[node].disks[&chunk].current(range);
+        let Some(disk) = self.nodes[node].disks.get_mut(&chunk) else {
+            return self.not_read(client, attempt);
+        };
+        if !self.planted.is(Bug::PastReadSumsNotDurable) && !disk.locate() {
+            return self.not_read(client, attempt);
+        }
+        let values = disk.current(range);
         let early = values
             .into_iter()
             .map(|value| self.random.chance(1, 2).then_some(value));
@@ -157,8 +163,9 @@ impl World {
             .zip(current)
             .map(|(early, late)| early.unwrap_or(late));
         let values: Vec<u32> = values.collect();
-        // A client knows the sums as they were in this version, and makes none known.
-        if !disk.fits(read.range.start, &values) {
+        // A client knows the sums that are on the disk, and makes none known.
+        let fits = disk.fits_durable(read.range.start, &values);
+        if !fits && !self.planted.is(Bug::PastReadSumsIgnored) {
             return self.not_read(client, attempt);
         }
         let unchanged = self.readable(node, read.life, chunk) == Some(read.version);

@@ -2,31 +2,43 @@
 //! for too long gets a second one elsewhere, a drained node's copies too; as soon as there are more in sync than there
 //! should be, or places that nobody needs, they are taken away, and the nodes delete what they have there.
 
-use foundation::{Epoch, Instant};
+use foundation::{Epoch, Instant, Random};
 
-use super::world::{Event, MS, SECOND, World, chunk_id, node_id, node_index};
+use super::world::{Event, MS, REBUILD, SECOND, World, chunk_id, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
+use crate::planted::Bug;
 
 /// What the masters know of places.
 #[derive(Debug)]
 pub(super) struct Places {
     pub(super) of_chunk: Vec<Vec<usize>>,
     pub(super) draining: Vec<bool>,
+    /// The node from which each chunk's copy is moved without need, to even out the nodes; by chunk.
+    pub(super) moving: std::collections::BTreeMap<usize, usize>,
     /// A copy that is out for so long is rebuilt elsewhere.
     rebuild_after: u64,
     /// Copies made anew so far, and deleted ones.
     pub(super) made: u64,
     pub(super) deleted: u64,
+    /// Moves without need that were completed, and writes handed from one living member to another.
+    pub(super) moved: u64,
+    pub(super) handed: u64,
+    /// In some seeds, copies move without need and writes are handed over; drawn apart, so that the others stay as they are.
+    moves: Option<Random>,
 }
 
 impl Places {
-    pub(super) fn new(nodes: usize, rebuild_after: u64) -> Self {
+    pub(super) fn new(nodes: usize, seed: u64, rebuild_after: u64) -> Self {
         Self {
             of_chunk: Vec::new(),
             draining: vec![false; nodes],
+            moving: std::collections::BTreeMap::new(),
             rebuild_after,
             made: 0,
             deleted: 0,
+            moved: 0,
+            handed: 0,
+            moves: (seed % 3 == 2).then(|| Random::from_seed(seed)),
         }
     }
 }
@@ -95,10 +107,12 @@ impl World {
         let members = self.members_of(chunk);
         let out = || places.iter().copied().filter(|node| !members.contains(node));
         let drains = |node: &usize| self.places.draining[*node];
+        let moves = |node: &usize| self.places.moving.get(&chunk) == Some(node);
         let mut next = config.clone();
         let mut next_places = places.clone();
         if members.len() > copies {
-            let victim = members.iter().copied().find(drains).or_else(|| {
+            let moved = || members.iter().copied().find(moves);
+            let victim = members.iter().copied().find(drains).or_else(moved).or_else(|| {
                 let mut others = members
                     .iter()
                     .copied()
@@ -111,14 +125,26 @@ impl World {
             if next.write_node == node_id(victim) {
                 next.write_node = next.members[0].node;
             }
-        } else if members.len() == copies && !members.iter().any(drains) {
+        } else if members.len() == copies && !members.iter().any(|node| drains(node) || moves(node)) {
             if out().next().is_none() {
                 return;
             }
             next_places.retain(|node| members.contains(node));
         } else {
+            if self.planted.is(Bug::MovedBeforeInSync)
+                && let Some(to) = out().find(|_| members.iter().any(moves))
+            {
+                next.members.push(self.registered(to));
+                next.members.sort_unstable_by_key(|member| member.node);
+                return self.decide(chunk, next, next_places);
+            }
             let wrong = !self.healing && self.random.clone().chance(1, 100);
             if !wrong && out().any(|node| self.may_come(node)) {
+                return;
+            }
+            // Nothing lacks: the new place does not become in sync, so the copy stays where it is.
+            if members.len() == copies && !members.iter().any(drains) {
+                self.places.moving.remove(&chunk);
                 return;
             }
             let free = |node: &usize| !places.contains(node) && !drains(node) && self.is_heard(*node);
@@ -129,14 +155,82 @@ impl World {
             let at = self.random.below(free.len() as u64) as usize;
             next_places.push(free[at]);
         }
-        next.epoch = config.epoch.next();
+        self.decide(chunk, next, next_places);
+    }
+
+    /// Commits a configuration some time later, if no other is quicker.
+    fn decide(&mut self, chunk: usize, mut config: ChunkConfig, places: Vec<usize>) {
+        config.epoch = config.epoch.next();
         let delay = self.random.between(MS, 100 * MS);
+        let places = Some(places);
         self.at(
             delay,
             Event::Commit {
                 chunk,
-                config: next,
-                places: Some(next_places),
+                config,
+                places,
+            },
+        );
+    }
+
+    /// The life of a node that the masters know.
+    fn registered(&self, node: usize) -> Membership {
+        Membership {
+            node: node_id(node),
+            incarnation: crate::identity::Incarnation(self.heard[node].0),
+        }
+    }
+
+    /// Every member lives and is heard, nothing is missing, and nothing moves.
+    fn is_right(&self, chunk: usize) -> bool {
+        let copies = usize::from(self.shape.copies);
+        let config = &self.store[chunk];
+        let lives = |m: &Membership| {
+            let node = node_index(m.node);
+            self.heard[node].0 == m.incarnation.0 && self.is_heard(node)
+        };
+        config.members.len() == copies
+            && self.places.of_chunk[chunk].len() == copies
+            && config.members.iter().all(lives)
+    }
+
+    /// Now and then the masters move a copy without need, from a node that has many to one that has few, as an operator may
+    /// at any time; or they have another member order the writes, though the one that does lives.
+    pub(super) fn move_without_need(&mut self, chunk: usize) {
+        if self.shape.scenario != REBUILD || self.healing || !self.is_right(chunk) {
+            return;
+        }
+        let Some(random) = &mut self.places.moves else {
+            return;
+        };
+        let (moves, hands_over, draw) = (random.chance(1, 6), random.chance(1, 12), random.next_u64());
+        let places = self.places.of_chunk[chunk].clone();
+        let free =
+            |node: &usize| !places.contains(node) && !self.places.draining[*node] && self.is_heard(*node);
+        let free: Vec<usize> = (0..self.shape.nodes).filter(free).collect();
+        let mut next = self.store[chunk].clone();
+        if moves && !free.is_empty() {
+            self.places
+                .moving
+                .insert(chunk, places[draw as usize % places.len()]);
+            let to = free[(draw >> 32) as usize % free.len()];
+            self.decide_at_once(chunk, next, [places, vec![to]].concat());
+        } else if hands_over {
+            next.write_node = next.members[draw as usize % next.members.len()].node;
+            self.decide_at_once(chunk, next, places);
+        }
+    }
+
+    /// Commits a configuration now.
+    fn decide_at_once(&mut self, chunk: usize, mut config: ChunkConfig, places: Vec<usize>) {
+        config.epoch = config.epoch.next();
+        let places = Some(places);
+        self.at(
+            0,
+            Event::Commit {
+                chunk,
+                config,
+                places,
             },
         );
     }

@@ -302,7 +302,7 @@ impl World {
             nodes: Vec::new(),
             store: Vec::new(),
             first: Vec::new(),
-            places: Places::new(nodes, random.between(2 * SECOND, 12 * SECOND)),
+            places: Places::new(nodes, seed, random.between(2 * SECOND, 12 * SECOND)),
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
@@ -749,6 +749,7 @@ impl World {
                     );
                 }
             }
+            Output::Lost { .. } => {}
             Output::Failed if self.disk(node, chunk).broken => {}
             Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
         }

@@ -68,6 +68,31 @@ proptest! {
     }
 }
 
+#[test]
+fn who_reads_the_disk_itself_believes_the_newer_place_and_no_damaged_one() {
+    let mut held = vec![5; 1008];
+    held[7] = UNKNOWN;
+    let (old, new) = (encode(chunk(), 1, 4, &[4; 1008]), encode(chunk(), 1, 5, &held));
+    let read = |places| DurableSums::read(chunk(), 1, places);
+    let sums = read([&old, &new]).unwrap();
+    assert_eq!(read([&new, &old]).as_ref(), Some(&sums));
+    let check = |first, found: &[u32]| sums.check(first, found.iter().copied());
+    assert_eq!(check(1008, &[5; 7]), PastVerdict::Right);
+    assert_eq!(check(1008, &[5; 8]), PastVerdict::Unknown);
+    assert_eq!(check(1014, &[5, 5, 4]), PastVerdict::Wrong);
+    // Of other pages it says nothing.
+    assert_eq!(check(1007, &[9, 5]), PastVerdict::Right);
+    assert_eq!(check(2015, &[5, 9]), PastVerdict::Right);
+    let mut torn = new.clone();
+    torn[100] ^= 1;
+    assert_eq!(read([&old, &torn]), None, "it may have been the newer");
+    assert_eq!(read([&old, &new[..100]]), None);
+    assert_eq!(read([&new, &BLANK]), Some(sums.clone()));
+    let blank = read([&BLANK, &BLANK]).unwrap();
+    assert_eq!(blank.check(1008, [0, 0].into_iter()), PastVerdict::Right);
+    assert_eq!(blank.check(1008, [0, 1].into_iter()), PastVerdict::Wrong);
+}
+
 fn check(sums: &mut Sums, first: u32, found: &[u32]) -> Verdict {
     sums.check(first, found.iter().copied())
 }

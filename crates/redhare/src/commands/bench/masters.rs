@@ -36,6 +36,8 @@ const FILL: f64 = 0.5;
 const TICK: Duration = Duration::from_millis(250);
 /// Ticks after which a node's loss that is not handled is a failure.
 const TICKS_MAX: usize = 1000;
+/// Ticks after which a master knows where all copies are.
+const TICKS_SETTLED: usize = 32;
 /// Agents that connect at a time.
 const CONNECTING: usize = 32;
 /// All agents must know their maps after this.
@@ -248,6 +250,12 @@ impl Cluster {
         let worst = filled
             .map(|filled| (filled / FILL - 1.0).abs())
             .fold(0.0, f64::max);
+        // As in a cluster that has run for a while, the master knows where all copies are.
+        for _ in 0..TICKS_SETTLED {
+            self.pass(TICK);
+            self.hear(arguments, |_| true)?;
+            self.control.tick(self.now).map_err(Failure::new)?;
+        }
         let lost = 0;
         let before = self.copies_on(node(lost))?;
         // The last heartbeats are older than that now, but for the others'.
@@ -376,6 +384,10 @@ fn agents(
             let why = ended.map_or_else(|why| why.to_string(), |()| "its watch ended".to_owned());
             return Err(Failure::new(format!("an agent's calls failed: {why}")));
         }
+        let client = Client::connect(&address.to_string()).await.map_err(Failure::new)?;
+        let status = client.status(v1::GetStatusRequest {}).await.map_err(Failure::new)?;
+        let gone = status.nodes.iter().filter(|node| !node.alive).count();
+        let degraded: u64 = status.volumes.iter().map(|volume| u64::from(volume.degraded_chunks)).sum();
         let resident = bench::process::resident_bytes(master.id()).map_err(Failure::new)?;
         let share = spent.as_secs_f64() / elapsed.as_secs_f64() * 100.0;
         let beats = f64::from(arguments.nodes) / interval.as_secs_f64();
@@ -390,7 +402,7 @@ fn agents(
             )
             .with_note(format!(
                 "{nodes} agents, {beats:.0} heartbeats a second, {each:.0} us of CPU each, the master's own looks included; {:.0} MiB \
-                 resident",
+                 resident; {gone} nodes count as gone, {degraded} chunks have fewer copies than they should",
                 resident as f64 / f64::from(1 << 20)
             )),
             Row::new(
@@ -435,11 +447,14 @@ async fn agent(
         tokio::spawn(async move {
             let mut stream = client.watch(scope, 0).await?;
             let mut chunks = 0;
+            let mut knows = Some(knows);
             while let Ok(Some(response)) = stream.message().await {
                 chunks += response.chunks.len();
-                if response.complete {
+                if response.complete
+                    && let Some(knows) = knows.take()
+                {
                     // Nobody counts any more once all are ready.
-                    let _ = knows.send(std::mem::take(&mut chunks));
+                    let _ = knows.send(chunks);
                 }
             }
             Ok::<(), ClientError>(())

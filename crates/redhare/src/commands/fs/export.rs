@@ -12,7 +12,8 @@ use std::time::Instant;
 use clap::Args;
 use foundation::ByteCount;
 use packfs::{Attributes, Inode, InodeNumber, Kind, Reader, ReaderOptions, Target, Timestamp};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, makedev, mknodat, utimensat};
+use rustix::io::Errno;
 
 use super::local::at;
 use super::medium::{Location, Role, Volume, open_volume};
@@ -44,6 +45,8 @@ struct ExportView {
     content_bytes: u64,
     /// Entries whose owner this user may not set.
     owners_not_kept: u64,
+    /// Devices that this user may not make.
+    devices_not_made: u64,
     seconds: f64,
 }
 
@@ -107,6 +110,12 @@ pub(super) async fn run(arguments: &ExportArguments, output: &Output) -> Result<
             text.push_str(&format!(
                 "{} entries belong to this user now: only root may give files away\n",
                 view.owners_not_kept
+            ));
+        }
+        if view.devices_not_made > 0 {
+            text.push_str(&format!(
+                "{} devices were left out: only root may make devices\n",
+                view.devices_not_made
             ));
         }
         text
@@ -180,6 +189,14 @@ impl Export {
                 symlink(OsStr::from_bytes(&target), &to).map_err(|error| at(&to, &error))?;
                 self.attributes(&to, &inode.attributes, Kind::Symlink)?;
             }
+            Kind::Pipe | Kind::Socket | Kind::CharacterDevice | Kind::BlockDevice => {
+                if !special(&to, &inode)? {
+                    self.first_names.remove(&inode.number);
+                    self.done.devices_not_made += 1;
+                    return Ok(());
+                }
+                self.attributes(&to, &inode.attributes, inode.kind)?;
+            }
             Kind::File if inode.size > SMALL_BYTES => self.large(&from, &to).await?,
             Kind::File => {
                 self.batch_bytes += inode.size;
@@ -250,6 +267,23 @@ impl Export {
         };
         let set = utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
         set.map_err(|error| failed(error.into()))
+    }
+}
+
+/// Makes a pipe, socket or device, or says that this user may not.
+fn special(path: &Path, inode: &Inode) -> Result<bool, Failure> {
+    let kind = match inode.kind {
+        Kind::Pipe => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharacterDevice,
+        _ => FileType::BlockDevice,
+    };
+    let device = inode.device().unwrap_or_default();
+    let number = makedev(device.major, device.minor);
+    match mknodat(CWD, path, kind, Mode::RUSR | Mode::WUSR, number) {
+        Ok(()) => Ok(true),
+        Err(Errno::PERM) if inode.kind.is_device() => Ok(false),
+        Err(error) => Err(at(path, &error.into())),
     }
 }
 

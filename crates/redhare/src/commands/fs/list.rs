@@ -79,7 +79,7 @@ impl Source {
                 let target = target.map_err(|error| self.volume.failure(error))?;
                 Some(Shown::new(&target).to_string())
             }
-            Kind::File | Kind::Directory => None,
+            _ => None,
         };
         Ok(InodeView::new(Shown::new(name).to_string(), inode, target))
     }

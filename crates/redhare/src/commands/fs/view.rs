@@ -46,6 +46,10 @@ pub(super) fn kind(kind: Kind) -> &'static str {
         Kind::File => "file",
         Kind::Directory => "directory",
         Kind::Symlink => "symlink",
+        Kind::Pipe => "pipe",
+        Kind::Socket => "socket",
+        Kind::CharacterDevice => "character device",
+        Kind::BlockDevice => "block device",
     }
 }
 
@@ -56,6 +60,10 @@ pub(super) fn mode(kind: Kind, mode: u32) -> String {
         Kind::File => '-',
         Kind::Directory => 'd',
         Kind::Symlink => 'l',
+        Kind::Pipe => 'p',
+        Kind::Socket => 's',
+        Kind::CharacterDevice => 'c',
+        Kind::BlockDevice => 'b',
     });
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = mode >> shift & 7;

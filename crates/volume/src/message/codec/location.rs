@@ -5,6 +5,10 @@ use crate::format::{FormatError, Reader, Writer};
 const WHAT: &str = "location of a chunk";
 /// Bytes of one run.
 const RUN_BYTES: usize = 16;
+/// The copy has no checksums; nodes that knew none wrote this, too.
+const SUMS_NONE: u32 = 0;
+/// Those of `docs/formats/checksums.md`.
+const SUMS_CRC32C: u32 = 1;
 /// No chunk lies in more runs than this; what is above comes from a faulty program.
 const RUNS_MAX: usize = 1 << 16;
 
@@ -54,6 +58,9 @@ pub struct Location {
     pub disk: OpenFile,
     /// Where the chunk lies, in ascending order. Blocks that are in none read zeros.
     pub runs: Vec<Run>,
+    /// Of a copy with checksums: where their pages lie, two places for each, counted from the first (`docs/formats/checksums.md`).
+    /// They are those of everything written before this version.
+    pub sums: Option<Vec<Run>>,
 }
 
 impl Location {
@@ -69,11 +76,14 @@ impl Location {
         writer.u32(self.disk.descriptor);
         writer.u64(self.disk.device);
         writer.u64(self.disk.inode);
-        writer.count(self.runs.len());
-        for run in &self.runs {
-            writer.u32(run.first_block);
-            writer.u32(run.blocks);
-            writer.u64(run.offset_bytes);
+        write_runs(&mut writer, &self.runs);
+        writer.u32(if self.sums.is_some() {
+            SUMS_CRC32C
+        } else {
+            SUMS_NONE
+        });
+        if let Some(sums) = &self.sums {
+            write_runs(&mut writer, sums);
         }
         writer.bytes
     }
@@ -92,29 +102,12 @@ impl Location {
             device: reader.u64()?,
             inode: reader.u64()?,
         };
-        let count = reader.count(RUN_BYTES)?;
-        let invalid = |field, value| FormatError::Invalid {
-            what: WHAT,
-            field,
-            value,
+        let runs = read_runs(&mut reader)?;
+        let sums = match reader.u32()? {
+            SUMS_NONE => None,
+            SUMS_CRC32C => Some(read_runs(&mut reader)?),
+            other => return Err(invalid("kind of checksums", other.into())),
         };
-        if count > RUNS_MAX {
-            return Err(invalid("number of runs", count as u64));
-        }
-        let mut runs = Vec::with_capacity(count);
-        let mut end = 0;
-        for _ in 0..count {
-            let run = Run {
-                first_block: reader.u32()?,
-                blocks: reader.u32()?,
-                offset_bytes: reader.u64()?,
-            };
-            if u64::from(run.first_block) < end || run.blocks == 0 {
-                return Err(invalid("first block of a run", run.first_block.into()));
-            }
-            end = u64::from(run.first_block) + u64::from(run.blocks);
-            runs.push(run);
-        }
         Ok(Self {
             process,
             time_namespace,
@@ -124,8 +117,48 @@ impl Location {
             version,
             disk,
             runs,
+            sums,
         })
     }
+}
+
+fn invalid(field: &'static str, value: u64) -> FormatError {
+    FormatError::Invalid {
+        what: WHAT,
+        field,
+        value,
+    }
+}
+
+fn write_runs(writer: &mut Writer, runs: &[Run]) {
+    writer.count(runs.len());
+    for run in runs {
+        writer.u32(run.first_block);
+        writer.u32(run.blocks);
+        writer.u64(run.offset_bytes);
+    }
+}
+
+fn read_runs(reader: &mut Reader<'_>) -> Result<Vec<Run>, FormatError> {
+    let count = reader.count(RUN_BYTES)?;
+    if count > RUNS_MAX {
+        return Err(invalid("number of runs", count as u64));
+    }
+    let mut runs = Vec::with_capacity(count);
+    let mut end = 0;
+    for _ in 0..count {
+        let run = Run {
+            first_block: reader.u32()?,
+            blocks: reader.u32()?,
+            offset_bytes: reader.u64()?,
+        };
+        if u64::from(run.first_block) < end || run.blocks == 0 {
+            return Err(invalid("first block of a run", run.first_block.into()));
+        }
+        end = u64::from(run.first_block) + u64::from(run.blocks);
+        runs.push(run);
+    }
+    Ok(runs)
 }
 
 #[cfg(test)]
@@ -133,7 +166,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn location(runs: Vec<Run>) -> Location {
+    fn location(runs: Vec<Run>, sums: Option<Vec<Run>>) -> Location {
         Location {
             process: 1,
             time_namespace: 2,
@@ -147,6 +180,7 @@ mod tests {
                 inode: 9,
             },
             runs,
+            sums,
         }
     }
 
@@ -160,16 +194,24 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood_and_disorder_is_not() {
-        let told = location(vec![run(0, 4), run(4, 1), run(9, 2)]);
-        let mut bytes = told.encode();
-        for length in 0..bytes.len() {
-            assert!(Location::decode(&bytes[..length]).is_err(), "{length}");
+        let runs = || vec![run(0, 4), run(4, 1), run(9, 2)];
+        for sums in [None, Some(Vec::new()), Some(vec![run(0, 2), run(7, 1)])] {
+            let told = location(runs(), sums);
+            let mut bytes = told.encode();
+            for length in 0..bytes.len() {
+                assert!(Location::decode(&bytes[..length]).is_err(), "{length}");
+            }
+            bytes.extend([0; 100]);
+            assert_eq!(Location::decode(&bytes), Ok(told));
         }
-        bytes.extend([0; 100]);
-        assert_eq!(Location::decode(&bytes), Ok(told));
-        for runs in [vec![run(0, 4), run(3, 1)], vec![run(0, 0)]] {
-            assert!(Location::decode(&location(runs).encode()).is_err());
+        for wrong in [vec![run(0, 4), run(3, 1)], vec![run(0, 0)]] {
+            assert!(Location::decode(&location(wrong.clone(), None).encode()).is_err());
+            assert!(Location::decode(&location(runs(), Some(wrong)).encode()).is_err());
         }
+        let mut unknown = location(runs(), None).encode();
+        let kind = unknown.len() - 4;
+        unknown[kind] = 2;
+        assert!(Location::decode(&unknown).is_err());
         let table = include_str!("../../../../../docs/formats/peer.md");
         assert!(table.contains("82h Locate"));
     }

@@ -32,10 +32,14 @@ pub mod native_opcode {
     /// Where the disk holds the chunk that the first block lies in ([`super::super::Location`](crate::message::codec::Location)); vendor specific, data to
     /// the host.
     pub const LOCATE: u8 = 0x82;
+    /// Read the blocks of this copy and compare them with their checksums; vendor specific, [`super::Checked`] to the host.
+    pub const CHECK: u8 = 0x8a;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 const DEALLOCATE: u32 = 1 << 25;
+/// Of a Locate.
+const CHECKS: u32 = 1;
 
 /// What a native client adds to a command on a peer subsystem. The block stays where the NVM
 /// Command Set Specification has it; the session is that of the association.
@@ -94,7 +98,13 @@ pub enum NativeOperation {
     /// on.
     Fence,
     /// Tell where this node's disk holds the chunk, for one who may read that disk itself.
-    Locate,
+    Locate {
+        /// Who asks checks what it reads if the copy has checksums.
+        checks: bool,
+    },
+    /// Read the blocks of this copy and compare them with their checksums; what does not fit is repaired. The answer is
+    /// [`Checked`]; the blocks stay where they are.
+    Check,
     /// Take no writes of the host any more but those under the claim that this makes. See [`NativeCommand::of_portal`].
     Claim,
 }
@@ -102,12 +112,15 @@ pub enum NativeOperation {
 impl NativeOperation {
     /// Whether it changes the chunk, so that a second run of it would count.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::Read | Self::Flush | Self::Locate)
+        !matches!(self, Self::Read | Self::Flush | Self::Locate { .. } | Self::Check)
     }
 
     /// Whether it is about a chunk as a whole and names no blocks.
     pub fn is_of_chunk(self) -> bool {
-        matches!(self, Self::Flush | Self::Fence | Self::Locate | Self::Claim)
+        matches!(
+            self,
+            Self::Flush | Self::Fence | Self::Locate { .. } | Self::Claim
+        )
     }
 }
 
@@ -172,8 +185,9 @@ impl NativeCommand {
             NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
             NativeOperation::Fence => (native_opcode::FENCE, false, false),
-            NativeOperation::Locate => (native_opcode::LOCATE, false, false),
+            NativeOperation::Locate { .. } => (native_opcode::LOCATE, false, false),
             NativeOperation::Claim => (native_opcode::CLAIM, false, false),
+            NativeOperation::Check => (native_opcode::CHECK, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -189,6 +203,9 @@ impl NativeCommand {
         }
         if deallocate {
             fields.cdw10_15[2] |= DEALLOCATE;
+        }
+        if self.operation == (NativeOperation::Locate { checks: true }) {
+            fields.cdw10_15[2] |= CHECKS;
         }
         fields.set_quad(4, self.trace.0);
         fields
@@ -208,8 +225,11 @@ impl NativeCommand {
             native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
             native_opcode::FLUSH => NativeOperation::Flush,
             native_opcode::FENCE => NativeOperation::Fence,
-            native_opcode::LOCATE => NativeOperation::Locate,
+            native_opcode::LOCATE => NativeOperation::Locate {
+                checks: dword & CHECKS != 0,
+            },
             native_opcode::CLAIM => NativeOperation::Claim,
+            native_opcode::CHECK => NativeOperation::Check,
             other => {
                 return Err(FormatError::Invalid {
                     what: "native command",
@@ -229,6 +249,40 @@ impl NativeCommand {
             blocks,
             trace: TraceId(fields.quad(4)),
         })
+    }
+}
+
+/// What [`NativeOperation::Check`] answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Blocks of 4 KiB that were compared with their checksums; 0 if the copy has none.
+    pub compared: u32,
+    /// Of those, blocks that did not fit when they were read first. They fit now.
+    pub damaged: u32,
+}
+
+impl Checked {
+    /// Length of the answer; what is behind the two numbers is zero.
+    pub const BYTES: usize = 16;
+
+    /// The answer's bytes.
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.compared.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.damaged.to_le_bytes());
+        bytes
+    }
+
+    /// Reads an answer; one that is too short says nothing.
+    pub fn decode(bytes: &[u8]) -> Self {
+        let word = |at: usize| {
+            let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+            word.map_or(0, u32::from_le_bytes)
+        };
+        Self {
+            compared: word(0),
+            damaged: word(4),
+        }
     }
 }
 
@@ -351,6 +405,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_checked_is_said_in_sixteen_bytes() {
+        let checked = Checked {
+            compared: 0x0102_0304,
+            damaged: 5,
+        };
+        let bytes = checked.encode();
+        assert_eq!(bytes, [4, 3, 2, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Checked::decode(&bytes), checked);
+        assert_eq!(Checked::decode(&bytes[..7]).damaged, 0);
+        assert!(TABLE.contains("8Ah Check"));
+    }
+
+    #[test]
     fn a_portals_command_names_host_and_claim_where_others_have_token_and_trace() {
         let command = NativeCommand {
             operation: NativeOperation::Claim,
@@ -376,7 +443,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..8u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..9u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -385,13 +452,14 @@ mod tests {
                 4 => NativeOperation::Flush,
                 5 => NativeOperation::Fence,
                 6 => NativeOperation::Claim,
-                _ => NativeOperation::Locate,
+                7 => NativeOperation::Check,
+                _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
                 operation,
                 volume: VolumeNumber(volume),
                 fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(n[1]), first_lba: Lba(n[2]) },
-                blocks: if kind >= 4 { 0 } else { blocks },
+                blocks: if operation.is_of_chunk() { 0 } else { blocks },
                 trace: TraceId(n[3]),
             };
             prop_assert_eq!(NativeCommand::decode(&command.encode()), Ok(command));

@@ -1,0 +1,634 @@
+//! Copies move until every node is used to the same share of its capacity (`docs/decisions/0076`): after nodes or disks were
+//! added, after a drain ended, after much was deleted. Also single moves and other write nodes, by command.
+//!
+//! A move is a place more, out of sync, with a record that names the copy which goes once the new one is in sync; what is
+//! done then is done by [`crate::places`], as for a drain. A move is only begun if afterwards the node that gave is still
+//! used no less than the one that took: so each one lowers the sum of the squares of what is used, weighted by the
+//! capacities, and they end. They begin when two nodes differ by more than [`BEGINS`] of the mean, and end at [`ENDS`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use foundation::{ByteCount, Instant};
+
+use crate::configuration::Standing;
+use crate::controller::{Controller, PAGE, Stored};
+use crate::error::ControlError;
+use crate::identity::{ChunkId, NodeId, VolumeNumber};
+use crate::keys;
+use crate::model::{Chunk, Moving, Number, Volume};
+use crate::placement::{Candidate, place_one};
+use crate::places::{handed_over, with_place};
+use crate::record::Record;
+use crate::store::{MetadataStore, Transaction};
+
+/// Between two looks while copies move, and while they need not.
+const BUSY_INTERVAL: Duration = Duration::from_millis(500);
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// The differences at which it begins and ends, in thousandths of the mean share in use.
+const BEGINS: u128 = 50;
+const ENDS: u128 = 20;
+
+/// What the masters do about nodes that are used to different shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RebalanceState {
+    /// The masters' configuration forbids it.
+    Off,
+    /// Somebody has stopped it.
+    Stopped,
+    /// Something else comes first: what.
+    Waiting(&'static str),
+    /// Copies move.
+    Moving,
+    /// Nothing is to be moved, or nothing that could be would make it better.
+    Even,
+}
+
+/// A copy that is being moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveStatus {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// From where to where.
+    pub moving: Moving,
+}
+
+/// How evenly the nodes are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// What is being done.
+    pub state: RebalanceState,
+    /// The copies that are being moved.
+    pub moves: Vec<MoveStatus>,
+    /// Share in use of the node that is used least, of all nodes together, and of the one that is used most, in millionths;
+    /// of the living nodes that are not drained, and with what moves counted where it goes.
+    pub shares: [u32; 3],
+    /// Promised bytes that lie on nodes beyond the share of all.
+    pub left: ByteCount,
+}
+
+/// What is kept between looks. A hint: a master that starts anew looks at everything once.
+#[derive(Debug)]
+pub(super) struct Balancer {
+    next: Instant,
+    /// It has begun and not ended yet.
+    is_active: bool,
+    /// Where the pass over all chunks goes on, and whether it has begun a move.
+    cursor: Vec<u8>,
+    has_moved: bool,
+    /// What a whole pass could not make better.
+    settled: Vec<Candidate>,
+    state: RebalanceState,
+}
+
+impl Default for Balancer {
+    fn default() -> Self {
+        Self {
+            next: Instant::default(),
+            is_active: false,
+            cursor: keys::CHUNKS.to_vec(),
+            has_moved: false,
+            settled: Vec::new(),
+            state: RebalanceState::Waiting("the masters have just started"),
+        }
+    }
+}
+
+/// What is used of a node, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    used: u64,
+    capacity: u64,
+}
+
+impl Share {
+    fn millionths(self) -> u32 {
+        let share = u128::from(self.used) * 1_000_000 / u128::from(self.capacity.max(1));
+        u32::try_from(share).unwrap_or(u32::MAX)
+    }
+
+    fn is_below(self, other: Share) -> bool {
+        u128::from(self.used) * u128::from(other.capacity)
+            < u128::from(other.used) * u128::from(self.capacity)
+    }
+
+    fn with(self, bytes: u64) -> Share {
+        Share {
+            used: self.used.saturating_add(bytes),
+            ..self
+        }
+    }
+
+    fn without(self, bytes: u64) -> Share {
+        Share {
+            used: self.used.saturating_sub(bytes),
+            ..self
+        }
+    }
+}
+
+/// The nodes' shares, with all that moves counted where it goes.
+struct Shares {
+    nodes: BTreeMap<NodeId, Share>,
+    all: Share,
+}
+
+impl Shares {
+    fn of(candidates: &[Candidate]) -> Self {
+        let (mut nodes, mut all) = (BTreeMap::<NodeId, Share>::new(), Share::default());
+        for candidate in candidates {
+            for share in [nodes.entry(candidate.node).or_default(), &mut all] {
+                share.used = share.used.saturating_add(candidate.allocated.0);
+                share.capacity = share.capacity.saturating_add(candidate.capacity.0);
+            }
+        }
+        Self { nodes, all }
+    }
+
+    fn extremes(&self) -> Option<(Share, Share)> {
+        let mut shares = self.nodes.values().copied();
+        let first = shares.next()?;
+        Some(shares.fold((first, first), |(low, high), share| {
+            let low = if share.is_below(low) { share } else { low };
+            let high = if high.is_below(share) { share } else { high };
+            (low, high)
+        }))
+    }
+
+    /// Whether two shares differ by more than so many thousandths of the mean.
+    fn differ(&self, low: Share, high: Share, thousandths: u128) -> bool {
+        let difference = u128::from(high.millionths().saturating_sub(low.millionths()));
+        difference * 1000 > u128::from(self.all.millionths()) * thousandths
+    }
+
+    fn differ_at_most(&self, thousandths: u128) -> bool {
+        self.extremes()
+            .is_none_or(|(low, high)| !self.differ(low, high, thousandths))
+    }
+
+    /// The best move of a copy of `bytes` from one of `sources` to one of `targets`, if any makes it better.
+    fn best(&self, bytes: u64, sources: &[NodeId], targets: &[NodeId]) -> Option<(NodeId, NodeId)> {
+        let by_share = |a: &&NodeId, b: &&NodeId| {
+            let (a, b) = (self.nodes[*a], self.nodes[*b]);
+            b.is_below(a).cmp(&a.is_below(b))
+        };
+        let from = sources.iter().max_by(by_share)?;
+        let to = targets.iter().min_by(by_share)?;
+        let (high, low) = (self.nodes[from], self.nodes[to]);
+        let gains = !high.without(bytes).is_below(low.with(bytes))
+            && self.all.is_below(high)
+            && low.is_below(self.all)
+            && self.differ(low, high, ENDS);
+        gains.then_some((*from, *to))
+    }
+
+    /// A copy that is promised elsewhere already counts no more here.
+    fn leaves(&mut self, bytes: u64, from: NodeId) {
+        if let Some(share) = self.nodes.get_mut(&from) {
+            *share = share.without(bytes);
+            self.all = self.all.without(bytes);
+        }
+    }
+
+    fn moved(&mut self, bytes: u64, from: NodeId, to: NodeId) {
+        if let Some(share) = self.nodes.get_mut(&from) {
+            *share = share.without(bytes);
+        }
+        if let Some(share) = self.nodes.get_mut(&to) {
+            *share = share.with(bytes);
+        }
+    }
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Begins moves that make the nodes more evenly used, a few at a time, if nothing else is to be done.
+    pub(super) fn rebalance(
+        &mut self,
+        standings: &BTreeMap<NodeId, Standing>,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        if now < self.balancer.next {
+            return Ok(());
+        }
+        let state = self.rebalance_once(standings, now)?;
+        let busy = state == RebalanceState::Moving;
+        self.balancer.next = now + if busy { BUSY_INTERVAL } else { IDLE_INTERVAL };
+        self.balancer.state = state;
+        Ok(())
+    }
+
+    fn rebalance_once(
+        &mut self,
+        standings: &BTreeMap<NodeId, Standing>,
+        now: Instant,
+    ) -> Result<RebalanceState, ControlError> {
+        if !self.settings.rebalance {
+            return Ok(RebalanceState::Off);
+        }
+        if self.read::<Number>(keys::REBALANCE_STOPPED)?.is_some() {
+            return Ok(RebalanceState::Stopped);
+        }
+        self.note_drains()?;
+        if !self.reconciler.is_settled() || self.care.unsettled() > 0 {
+            return Ok(RebalanceState::Waiting(
+                "chunks lack a copy, or are moved away from what is drained",
+            ));
+        }
+        let candidates = self.candidates(now)?;
+        if !self.all_used_are_heard(standings)? {
+            return Ok(RebalanceState::Waiting("a node with copies is not heard"));
+        }
+        // In the same order each time; what moves is promised on both sides, and counts where it goes.
+        let mut shares = Shares::of(&candidates);
+        for (moving, bytes) in self.moved_sizes()? {
+            shares.leaves(bytes, moving.from);
+        }
+        let difference = if self.balancer.is_active { ENDS } else { BEGINS };
+        if shares.differ_at_most(difference) || candidates == self.balancer.settled {
+            self.balancer.is_active = false;
+            return Ok(self.at_rest());
+        }
+        self.balancer.is_active = true;
+        if self.care.moves.len() >= self.settings.moves_max {
+            return Ok(RebalanceState::Moving);
+        }
+        for id in self.care.moves.keys().copied().collect::<Vec<_>>() {
+            let volume = self.volume(id.volume);
+            let lacks = |chunk: &Chunk, copies: u8| chunk.member_count() < usize::from(copies);
+            if let (Ok(volume), Some(stored)) = (volume, self.read::<Chunk>(&keys::chunk(id))?)
+                && lacks(&stored.record, volume.geometry.copies)
+            {
+                return Ok(RebalanceState::Waiting(
+                    "a chunk of which a copy moves lacks another",
+                ));
+            }
+        }
+        self.begin_moves(candidates, &mut shares, standings, now)
+    }
+
+    fn at_rest(&self) -> RebalanceState {
+        match self.care.moves.values().any(|moving| !moving.by_command) {
+            true => RebalanceState::Moving,
+            false => RebalanceState::Even,
+        }
+    }
+
+    /// Looks at one page of the chunks.
+    fn begin_moves(
+        &mut self,
+        mut candidates: Vec<Candidate>,
+        shares: &mut Shares,
+        standings: &BTreeMap<NodeId, Standing>,
+        now: Instant,
+    ) -> Result<RebalanceState, ControlError> {
+        let before = candidates.clone();
+        let entries = self
+            .store
+            .range(&self.balancer.cursor, &keys::end_of(keys::CHUNKS), PAGE)?;
+        let mut volume: Option<(VolumeNumber, Option<Stored<Volume>>)> = None;
+        for entry in &entries {
+            if self.care.moves.len() >= self.settings.moves_max {
+                self.balancer.cursor = entry.key.clone();
+                return Ok(RebalanceState::Moving);
+            }
+            let Some(id) = keys::parse_chunk(&entry.key) else {
+                continue;
+            };
+            if volume.as_ref().is_none_or(|(number, _)| *number != id.volume) {
+                volume = Some((id.volume, self.read::<Volume>(&keys::volume(id.volume))?));
+            }
+            let Some((_, Some(of_volume))) = &volume else {
+                continue;
+            };
+            let stored = Stored {
+                record: Chunk::decode(&entry.key, &entry.versioned.value)?,
+                revision: entry.versioned.revision,
+            };
+            if !self.is_right(id, &stored.record, &of_volume.record, standings, now) {
+                continue;
+            }
+            let bytes = of_volume.record.geometry.chunk;
+            let may_go = |copy: &crate::model::Copy| {
+                Some(copy.node) != of_volume.record.write_pin && shares.nodes.contains_key(&copy.node)
+            };
+            let copies = stored.record.copies.iter();
+            let sources: Vec<NodeId> = copies.filter(|copy| may_go(copy)).map(|copy| copy.node).collect();
+            let has_room = |candidate: &&Candidate| {
+                !stored.record.has_copy_on(candidate.node)
+                    && candidate.capacity.0.saturating_sub(candidate.allocated.0) >= bytes.0
+            };
+            let targets = candidates.iter().filter(has_room).map(|candidate| candidate.node);
+            let targets: Vec<NodeId> = targets.collect::<BTreeSet<_>>().into_iter().collect();
+            let Some((from, to)) = shares.best(bytes.0, &sources, &targets) else {
+                continue;
+            };
+            let by_command = false;
+            let moving = Moving { from, to, by_command };
+            if self.begin_move(id, of_volume, &stored, moving, &mut candidates)? {
+                shares.moved(bytes.0, from, to);
+                self.balancer.has_moved = true;
+            }
+        }
+        match entries.last() {
+            Some(last) if entries.len() == PAGE => self.balancer.cursor = keys::after(&last.key),
+            _ => {
+                self.balancer.cursor = keys::CHUNKS.to_vec();
+                // Nothing that could be moved makes it better, until something changes.
+                if !std::mem::take(&mut self.balancer.has_moved) && self.care.moves.is_empty() {
+                    self.balancer.settled = before;
+                    self.balancer.is_active = false;
+                    return Ok(RebalanceState::Even);
+                }
+            }
+        }
+        Ok(RebalanceState::Moving)
+    }
+
+    /// Gives a chunk a place on the node to which a copy is to move; false if another change was quicker, or no disk has room.
+    fn begin_move(
+        &mut self,
+        id: ChunkId,
+        volume: &Stored<Volume>,
+        stored: &Stored<Chunk>,
+        moving: Moving,
+        candidates: &mut [Candidate],
+    ) -> Result<bool, ControlError> {
+        let bytes = volume.record.geometry.chunk;
+        let may = |node| node == moving.to;
+        let Some(place) = place_one(candidates, bytes, &mut self.random, may) else {
+            return Ok(false);
+        };
+        let next = with_place(&stored.record, place.0, place.1);
+        let (chunk_key, move_key) = (keys::chunk(id), keys::moving(id));
+        let mut transaction = Transaction::new();
+        transaction.compare(keys::volume(id.volume), volume.revision);
+        transaction
+            .compare(chunk_key.clone(), stored.revision)
+            .put(chunk_key.clone(), next.encode(&chunk_key));
+        transaction
+            .compare(move_key.clone(), 0)
+            .put(move_key.clone(), moving.encode(&move_key));
+        self.add_allocation(&mut transaction, place.0, place.1, |allocated| {
+            allocated.saturating_add(bytes.0)
+        })?;
+        let committed = self.commit(&transaction)?;
+        if committed {
+            self.care.moves(id, moving);
+        }
+        Ok(committed)
+    }
+
+    /// Every node that has something promised is heard: else its chunks are about to lack a copy.
+    fn all_used_are_heard(&self, standings: &BTreeMap<NodeId, Standing>) -> Result<bool, ControlError> {
+        let heard = |node: NodeId| {
+            standings
+                .get(&node)
+                .is_some_and(|standing| standing.is_heard && standing.ended_through < standing.incarnation)
+        };
+        let mut all = true;
+        let end = keys::end_of(keys::ALLOCATIONS);
+        self.read_range::<Number>(keys::ALLOCATIONS.to_vec(), &end, |key, stored| {
+            let place = keys::parse_allocation(key).filter(|_| stored.record.0 > 0);
+            all &= place.is_none_or(|(node, _)| heard(node));
+        })?;
+        Ok(all)
+    }
+
+    /// What moves, with the bytes of each copy.
+    fn moved_sizes(&self) -> Result<Vec<(Moving, u64)>, ControlError> {
+        let mut sizes = Vec::with_capacity(self.care.moves.len());
+        for (id, moving) in &self.care.moves {
+            if let Some(volume) = self.read::<Volume>(&keys::volume(id.volume))? {
+                sizes.push((*moving, volume.record.geometry.chunk.0));
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// How evenly the nodes are used, and what is being done about it.
+    pub fn balance(&self, now: Instant) -> Result<Balance, ControlError> {
+        let mut shares = Shares::of(&self.candidates(now)?);
+        for (moving, bytes) in self.moved_sizes()? {
+            shares.leaves(bytes, moving.from);
+        }
+        let (low, high) = shares.extremes().unwrap_or_default();
+        let beyond = |share: &Share| {
+            let due = u128::from(share.capacity) * u128::from(shares.all.used)
+                / u128::from(shares.all.capacity.max(1));
+            share.used.saturating_sub(u64::try_from(due).unwrap_or(u64::MAX))
+        };
+        let moves = self.care.moves.iter();
+        let moves = moves
+            .map(|(&chunk, &moving)| MoveStatus { chunk, moving })
+            .collect();
+        Ok(Balance {
+            state: self.balancer.state.clone(),
+            moves,
+            shares: [low, shares.all, high].map(Share::millionths),
+            left: ByteCount(shares.nodes.values().map(beyond).sum()),
+        })
+    }
+
+    /// Stops the masters from evening out the nodes, or lets them again. What moves already goes on.
+    pub fn set_rebalance(&mut self, allowed: bool) -> Result<(), ControlError> {
+        let key = keys::REBALANCE_STOPPED;
+        let stored = self.read::<Number>(key)?;
+        if stored.is_none() != allowed {
+            let mut transaction = Transaction::new();
+            match allowed {
+                true => transaction.delete(key.to_vec()),
+                false => transaction.put(key.to_vec(), Number(1).encode(key)),
+            };
+            self.commit(&transaction)?;
+        }
+        self.balancer = Balancer::default();
+        self.balancer.state = match (self.settings.rebalance, allowed) {
+            (false, _) => RebalanceState::Off,
+            (true, false) => RebalanceState::Stopped,
+            (true, true) => RebalanceState::Waiting("it has just been allowed"),
+        };
+        Ok(())
+    }
+
+    /// Moves the copy of a chunk from one node to another. Refused unless all copies are in sync and alive and nothing else
+    /// moves there: a chunk never has fewer copies in sync than before.
+    pub fn move_copy(
+        &mut self,
+        name: &str,
+        index: u32,
+        from: NodeId,
+        to: NodeId,
+        now: Instant,
+    ) -> Result<Moving, ControlError> {
+        let (id, volume, stored) = self.chunk_to_change(name, index)?;
+        let moving = Moving {
+            from,
+            to,
+            by_command: true,
+        };
+        let refused = |why: String| ControlError::MoveRefused { chunk: id, why };
+        let chunk = &stored.record;
+        if let Some(known) = self.care.moves.get(&id) {
+            return match (known.from, known.to) == (from, to) {
+                true => Ok(*known),
+                false => Err(refused(format!(
+                    "its copy on node {} is on its way to node {} already; wait until it is there",
+                    known.from, known.to
+                ))),
+            };
+        }
+        if !chunk.has_copy_on(from) {
+            return Err(refused(format!(
+                "node {from} has no copy of it; \"redhare volume show\" names those that have"
+            )));
+        }
+        if chunk.has_copy_on(to) {
+            return Err(refused(format!(
+                "node {to} has a copy of it already, and two on one node would be lost together; name another node"
+            )));
+        }
+        if volume.record.write_pin == Some(from) {
+            return Err(refused(format!(
+                "the volume's writes are pinned to node {from}; pin them to another node first"
+            )));
+        }
+        let standings = self.standings(now)?;
+        if !self.is_right(id, chunk, &volume.record, &standings, now) {
+            let (members, copies) = (chunk.member_count(), volume.record.geometry.copies);
+            return Err(refused(format!(
+                "{members} of its {copies} copies are in sync, or one of them is not alive or on its way; wait until \"redhare volume show\" \
+                 shows all of them in sync"
+            )));
+        }
+        let mut candidates = self.candidates(now)?;
+        if !candidates.iter().any(|candidate| candidate.node == to) {
+            return Err(refused(format!(
+                "node {to} is not alive, is drained, or has no disk; name a living node"
+            )));
+        }
+        if self.begin_move(id, &volume, &stored, moving, &mut candidates)? {
+            return Ok(moving);
+        }
+        Err(refused(format!(
+            "no disk of node {to} has {} left, or another change was quicker; name another node, or try again",
+            volume.record.geometry.chunk
+        )))
+    }
+
+    /// Has another in-sync copy order the writes of a chunk, from now on. The node stays write node until it is gone.
+    pub fn move_writes(
+        &mut self,
+        name: &str,
+        index: u32,
+        to: NodeId,
+        now: Instant,
+    ) -> Result<Chunk, ControlError> {
+        let (id, volume, stored) = self.chunk_to_change(name, index)?;
+        let refused = |why: String| ControlError::MoveRefused { chunk: id, why };
+        let chunk = &stored.record;
+        if chunk.write_node == to {
+            return Ok(stored.record);
+        }
+        if volume.record.write_pin.is_some_and(|pin| pin != to) {
+            return Err(refused(
+                "the volume's writes are pinned to another node; pin them to this one, or unpin them"
+                    .to_owned(),
+            ));
+        }
+        if !chunk.members().any(|(node, _)| node == to) {
+            return Err(refused(format!(
+                "node {to} has no copy of it in sync; \"redhare volume show\" names those that have"
+            )));
+        }
+        let standings = self.standings(now)?;
+        let lives = |(node, life)| {
+            standings.get(&node).is_some_and(|standing| {
+                standing.is_heard && standing.incarnation == life && standing.ended_through < life
+            })
+        };
+        // With a member that is gone the new one could not begin, and reads would stop for nothing.
+        if !chunk.members().all(lives) {
+            return Err(refused(
+                "a copy in sync is not alive; wait until it is left out or back".to_owned(),
+            ));
+        }
+        let next = handed_over(chunk, to);
+        let key = keys::chunk(id);
+        let mut transaction = Transaction::new();
+        transaction.compare(keys::volume(id.volume), volume.revision);
+        transaction
+            .compare(key.clone(), stored.revision)
+            .put(key.clone(), next.encode(&key));
+        match self.commit(&transaction)? {
+            true => Ok(next),
+            false => Err(refused("another change was quicker; try again".to_owned())),
+        }
+    }
+
+    /// Pins the writes of a volume to a node, or unpins them. The node must have a copy of every chunk; the writes move to
+    /// it chunk by chunk, as far as its copies are in sync.
+    pub fn pin_writes(&mut self, name: &str, pin: Option<NodeId>) -> Result<Volume, ControlError> {
+        let number = self.volume_named(name)?.number;
+        let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
+            return Err(ControlError::NoSuchVolume { number });
+        };
+        if let Some(node) = pin {
+            let (first, end) = keys::chunks_of(number, 0);
+            let (mut there, mut chunks) = (0u32, 0u32);
+            self.read_range::<Chunk>(first, &end, |_, stored| {
+                there += u32::from(stored.record.has_copy_on(node));
+                chunks += 1;
+            })?;
+            if there < chunks || chunks == 0 {
+                return Err(ControlError::PinWithoutCopies {
+                    name: name.to_owned(),
+                    node,
+                    there,
+                    chunks,
+                });
+            }
+        }
+        let mut volume = stored.record;
+        if volume.write_pin != pin {
+            volume.write_pin = pin;
+            let key = keys::volume(number);
+            let mut transaction = Transaction::new();
+            transaction
+                .compare(key.clone(), stored.revision)
+                .put(key.clone(), volume.encode(&key));
+            if !self.commit(&transaction)? {
+                return Err(super::contended());
+            }
+            // Its chunks are looked at with the next ticks.
+            for index in 0..volume.geometry.chunk_count() {
+                self.reconciler.look_at(ChunkId {
+                    volume: number,
+                    index,
+                });
+            }
+            self.care.hurry();
+        }
+        Ok(volume)
+    }
+
+    fn chunk_to_change(
+        &mut self,
+        name: &str,
+        index: u32,
+    ) -> Result<(ChunkId, Stored<Volume>, Stored<Chunk>), ControlError> {
+        self.note_drains()?;
+        let number = self.volume_named(name)?.number;
+        let id = ChunkId {
+            volume: number,
+            index,
+        };
+        let Some(volume) = self.read::<Volume>(&keys::volume(number))? else {
+            return Err(ControlError::NoSuchVolume { number });
+        };
+        let chunks = volume.record.geometry.chunk_count();
+        match self.read::<Chunk>(&keys::chunk(id))? {
+            Some(stored) if index < chunks => Ok((id, volume, stored)),
+            _ => Err(ControlError::NoSuchChunk { chunk: id, chunks }),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What the disks of a node that is not running say of the chunk copies on them, for `redhare meta rebuild`.
+
+use volume::{ChunkId, ChunkRecord, ClusterId};
+
+use crate::node::copies::Copies;
+use crate::node::{DiskConfig, DiskError};
+
+/// What the disks of a node say.
+#[derive(Debug)]
+pub struct Inventory {
+    /// The disks.
+    pub disks: Vec<agentlink::Disk>,
+    /// The copies on them.
+    pub copies: Vec<FoundCopy>,
+    /// Copies whose records cannot be read.
+    pub damaged: Vec<ChunkId>,
+}
+
+/// A copy on one of the disks.
+#[derive(Debug)]
+pub struct FoundCopy {
+    /// The disk's identity.
+    pub disk: u128,
+    /// The copy's record.
+    pub record: ChunkRecord,
+    /// It keeps checksums of its blocks.
+    pub checksums: bool,
+}
+
+/// Reads the records of all copies on these disks. On a reactor. Fails on a disk that another process uses, so the node must not be
+/// running, on one of another cluster, and on one that is missing. Does to them what a start of the node does first: removes copies
+/// whose making was cut off, and makes a blank disk ready.
+pub async fn inventory(cluster: ClusterId, disks: &[DiskConfig]) -> Result<Inventory, DiskError> {
+    let as_they_are = |disk: &DiskConfig| DiskConfig {
+        size: None,
+        force: false,
+        ..disk.clone()
+    };
+    let disks: Vec<DiskConfig> = disks.iter().map(as_they_are).collect();
+    let copies = Copies::open(cluster, &disks).await?;
+    Ok(Inventory {
+        disks: copies.disks(),
+        copies: copies.found(),
+        damaged: copies.damaged(),
+    })
+}
