@@ -27,6 +27,19 @@ pub(super) struct Part {
     pub(super) changes: Changes,
 }
 
+impl Part {
+    /// What was committed up to here is not known.
+    fn unknown(revision: u64) -> Self {
+        Self {
+            from: revision,
+            changes: Changes {
+                revision,
+                ..Changes::default()
+            },
+        }
+    }
+}
+
 /// A part, or why there will be no more of them.
 pub(super) type Item = Result<Arc<Part>, Status>;
 
@@ -72,7 +85,11 @@ async fn follow(engine: Engine, parts: broadcast::Sender<Item>) {
         }
         known = match (now.reign, from) {
             (None, _) => None,
-            (Some(reign), None) => Some((reign, now.revision)),
+            (Some(reign), None) => {
+                // Whoever began before knows less than that, perhaps: it reads for itself.
+                drop(parts.send(Ok(Arc::new(Part::unknown(now.revision)))));
+                Some((reign, now.revision))
+            }
             (Some(reign), Some(from)) if from == now.revision => Some((reign, from)),
             (Some(reign), Some(from)) => match read(&engine, from, now.revision).await {
                 Ok(part) => {
@@ -95,19 +112,13 @@ async fn follow(engine: Engine, parts: broadcast::Sender<Item>) {
     }
 }
 
-/// What was committed after `from`; a part without content that nobody's knowledge reaches, if that is not known.
+/// What was committed after `from`, if it is known.
 async fn read(engine: &Engine, from: u64, now: u64) -> Result<Part, Status> {
     let changes = engine
         .call(move |control, _| control.changes(Scope::All, from))
         .await?;
     Ok(match changes {
         Some(changes) => Part { from, changes },
-        None => Part {
-            from: now,
-            changes: Changes {
-                revision: now,
-                ..Changes::default()
-            },
-        },
+        None => Part::unknown(now),
     })
 }
