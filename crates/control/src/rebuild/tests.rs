@@ -32,6 +32,7 @@ fn cluster(chunks: u64) -> (MemoryStore, Vec<NodeReport>) {
     let request = CreateVolume {
         chunk: ByteCount(16 * MIB),
         stripe_unit: ByteCount(MIB),
+        checksums: true,
         ..CreateVolume::new("data", ByteCount(chunks * 16 * MIB))
     };
     let volume = control.create_volume(&request, now).unwrap();
@@ -131,6 +132,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
         (volume.state, volume.geometry.chunk_count()),
         (VolumeState::Ready, 12)
     );
+    assert!(volume.checksums, "its copies keep checksums");
     // Everything was stopped: each node's engine proves that the life has ended, and all recover.
     for number in 1..=4 {
         let again = registration(number, Some(control.cluster()), Incarnation(1));

@@ -43,12 +43,6 @@ pub(super) struct Scans {
     asks: mpsc::UnboundedSender<Ask>,
 }
 
-impl std::fmt::Debug for Ask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Ask({:?})", self.node)
-    }
-}
-
 impl Scans {
     /// Starts the task that reads; it ends with the last handle.
     pub(super) fn start(engine: Engine) -> Self {

@@ -37,7 +37,7 @@ pub(crate) enum Bench {
 /// How long to measure.
 #[derive(Args)]
 #[command(
-    after_help = "Takes about five minutes. Measures in the present directory's file system, under .redhare.
+    after_help = "Takes about ten minutes. Measures in the present directory's file system, under .redhare.
 Example:
   redhare bench all --only fs --rounds 5"
 )]

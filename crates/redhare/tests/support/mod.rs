@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod load;
+pub(crate) mod nodes;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

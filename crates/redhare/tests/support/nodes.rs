@@ -1,0 +1,182 @@
+//! A master and nodes as processes of their own, each started by hand, so that one can come, stay away, or be killed for good.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::{Place, REDHARE, free_ports, kill, wait_until};
+
+/// See the module. What still runs is killed when it is dropped.
+pub(crate) struct Nodes {
+    master: Child,
+    /// By number, from 1.
+    nodes: Vec<Option<Child>>,
+    pub(crate) place: Place,
+    port: u16,
+}
+
+impl Nodes {
+    /// A master with these arguments, and so many nodes, once all live. Each has a disk of 1 GiB.
+    pub(crate) fn start(place: Place, master: &[&str], count: u16) -> Self {
+        let port = free_ports();
+        let mut command = Command::new(REDHARE);
+        command.arg("master").args(master);
+        command.args(["--listen", &format!("127.0.0.1:{port}"), "--store"]);
+        command.arg(place.0.join("master"));
+        let master = quiet(&mut command).spawn().unwrap();
+        let mut cluster = Self {
+            master,
+            nodes: Vec::new(),
+            place,
+            port,
+        };
+        for number in 1..=count {
+            cluster.start_node(number);
+        }
+        cluster.wait_for_living(count.into());
+        cluster
+    }
+
+    pub(crate) fn directory(&self, number: u16) -> PathBuf {
+        self.place.0.join(format!("node{number}"))
+    }
+
+    /// Starts a node: a new one, or one that was killed.
+    pub(crate) fn start_node(&mut self, number: u16) {
+        let directory = self.directory(number);
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut disk = directory.join("disk").into_os_string();
+        disk.push(":1GiB");
+        let mut command = Command::new(REDHARE);
+        command.args([
+            "node",
+            "--end-target",
+            "--master",
+            &format!("127.0.0.1:{}", self.port),
+        ]);
+        command.args(["--listen", &format!("127.0.0.1:{}", self.port + number), "--disk"]);
+        command.arg(disk).arg("--data").arg(&directory);
+        let child = quiet(&mut command).spawn().unwrap();
+        let index = usize::from(number) - 1;
+        if self.nodes.len() <= index {
+            self.nodes.resize_with(index + 1, || None);
+        }
+        self.nodes[index] = Some(child);
+    }
+
+    /// `kill -9` of a node's engine and target.
+    pub(crate) fn kill_node(&mut self, number: u16) {
+        kill(&self.directory(number).join("agent.lock"));
+        kill(&self.directory(number).join("target.lock"));
+        if let Some(mut child) = self.nodes[usize::from(number) - 1].take() {
+            child.wait().unwrap();
+        }
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(REDHARE)
+            .args(arguments)
+            .env("REDHARE_CLUSTER", format!("127.0.0.1:{}", self.port))
+            .env_remove("RUST_LOG")
+            .output()
+            .unwrap()
+    }
+
+    pub(crate) fn succeed(&self, arguments: &[&str]) {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+    }
+
+    /// What is said to a command that must not succeed.
+    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// All nodes as `redhare status` shows them.
+    pub(crate) fn rows(&self) -> Vec<Value> {
+        let status = self.json(&["status"]);
+        status["nodes"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// A node as `redhare status` shows it.
+    pub(crate) fn row(&self, number: u16) -> Value {
+        let address = format!("127.0.0.1:{}", self.port + number);
+        let mut rows = self.rows().into_iter();
+        rows.find(|row| row["address"] == address.as_str())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn id(&self, number: u16) -> String {
+        self.row(number)["node"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn wait_for_living(&self, count: usize) {
+        wait_until(&format!("{count} nodes live"), || {
+            let lives = |row: &&Value| row["alive"] == true && row["disks"] == 1;
+            self.rows().iter().filter(lives).count() == count
+        });
+    }
+
+    /// The chunks of volume "data" as `redhare volume show` tells them.
+    pub(crate) fn chunks(&self) -> Vec<Value> {
+        let shown = self.json(&["volume", "show", "data"]);
+        shown["chunks"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Forty files of up to so many bytes, imported into a new volume "data" that this command makes.
+    pub(crate) fn import(&self, create: &str, seed: u64, bytes_max: u64) -> PathBuf {
+        let files = self.place.0.join("files");
+        std::fs::create_dir_all(&files).unwrap();
+        let mut random = foundation::Random::from_seed(seed);
+        for number in 0..40u64 {
+            let bytes = 1 + random.below(bytes_max) as usize;
+            let words = (0..bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes());
+            let contents: Vec<u8> = words.collect();
+            std::fs::write(files.join(format!("{number}")), &contents[..bytes]).unwrap();
+        }
+        self.succeed(&create.split(' ').collect::<Vec<_>>());
+        self.succeed(&["fs", "format", "data"]);
+        self.succeed(&["fs", "import", files.to_str().unwrap(), "data"]);
+        files
+    }
+
+    /// What was imported comes out as it went in.
+    pub(crate) fn compare(&self, files: &Path, what: &str) {
+        let out = self.place.0.join(what);
+        self.succeed(&["fs", "export", "data", out.to_str().unwrap()]);
+        for entry in std::fs::read_dir(files).unwrap() {
+            let name = entry.unwrap().file_name();
+            let (was, is) = (std::fs::read(files.join(&name)), std::fs::read(out.join(&name)));
+            assert!(was.unwrap() == is.unwrap(), "{what}: {name:?} is another");
+        }
+        std::fs::remove_dir_all(out).unwrap();
+    }
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .env_remove("RUST_LOG")
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for number in 1..=self.nodes.len() {
+            if self.nodes[number - 1].is_some() {
+                self.kill_node(number as u16);
+            }
+        }
+        drop(self.master.kill());
+        drop(self.master.wait());
+    }
+}
