@@ -34,6 +34,14 @@ class Statistics(NamedTuple):
     """Bytes of content that were asked for."""
     cached_bytes: int
     """Memory of the metadata cache, in bytes."""
+    page_hits: int
+    """Lookups of index pages that the metadata cache had."""
+    page_misses: int
+    """Lookups of index pages that it had not."""
+    pages_evicted: int
+    """Pages that it dropped to stay below ``cache_bytes``."""
+    pages_ahead: int
+    """Pages that were read before anybody asked for them, since a listing went through the index in order."""
 
 
 class PendingRead:

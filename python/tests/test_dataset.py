@@ -234,3 +234,4 @@ def test_counts_what_it_does(data):
     done = data.statistics()
     assert done.reads > 0 and done.read_bytes >= done.content_bytes > 20_000_000 and done.cached_bytes > 0
     assert done.past_reads == 0
+    assert done.page_hits > done.page_misses > 0 and done.pages_evicted == 0

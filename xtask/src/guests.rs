@@ -89,6 +89,13 @@ const GUESTS: &[Guest] = &[
         environment: &[],
     },
     Guest {
+        name: "a minute of random faults to processes on hosts of their own, judged by porcupine",
+        script: FAULTS,
+        argument: Argument::Program,
+        // The same faults each time; `soak` draws others.
+        environment: &[("SEED", "1795361886")],
+    },
+    Guest {
         name: "a mount before pjdfstest and fsx, a selection",
         script: POSIX,
         argument: Argument::Program,
@@ -97,6 +104,9 @@ const GUESTS: &[Guest] = &[
 ];
 
 const POSIX: &str = "tests/posix/run";
+const FAULTS: &str = "tests/linearizability/run";
+/// How long faults happen in a soak, and how many at a time.
+const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
 
 const PROGRAM_PACKAGE: &str = "redhare";
 
@@ -164,22 +174,48 @@ fn measure_nvmet() -> Result<Outcome, String> {
 
 /// All that the foreign judges of a mount have to ask, for `soak`.
 pub(crate) fn whole_posix() -> Outcome {
-    judge_whole().unwrap_or_else(Outcome::Unusable)
+    judge(POSIX, &[("WHOLE", "1")]).unwrap_or_else(Outcome::Unusable)
 }
 
-fn judge_whole() -> Result<Outcome, String> {
+/// Twenty minutes of random faults, for `soak`.
+pub(crate) fn long_faults() -> Outcome {
+    judge(FAULTS, &SOAK_FAULTS).unwrap_or_else(Outcome::Unusable)
+}
+
+/// `cargo xtask faults [--seconds N] [--seed N]`
+pub(crate) fn faults(arguments: &[String]) -> Outcome {
+    let usage = "usage: faults [--seconds N] [--seed N]";
+    let mut settings = Vec::new();
+    for pair in arguments.chunks(2) {
+        let (name, value) = match pair {
+            [name, value] => (name.as_str(), value.as_str()),
+            _ => return Outcome::Unusable(format!("{} needs a number; {usage}", pair[0])),
+        };
+        let variable = match name {
+            "--seconds" => "FAULT_SECONDS",
+            "--seed" => "SEED",
+            _ => return Outcome::Unusable(format!("no option '{name}'; {usage}")),
+        };
+        if value.parse::<u64>().is_err() {
+            return Outcome::Unusable(format!("{name} takes a whole number, not '{value}'; {usage}"));
+        }
+        settings.push((variable, value));
+    }
+    judge(FAULTS, &settings).unwrap_or_else(Outcome::Unusable)
+}
+
+/// Runs a script on the optimised program.
+fn judge(script: &str, settings: &[(&str, &str)]) -> Result<Outcome, String> {
     let metadata = Metadata::load()?;
     let program = build_program(&metadata, true)?;
-    let mut script = Command::new(workspace_root().join(POSIX));
-    script
+    let mut command = Command::new(workspace_root().join(script));
+    command
         .arg(program)
-        .env("WHOLE", "1")
+        .envs(settings.iter().copied())
         .current_dir(workspace_root());
-    Ok(match status(&mut script)?.code() {
+    Ok(match status(&mut command)?.code() {
         Some(0) => Outcome::Passed,
-        Some(SKIPPED) => {
-            Outcome::Unusable("the mount's judges need what the last line above says".to_owned())
-        }
+        Some(SKIPPED) => Outcome::Unusable(format!("{script} needs what the last line above says")),
         _ => Outcome::Failed,
     })
 }
@@ -201,4 +237,23 @@ fn build_program(metadata: &Metadata, optimised: bool) -> Result<String, String>
         "{}/{profile}/{PROGRAM_PACKAGE}",
         metadata.target_directory
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_options_of_faults_are_named() {
+        let refused = |arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            match faults(&arguments) {
+                Outcome::Unusable(why) => why,
+                _ => panic!("{arguments:?} must be refused"),
+            }
+        };
+        assert!(refused(&["--seed"]).starts_with("--seed needs a number"));
+        assert!(refused(&["--seed", "x"]).starts_with("--seed takes a whole number, not 'x'"));
+        assert!(refused(&["--speed", "1"]).starts_with("no option '--speed'"));
+    }
 }

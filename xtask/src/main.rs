@@ -72,6 +72,12 @@ const COMMANDS: &[Command] = &[
         run: doors::model,
     },
     Command {
+        name: "faults",
+        arguments: "[--seconds N] [--seed N]",
+        about: "real processes on hosts of their own, random faults, a judged history",
+        run: guests::faults,
+    },
+    Command {
         name: "fuzz",
         arguments: "[TARGET] [--seconds N | --minimize]",
         about: "feed noise to everything that reads what others wrote",

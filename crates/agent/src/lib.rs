@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 use foundation::ByteCount;
 
-pub use state::StateError;
+pub use state::{StateError, identity_of};
 pub use supervise::{AgentError, run};
 
 /// A disk given to the node.
@@ -39,8 +39,8 @@ pub struct Disk {
 /// How the node engine runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The masters: host:port, several separated by commas.
-    pub masters: String,
+    /// The masters, and as which node to speak with them.
+    pub masters: proto::client::Masters,
     /// Where the target listens for peers and clients.
     pub listen: SocketAddr,
     /// The disks.
@@ -53,6 +53,8 @@ pub struct Config {
     pub end_target: bool,
     /// Where a target that this agent starts serves its metrics; one that it adopts goes on as it was started.
     pub metrics: Option<SocketAddr>,
+    /// In what time the target is to compare every copy with its checksums once; never if there is none.
+    pub scrub_every: Option<std::time::Duration>,
     /// Overwrite what is on the disks if it is not Redhare's. Holds for the first start of a target only.
     pub force: bool,
 }

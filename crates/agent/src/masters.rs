@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use agentlink::{Chunk, Configuration, Export, FromTarget, ToTarget};
-use proto::client::{Client, ClientError};
+use proto::client::{Client, ClientError, Masters};
 use proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -29,13 +29,14 @@ pub(crate) fn number(bytes: &[u8]) -> Option<u128> {
     Some(u128::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Connects to a master, for as long as it takes; addresses that are none are an answer.
-pub(crate) async fn connect(addresses: &str) -> Result<Client, AgentError> {
+/// Connects to a master, for as long as it takes; addresses that are none and credentials that cannot be used are an answer.
+pub(crate) async fn connect(masters: &Masters) -> Result<Client, AgentError> {
     let mut warned = false;
     loop {
-        match Client::connect(addresses).await {
+        match Client::connect(masters).await {
             Ok(client) => return Ok(client),
             Err(error @ ClientError::Address { .. }) => return Err(AgentError::Masters(error)),
+            Err(error @ ClientError::Credentials { .. }) => return Err(AgentError::Credentials(error)),
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
                     tracing::warn!(%error, "waiting for a master");

@@ -24,6 +24,17 @@ pub enum StateError {
         /// What is wrong.
         why: String,
     },
+    /// Another node's certificate.
+    #[error(
+        "this is node {own}, the certificate is that of node {theirs}: make one with \"redhare ca issue --role node --name \
+         {own}\", or give the node another directory and empty disks"
+    )]
+    ForeignCertificate {
+        /// Ours.
+        own: String,
+        /// The one it names.
+        theirs: String,
+    },
     /// Another cluster.
     #[error(
         "this node belongs to cluster {own}, the masters to {theirs}: name the masters of its own cluster, or give \
@@ -47,6 +58,14 @@ pub(crate) struct State {
     pub(crate) incarnation: u64,
 }
 
+/// Which node of which cluster keeps its state in a directory; none if no node ever ran there.
+pub fn identity_of(directory: &Path) -> Option<(u128, u128)> {
+    let text = std::fs::read_to_string(State::path(directory)).ok()?;
+    let state: State = toml::from_str(&text).ok()?;
+    let number = |digits: &str| u128::from_str_radix(digits, 16).ok();
+    Some((number(&state.node)?, number(&state.cluster)?))
+}
+
 /// 128 random bits from the system.
 pub(crate) fn random_id() -> std::io::Result<u128> {
     let mut bytes = [0; 16];
@@ -62,8 +81,8 @@ impl State {
         directory.join("node.toml")
     }
 
-    /// Reads the state, or makes that of a new node of `cluster`.
-    pub(crate) fn load(directory: &Path, cluster: u128) -> Result<Self, StateError> {
+    /// Reads the state, or makes that of a new node of `cluster`: the one that its certificate names, if it has one.
+    pub(crate) fn load(directory: &Path, cluster: u128, named: Option<u128>) -> Result<Self, StateError> {
         let path = Self::path(directory);
         let file = |source| StateError::File {
             path: path.clone(),
@@ -73,7 +92,10 @@ impl State {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let node = random_id().map_err(file)?;
+                let node = match named {
+                    Some(node) => node,
+                    None => random_id().map_err(file)?,
+                };
                 let state = Self {
                     node: format!("{node:032x}"),
                     cluster: format!("{cluster:032x}"),
@@ -98,6 +120,12 @@ impl State {
             return Err(StateError::ForeignCluster {
                 own: state.cluster,
                 theirs,
+            });
+        }
+        if let Some(theirs) = named.filter(|named| *named != state.node_id()) {
+            return Err(StateError::ForeignCertificate {
+                own: state.node,
+                theirs: format!("{theirs:032x}"),
             });
         }
         Ok(state)
@@ -133,17 +161,31 @@ mod tests {
     #[test]
     fn a_node_keeps_its_name_and_refuses_another_cluster() {
         let directory = tempfile::tempdir().unwrap();
-        let first = State::load(directory.path(), 7).unwrap();
-        let again = State::load(directory.path(), 7).unwrap();
+        let first = State::load(directory.path(), 7, None).unwrap();
+        let again = State::load(directory.path(), 7, None).unwrap();
         assert_eq!(first, again);
-        let foreign = State::load(directory.path(), 8).unwrap_err().to_string();
+        let foreign = State::load(directory.path(), 8, None).unwrap_err().to_string();
         assert!(
             foreign.contains("belongs to cluster 00000000000000000000000000000007"),
             "{foreign}"
         );
         std::fs::write(directory.path().join("node.toml"), "node = 3").unwrap();
-        let broken = State::load(directory.path(), 7).unwrap_err().to_string();
+        let broken = State::load(directory.path(), 7, None).unwrap_err().to_string();
         assert!(broken.contains("restore it, or remove it"), "{broken}");
+    }
+
+    #[test]
+    fn a_new_node_is_the_one_that_its_certificate_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = State::load(directory.path(), 7, Some(5)).unwrap();
+        assert_eq!(made.node_id(), 5);
+        assert_eq!(super::identity_of(directory.path()), Some((5, 7)));
+        assert_eq!(State::load(directory.path(), 7, Some(5)).unwrap(), made);
+        let refused = State::load(directory.path(), 7, Some(6)).unwrap_err().to_string();
+        assert!(
+            refused.contains("--role node --name 00000000000000000000000000000005"),
+            "{refused}"
+        );
     }
 
     #[test]

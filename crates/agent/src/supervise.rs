@@ -88,6 +88,19 @@ pub enum AgentError {
         /// Where to look.
         log: String,
     },
+    /// Ours cannot be used.
+    #[error(transparent)]
+    Credentials(ClientError),
+    /// They are not a node's.
+    #[error(
+        "the certificate is that of {role} \"{name}\", not a node's; make one with \"redhare ca issue --role node\""
+    )]
+    Role {
+        /// Whose.
+        role: identity::Role,
+        /// Whose.
+        name: String,
+    },
     /// The masters said no.
     #[error("the masters refuse this node: {0}")]
     Masters(ClientError),
@@ -142,6 +155,26 @@ fn check(config: &Config) -> Result<(), AgentError> {
     })
 }
 
+/// The node that our certificate names; none if the masters are spoken with plainly.
+fn named(config: &Config) -> Result<Option<u128>, AgentError> {
+    let Some(files) = &config.masters.credentials else {
+        return Ok(None);
+    };
+    let credentials = identity::Credentials::load(files).map_err(|error| {
+        let why = error.to_string();
+        AgentError::Credentials(ClientError::Credentials { why })
+    })?;
+    let identity = credentials.identity();
+    let name = identity.name.parse::<identity::Cluster>().ok();
+    match (identity.role, name) {
+        (identity::Role::Node, Some(name)) => Ok(Some(u128::from_be_bytes(name.to_bytes()))),
+        (role, _) => Err(AgentError::Role {
+            role,
+            name: identity.name.clone(),
+        }),
+    }
+}
+
 struct Supervisor<'a> {
     config: &'a Config,
     /// The target, if this agent has started it.
@@ -151,12 +184,13 @@ struct Supervisor<'a> {
 impl Supervisor<'_> {
     /// Serves one life of the target after the other. Ends only with what a person has to mend.
     async fn work(&mut self) -> Result<(), AgentError> {
+        let named = named(self.config)?;
         let client = masters::connect(&self.config.masters).await?;
         let identity = masters::patiently(|| client.identity(v1::GetIdentityRequest {}))
             .await
             .map_err(AgentError::Masters)?;
         let cluster = masters::number(&identity.cluster).unwrap_or(0);
-        let mut state = State::load(&self.config.directory, cluster)?;
+        let mut state = State::load(&self.config.directory, cluster, named)?;
         let mut pauses = Pauses::default();
         let (mut pause, mut is_first) = (Duration::ZERO, true);
         loop {
@@ -480,13 +514,14 @@ mod tests {
     #[test]
     fn a_directory_too_long_for_a_socket_is_refused_with_the_numbers() {
         let config = |directory: String| Config {
-            masters: String::new(),
+            masters: "".into(),
             listen: "127.0.0.1:1".parse().unwrap(),
             disks: Vec::new(),
             directory: directory.into(),
             program: PathBuf::new(),
             end_target: false,
             metrics: None,
+            scrub_every: None,
             force: false,
         };
         let error = check(&config(format!("/{}", "d".repeat(100))))

@@ -27,6 +27,8 @@ struct Node {
     node: String,
     incarnation: u64,
     agent_socket: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scrub_every_ms: Option<u64>,
     disk: Vec<NodeDisk>,
 }
 
@@ -52,6 +54,9 @@ pub(crate) fn write(config: &Config, state: &State, force: bool) -> Result<(), A
             node: state.node.clone(),
             incarnation: state.incarnation,
             agent_socket: text(&config.socket())?,
+            scrub_every_ms: config
+                .scrub_every
+                .map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
             disk: disks.collect::<Result<_, _>>()?,
         },
     };
@@ -101,7 +106,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let odd = "/a \"b\"\\\u{301}\n\u{7f}[c]#";
         let config = Config {
-            masters: String::new(),
+            masters: "".into(),
             listen: "127.0.0.1:4420".parse().unwrap(),
             disks: vec![Disk {
                 path: odd.into(),
@@ -111,6 +116,7 @@ mod tests {
             program: "redhare".into(),
             end_target: false,
             metrics: None,
+            scrub_every: None,
             force: true,
         };
         let state = State {

@@ -6,6 +6,8 @@
 pub enum Bar {
     /// This or more.
     AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
     /// Less than this.
     Below(f64),
 }
@@ -14,6 +16,7 @@ impl std::fmt::Display for Bar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Bar::AtLeast(least) => write!(f, ">= {least}"),
+            Bar::AtMost(most) => write!(f, "<= {most}"),
             Bar::Below(limit) => write!(f, "< {limit}"),
         }
     }
@@ -41,6 +44,7 @@ impl Row {
     pub fn new(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<Bar>) -> Self {
         let meets = |bar: Bar| match bar {
             Bar::AtLeast(least) => value >= least,
+            Bar::AtMost(most) => value <= most,
             Bar::Below(limit) => value < limit,
         };
         Self {
@@ -76,6 +80,8 @@ mod tests {
         assert!(missed(0.999, Some(Bar::AtLeast(1.0))));
         assert!(missed(200.0, Some(Bar::Below(200.0))));
         assert!(!missed(199.9, Some(Bar::Below(200.0))));
+        assert!(!missed(2.0, Some(Bar::AtMost(2.0))));
+        assert!(missed(2.001, Some(Bar::AtMost(2.0))) && missed(f64::NAN, Some(Bar::AtMost(2.0))));
         assert!(!missed(1e9, None));
         assert!(missed(f64::NAN, Some(Bar::AtLeast(0.0))) && missed(f64::NAN, Some(Bar::Below(9.0))));
     }

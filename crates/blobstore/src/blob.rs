@@ -32,7 +32,7 @@ pub struct Blobstore {
 /// An open blob. Clones share it; once the blob is deleted, each answers so.
 #[derive(Clone)]
 pub struct Blob {
-    channel: Rc<BlobChannel>,
+    pub(crate) channel: Rc<BlobChannel>,
 }
 
 impl Blobstore {
@@ -120,10 +120,12 @@ impl Blobstore {
     }
 
     /// Deletes a blob, damaged or not, when its requests in flight have ended. Durable by [`Blobstore::sync`]; its
-    /// clusters get new owners only after that.
+    /// clusters get new owners only after that. What the only child shows of a snapshot becomes the child's own: nothing is
+    /// copied, but the child's requests wait until the deletion is durable.
     ///
     /// # Errors
-    /// [`Error::NoSuchBlob`], [`Error::Stopped`].
+    /// [`Error::NoSuchBlob`], [`Error::HasChildren`], [`Error::Stopped`]; [`Error::Io`] if a page that the child shows in
+    /// part cannot be copied.
     pub async fn delete(&self, id: BlobId) -> Result<(), Error> {
         self.store.check_running()?;
         let blob = match self.store.find(id) {
@@ -136,8 +138,7 @@ impl Blobstore {
         if blob.deleted.get() {
             return Err(Error::NoSuchBlob(id));
         }
-        self.store.remove(&blob);
-        Ok(())
+        self.store.delete_alone(&blob).await
     }
 
     /// Makes all that completed before this call durable: writes to any blob, and changes of metadata, in their order.
@@ -148,7 +149,7 @@ impl Blobstore {
         self.store.sync().await
     }
 
-    fn handle(&self, blob: Rc<BlobState>) -> Blob {
+    pub(crate) fn handle(&self, blob: Rc<BlobState>) -> Blob {
         let store = self.store.clone();
         Blob {
             channel: Rc::new(BlobChannel { store, blob }),
@@ -182,8 +183,8 @@ pub struct BlobRun {
 }
 
 impl Blob {
-    /// Where the blob lies now, in ascending order; what is in none reads zeros. Only a write, a deallocation, a resize or
-    /// the blob's end change that, from when they are submitted on.
+    /// Where the blob lies now, in ascending order; what is in none reads zeros. Only a write, a deallocation, a resize,
+    /// a flattening or the blob's end change that, from when they are submitted on.
     pub fn runs(&self) -> Vec<BlobRun> {
         let (store, blob) = (&self.channel.store, &self.channel.blob);
         let end = if blob.deleted.get() { 0 } else { self.size_pages() };
@@ -237,7 +238,7 @@ impl Blob {
     /// one adds reads zeros. Goes on even if the future is dropped. Durable by [`Blobstore::sync`].
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::NoSuchBlob`], [`Error::Stopped`], [`Error::Io`].
+    /// [`Error::TooLarge`], [`Error::NoSuchBlob`], [`Error::ReadOnly`], [`Error::Stopped`], [`Error::Io`].
     pub async fn resize(&self, size_pages: u64) -> Result<(), Error> {
         let (store, blob) = (self.channel.store.clone(), self.channel.blob.clone());
         let id = blob.id;
@@ -324,9 +325,12 @@ async fn resize(store: &Rc<Store>, blob: &Rc<BlobState>, size_pages: u64) -> Res
     if blob.deleted.get() {
         return Err(Error::NoSuchBlob(blob.id));
     }
+    if blob.is_snapshot.get() {
+        return Err(Error::ReadOnly(blob.id));
+    }
     let old_pages = blob.size_pages.get();
     if size_pages > old_pages {
-        // What an earlier, larger size left in the last cluster must not show again. While the shrinking is not
+        // What an earlier, larger size left in the last cluster must not show again (a parent's does not). While the shrinking is not
         // durable it belongs to the state that a crash would bring back, so it may not be touched before.
         let cluster_end = old_pages.next_multiple_of(store.cluster_pages());
         let tail_pages = cluster_end.min(size_pages) - old_pages;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use bdev::{Channel, Data, Geometry, IoError, Operation, Request, Token};
 use foundation::{BlockCount, Lba};
 
+use crate::cluster_map::HOLE;
 use crate::format::PAGE_BYTES;
 use crate::slow_path;
 use crate::store::{BlobState, Store};
@@ -23,9 +24,21 @@ pub struct BlobChannel {
 /// Where a range of a blob lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// First page on the device; none if no cluster is allocated.
+    /// First page on the device; none if nothing was written there, and it reads zeros.
     pub(crate) device_page: Option<u64>,
+    /// It is the blob's own, to be written in place, and no parent's.
+    pub(crate) is_own: bool,
     pub(crate) pages: u64,
+}
+
+/// What lies at a page of a blob.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// On the device.
+    pub(crate) cluster: u32,
+    pub(crate) is_own: bool,
+    /// The page from which on zeros are read, whatever the cluster holds.
+    pub(crate) end: u64,
 }
 
 impl Store {
@@ -33,24 +46,70 @@ impl Store {
     #[inline]
     pub(crate) fn piece(&self, blob: &BlobState, page: u64, pages: u64) -> Piece {
         let cluster_pages = self.cluster_pages();
-        let map = blob.map.borrow();
         let offset = page & (cluster_pages - 1);
-        let mut cluster_index = page / cluster_pages;
-        let first = map.get(cluster_index);
-        let mut found = cluster_pages - offset;
+        let first = self.shown(blob, page);
         let mut expected = first;
-        while found < pages {
-            cluster_index += 1;
-            expected = expected.map(|cluster| cluster + 1);
-            if map.get(cluster_index) != expected {
+        // Where the piece ends, and where it ends at the latest since the parent is not shown further.
+        let mut end = page - offset + cluster_pages;
+        let mut last = first.map_or(u64::MAX, |found| found.end);
+        while end < page + pages && last > end {
+            let next = self.shown(blob, end);
+            if let Some(expected) = &mut expected {
+                expected.cluster += 1;
+            }
+            let continues = match (expected, next) {
+                (Some(expected), Some(next)) => {
+                    expected.cluster == next.cluster && expected.is_own == next.is_own
+                }
+                (None, None) => true,
+                _ => false,
+            };
+            if !continues {
                 break;
             }
-            found += cluster_pages;
+            last = next.map_or(u64::MAX, |found| found.end);
+            end += cluster_pages;
         }
         Piece {
-            device_page: first.map(|cluster| u64::from(cluster) * cluster_pages + offset),
-            pages: found.min(pages),
+            device_page: first.map(|found| u64::from(found.cluster) * cluster_pages + offset),
+            is_own: first.is_some_and(|found| found.is_own),
+            pages: pages.min(end.min(last) - page),
         }
+    }
+
+    /// What lies at a page: the blob's own, or what shows of its parents.
+    #[inline]
+    pub(crate) fn shown(&self, blob: &BlobState, page: u64) -> Option<Found> {
+        let index = page / self.cluster_pages();
+        match blob.map.borrow().entry(index) {
+            0 if blob.parent_pages.get() > page => self.inherited(blob, page),
+            0 | HOLE => None,
+            cluster => Some(Found {
+                cluster,
+                is_own: true,
+                end: u64::MAX,
+            }),
+        }
+    }
+
+    /// What would show of the blob's parents at a page if it had nothing there itself.
+    pub(crate) fn inherited(&self, blob: &BlobState, page: u64) -> Option<Found> {
+        let index = page / self.cluster_pages();
+        let mut end = blob.parent_pages.get();
+        let mut next = blob.parent.borrow().clone();
+        while let Some(parent) = next.filter(|_| page < end) {
+            match parent.map.borrow().entry(index) {
+                0 => {}
+                HOLE => return None,
+                cluster => {
+                    let is_own = false;
+                    return Some(Found { cluster, is_own, end });
+                }
+            }
+            end = end.min(parent.parent_pages.get());
+            next = parent.parent.borrow().clone();
+        }
+        None
     }
 }
 
@@ -68,8 +127,9 @@ impl BlobChannel {
         if piece.pages != request.blocks.0 {
             return Some(request);
         }
+        let is_read = matches!(request.operation, Operation::Read | Operation::Compare);
         match (piece.device_page, &mut request.data) {
-            (Some(page), _) => {
+            (Some(page), _) if piece.is_own || is_read => {
                 (request.lba, request.blocks) = self.store.io.range(page, piece.pages);
                 request.token = self.blob.gate.pass(request.token);
                 if let Operation::Write { fua: true } = request.operation {
@@ -168,6 +228,9 @@ impl BlobChannel {
         // A blob has no writer's token: those of a chunk stand in its record.
         if operation == Operation::Fence {
             return Err(IoError::Unsupported);
+        }
+        if self.blob.is_snapshot.get() && !matches!(operation, Operation::Read | Operation::Compare) {
+            return Err(IoError::ReadOnly);
         }
         let end = lba.checked_add(blocks).ok_or(IoError::OutOfRange)?;
         if end.0 > self.blob.size_pages.get() {

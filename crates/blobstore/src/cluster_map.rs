@@ -1,6 +1,10 @@
-//! Which cluster of the device holds which cluster of a blob. 0 is none: cluster 0 holds the superblock.
+//! Which cluster of the device holds which cluster of a blob. 0 is none: cluster 0 holds the superblock. Where a blob has a
+//! parent, 0 lets the parent show through, and [`HOLE`] does not.
 
 use crate::format::blob_page::{MAP_INDEX, MAP_PAGES_MAX, PAGE_CLUSTERS, ROOT_CLUSTERS};
+
+/// Reads zeros, whatever the parent has there. No device has a cluster of this number.
+pub(crate) const HOLE: u32 = u32::MAX;
 
 /// Clusters of the largest blob.
 pub(crate) const BLOB_CLUSTERS_MAX: u64 = (ROOT_CLUSTERS + MAP_PAGES_MAX * PAGE_CLUSTERS) as u64;
@@ -37,10 +41,10 @@ impl ClusterMap {
         }
     }
 
-    /// The device's cluster, or none.
+    /// As it stands in the map: the device's cluster, [`HOLE`], or 0.
     #[inline]
-    pub(crate) fn get(&self, cluster_index: u64) -> Option<u32> {
-        let cluster = if cluster_index < ROOT_CLUSTERS as u64 {
+    pub(crate) fn entry(&self, cluster_index: u64) -> u32 {
+        if cluster_index < ROOT_CLUSTERS as u64 {
             self.root[cluster_index as usize]
         } else {
             let further = cluster_index as usize - ROOT_CLUSTERS;
@@ -48,11 +52,10 @@ impl ClusterMap {
                 Some(Some(page)) => page[further % PAGE_CLUSTERS],
                 _ => 0,
             }
-        };
-        (cluster != 0).then_some(cluster)
+        }
     }
 
-    /// Sets a cluster; 0 for none. The index must be below [`BLOB_CLUSTERS_MAX`].
+    /// Sets a cluster; 0 for none, or [`HOLE`]. The index must be below [`BLOB_CLUSTERS_MAX`].
     pub(crate) fn set(&mut self, cluster_index: u64, cluster: u32) {
         assert!(
             cluster_index < BLOB_CLUSTERS_MAX,
@@ -73,6 +76,11 @@ impl ClusterMap {
 
     /// All allocated clusters from an index on: (index in the blob, device's cluster).
     pub(crate) fn allocated_from(&self, first: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.named_from(first).filter(|&(_, cluster)| cluster != HOLE)
+    }
+
+    /// As [`ClusterMap::allocated_from`], with the [`HOLE`]s.
+    pub(crate) fn named_from(&self, first: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         let root = self
             .root
             .iter()
@@ -112,15 +120,17 @@ mod tests {
             map.set(index, number as u32 + 1);
         }
         for (number, &index) in places.iter().enumerate() {
-            assert_eq!(map.get(index), Some(number as u32 + 1));
+            assert_eq!(map.entry(index), number as u32 + 1);
             let page = page_index(index);
             let inside = (index - first_cluster(page)) as usize;
             assert_eq!(map.page(page)[inside], number as u32 + 1);
         }
-        assert_eq!(map.get(513), None);
+        assert_eq!(map.entry(513), 0);
         assert_eq!(page_index(1519), MAP_INDEX);
         assert_eq!(page_index(1520), MAP_INDEX + 1);
         let found: Vec<u64> = map.allocated_from(512).map(|(index, _)| index).collect();
         assert_eq!(found, places[2..]);
+        map.set(600, HOLE);
+        assert_eq!(map.allocated_from(512).count() + 1, map.named_from(512).count());
     }
 }

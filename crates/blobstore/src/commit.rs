@@ -18,8 +18,8 @@ use bdev::IoError;
 
 use crate::attributes;
 use crate::error::{BlobId, Error};
-use crate::format::blob_page::{self, MAP_INDEX, Root, continued, field as root_field};
-use crate::format::superblock::{ADDRESSES, Pointer, Superblock};
+use crate::format::blob_page::{self, FLAG_SNAPSHOT, MAP_INDEX, Root, continued, field as root_field};
+use crate::format::superblock::{ADDRESSES, FEATURE_SNAPSHOTS, Pointer, Superblock};
 use crate::format::table::{self, ENTRIES_PER_PAGE};
 use crate::format::{Identity, Kind, PAGE_BYTES, Page, seal};
 use crate::store::{BlobState, State, Store};
@@ -133,7 +133,7 @@ impl Store {
             generation: state.generation,
             untouched_cluster,
             next_blob: state.next_blob,
-            features_incompatible: 0,
+            features_incompatible: self.features(),
             features_write: 0,
             table: state.pointers.clone(),
         };
@@ -142,6 +142,16 @@ impl Store {
             superblock,
             freed_slots,
             through: self.changes.get(),
+        }
+    }
+
+    /// What a program must know that opens the store. Of a damaged blob nobody knows whether it has a parent.
+    fn features(&self) -> u64 {
+        let needs = |blob: &Rc<BlobState>| blob.is_snapshot.get() || blob.parent.borrow().is_some();
+        let unknown = self.had_snapshots.get() && !self.damaged.borrow().is_empty();
+        match unknown || self.blobs.borrow().values().any(needs) {
+            true => FEATURE_SNAPSHOTS,
+            false => 0,
         }
     }
 
@@ -224,8 +234,9 @@ impl Encoder {
         if index == 0 {
             let root = Root {
                 size_pages: blob.size_pages.get(),
-                parent: 0,
-                flags: 0,
+                parent: blob.parent.borrow().as_ref().map_or(0, |parent| parent.id.0),
+                parent_pages: blob.parent_pages.get(),
+                flags: if blob.is_snapshot.get() { FLAG_SNAPSHOT } else { 0 },
                 attribute_bytes: self.attributes.len() as u32,
             };
             return blob_page::encode_root(&root, &self.attributes[..in_root], map.page(0));

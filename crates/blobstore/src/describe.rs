@@ -51,7 +51,11 @@ pub struct BlobDescription {
     pub id: BlobId,
     /// Its size.
     pub size: ByteCount,
-    /// Clusters that it has: (index in the blob, the device's cluster).
+    /// The blob that shows through where it has none.
+    pub parent: Option<BlobId>,
+    /// It is never written to.
+    pub is_snapshot: bool,
+    /// Clusters that it has itself: (index in the blob, the device's cluster).
     pub clusters: Vec<(u64, u32)>,
     /// Its attributes' names and the lengths of their values in bytes.
     pub attributes: Vec<(String, usize)>,
@@ -90,6 +94,8 @@ impl Blobstore {
         let describe_blob = |blob: &crate::store::BlobState| BlobDescription {
             id: blob.id,
             size: ByteCount(blob.size_pages.get() * PAGE_BYTES as u64),
+            parent: blob.parent.borrow().as_ref().map(|parent| parent.id),
+            is_snapshot: blob.is_snapshot.get(),
             clusters: blob.map.borrow().allocated_from(0).collect(),
             attributes: blob
                 .attributes

@@ -182,6 +182,22 @@ pub enum Error {
         /// Its damaged pages, at least one.
         pages: Vec<DamagedPage>,
     },
+    /// The blob is a snapshot.
+    #[error("blob {0} is a snapshot, which does not change: make a clone of it and change that")]
+    ReadOnly(BlobId),
+    /// Only snapshots may have clones, since what they hold never changes.
+    #[error("blob {0} is no snapshot, so it cannot have clones: make a snapshot of it first")]
+    NotASnapshot(BlobId),
+    /// Several blobs show what the snapshot holds.
+    #[error(
+        "snapshot {blob} cannot be deleted: {children} blobs are made of it; delete or flatten all but one of them first"
+    )]
+    HasChildren {
+        /// Which snapshot.
+        blob: BlobId,
+        /// How many.
+        children: usize,
+    },
     /// No metadata page is left.
     #[error(
         "no metadata page is left for blob {blob}: all {blob_pages_max} are in use; delete blobs, or format \
@@ -274,7 +290,9 @@ impl Error {
             Error::Damaged { .. } => IoError::Checksum,
             Error::MetadataFull { .. } => IoError::NoSpace,
             Error::Stopped(error) | Error::Io { error, .. } => *error,
+            Error::ReadOnly(_) => IoError::ReadOnly,
             Error::TooLarge { .. } => IoError::OutOfRange,
+            Error::NotASnapshot(_) | Error::HasChildren { .. } => IoError::Unsupported,
             Error::AttributeName { .. } | Error::AttributeValue { .. } | Error::AttributesFull { .. } => {
                 IoError::Unsupported
             }

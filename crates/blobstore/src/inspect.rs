@@ -3,7 +3,7 @@
 use bdev::{Geometry, IoError};
 
 use crate::error::OpenError;
-use crate::format::superblock::{ADDRESSES, Superblock};
+use crate::format::superblock::{ADDRESSES, FEATURE_SNAPSHOTS, Superblock};
 use crate::format::{PAGE_BYTES, Page, PageError};
 use crate::page_io::PageIo;
 
@@ -100,7 +100,7 @@ pub(crate) async fn superblock(io: &PageIo) -> Result<(Superblock, u32), OpenErr
         Found::Newer { version } => return Err(OpenError::NewerVersion { found: version }),
         Found::Damaged(errors) => return Err(OpenError::Superblocks(errors)),
     };
-    let features = superblock.features_incompatible | superblock.features_write;
+    let features = superblock.features_incompatible & !FEATURE_SNAPSHOTS | superblock.features_write;
     if features != 0 {
         return Err(OpenError::Features { features });
     }

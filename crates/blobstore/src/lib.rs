@@ -9,6 +9,7 @@
 //!   flush: creations, deletions, sizes, attributes and cluster maps all at once or not at all, in their order.
 //! - Pages written before that sync read back; pages written later read old or new, each on its own.
 //! - A cluster never shows what an earlier owner left in it.
+//! - A snapshot of a blob is of one moment, and a clone begins as its snapshot is; both cost what is written afterwards.
 //! - Foreign contents are not overwritten without force; damage to one blob's metadata leaves the others usable.
 //!
 //! # How
@@ -36,8 +37,8 @@
 //! if nothing changed, else two flushes and, for one changed blob, five page writes.
 //!
 //! # Left for later
-//! Checksums of data pages and snapshots: the format has their room (`docs/formats/blobstore.md`). Giving freed
-//! clusters back to the device, and growing with it.
+//! Checksums of data pages: the format has their room (`docs/formats/blobstore.md`). Giving freed clusters back to the
+//! device, and growing with it.
 
 mod attributes;
 mod blob;
@@ -55,6 +56,7 @@ mod layout;
 mod open;
 mod page_io;
 mod slow_path;
+mod snapshot;
 mod store;
 
 pub use attributes::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX};

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use reactor::sync::Notify;
 
 use crate::attributes;
-use crate::cluster_map::{self, BLOB_CLUSTERS_MAX};
+use crate::cluster_map::{self, BLOB_CLUSTERS_MAX, HOLE};
 use crate::clusters::Clusters;
 use crate::error::{BlobId, DamagedPage, OpenError};
-use crate::format::blob_page::{self, ATTRIBUTE_PAGES, MAP_INDEX, MAP_PAGES_MAX, Root};
-use crate::format::superblock::{Pointer, Shape, Superblock};
+use crate::format::blob_page::{self, ATTRIBUTE_PAGES, FLAG_SNAPSHOT, MAP_INDEX, MAP_PAGES_MAX, Root};
+use crate::format::superblock::{FEATURE_SNAPSHOTS, Pointer, Shape, Superblock};
 use crate::format::table::{self, ENTRIES_PER_PAGE, Entry};
 use crate::format::{Identity, Kind, Page, PageError, verify};
 use crate::free_set::FreeSet;
@@ -74,6 +74,9 @@ pub(crate) async fn load(
         next_blob: superblock.next_blob.max(next_blob.unwrap_or(1)),
     };
     let store = assemble(io, shape, state, table.repaired_copies + (2 - good_copies));
+    store
+        .had_snapshots
+        .set(superblock.features_incompatible & FEATURE_SNAPSHOTS != 0);
     *store.blobs.borrow_mut() = blobs;
     *store.damaged.borrow_mut() = damaged;
     Ok(store)
@@ -88,6 +91,7 @@ pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: 
         blobs: RefCell::default(),
         damaged: RefCell::default(),
         repaired_copies: Cell::new(repaired_copies),
+        had_snapshots: Cell::new(false),
         // What only one good copy of is left is written anew by the first sync.
         changes: Cell::new(u64::from(repaired_copies > 0)),
         committed: Cell::new(0),
@@ -309,10 +313,16 @@ fn try_finish(one: &mut Loading, cluster_pages: u32) -> Result<(), PageError> {
     if clusters > BLOB_CLUSTERS_MAX {
         return Err(PageError::Contents("its size is larger than a blob can be"));
     }
-    if one.blob.map.borrow().allocated_from(clusters).next().is_some() {
+    if one.blob.map.borrow().named_from(clusters).next().is_some() {
         return Err(PageError::Contents("it has clusters beyond its size"));
     }
+    let is_hole = |(_, cluster): (u64, u32)| cluster == HOLE;
+    if root.parent == 0 && one.blob.map.borrow().named_from(0).any(is_hole) {
+        return Err(PageError::Contents("it hides a parent that it does not have"));
+    }
     one.blob.size_pages.set(root.size_pages);
+    one.blob.parent_pages.set(root.parent_pages);
+    one.blob.is_snapshot.set(root.flags & FLAG_SNAPSHOT != 0);
     Ok(())
 }
 
@@ -322,14 +332,62 @@ type Settled = (
     BTreeMap<BlobId, Vec<DamagedPage>>,
 );
 
-/// Finds out which clusters are free; a blob that claims what is not its own is damaged.
-fn settle_ownership(superblock: &Superblock, loading: BTreeMap<BlobId, Loading>) -> Settled {
+/// Parents before their children: (blob, its parent). Blobs whose line of parents does not end in one that has none come
+/// last, with a parent that does not come before them.
+fn by_descent(loading: &BTreeMap<BlobId, Loading>) -> Vec<(BlobId, Option<BlobId>)> {
+    let mut children: BTreeMap<BlobId, Vec<BlobId>> = BTreeMap::new();
+    let (mut order, mut lost) = (Vec::new(), Vec::new());
+    for (&id, one) in loading {
+        match one.root.map_or(0, |root| root.parent) {
+            0 => order.push((id, None)),
+            parent => {
+                children.entry(BlobId(parent)).or_default().push(id);
+                lost.push((id, Some(BlobId(parent))));
+            }
+        }
+    }
+    let mut at = 0;
+    while let Some(&(parent, _)) = order.get(at) {
+        let found = children.remove(&parent).into_iter().flatten();
+        order.extend(found.map(|id| (id, Some(parent))));
+        at += 1;
+    }
+    lost.retain(|(_, parent)| parent.is_some_and(|parent| children.contains_key(&parent)));
+    order.append(&mut lost);
+    order
+}
+
+/// The blob shows its parent from now on. False if it cannot be one.
+fn link(parent: Option<&Rc<BlobState>>, one: &Loading) -> bool {
+    let Some(parent) = parent.filter(|parent| parent.is_snapshot.get()) else {
+        return false;
+    };
+    if one.blob.parent_pages.get() > parent.size_pages.get() {
+        return false;
+    }
+    *one.blob.parent.borrow_mut() = Some(parent.clone());
+    true
+}
+
+/// Finds out which clusters are free; a blob that claims what is not its own is damaged, and so is one without its parent.
+fn settle_ownership(superblock: &Superblock, mut loading: BTreeMap<BlobId, Loading>) -> Settled {
     let shape = &superblock.shape;
     let used = shape.first_data_cluster..superblock.untouched_cluster;
     let mut free = FreeSet::empty(shape.first_data_cluster, shape.clusters);
     used.clone().for_each(|cluster| free.insert(cluster));
-    let (mut blobs, mut damaged) = (BTreeMap::new(), BTreeMap::new());
-    for (id, mut one) in loading {
+    let mut blobs: BTreeMap<BlobId, Rc<BlobState>> = BTreeMap::new();
+    let mut damaged: BTreeMap<BlobId, Vec<DamagedPage>> = BTreeMap::new();
+    for (id, parent) in by_descent(&loading) {
+        let mut one = loading.remove(&id).expect("each blob comes once");
+        if let Some(parent) = parent
+            && !link(blobs.get(&parent), &one)
+        {
+            one.damage.push(DamagedPage {
+                index: 0,
+                page: 0,
+                why: PageError::Contents("its parent is damaged, missing or no snapshot"),
+            });
+        }
         if one.damage.is_empty() {
             let claims: Vec<u32> = one
                 .blob
@@ -357,6 +415,9 @@ fn settle_ownership(superblock: &Superblock, loading: BTreeMap<BlobId, Loading>)
             }
         }
         if one.damage.is_empty() {
+            if let Some(parent) = &*one.blob.parent.borrow() {
+                parent.children.borrow_mut().insert(id);
+            }
             blobs.insert(id, Rc::new(one.blob));
         } else {
             damaged.insert(id, one.damage);

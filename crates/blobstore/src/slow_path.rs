@@ -3,12 +3,15 @@
 //! *First write of a cluster.* A cluster is taken (on [`crate::clusters`] see which), the part of it that the write
 //! does not cover is zeroed beside the write, and only when all of that has ended does the map name the
 //! cluster, in memory. The next commit flushes before it writes that map. So no crash shows a reader
-//! what an earlier owner left: either nothing names the cluster, or its zeros are durable.
+//! what an earlier owner left: either nothing names the cluster, or its zeros are durable. Where a parent shows, its pages
+//! are copied instead of zeroed.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use bdev::{Data, IoError, Operation};
 use foundation::{BlockCount, Lba};
+use reactor::buffer::BUFFER_BYTES_MAX;
 use reactor::{Buffer, BufferMut};
 
 use crate::channel::BlobChannel;
@@ -110,7 +113,8 @@ async fn write(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, buffer: &Buf
     while done < pages && status.is_ok() {
         let page = first + done;
         let mut piece = store.piece(blob, page, pages - done);
-        if piece.device_page.is_none() {
+        if !piece.is_own {
+            piece.device_page = None;
             piece.pages = piece.pages.min(cluster_pages - page % cluster_pages);
         }
         let start = done as usize * PAGE_BYTES;
@@ -125,7 +129,7 @@ async fn write(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, buffer: &Buf
                 );
                 done += piece.pages;
             }
-            None => match first_write(store, blob, page, part).await {
+            None => match first_write(store, blob, page, Some(part)).await {
                 Ok(true) => done += piece.pages,
                 Ok(false) => {}
                 Err(error) => status = Err(error),
@@ -135,17 +139,26 @@ async fn write(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, buffer: &Buf
     status.and(finish(pending).await)
 }
 
-/// Writes into a cluster that the blob does not have yet. False if another write has brought it meanwhile.
-async fn first_write(
+/// Waits until no first write of a cluster is under way; whether one was.
+async fn waited(blob: &BlobState, cluster_index: u64) -> bool {
+    let is_over = || !blob.allocating.borrow().contains(&cluster_index);
+    if is_over() {
+        return false;
+    }
+    blob.allocated.until(is_over).await;
+    true
+}
+
+/// Writes into a cluster that the blob does not have yet, beside what its parents have there; without a part, it only gets
+/// that. False if another write has brought it meanwhile.
+pub(crate) async fn first_write(
     store: &Rc<Store>,
     blob: &Rc<BlobState>,
     page: u64,
-    part: Buffer,
+    part: Option<Buffer>,
 ) -> Result<bool, IoError> {
     let cluster_index = page / store.cluster_pages();
-    if blob.allocating.borrow().contains(&cluster_index) {
-        let is_over = || !blob.allocating.borrow().contains(&cluster_index);
-        blob.allocated.until(is_over).await;
+    if waited(blob, cluster_index).await {
         return Ok(false);
     }
     store
@@ -162,23 +175,23 @@ async fn fill_cluster(
     store: &Rc<Store>,
     blob: &Rc<BlobState>,
     page: u64,
-    part: Buffer,
+    part: Option<Buffer>,
 ) -> Result<(), IoError> {
-    let Taken { cluster, zeros } = store.take_cluster().await?;
+    let taken = store.take_cluster().await?;
+    let cluster = taken.cluster;
     let cluster_pages = store.cluster_pages();
     let start = u64::from(cluster) * cluster_pages;
     let offset = page % cluster_pages;
-    let pages = (part.len() / PAGE_BYTES) as u64;
+    let pages = part.as_ref().map_or(0, |part| (part.len() / PAGE_BYTES) as u64);
     let write = Operation::Write { fua: false };
-    let data = store.io.start(write, start + offset, pages, Data::From(part));
-    let mut status = Ok(());
-    if !zeros {
-        let end = offset + pages;
-        let before = store.io.zero(start, offset, true).await;
-        let after = store.io.zero(start + end, cluster_pages - end, true).await;
-        status = before.and(after);
+    let data = part.map(|part| store.io.start(write, start + offset, pages, Data::From(part)));
+    let first = page - offset;
+    let before = fill(store, blob, first, taken, 0..offset).await;
+    let after = fill(store, blob, first, taken, offset + pages..cluster_pages).await;
+    let mut status = before.and(after);
+    if let Some(data) = data {
+        status = data.await.status.and(status);
     }
-    status = data.await.status.and(status);
     if let Err(error) = status {
         store.state.borrow_mut().clusters.give_back(cluster);
         return Err(error);
@@ -187,6 +200,38 @@ async fn fill_cluster(
     blob.map.borrow_mut().set(cluster_index, cluster);
     store.mark_dirty(blob, cluster_map::page_index(cluster_index));
     Ok(())
+}
+
+/// Makes pages of a new cluster, whose first page in the blob is `first`, what they were before: what shows of the parents,
+/// and zeros.
+async fn fill(
+    store: &Rc<Store>,
+    blob: &BlobState,
+    first: u64,
+    taken: Taken,
+    pages: Range<u64>,
+) -> Result<(), IoError> {
+    let cluster_pages = store.cluster_pages();
+    let start = u64::from(taken.cluster) * cluster_pages;
+    let mut page = pages.start;
+    if let Some(found) = store.inherited(blob, first)
+        && blob.map.borrow().entry(first / cluster_pages) == 0
+    {
+        let from = u64::from(found.cluster) * cluster_pages;
+        let end = pages.end.min(found.end - first);
+        while page < end {
+            let part = (end - page).min((BUFFER_BYTES_MAX / PAGE_BYTES) as u64);
+            let bytes = store.io.read(from + page, part as usize).await?;
+            let write = Operation::Write { fua: false };
+            let written = store.io.start(write, start + page, part, Data::From(bytes));
+            written.await.status?;
+            page += part;
+        }
+    }
+    if taken.zeros || page >= pages.end {
+        return Ok(());
+    }
+    store.io.zero(start + page, pages.end - page, true).await
 }
 
 async fn compare(store: &Rc<Store>, blob: &BlobState, first: u64, buffer: &Buffer) -> Result<(), IoError> {
@@ -212,21 +257,48 @@ async fn compare(store: &Rc<Store>, blob: &BlobState, first: u64, buffer: &Buffe
     Ok(())
 }
 
-/// Makes what is allocated of the range read zeros, in place.
-pub(crate) async fn zero(store: &Rc<Store>, blob: &BlobState, first: u64, pages: u64) -> Result<(), IoError> {
+/// Makes the range read zeros: in place where the blob has a cluster of its own, and where a parent shows by hiding it, or
+/// in a cluster of its own if the rest of it is to show further on.
+pub(crate) async fn zero(
+    store: &Rc<Store>,
+    blob: &Rc<BlobState>,
+    first: u64,
+    pages: u64,
+) -> Result<(), IoError> {
+    let cluster_pages = store.cluster_pages();
     let mut done = 0;
     while done < pages {
-        let piece = store.piece(blob, first + done, pages - done);
-        if let Some(device_page) = piece.device_page {
+        let page = first + done;
+        let piece = store.piece(blob, page, pages - done);
+        let Some(device_page) = piece.device_page else {
+            done += piece.pages;
+            continue;
+        };
+        if piece.is_own {
             store.io.zero(device_page, piece.pages, false).await?;
+            done += piece.pages;
+            continue;
         }
-        done += piece.pages;
+        let cluster_index = page / cluster_pages;
+        let whole = page.is_multiple_of(cluster_pages)
+            && store.inherited(blob, page).is_some_and(|found| {
+                let shown = found.end.min(page + cluster_pages) - page;
+                piece.pages >= shown
+            });
+        if !whole {
+            // Then it is found again, as one of the blob's own.
+            first_write(store, blob, page, None).await?;
+        } else if !waited(blob, cluster_index).await {
+            let reserved = store.reserve_page(blob, cluster_map::page_index(cluster_index));
+            reserved.map_err(|error| error.status())?;
+            store.hide(blob, cluster_index);
+        }
     }
     Ok(())
 }
 
 /// Gives whole clusters of the range back and makes the rest of it read zeros. Nothing else is in flight.
-async fn give_back(store: &Rc<Store>, blob: &BlobState, first: u64, pages: u64) -> Result<(), IoError> {
+async fn give_back(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, pages: u64) -> Result<(), IoError> {
     store.check_running().map_err(|error| error.status())?;
     let cluster_pages = store.cluster_pages();
     let end = first + pages;
@@ -237,6 +309,6 @@ async fn give_back(store: &Rc<Store>, blob: &BlobState, first: u64, pages: u64) 
     let (whole_start, whole_end) = (first_whole * cluster_pages, end_whole * cluster_pages);
     zero(store, blob, first, whole_start - first).await?;
     zero(store, blob, whole_end, end - whole_end).await?;
-    store.unmap(blob, first_whole, end_whole);
-    Ok(())
+    let given = store.give_up(blob, first_whole, end_whole);
+    given.map_err(|error| error.status())
 }

@@ -9,7 +9,7 @@ use foundation::BlockCount;
 use reactor::sync::Notify;
 
 use crate::attributes::{self, Attributes};
-use crate::cluster_map::{self, ClusterMap};
+use crate::cluster_map::{self, ClusterMap, HOLE};
 use crate::clusters::{Clusters, Take, Taken};
 use crate::error::{BlobId, DamagedPage, Error};
 use crate::format::PAGE_BYTES;
@@ -28,6 +28,12 @@ pub(crate) struct BlobState {
     pub(crate) attributes: RefCell<Attributes>,
     /// Its metadata pages: index to entry number of the table.
     pub(crate) entries: RefCell<BTreeMap<u32, u32>>,
+    /// Shows through where the map names nothing, in the first `parent_pages`. A snapshot, which is never written to.
+    pub(crate) parent: RefCell<Option<Rc<BlobState>>>,
+    pub(crate) parent_pages: Cell<u64>,
+    /// Blobs whose parent this one is.
+    pub(crate) children: RefCell<BTreeSet<BlobId>>,
+    pub(crate) is_snapshot: Cell<bool>,
     pub(crate) gate: Rc<Gate>,
     /// The change that last concerned this blob's size or map, and its last shrinking.
     pub(crate) changed_at: Cell<u64>,
@@ -46,6 +52,10 @@ impl BlobState {
             map: RefCell::new(ClusterMap::new()),
             attributes: RefCell::default(),
             entries: RefCell::default(),
+            parent: RefCell::default(),
+            parent_pages: Cell::new(0),
+            children: RefCell::default(),
+            is_snapshot: Cell::new(false),
             gate: Rc::default(),
             changed_at: Cell::new(0),
             shrunk_at: Cell::new(0),
@@ -80,6 +90,8 @@ pub(crate) struct Store {
     pub(crate) damaged: RefCell<BTreeMap<BlobId, Vec<DamagedPage>>>,
     /// Superblock and table pages of which only one copy was good at open.
     pub(crate) repaired_copies: Cell<u32>,
+    /// The superblock said at open that blobs may have parents.
+    pub(crate) had_snapshots: Cell<bool>,
     /// Changes of metadata made so far, and how many of them are durable.
     pub(crate) changes: Cell<u64>,
     pub(crate) committed: Cell<u64>,
@@ -89,6 +101,15 @@ pub(crate) struct Store {
     pub(crate) stopped: Cell<Option<IoError>>,
     /// Writes with FUA that went straight to the device.
     pub(crate) forced: Tokens,
+}
+
+impl Drop for Store {
+    /// One after the other, not each by its child's end: lines of parents may be long.
+    fn drop(&mut self) {
+        for blob in self.blobs.borrow().values() {
+            drop(blob.parent.take());
+        }
+    }
 }
 
 impl Sink for Store {
@@ -225,14 +246,22 @@ impl Store {
         }
     }
 
-    /// Takes the blob out of the store. Nothing of it may be in flight.
+    /// Takes the blob, which has no children, out of the store. Nothing of it may be in flight.
     pub(crate) fn remove(&self, blob: &BlobState) {
+        if let Some(parent) = blob.parent.take() {
+            parent.children.borrow_mut().remove(&blob.id);
+        }
+        for (_, cluster) in blob.map.borrow().allocated_from(0) {
+            self.state.borrow_mut().clusters.release(cluster);
+        }
+        self.forget(blob);
+    }
+
+    /// Takes the blob out of the store; what its clusters are to be has been seen to.
+    pub(crate) fn forget(&self, blob: &BlobState) {
         self.blobs.borrow_mut().remove(&blob.id);
         blob.deleted.set(true);
         let mut state = self.state.borrow_mut();
-        for (_, cluster) in blob.map.borrow().allocated_from(0) {
-            state.clusters.release(cluster);
-        }
         for (index, number) in std::mem::take(&mut *blob.entries.borrow_mut()) {
             state.dirty.remove(&(blob.id, index));
             state.free_entry(number);
@@ -265,6 +294,7 @@ impl Store {
     pub(crate) fn set_size(&self, blob: &BlobState, size_pages: u64) {
         let shrinks = size_pages < blob.size_pages.get();
         blob.size_pages.set(size_pages);
+        blob.parent_pages.set(blob.parent_pages.get().min(size_pages));
         if shrinks {
             self.unmap(blob, size_pages.div_ceil(self.cluster_pages()), u64::MAX);
         }
@@ -274,20 +304,28 @@ impl Store {
         }
     }
 
-    /// Gives up the clusters of the blob from `first` to before `end`. Nothing may be in flight.
+    /// Gives up the clusters of the blob from `first` to before `end`; its parent, if it has one, shows there. Nothing may
+    /// be in flight.
     pub(crate) fn unmap(&self, blob: &BlobState, first: u64, end: u64) {
         let unmapped: Vec<(u64, u32)> = blob
             .map
             .borrow()
-            .allocated_from(first)
+            .named_from(first)
             .take_while(|&(index, _)| index < end)
             .collect();
         let mut pages = BTreeSet::new();
         for (index, cluster) in unmapped {
             blob.map.borrow_mut().set(index, 0);
-            self.state.borrow_mut().clusters.release(cluster);
+            if cluster != HOLE {
+                self.state.borrow_mut().clusters.release(cluster);
+            }
             pages.insert(cluster_map::page_index(index));
         }
+        self.map_changed(blob, pages);
+    }
+
+    /// Pages of the map have changed: those that are needed no more are given up.
+    pub(crate) fn map_changed(&self, blob: &BlobState, pages: BTreeSet<u32>) {
         for page in pages {
             let is_empty = blob.map.borrow().page(page).iter().all(|&cluster| cluster == 0);
             if is_empty && page != 0 {
@@ -337,7 +375,7 @@ pub(crate) fn attribute_pages(bytes: usize) -> u32 {
 }
 
 impl State {
-    fn free_entry(&mut self, number: u32) {
+    pub(crate) fn free_entry(&mut self, number: u32) {
         let entry = std::mem::take(&mut self.entries[number as usize]);
         if entry.page != 0 {
             self.released_slots.push(entry.page);

@@ -345,3 +345,161 @@ fn after_a_failed_forced_write_nothing_is_called_durable() {
         assert_eq!(tag_at(&blob, 0).await, Ok(5));
     });
 }
+
+/// Fills the clusters from `first` on, one page in each.
+async fn fill(blob: &blobstore::Blob, clusters: std::ops::Range<u64>, tag: u64) {
+    for cluster in clusters {
+        blob.write(cluster * 4 + 1, tagged(&[tag + cluster]))
+            .await
+            .unwrap();
+    }
+}
+
+#[test]
+fn clusters_that_several_blobs_show_are_counted_once() {
+    World::new(21).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let free = || store.describe().free_clusters;
+        let all = free();
+        let blob = store.create(40).unwrap();
+        fill(&blob, 0..10, 100).await;
+        assert_eq!(free(), all - 10);
+        let old = store.snapshot(blob.id()).await.unwrap();
+        let (one, other) = (
+            store.clone_snapshot(old.id()).unwrap(),
+            store.clone_snapshot(old.id()).unwrap(),
+        );
+        assert_eq!(free(), all - 10, "neither snapshot nor clone takes space");
+        fill(&blob, 0..3, 200).await;
+        fill(&one, 3..4, 300).await;
+        assert_eq!(free(), all - 14);
+        for (blob, tags) in [
+            (&old, [100, 103]),
+            (&blob, [200, 103]),
+            (&one, [100, 303]),
+            (&other, [100, 103]),
+        ] {
+            assert_eq!(tag_at(blob, 1).await, Ok(tags[0]));
+            assert_eq!(tag_at(blob, 13).await, Ok(tags[1]));
+        }
+        assert_eq!(old.write(0, tagged(&[1])).await, Err(IoError::ReadOnly));
+        let refused = store.delete(old.id()).await;
+        assert!(
+            matches!(refused, Err(Error::HasChildren { children: 3, .. })),
+            "{refused:?}"
+        );
+        assert_eq!(store.given_back_by(old.id()), Ok(0));
+
+        // Flattened, the clone has its nine others as well; then only the blob itself is made of the snapshot.
+        assert_eq!(one.flatten().await, Ok(9));
+        assert_eq!((one.parent(), free()), (None, all - 23));
+        assert_eq!(store.given_back_by(other.id()), Ok(0));
+        store.delete(other.id()).await.unwrap();
+        // What the blob has overwritten nobody shows any more.
+        assert_eq!(store.given_back_by(old.id()), Ok(3));
+        store.delete(old.id()).await.unwrap();
+        assert_eq!((blob.parent(), free()), (None, all - 20));
+        assert_eq!(tag_at(&blob, 13).await, Ok(103));
+        assert_eq!(tag_at(&one, 1).await, Ok(100));
+        store.check().unwrap();
+    });
+}
+
+#[test]
+fn a_line_of_snapshots_keeps_each_moment_and_survives_a_restart() {
+    let world = World::new(22);
+    let made = world.process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(16).unwrap();
+        let mut snapshots = Vec::new();
+        for moment in 0..4 {
+            blob.write(moment, tagged(&[10 + moment])).await.unwrap();
+            if moment == 2 {
+                blob.channel().write_zeroes(Lba(0), BlockCount(16)).await.unwrap();
+            }
+            let snapshot = store.snapshot(blob.id()).await.unwrap();
+            snapshot.set_attribute("moment", &[moment as u8]).unwrap();
+            snapshots.push(snapshot.id());
+        }
+        store.sync().await.unwrap();
+        snapshots
+    });
+    let snapshots = made.expect("the power stays on");
+    world.process(move || async move {
+        let store = Blobstore::open(disk()).await.unwrap();
+        let pages = [[10, 0, 0, 0], [10, 11, 0, 0], [0, 0, 0, 0], [0, 0, 0, 13]];
+        for (at, id) in snapshots.iter().enumerate() {
+            let snapshot = store.blob(*id).unwrap();
+            assert!(snapshot.is_snapshot());
+            assert_eq!(snapshot.attribute("moment"), Some(vec![at as u8]));
+            for page in 0..4 {
+                assert_eq!(tag_at(&snapshot, page).await, Ok(pages[at][page as usize]));
+            }
+        }
+        // One from the middle: its neighbours stay what they are.
+        store.delete(snapshots[1]).await.unwrap();
+        let (first, third) = (
+            store.blob(snapshots[0]).unwrap(),
+            store.blob(snapshots[2]).unwrap(),
+        );
+        assert_eq!(third.parent(), Some(first.id()));
+        assert_eq!(
+            (tag_at(&first, 0).await, tag_at(&third, 0).await),
+            (Ok(10), Ok(0))
+        );
+        store.check().unwrap();
+    });
+}
+
+#[test]
+fn what_a_clone_gave_up_does_not_come_back_from_its_parent() {
+    World::new(23).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(12).unwrap();
+        for page in 0..12 {
+            blob.write(page, tagged(&[page + 1])).await.unwrap();
+        }
+        let snapshot = store.snapshot(blob.id()).await.unwrap();
+        // In the middle of a cluster, so that this one is shown in part.
+        blob.resize(6).await.unwrap();
+        blob.resize(12).await.unwrap();
+        let shown = |page| if page < 6 { page + 1 } else { 0 };
+        for page in 0..12 {
+            assert_eq!(tag_at(&blob, page).await, Ok(shown(page)));
+        }
+        // Deleting the snapshot leaves the child what it shows, and no more.
+        store.delete(snapshot.id()).await.unwrap();
+        for page in 0..12 {
+            assert_eq!(tag_at(&blob, page).await, Ok(shown(page)));
+        }
+        store.check().unwrap();
+    });
+}
+
+#[test]
+fn a_damaged_snapshot_takes_its_children_along_and_nobody_else() {
+    let world = World::new(24);
+    world.process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        for tag in [1, 2] {
+            let blob = store.create(8).unwrap();
+            blob.write(0, tagged(&[tag])).await.unwrap();
+            store.snapshot(blob.id()).await.unwrap();
+        }
+        store.sync().await.unwrap();
+    });
+    // Blobs 1 and 3, their snapshots 2 and 4.
+    let page = find_root_page(&world, 2);
+    world.disk().damage(page * PAGE as u64 + 130, b"x");
+    world.process(|| async {
+        let store = Blobstore::open(disk()).await.unwrap();
+        let damaged: Vec<BlobId> = store.describe().damaged.iter().map(|(id, _)| *id).collect();
+        assert_eq!(damaged, [BlobId(1), BlobId(2)]);
+        assert_eq!(tag_at(&store.blob(BlobId(3)).unwrap(), 0).await, Ok(2));
+        for id in damaged {
+            store.delete(id).await.unwrap();
+        }
+        store.sync().await.unwrap();
+        store.check().unwrap();
+    });
+}

@@ -14,7 +14,7 @@ use protocols::nvme::{Command, Completion, Status as NvmeStatus};
 use reactor::spawn;
 use slab::Slab;
 use volume::Status;
-use volume::client::{PeerStatus, Place, Reply};
+use volume::client::{AnswerSink, PeerStatus, Place, Reply};
 use volume::message::codec::{CommandFields, NativeCommand, native_status_from_code};
 
 use crate::past::Past;
@@ -119,6 +119,20 @@ impl Connection {
         queue.submit_raw(nvme_command(&command.encode()), data, sink, tag as u64);
     }
 
+    /// Gives up a command whose reply is for this sink and tag, with its data; none if it is not one of the queues'.
+    pub(crate) fn take_back(&self, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
+        let replies = self.replies.borrow();
+        let (index, _) = replies.iter().find(|(_, reply)| reply.is_for(sink, tag))?;
+        drop(replies);
+        let own: Rc<dyn CommandSink> = self.this.upgrade()?;
+        let queues = self.queues.borrow();
+        let data = queues
+            .iter()
+            .find_map(|queue| queue.take_back(&own, index as u64))?;
+        self.replies.borrow_mut().remove(index).withdraw();
+        Some(data)
+    }
+
     /// All queues are full: opens one more, if that is allowed. Commands wait in the full ones meanwhile.
     fn open_another_queue(&self) {
         if self.queues.borrow().len() >= self.queues_max || self.opening.replace(true) {
@@ -142,7 +156,11 @@ impl CommandSink for Connection {
     fn ended(&self, tag: u64, result: CommandResult) {
         let index = usize::try_from(tag).expect("tags are slab indices");
         let reply = self.replies.borrow_mut().remove(index);
-        reply.answer(status_of(result.completion), result.data);
+        let status = status_of(result.completion);
+        if status != PeerStatus::Answered(Status::Done) {
+            tracing::debug!(session = self.session, ?status, "not done");
+        }
+        reply.answer(status, result.data);
     }
 }
 

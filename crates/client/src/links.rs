@@ -19,7 +19,7 @@ use foundation::Instant;
 use protocols::nvme::Nqn;
 use reactor::net::TcpOptions;
 use reactor::{spawn, time};
-use volume::client::{PeerStatus, Peers, Place, Reply, Sessions};
+use volume::client::{AnswerSink, PeerStatus, Peers, Place, Reply, Sessions};
 use volume::message::codec::{NativeCommand, NativeOperation};
 use volume::{HostId, NodeId};
 
@@ -74,14 +74,14 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The usual settings: one queue of 128 commands, half a second of patience, lost after 4 to 6 s of silence.
+    /// The usual settings: one queue of 128 commands, 150 ms of patience, lost after 4 to 6 s of silence.
     pub fn new(host: Nqn, host_id: HostId) -> Self {
         Self {
             host,
             host_id,
             queue_entries: 128,
             queues: 1,
-            patience: Duration::from_millis(500),
+            patience: Duration::from_millis(150),
             pause_min: Duration::from_millis(20),
             pause_max: Duration::from_secs(1),
             keep_alive: Duration::from_secs(4),
@@ -204,6 +204,11 @@ impl Peers for NodeLinks {
         };
         self.link(node).submit(command);
     }
+
+    fn take_back(&self, node: NodeId, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
+        let link = self.links.borrow().get(&node).cloned()?;
+        link.take_back(sink, tag)
+    }
 }
 
 /// A command on its way to a node.
@@ -286,6 +291,23 @@ impl Link {
         if !std::mem::replace(&mut state.connecting, true) {
             drop(spawn(connect(self.this.clone())));
         }
+    }
+
+    fn take_back(&self, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
+        let mut state = self.state.borrow_mut();
+        if let Some(index) = state
+            .waiting
+            .iter()
+            .position(|waiting| waiting.reply.is_for(sink, tag))
+        {
+            let Waiting { data, reply, .. } = state.waiting.remove(index)?;
+            reply.withdraw();
+            return Some(data);
+        }
+        // A connection that a newer one has replaced ends its commands itself.
+        let connection = state.connection.clone()?;
+        drop(state);
+        connection.take_back(sink, tag)
     }
 
     /// Takes over a new connection. Returns whether commands wait for one of a newer session still.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foundation::Epoch;
-use proto::client::{Client, ClientError};
+use proto::client::{Client, ClientError, Masters};
 use proto::v1;
 use protocols::nvme::Nqn;
 use reactor::mailbox::mailbox;
@@ -87,7 +87,7 @@ impl Session {
     ///
     /// # Errors
     /// See [`SessionError`].
-    pub fn connect(masters: &str, volume: &str) -> Result<Arc<Self>, SessionError> {
+    pub fn connect(masters: impl Into<Masters>, volume: &str) -> Result<Arc<Self>, SessionError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

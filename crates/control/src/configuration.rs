@@ -52,6 +52,17 @@ pub enum Verdict {
     Committed,
 }
 
+/// Whether every member of a chunk lives. Then its configuration stays, whoever has been heard.
+pub fn is_whole(chunk: &Chunk, nodes: &BTreeMap<NodeId, Standing>) -> bool {
+    chunk.members().all(|member| lives(member, nodes))
+}
+
+fn lives((node, incarnation): (NodeId, Incarnation), nodes: &BTreeMap<NodeId, Standing>) -> bool {
+    nodes.get(&node).is_some_and(|standing| {
+        standing.is_alive && standing.incarnation == incarnation && standing.ended_through < incarnation
+    })
+}
+
 /// The configuration the masters propose to follow `chunk`, or none when it is to stay.
 /// `pin` and `spread` choose the new write node where a choice is needed.
 pub fn successor(
@@ -61,20 +72,15 @@ pub fn successor(
     nodes: &BTreeMap<NodeId, Standing>,
     spread: u64,
 ) -> Option<Chunk> {
-    let lives = |(node, incarnation): (NodeId, Incarnation)| {
-        nodes.get(&node).is_some_and(|standing| {
-            standing.is_alive && standing.incarnation == incarnation && standing.ended_through < incarnation
-        })
-    };
+    if is_whole(chunk, nodes) {
+        return None;
+    }
     let living: Vec<NodeId> = chunk
         .members()
-        .filter(|&member| lives(member))
+        .filter(|&member| lives(member, nodes))
         .map(|m| m.0)
         .collect();
     let write_node_lives = living.contains(&chunk.write_node);
-    if living.len() == chunk.member_count() {
-        return None;
-    }
     if living.is_empty() {
         return recovery(chunk, minimum, pin, nodes, spread);
     }

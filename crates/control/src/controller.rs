@@ -10,6 +10,7 @@ pub(crate) mod growth;
 pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;
+mod removal;
 pub(crate) mod status;
 pub(crate) mod volumes;
 
@@ -36,6 +37,8 @@ use reconcile::Reconciler;
 
 /// How often a decision is made anew when another master was quicker.
 const ATTEMPTS_MAX: u32 = 16;
+/// Timeouts after which no arrival keeps a new master waiting for nodes that it has not heard.
+const ARRIVALS_MAX: u32 = 10;
 /// Records read at a time.
 const PAGE: usize = 1024;
 
@@ -48,6 +51,8 @@ pub struct Controller<S> {
     random: Random,
     /// Since when this master has been able to hear nodes.
     listening: Instant,
+    /// When it last heard a node for the first time.
+    arrival: Instant,
     heard: BTreeMap<NodeId, Heard>,
     changes: ChangeLog,
     lease_clock: LeaseClock,
@@ -67,6 +72,7 @@ pub struct Controller<S> {
 #[derive(Clone, Debug)]
 struct Heard {
     incarnation: Incarnation,
+    ended_through: Incarnation,
     at: Instant,
     used: BTreeMap<DiskId, ByteCount>,
     resyncs: Vec<nodes::Resync>,
@@ -107,7 +113,7 @@ impl<S: MetadataStore> Controller<S> {
     pub fn open(store: S, settings: Settings, seed: u64, now: Instant) -> Result<Self, ControlError> {
         transfer::check_open(&store)?;
         let mut random = Random::from_seed(seed);
-        let cluster = found(&store, &mut random)?;
+        let cluster = found(&store, settings.cluster, &mut random)?;
         let revision = store.revision()?;
         let mut controller = Self {
             store,
@@ -115,6 +121,7 @@ impl<S: MetadataStore> Controller<S> {
             cluster,
             random,
             listening: now,
+            arrival: now,
             heard: BTreeMap::new(),
             changes: ChangeLog::new(revision, settings.changes_kept),
             lease_clock: LeaseClock::default(),
@@ -157,6 +164,7 @@ impl<S: MetadataStore> Controller<S> {
     #[cfg(test)]
     pub(crate) fn remember(&mut self, other: Self) {
         self.listening = other.listening;
+        self.arrival = other.arrival;
         self.heard = other.heard;
         self.changes = other.changes;
         self.lease_clock = other.lease_clock;
@@ -223,9 +231,8 @@ impl<S: MetadataStore> Controller<S> {
     pub fn nodes(&self, now: Instant) -> Result<BTreeMap<NodeId, NodeView>, ControlError> {
         let revision = self.store.revision()?;
         let known = &mut *self.nodes_known.borrow_mut();
-        let is_known = |at: u64| revision == self.changes.end() && self.changes.is_quiet(keys::NODES, at);
         let (at, nodes) = match known {
-            Some((at, nodes)) if is_known(*at) => (at, nodes),
+            Some((at, nodes)) if self.is_known(revision, *at) => (at, nodes),
             _ => {
                 let (at, nodes) = known.insert((0, self.read_nodes()?));
                 (at, nodes)
@@ -235,6 +242,34 @@ impl<S: MetadataStore> Controller<S> {
         *at = revision;
         let view = |(&id, record): (&NodeId, &Node)| (id, self.view(id, record.clone(), now));
         Ok(nodes.iter().map(view).collect())
+    }
+
+    /// Whether no node's record has changed between a revision and the store's present one.
+    fn is_known(&self, revision: u64, at: u64) -> bool {
+        revision == self.changes.end() && self.changes.is_quiet(keys::NODES, at)
+    }
+
+    /// The life of a node that the store names and what is known of its end, from memory if nothing has changed there.
+    fn life_of(&self, id: NodeId) -> Result<Option<(Incarnation, Incarnation)>, ControlError> {
+        let life = |node: &Node| (node.incarnation, node.ended_through);
+        let revision = self.store.revision()?;
+        if let Some((at, nodes)) = &*self.nodes_known.borrow()
+            && self.is_known(revision, *at)
+        {
+            return Ok(nodes.get(&id).map(life));
+        }
+        // One record and not all of them: while nodes register, each one's record is new.
+        Ok(self
+            .read::<Node>(&keys::node(id))?
+            .map(|stored| life(&stored.record)))
+    }
+
+    /// Whether the nodes' lives are in memory, as far as this master knows.
+    fn is_life_known(&self) -> bool {
+        let known = self.nodes_known.borrow();
+        known
+            .as_ref()
+            .is_some_and(|(at, _)| self.changes.is_quiet(keys::NODES, *at))
     }
 
     fn read_nodes(&self) -> Result<BTreeMap<NodeId, Node>, ControlError> {
@@ -254,11 +289,14 @@ impl<S: MetadataStore> Controller<S> {
             .get(&id)
             .filter(|heard| heard.incarnation == record.incarnation);
         // A node that this master could not hear is not taken for gone before it had the time to be
-        // heard.
+        // heard. While others are heard for the first time it may be on its way as they were: a thousand
+        // nodes are not heard at once by a master that is new to them.
         let is_recent = |since| now.since(since) < timeout;
+        let awaited = || self.arrival.min(self.listening + timeout * ARRIVALS_MAX);
+        let since = heard.map_or_else(awaited, |heard| heard.at);
         NodeView {
             id,
-            is_alive: is_recent(heard.map_or(self.listening, |heard| heard.at.max(self.listening))),
+            is_alive: is_recent(since.max(self.listening)),
             is_heard: heard.is_some_and(|heard| is_recent(heard.at)),
             record,
         }
@@ -302,12 +340,21 @@ fn read<R: Record>(store: &impl MetadataStore, key: &[u8]) -> Result<Option<Stor
 }
 
 /// The identity in the store, put there first if the store is empty.
-fn found(store: &impl MetadataStore, random: &mut Random) -> Result<ClusterId, ControlError> {
+fn found(
+    store: &impl MetadataStore,
+    wanted: Option<ClusterId>,
+    random: &mut Random,
+) -> Result<ClusterId, ControlError> {
     for _ in 0..ATTEMPTS_MAX {
         if let Some(stored) = read::<ClusterRecord>(store, keys::CLUSTER)? {
-            return Ok(stored.record.id);
+            let ours = stored.record.id;
+            return match wanted.filter(|wanted| *wanted != ours) {
+                None => Ok(ours),
+                Some(theirs) => Err(ControlError::ForeignCertificate { ours, theirs }),
+            };
         }
-        let id = ClusterId(Uuid::from_random_bits(random.next_u64(), random.next_u64()));
+        let drawn = || ClusterId(Uuid::from_random_bits(random.next_u64(), random.next_u64()));
+        let id = wanted.unwrap_or_else(drawn);
         let mut transaction = Transaction::new();
         let record = ClusterRecord { id }.encode(keys::CLUSTER);
         transaction

@@ -63,8 +63,23 @@ pub enum ControlError {
         theirs: ClusterId,
         ours: ClusterId,
     },
+    #[error(
+        "the store is of cluster {ours}, the master's certificate of cluster {theirs}; give the master a certificate of its \
+         own cluster (an authority for it is made with \"redhare ca init --cluster-id {ours}\"), or name another store"
+    )]
+    ForeignCertificate { theirs: ClusterId, ours: ClusterId },
     #[error("there is no node {node} in this cluster; register it first")]
     NoSuchNode { node: NodeId },
+    #[error(
+        "node {node} was removed from this cluster; to use its machine again, end it, empty its data directory and wipe its disks (\"blkdiscard\", or remove the files), and start it as a new node"
+    )]
+    NodeRemoved { node: NodeId },
+    #[error("node {node} cannot be removed: {why}; {remedy}")]
+    NodeInUse {
+        node: NodeId,
+        why: String,
+        remedy: String,
+    },
     #[error(
         "incarnation {theirs} of node {node} is over, its target has reached incarnation {known}; register again with incarnation 0 to get a new one"
     )]
@@ -232,8 +247,11 @@ impl ControlError {
             Self::VolumeExists { .. } => ErrorKind::AlreadyExists,
             Self::Contended { .. } | Self::StaleProposal { .. } => ErrorKind::Aborted,
             Self::ForeignCluster { .. }
+            | Self::ForeignCertificate { .. }
             | Self::StoreClosed { .. }
             | Self::StaleIncarnation { .. }
+            | Self::NodeRemoved { .. }
+            | Self::NodeInUse { .. }
             | Self::DiskInUse { .. }
             | Self::VolumeDeleting { .. }
             | Self::VolumeLeased { .. }

@@ -13,6 +13,8 @@ pub(crate) const VOLUMES: &[u8] = b"volume/";
 pub(crate) const CHUNKS: &[u8] = b"chunk/";
 pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
 pub(crate) const DRAINS: &[u8] = b"drain/";
+/// Nodes that were removed.
+pub(crate) const REMOVED: &[u8] = b"removed/";
 pub(crate) const MOVES: &[u8] = b"move/";
 /// There while the masters are not to even out nodes by themselves.
 pub(crate) const REBALANCE_STOPPED: &[u8] = b"rebalance-stopped";
@@ -27,6 +29,11 @@ fn join(parts: &[&[u8]]) -> Vec<u8> {
 
 pub(crate) fn node(node: NodeId) -> Vec<u8> {
     join(&[NODES, &node.0.to_bytes()])
+}
+
+/// That a node was removed, and never comes back.
+pub(crate) fn removed(node: NodeId) -> Vec<u8> {
+    join(&[REMOVED, &node.0.to_bytes()])
 }
 
 /// A node, or with a disk only that, from which copies are to be moved away.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::identity::ClusterId;
+
 /// Times and bounds of the masters of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -28,6 +30,9 @@ pub struct Settings {
     pub moves_max: usize,
     /// Chunk changes remembered for those who ask for what is new; who asks later gets all.
     pub changes_kept: usize,
+    /// The identity that a cluster is founded with in an empty store, and that a store which is not empty must have.
+    /// Without it one is drawn, and any will do.
+    pub cluster: Option<ClusterId>,
 }
 
 impl Default for Settings {
@@ -44,6 +49,7 @@ impl Default for Settings {
             rebalance: true,
             moves_max: 4,
             changes_kept: 65_536,
+            cluster: None,
         }
     }
 }

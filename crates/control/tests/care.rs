@@ -1,4 +1,4 @@
-//! What it costs to look after the chunks of a lost node: reads of the store, by time.
+//! What it costs to look after the chunks of a lost node, and of all by a new master: reads of the store, by time.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ impl Cluster {
                 cluster: self.control.cluster(),
                 node: node(number),
                 incarnation,
-                ended_through: Incarnation(0),
+                ended_through: Incarnation(incarnation.0 - 1),
                 disks: disks(number),
                 prepared: prepared.clone(),
                 grown: Vec::new(),
@@ -134,6 +134,32 @@ impl Cluster {
             self.step(&living);
         }
         self.store.chunks_read.get() - before
+    }
+
+    /// A volume of so many chunks, ready.
+    fn with_volume() -> Self {
+        let mut cluster = Self::new();
+        let request = CreateVolume {
+            chunk: ByteCount(16 * MIB),
+            stripe_unit: ByteCount(MIB),
+            ..CreateVolume::new("v".to_owned(), ByteCount(CHUNKS * 16 * MIB))
+        };
+        cluster.control.create_volume(&request, cluster.now).unwrap();
+        cluster.read_in(2, |_| true);
+        assert_eq!(cluster.control.volumes().unwrap()[0].state, VolumeState::Ready);
+        cluster
+    }
+
+    /// Another master goes on, which has heard nobody.
+    fn begin_reign(&mut self) {
+        self.control = Controller::open(self.store.clone(), Settings::default(), 4, self.now).unwrap();
+    }
+
+    /// Chunks of which this node is a member.
+    fn members_on(&self, number: u64) -> usize {
+        let chunks = self.chunks();
+        let is_member = |chunk: &Chunk| chunk.members().any(|(member, _)| member == node(number));
+        chunks.iter().filter(|(_, chunk)| is_member(chunk)).count()
     }
 
     fn chunks(&self) -> Vec<(ChunkId, Chunk)> {
@@ -170,15 +196,7 @@ impl Cluster {
 
 #[test]
 fn the_chunks_of_a_lost_node_are_read_when_there_is_something_to_do() {
-    let mut cluster = Cluster::new();
-    let request = CreateVolume {
-        chunk: ByteCount(16 * MIB),
-        stripe_unit: ByteCount(MIB),
-        ..CreateVolume::new("v".to_owned(), ByteCount(CHUNKS * 16 * MIB))
-    };
-    cluster.control.create_volume(&request, cluster.now).unwrap();
-    cluster.read_in(2, |_| true);
-    assert_eq!(cluster.control.volumes().unwrap()[0].state, VolumeState::Ready);
+    let mut cluster = Cluster::with_volume();
     let lost = |number| number < NODES;
     // It is left out.
     cluster.read_in(5, lost);
@@ -242,4 +260,42 @@ fn the_chunks_of_a_lost_node_are_read_when_there_is_something_to_do() {
         cluster.most_read_in_a_tick
     );
     assert_eq!(cluster.read_in(60, lost), 0, "nothing is left to be done");
+}
+
+#[test]
+fn a_new_master_that_hears_its_nodes_one_after_the_other_reads_no_chunk_twice() {
+    let mut cluster = Cluster::with_volume();
+    cluster.begin_reign();
+    let mut read = 0;
+    for heard in 0..=NODES {
+        read += cluster.read_in(1, |number| number <= heard);
+    }
+    assert_eq!(read, 0, "they were read with all others, not one by one");
+}
+
+#[test]
+fn a_member_whose_life_has_ended_is_left_out_once_those_who_stay_are_heard() {
+    let mut cluster = Cluster::with_volume();
+    cluster.begin_reign();
+    // The last node is back in another life, and the new master has read all chunks; of the others nothing is heard.
+    let registration = Registration {
+        cluster: None,
+        node: node(NODES),
+        peer_address: format!("192.0.2.{NODES}:4420"),
+        incarnation: None,
+        ended_through: cluster.incarnations[&NODES],
+        disks: disks(NODES),
+    };
+    let registered = cluster.control.register(&registration, cluster.now).unwrap();
+    cluster.incarnations.insert(NODES, registered.incarnation);
+    let before = cluster.members_on(NODES);
+    assert!(before > 1000, "{before} of {CHUNKS} chunks had a copy there");
+    cluster.read_in(2, |number| number == NODES);
+    assert_eq!(
+        cluster.members_on(NODES),
+        before,
+        "whether the others live is not known"
+    );
+    cluster.read_in(1, |_| true);
+    assert_eq!(cluster.members_on(NODES), 0);
 }

@@ -1,8 +1,9 @@
-//! Which nodes export a volume: chosen among those that live, kept where they live, told to each node with its place.
+//! Which nodes export a volume: chosen among those that live, kept where they live, told to each node with its place. And which
+//! node may be removed.
 
 use control::{
     Controller, CreateVolume, Disk, DiskId, ErrorKind, ExportVolume, Heartbeat, Incarnation, MemoryStore,
-    NodeId, Registration, Settings, Uuid, VolumeState,
+    MetadataStore, NodeId, Registration, Settings, Uuid, VolumeState,
 };
 use foundation::{ByteCount, Instant};
 
@@ -166,4 +167,72 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(error.kind(), kind, "{error}");
     }
     assert_eq!(master.volume_named("data").unwrap().portals, []);
+}
+
+fn refusal(master: &mut Master<'_>, number: u128, now: Instant) -> String {
+    let error = master.remove_node(node(number), now).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_node_is_removed_once_nothing_needs_it_and_never_comes_back() {
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    register(&mut master, 4, at(1));
+    assert!(
+        master
+            .remove_node(node(9), at(1))
+            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    );
+    let said = refusal(&mut master, 1, at(1));
+    assert!(said.contains("copies (") && said.contains("node drain"), "{said}");
+    // What is exported by it, though it has no copy of it.
+    let export = ExportVolume {
+        nodes: vec![node(1), node(4)],
+        ..export(2)
+    };
+    master.export_volume(&export, at(1)).unwrap();
+    let said = refusal(&mut master, 4, at(1));
+    assert!(said.contains("volume data is exported by it"), "{said}");
+    master.unexport_volume("data").unwrap();
+    // It lives, and copies may be placed on it.
+    let said = refusal(&mut master, 4, at(1));
+    assert!(
+        said.contains("it lives") && said.contains("drain it first"),
+        "{said}"
+    );
+    master.drain(node(4), None, at(1)).unwrap();
+    for _ in 0..2 {
+        master.remove_node(node(4), at(2)).unwrap();
+    }
+    assert!(!master.nodes(at(2)).unwrap().contains_key(&node(4)));
+    let left = |prefix: &[u8]| {
+        store
+            .range(prefix, &[prefix, &[0xff][..]].concat(), 10)
+            .unwrap()
+            .len()
+    };
+    assert_eq!((left(b"drain/"), left(b"allocation/")), (0, 3));
+    // Neither its heartbeat nor its next life is taken, by this master or by another one.
+    let mut other = Controller::open(&store, Settings::default(), 2, at(3)).unwrap();
+    for master in [&mut master, &mut other] {
+        let registration = Registration {
+            cluster: None,
+            node: node(4),
+            peer_address: "192.0.2.4:4420".to_owned(),
+            incarnation: None,
+            ended_through: Default::default(),
+            disks: Vec::new(),
+        };
+        let error = master.register(&registration, at(3)).unwrap_err().to_string();
+        assert!(
+            error.contains("was removed") && error.contains("as a new node"),
+            "{error}"
+        );
+    }
+    // A node that is gone needs no drain once its copies are elsewhere; here it had none.
+    register(&mut master, 5, at(3));
+    assert!(refusal(&mut master, 5, at(4)).contains("it lives"));
+    master.remove_node(node(5), at(7)).unwrap();
 }

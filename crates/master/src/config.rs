@@ -20,6 +20,10 @@ pub struct Config {
     pub advertise: Option<String>,
     /// Times and bounds.
     pub settings: Settings,
+    /// Who it is, and whose certificates it believes. Without it answers anyone, plainly.
+    pub credentials: Option<identity::Files>,
+    /// Where each control action is recorded that changes something.
+    pub audit_log: Option<PathBuf>,
 }
 
 /// Where a master keeps what must not be forgotten.
@@ -94,7 +98,18 @@ struct File {
     heartbeat_timeout_ms: Option<u64>,
     rebuild_after_ms: Option<u64>,
     rebalance: Option<bool>,
+    audit_log: Option<PathBuf>,
+    tls: Option<TlsFile>,
     etcd: Option<EtcdFile>,
+}
+
+/// What the file says of the master's own certificate.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsFile {
+    authority: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
 }
 
 /// What the file says of an etcd.
@@ -152,6 +167,8 @@ impl Config {
             store: store.into(),
             advertise: None,
             settings: Settings::default(),
+            credentials: None,
+            audit_log: None,
         }
     }
 
@@ -173,6 +190,19 @@ impl Config {
             let applied = etcd.apply(&mut self.store);
             applied.map_err(|why| ConfigError::Etcd { path, why })?;
         }
+        if let Some(TlsFile {
+            authority,
+            certificate,
+            key,
+        }) = file.tls
+        {
+            self.credentials = Some(identity::Files {
+                authority,
+                certificate,
+                key,
+            });
+        }
+        self.audit_log = file.audit_log.or(self.audit_log);
         let settings = &mut self.settings;
         if let Some(milliseconds) = file.heartbeat_interval_ms {
             settings.heartbeat_interval = Duration::from_millis(milliseconds);

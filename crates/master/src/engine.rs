@@ -1,9 +1,10 @@
 //! The thread that owns the controller.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::mastership::{Member, NotLeading};
-use control::{ControlError, Controller, Settings};
+use control::{ControlError, Controller, Heartbeat, HeartbeatAnswer, Settings};
 use foundation::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
@@ -33,6 +34,9 @@ enum Task {
 pub(crate) struct Engine {
     tasks: mpsc::Sender<Task>,
     news: watch::Receiver<News>,
+    /// What the thread works on, if its store is in this process: what needs no more than memory is asked where it comes in,
+    /// and the thread sleeps on.
+    at_hand: Option<Arc<Mutex<Option<Master>>>>,
 }
 
 /// What watchers wait for.
@@ -76,30 +80,39 @@ impl Engine {
         };
         let (announce, news) = watch::channel(nothing);
         let (tell, told) = std::sync::mpsc::channel();
+        // A store elsewhere is asked even for what has not changed.
+        let is_here = matches!(candidate, Candidate::Redb { .. });
+        let master = Arc::new(Mutex::new(Some(Member::new(candidate, settings, seed))));
+        let at_hand = is_here.then(|| master.clone());
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || {
-                let mut master = Member::new(candidate, settings, seed);
+                let mut failed = false;
                 if must_lead {
-                    let first = master.step(boot_time());
-                    let failed = first.is_err();
-                    announce.send_replace(News::of(&mut master));
-                    drop(tell.send(first.map(drop)));
-                    if failed {
-                        return;
-                    }
+                    failed = with(&master, |master| {
+                        let first = master.step(boot_time());
+                        let failed = first.is_err();
+                        announce.send_replace(News::of(master));
+                        drop(tell.send(first.map(drop)));
+                        failed
+                    });
                 } else {
                     drop(tell.send(Ok(())));
                 }
-                while let Some(Task::Call(call)) = queue.blocking_recv() {
-                    call(&mut master, boot_time());
-                    let fresh = News::of(&mut master);
-                    announce.send_if_modified(|known| std::mem::replace(known, fresh) != fresh);
+                while !failed && let Some(Task::Call(call)) = queue.blocking_recv() {
+                    with(&master, |master| {
+                        call(master, boot_time());
+                        let fresh = News::of(master);
+                        announce.send_if_modified(|known| std::mem::replace(known, fresh) != fresh);
+                    });
                 }
+                // Whoever still has a handle does not keep the store open.
+                drop(master.lock().map(|mut master| master.take()));
             })?;
         // The thread tells before it does anything else.
         told.recv().unwrap_or(Ok(()))?;
-        Ok((Self { tasks, news }, thread))
+        let engine = Self { tasks, news, at_hand };
+        Ok((engine, thread))
     }
 
     /// Runs a call on the thread and waits for its answer.
@@ -128,6 +141,24 @@ impl Engine {
             call(control, now).map_err(|error| status(&error))
         })
         .await
+    }
+
+    /// A node says that it lives.
+    pub(crate) async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Status> {
+        if let Some(answer) = self.answer_from_memory(&heartbeat) {
+            return answer.map_err(|error| status(&error));
+        }
+        self.call(move |control, now| control.heartbeat(&heartbeat, now))
+            .await
+    }
+
+    /// None if the thread is at work, or has to be asked.
+    fn answer_from_memory(&self, heartbeat: &Heartbeat) -> Option<Result<HeartbeatAnswer, ControlError>> {
+        let mut master = self.at_hand.as_ref()?.try_lock().ok()?;
+        let control = master.as_mut()?.lead().ok()?;
+        control
+            .has_no_news(heartbeat)
+            .then(|| control.heartbeat(heartbeat, boot_time()))
     }
 
     /// A call that any master answers from the store.
@@ -195,6 +226,12 @@ impl Engine {
             }
         }
     }
+}
+
+/// Works on what the control thread owns.
+fn with<T>(owned: &Mutex<Option<Master>>, work: impl FnOnce(&mut Master) -> T) -> T {
+    let mut master = owned.lock().expect("a call that panics ends the control thread");
+    work(master.as_mut().expect("it is there until that thread ends"))
 }
 
 /// A refusal that names the master to ask instead, if there is one.

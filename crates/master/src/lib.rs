@@ -5,8 +5,11 @@
 //! locked and a call that waits for the disk holds up no socket. The gRPC tasks send it closures
 //! over a bounded queue and wait for the answer.
 
+mod access;
+mod audit;
 mod config;
 mod convert;
+mod door;
 mod engine;
 mod etcd;
 pub mod meta;
@@ -19,7 +22,7 @@ mod watch;
 pub use config::{Config, ConfigError, StoreConfig};
 pub use convert::{ConvertError, uuid_text};
 pub use etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
-pub use proto::client::{Client, ClientError};
+pub use proto::client::{Client, ClientError, Masters};
 pub use proto::v1;
 pub use redb_store::{OpenStoreError, RedbStore};
 pub use server::{Master, RunError};

@@ -3,8 +3,11 @@
 use std::future::Future;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use identity::{CredentialsError, Role, Watched};
 use proto::v1::chunks_server::ChunksServer;
 use proto::v1::cluster_server::ClusterServer;
 use proto::v1::leases_server::LeasesServer;
@@ -12,9 +15,11 @@ use proto::v1::nodes_server::NodesServer;
 use proto::v1::volumes_server::VolumesServer;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 
+use crate::access::{Guarded, Policy};
+use crate::audit::{self, AuditLog};
 use crate::config::{Config, StoreConfig};
+use crate::door;
 use crate::engine::{Engine, StartError};
 use crate::etcd::{EtcdElection, Link};
 use crate::redb_store::{OpenStoreError, RedbStore};
@@ -24,6 +29,8 @@ use crate::watch::Feed;
 
 /// How long streams may go on once the end was asked for.
 const END_WAIT: Duration = Duration::from_secs(1);
+/// A certificate that ends within so many days is spoken of.
+const EXPIRY_WARNING_DAYS: i64 = 30;
 
 /// Why a master could not start or go on.
 #[derive(Debug, Error)]
@@ -53,6 +60,30 @@ pub enum RunError {
         /// Where it listens.
         address: SocketAddr,
     },
+    /// Its own credentials.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// Those of somebody else.
+    #[error(
+        "the certificate {} is that of {role} \"{name}\", and nobody would take this for a master; make one with \"redhare \
+         ca issue --role master --address HOST\"", .path.display()
+    )]
+    Role {
+        /// The certificate.
+        path: PathBuf,
+        /// Whose.
+        role: Role,
+        /// Whose.
+        name: String,
+    },
+    /// Its audit log cannot be written.
+    #[error("the audit log {} cannot be opened: {source}; give --audit-log a file that can be appended to", .path.display())]
+    AuditLog {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// No thread for the connections to etcd.
     #[error("the system gives no thread for etcd: {0}; raise the limit (ulimit -u)")]
     Thread(std::io::Error),
@@ -70,12 +101,51 @@ pub struct Master {
     listener: TcpListener,
     address: SocketAddr,
     face: Face,
+    credentials: Option<Arc<Watched>>,
+    policy: Arc<Policy>,
     thread: std::thread::JoinHandle<()>,
+}
+
+/// Who the master is; none if it has no credentials.
+fn own_credentials(config: &Config) -> Result<Option<Watched>, RunError> {
+    let Some(files) = &config.credentials else {
+        return Ok(None);
+    };
+    let watched = Watched::load(files)?;
+    let identity = watched.current().0.identity().clone();
+    if identity.role != Role::Master {
+        return Err(RunError::Role {
+            path: files.certificate.clone(),
+            role: identity.role,
+            name: identity.name,
+        });
+    }
+    if identity.days_left() < EXPIRY_WARNING_DAYS {
+        tracing::warn!(
+            "this master's certificate ends in {} days; make it anew with \"redhare ca renew\"",
+            identity.days_left()
+        );
+    }
+    Ok(Some(watched))
 }
 
 impl Master {
     /// Opens the store and listens. To be called within a tokio runtime with I/O and time.
     pub async fn start(config: &Config) -> Result<Self, RunError> {
+        let credentials = own_credentials(config)?.map(Arc::new);
+        let cluster = credentials
+            .as_ref()
+            .map(|watched| watched.current().0.identity().cluster);
+        let audit = match &config.audit_log {
+            None => None,
+            Some(path) => {
+                let opened = AuditLog::open(path).map_err(|source| RunError::AuditLog {
+                    path: path.clone(),
+                    source,
+                })?;
+                Some(Arc::new(opened))
+            }
+        };
         let opened = match &config.store {
             StoreConfig::Directory(directory) => Ok(RedbStore::open(directory)?),
             StoreConfig::Etcd(etcd) => Err(etcd),
@@ -103,7 +173,10 @@ impl Master {
             }
         };
         let must_lead = matches!(store, StoreFace::Redb(_));
-        let settings = config.settings;
+        let mut settings = config.settings;
+        settings.cluster = cluster
+            .and_then(|cluster| control::Uuid::from_bytes(&cluster.to_bytes()))
+            .map(control::ClusterId);
         let (engine, thread) = Engine::start(candidate, settings, seed, must_lead)?;
         Ok(Self {
             listener,
@@ -114,6 +187,8 @@ impl Master {
                 settings,
                 store,
             },
+            credentials,
+            policy: Arc::new(Policy { cluster, audit }),
             thread,
         })
     }
@@ -130,21 +205,32 @@ impl Master {
             listener,
             address,
             face,
+            credentials,
+            policy,
             thread,
         } = self;
-        tracing::info!("master listens on {address}");
+        match &credentials {
+            Some(_) => {
+                tracing::info!("master listens on {address}, for holders of the cluster's certificates")
+            }
+            None => tracing::info!("master listens on {address}, for anyone"),
+        }
+        let reopening = policy
+            .audit
+            .clone()
+            .map(audit::reopen_on_hangup)
+            .map(tokio::spawn);
         let (ask_end, end_asked) = tokio::sync::oneshot::channel::<()>();
         let ticks = face.engine.clone();
         let every = (face.settings.heartbeat_timeout / 10)
             .clamp(Duration::from_millis(10), Duration::from_millis(500));
         let server = tonic::transport::Server::builder()
-            .tcp_nodelay(true)
-            .add_service(ClusterServer::new(face.clone()))
-            .add_service(NodesServer::new(face.clone()))
-            .add_service(VolumesServer::new(face.clone()))
-            .add_service(ChunksServer::new(face.clone()))
-            .add_service(LeasesServer::new(face))
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
+            .add_service(Guarded::new(ClusterServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(NodesServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(LeasesServer::new(face), &policy))
+            .serve_with_incoming_shutdown(door::open(listener, credentials), async {
                 // A dropped sender is a request to end, too.
                 drop(end_asked.await);
             });
@@ -159,6 +245,9 @@ impl Master {
             }
         };
         ticks.end().await;
+        if let Some(reopening) = reopening {
+            reopening.abort();
+        }
         // Connections may hold handles until the runtime ends; the store is closed now.
         if thread.join().is_err() {
             tracing::error!("the control thread of the master on {address} panicked");

@@ -15,7 +15,8 @@ use proto::v1::nodes_server::Nodes;
 use proto::v1::volumes_server::Volumes;
 use tonic::{Request, Response, Status};
 
-use crate::convert::{self, optional_uuid, uuid};
+use crate::access::{about, check_node};
+use crate::convert::{self, optional_uuid, uuid, uuid_text};
 use crate::engine::Engine;
 use crate::watch::{self, Feed, WatchStream};
 
@@ -157,7 +158,12 @@ impl Cluster for Face {
         &self,
         request: Request<v1::RebalanceRequest>,
     ) -> Result<Response<v1::RebalanceResponse>, Status> {
-        let allowed = request.into_inner().allowed;
+        let (_, extensions, request) = request.into_parts();
+        let allowed = request.allowed;
+        about(&extensions, || match allowed {
+            None => "asked".to_owned(),
+            Some(allowed) => format!("allowed: {allowed}"),
+        });
         let call = move |control: &mut crate::engine::Control, now| {
             if let Some(allowed) = allowed {
                 control.set_rebalance(allowed)?;
@@ -175,7 +181,15 @@ impl Nodes for Face {
         &self,
         request: Request<v1::RegisterRequest>,
     ) -> Result<Response<v1::RegisterResponse>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        let node = uuid_text(&request.node);
+        about(&extensions, || {
+            format!(
+                "node {node} at {}, ended through {}",
+                request.peer_address, request.ended_through
+            )
+        });
+        check_node(&extensions, &request.node)?;
         let registration = Registration {
             cluster: optional_uuid("cluster", &request.cluster)?.map(ClusterId),
             node: NodeId(uuid("node", &request.node)?),
@@ -203,7 +217,8 @@ impl Nodes for Face {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        check_node(&extensions, &request.node)?;
         let volumes = |numbers: &[u32]| numbers.iter().copied().map(VolumeNumber).collect();
         let heartbeat = Heartbeat {
             cluster: ClusterId(uuid("cluster", &request.cluster)?),
@@ -218,10 +233,7 @@ impl Nodes for Face {
             copies: convert::chunk_ids(&request.copies),
             removed_copies: convert::chunk_ids(&request.removed_copies),
         };
-        let answer = self
-            .engine
-            .call(move |control, now| control.heartbeat(&heartbeat, now))
-            .await?;
+        let answer = self.engine.heartbeat(heartbeat).await?;
         let numbers = |volumes: &[VolumeNumber]| volumes.iter().map(|number| number.0).collect();
         Ok(Response::new(v1::HeartbeatResponse {
             revision: answer.revision,
@@ -233,8 +245,29 @@ impl Nodes for Face {
         }))
     }
 
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveNodeRequest>,
+    ) -> Result<Response<v1::RemoveNodeResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || format!("node {}", uuid_text(&request.node)));
+        let node = NodeId(uuid("node", &request.node)?);
+        self.engine
+            .call(move |control, now| control.remove_node(node, now))
+            .await?;
+        Ok(Response::new(v1::RemoveNodeResponse {}))
+    }
+
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            let disk = match request.disk.is_empty() {
+                true => String::new(),
+                false => format!(", disk {}", uuid_text(&request.disk)),
+            };
+            let undo = if request.undo { ", undone" } else { "" };
+            format!("node {}{disk}{undo}", uuid_text(&request.node))
+        });
         let node = NodeId(uuid("node", &request.node)?);
         let disk = optional_uuid("disk", &request.disk)?.map(DiskId);
         let call = move |control: &mut crate::engine::Control, now| match request.undo {
@@ -279,7 +312,10 @@ impl Volumes for Face {
         &self,
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            format!("volume {}, {} bytes", request.name, request.size_bytes)
+        });
         let create = convert::create_volume(&request)?;
         let volume = self
             .engine
@@ -328,11 +364,13 @@ impl Volumes for Face {
         &self,
         request: Request<v1::ResizeVolumeRequest>,
     ) -> Result<Response<v1::ResizeVolumeResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
         let v1::ResizeVolumeRequest {
             name,
             size_bytes,
             no_wait,
-        } = request.into_inner();
+        } = request;
+        about(&extensions, || format!("volume {name}, to {size_bytes} bytes"));
         let volume = self
             .engine
             .call(move |control, now| control.resize_volume(&name, ByteCount(size_bytes), now))
@@ -349,7 +387,8 @@ impl Volumes for Face {
         &self,
         request: Request<v1::DeleteVolumeRequest>,
     ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
-        let name = request.into_inner().name;
+        let (_, extensions, v1::DeleteVolumeRequest { name }) = request.into_parts();
+        about(&extensions, || format!("volume {name}"));
         let number = self
             .engine
             .call(move |control, now| control.delete_volume(&name, now))
@@ -361,7 +400,15 @@ impl Volumes for Face {
         &self,
         request: Request<v1::ExportVolumeRequest>,
     ) -> Result<Response<v1::ExportVolumeResponse>, Status> {
-        let export = convert::export_volume(request.into_inner())?;
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            let hosts = match request.hosts.is_empty() {
+                true => "all hosts".to_owned(),
+                false => request.hosts.join(" "),
+            };
+            format!("volume {}, for {hosts}", request.name)
+        });
+        let export = convert::export_volume(request)?;
         let call = move |control: &mut crate::engine::Control, now| {
             Ok((control.export_volume(&export, now)?, control.nodes(now)?))
         };
@@ -376,7 +423,8 @@ impl Volumes for Face {
         &self,
         request: Request<v1::UnexportVolumeRequest>,
     ) -> Result<Response<v1::UnexportVolumeResponse>, Status> {
-        let name = request.into_inner().name;
+        let (_, extensions, v1::UnexportVolumeRequest { name }) = request.into_parts();
+        about(&extensions, || format!("volume {name}"));
         let call = move |control: &mut crate::engine::Control, _| control.unexport_volume(&name);
         let volume = Some(convert::volume(&self.engine.call(call).await?));
         Ok(Response::new(v1::UnexportVolumeResponse { volume }))
@@ -386,12 +434,20 @@ impl Volumes for Face {
         &self,
         request: Request<v1::MoveCopyRequest>,
     ) -> Result<Response<v1::MoveCopyResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
         let v1::MoveCopyRequest {
             name,
             index,
             from,
             to,
-        } = request.into_inner();
+        } = request;
+        about(&extensions, || {
+            format!(
+                "volume {name}, chunk {index}, from {} to {}",
+                uuid_text(&from),
+                uuid_text(&to)
+            )
+        });
         let (from, to) = (NodeId(uuid("from", &from)?), NodeId(uuid("to", &to)?));
         let call =
             move |control: &mut crate::engine::Control, now| control.move_copy(&name, index, from, to, now);
@@ -403,7 +459,11 @@ impl Volumes for Face {
         &self,
         request: Request<v1::MoveWritesRequest>,
     ) -> Result<Response<v1::MoveWritesResponse>, Status> {
-        let v1::MoveWritesRequest { name, index, to } = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        let v1::MoveWritesRequest { name, index, to } = request;
+        about(&extensions, || {
+            format!("volume {name}, chunk {index}, to {}", uuid_text(&to))
+        });
         let to = NodeId(uuid("to", &to)?);
         let call = move |control: &mut crate::engine::Control, now| {
             let number = control.volume_named(&name)?.number;
@@ -423,7 +483,12 @@ impl Volumes for Face {
         &self,
         request: Request<v1::PinWritesRequest>,
     ) -> Result<Response<v1::PinWritesResponse>, Status> {
-        let v1::PinWritesRequest { name, node } = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        let v1::PinWritesRequest { name, node } = request;
+        about(&extensions, || match node.is_empty() {
+            true => format!("volume {name}, no node"),
+            false => format!("volume {name}, node {}", uuid_text(&node)),
+        });
         let node = optional_uuid("node", &node)?.map(NodeId);
         let call = move |control: &mut crate::engine::Control, _| control.pin_writes(&name, node);
         let volume = Some(convert::volume(&self.engine.call(call).await?));
@@ -464,14 +529,17 @@ impl Chunks for Face {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = match request.scope {
             Some(v1::watch_request::Scope::Volume(number)) => {
                 let number = VolumeNumber(number);
                 self.engine.call(move |control, _| control.volume(number)).await?;
                 Scope::Volume(number)
             }
-            Some(v1::watch_request::Scope::Node(node)) => Scope::Node(NodeId(uuid("node", &node)?)),
+            Some(v1::watch_request::Scope::Node(node)) => {
+                check_node(&extensions, &node)?;
+                Scope::Node(NodeId(uuid("node", &node)?))
+            }
             None => return Err(convert::ConvertError::Missing { field: "scope" }.into()),
         };
         Ok(Response::new(watch::start(
@@ -486,7 +554,9 @@ impl Chunks for Face {
         &self,
         request: Request<v1::ProposeConfigurationRequest>,
     ) -> Result<Response<v1::ProposeConfigurationResponse>, Status> {
-        let (id, proposal) = convert::proposal(&request.into_inner())?;
+        let (_, extensions, request) = request.into_parts();
+        check_node(&extensions, &request.node)?;
+        let (id, proposal) = convert::proposal(&request)?;
         let chunk = self
             .engine
             .call(move |control, now| control.propose(id, &proposal, now))
@@ -502,7 +572,10 @@ impl Leases for Face {
         &self,
         request: Request<v1::AcquireWriterRequest>,
     ) -> Result<Response<v1::WriterLease>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            format!("volume number {}, for {}", request.volume, request.holder)
+        });
         let number = VolumeNumber(request.volume);
         let session = SessionId(uuid("session", &request.session)?);
         let term = Some(request.term_ms)
@@ -534,7 +607,8 @@ impl Leases for Face {
         &self,
         request: Request<v1::ReleaseWriterRequest>,
     ) -> Result<Response<v1::ReleaseWriterResponse>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || format!("volume number {}", request.volume));
         let session = SessionId(uuid("session", &request.session)?);
         let (number, token) = (VolumeNumber(request.volume), WriterToken(request.token));
         self.engine

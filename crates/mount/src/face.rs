@@ -55,6 +55,8 @@ const BACKGROUND_MAX: u16 = 64;
 const SYSTEM_ATTRIBUTES: &[u8] = b"system.";
 /// `statfs` counts in these, in bytes.
 const BLOCK_BYTES: u32 = 4096;
+/// Inodes whose numbers follow each other, that are asked about of the same reactor.
+const NEIGHBOURS: u64 = 64;
 /// A thread that finds the mailbox full tries again so much later.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
@@ -83,12 +85,36 @@ pub(crate) fn send(sender: &MailboxSender<Job>, mut job: Job) {
 
 pub(crate) struct Face {
     sender: MailboxSender<Job>,
+    /// Those who may answer what only looks, the one above among them.
+    lookers: Vec<MailboxSender<Job>>,
     caching: Caching,
 }
 
 impl Face {
-    pub(crate) fn new(sender: MailboxSender<Job>, caching: Caching) -> Self {
-        Self { sender, caching }
+    pub(crate) fn new(
+        sender: MailboxSender<Job>,
+        helpers: Vec<MailboxSender<Job>>,
+        caching: Caching,
+    ) -> Self {
+        Self {
+            lookers: std::iter::once(sender.clone()).chain(helpers).collect(),
+            sender,
+            caching,
+        }
+    }
+
+    /// As [`Face::ask`], of any who may: for what looks and leaves no trace. An inode is asked about of the same one, who remembers it,
+    /// as are those of its neighbourhood, which lie side by side on the volume.
+    fn ask_one<F>(&self, inode: INodeNo, work: impl FnOnce(Rc<Shared>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let neighbourhood = inode.0 / NEIGHBOURS;
+        let one = (neighbourhood % self.lookers.len() as u64) as usize;
+        send(
+            &self.lookers[one],
+            Job::Work(Box::new(|shared| Box::pin(work(shared)))),
+        );
     }
 
     fn ask<F>(&self, work: impl FnOnce(Rc<Shared>) -> F + Send + 'static)
@@ -174,7 +200,7 @@ impl Filesystem for Face {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.ask(async move |shared| {
+        self.ask_one(parent, async move |shared| {
             let found = shared
                 .look(async |source| source.lookup(number(parent), &name).await)
                 .await;
@@ -186,7 +212,7 @@ impl Filesystem for Face {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.ask(async move |shared| {
+        self.ask_one(ino, async move |shared| {
             let found = shared.look(async |source| source.stat(number(ino)).await).await;
             reply_attributes(&shared, found, reply);
         });
@@ -226,7 +252,7 @@ impl Filesystem for Face {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.ask(async move |shared| {
+        self.ask_one(ino, async move |shared| {
             match shared
                 .look(async |source| source.read_link(number(ino)).await)
                 .await
@@ -412,7 +438,7 @@ impl Filesystem for Face {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.ask(async move |shared| {
+        self.ask_one(ino, async move |shared| {
             let found = shared.look(async |source| source.read(number(ino), offset, size.into()).await);
             match found.await {
                 Ok(bytes) => bytes.with(|bytes| reply.data(bytes)),
@@ -674,7 +700,11 @@ impl Filesystem for Face {
         if ino == INodeNo::ROOT && name == crate::PROCESS_ATTRIBUTE.as_bytes() {
             return reply_sized(Ok(std::process::id().to_string().into_bytes()), size, reply);
         }
+        let is_statistics = ino == INodeNo::ROOT && name == crate::STATISTICS_ATTRIBUTE.as_bytes();
         self.ask(async move |shared| {
+            if is_statistics && let Some(text) = shared.source.read().await.statistics() {
+                return reply_sized(Ok(text.into_bytes()), size, reply);
+            }
             let found = shared.look(async |source| source.extended(number(ino), &name).await);
             reply_sized(found.await, size, reply);
         });

@@ -8,12 +8,16 @@
 //! one writer and all changes go through it; a reader's mount that follows commits lets it keep names and attributes for
 //! half a second, and contents for as long as the file is unchanged whenever it is opened.
 //!
+//! A mount that stays on its commit may be served by several reactors, each with a reader of its own ([`Helper`]): what only looks
+//! goes to any of them.
+//!
 //! Cost of a request, besides what PackFS does: two changes of threads, one boxed task, and a copy of what is written;
 //! what is read goes to the kernel from the buffer that it arrived in.
 
 mod convert;
 mod face;
 mod gate;
+mod helper;
 mod listing;
 mod refusal;
 mod shared;
@@ -33,6 +37,7 @@ use face::{Face, Job};
 use shared::{Caching, FOLLOW_EVERY, Shared};
 use source::{Snapshot, Source};
 
+pub use helper::{Helper, Helping};
 pub use source::Volume;
 
 /// How a file system is mounted.
@@ -83,6 +88,11 @@ impl Contents {
         }
     }
 
+    /// Whether it stays on its commit.
+    pub fn is_still(&self) -> bool {
+        self.caching == Caching::Still
+    }
+
     /// Gives the lease back.
     pub async fn close(self) {
         match self.source {
@@ -101,6 +111,10 @@ impl Contents {
 /// not listed, and is nothing that the volume holds.
 pub const PROCESS_ATTRIBUTE: &str = "user.redhare.process";
 
+/// The extended attribute of the root of a mount that only reads: what its caches have done, as a JSON object of numbers. Of several
+/// reactors it is the first one's; a mount that follows commits counts content anew at each. It is not listed.
+pub const STATISTICS_ATTRIBUTE: &str = "user.redhare.statistics";
+
 /// More requests do not wait: the kernel allows a few dozen in the background, and one for each thread that asks.
 const JOBS_MAX: usize = 4096;
 
@@ -111,22 +125,33 @@ pub struct Mounted {
     sender: MailboxSender<Job>,
     options: MountOptions,
     contents: Contents,
+    helpers: Vec<Helper>,
 }
 
 impl Mounted {
-    /// Mounts. Requests wait until [`Mounted::serve`]. Blocks for as long as the kernel needs.
+    /// Mounts. Requests wait until [`Mounted::serve`]. Blocks for as long as the kernel needs. `helpers` show the same commit as
+    /// `contents`, which stays on it ([`Contents::is_still`]); there are none for others.
     ///
     /// # Errors
-    /// With the contents, whose lease the caller may give back.
-    pub fn new(contents: Contents, options: &MountOptions) -> Result<Self, Box<(Contents, io::Error)>> {
+    /// With the contents, whose lease the caller may give back. The helpers end.
+    pub fn new(
+        contents: Contents,
+        options: &MountOptions,
+        helpers: Vec<Helper>,
+    ) -> Result<Self, Box<(Contents, io::Error)>> {
+        assert!(
+            helpers.is_empty() || contents.is_still(),
+            "others would show what has changed"
+        );
         let (sender, jobs) = mailbox(JOBS_MAX);
-        match mount(&contents, options, sender.clone()) {
+        match mount(&contents, options, sender.clone(), &helpers) {
             Ok(session) => Ok(Self {
                 session,
                 jobs,
                 sender,
                 options: options.clone(),
                 contents,
+                helpers,
             }),
             Err(error) => Err(Box::new((contents, error))),
         }
@@ -143,6 +168,7 @@ impl Mounted {
             sender,
             options,
             contents,
+            helpers,
         } = self;
         let caching = contents.caching;
         let shared = Rc::new(Shared::new(contents.source, caching));
@@ -169,6 +195,9 @@ impl Mounted {
             }
         }
         ticking.abort();
+        for helper in helpers {
+            helper.end();
+        }
         let shared = alone(shared).await;
         let mut source = shared.source.into_inner();
         let committed = match &mut source {
@@ -211,6 +240,7 @@ fn mount(
     contents: &Contents,
     options: &MountOptions,
     sender: MailboxSender<Job>,
+    helpers: &[Helper],
 ) -> io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![
@@ -230,7 +260,8 @@ fn mount(
     };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = options.threads > 1;
-    let face = Face::new(sender, contents.caching);
+    let helpers = helpers.iter().map(Helper::sender).collect();
+    let face = Face::new(sender, helpers, contents.caching);
     Session::new(face, &options.mountpoint, &config)?.spawn()
 }
 

@@ -233,6 +233,32 @@ impl Source {
         }
     }
 
+    /// What the caches of a reader have done, as JSON; none of a writer, whose kernel has everything.
+    pub(crate) fn statistics(&self) -> Option<String> {
+        let Self::Reading(snapshot) = self else {
+            return None;
+        };
+        let done = snapshot.reader.statistics();
+        let numbers = [
+            ("generation", snapshot.reader.generation()),
+            ("page_hits", done.cache.hits),
+            ("page_misses", done.cache.misses),
+            ("pages_evicted", done.cache.evicted),
+            ("pages_ahead", done.cache.ahead),
+            ("page_bytes", done.cache.bytes as u64),
+            ("directory_bytes", done.directory_bytes as u64),
+            ("data_hits", done.data.hits),
+            ("data_misses", done.data.misses),
+            ("data_ahead", done.data.ahead),
+            ("data_bytes", done.data.bytes as u64),
+            ("reads", done.reads),
+            ("read_bytes", done.read_bytes),
+            ("content_bytes", done.content_bytes),
+        ];
+        let members = numbers.map(|(name, number)| format!("\"{name}\": {number}"));
+        Some(format!("{{{}}}", members.join(", ")))
+    }
+
     /// Room, and the quota that an inode is under. Where that cannot be read, only the room is told.
     pub(crate) async fn room(&self, inode: InodeNumber) -> Room {
         match self {

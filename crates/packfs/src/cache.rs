@@ -2,6 +2,9 @@
 //!
 //! A page is known by its address and its birth, so one that was reused never answers for its predecessor.
 //! Eviction goes round like a clock hand: a page that was used since the hand last passed stays.
+//!
+//! Whoever goes through pages in order has those that follow read ahead ([`PageCache::read_ahead`]): neighbours with one
+//! read, and nobody waits for them who does not need them. What goes wrong with one of them is told to whoever loads that page.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,8 +13,8 @@ use std::rc::Rc;
 use reactor::sync::{Notify, Semaphore};
 
 use crate::error::TreeError;
-use crate::format::PagePointer;
 use crate::format::page::Page;
+use crate::format::{PAGE_BYTES, PagePointer};
 use crate::io::Medium;
 
 /// What the map, the ring and the counters take for each page, in bytes (measured as their element sizes, with
@@ -20,6 +23,12 @@ const OVERHEAD_BYTES: usize = 96;
 
 /// Pages that are read at once, at most.
 const READS_IN_FLIGHT: usize = 32;
+
+/// Pages that are read ahead with one read, at most.
+const RUN_PAGES_MAX: usize = 32;
+
+/// A cache that is smaller than this, in bytes, reads nothing ahead: it would drop it before it is used.
+const AHEAD_CACHE_BYTES_MIN: usize = 1 << 20;
 
 struct Slot {
     page: Rc<Page>,
@@ -42,6 +51,8 @@ pub struct CacheStatistics {
     pub misses: u64,
     /// Pages dropped to stay below the limit.
     pub evicted: u64,
+    /// Pages that were read before anybody asked for them.
+    pub ahead: u64,
     /// Pages held now.
     pub pages: usize,
     /// Memory held now, in bytes; never above the limit.
@@ -76,10 +87,20 @@ impl<'a> Loading<'a> {
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        let ended = self.cache.loading.borrow_mut().remove(&self.key);
-        if let Some(ended) = ended {
-            ended.done.set(true);
-            ended.notify.notify();
+        self.cache.end_loading(self.key);
+    }
+}
+
+/// Pages that are read ahead of a reader; ends as [`Loading`] does.
+struct LoadingAhead {
+    cache: Rc<PageCache>,
+    keys: Vec<(u64, u64)>,
+}
+
+impl Drop for LoadingAhead {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.cache.end_loading(*key);
         }
     }
 }
@@ -94,6 +115,7 @@ pub struct PageCache {
     hits: Cell<u64>,
     misses: Cell<u64>,
     evicted: Cell<u64>,
+    ahead: Cell<u64>,
 }
 
 impl PageCache {
@@ -107,6 +129,7 @@ impl PageCache {
             hits: Cell::new(0),
             misses: Cell::new(0),
             evicted: Cell::new(0),
+            ahead: Cell::new(0),
         })
     }
 
@@ -184,6 +207,63 @@ impl PageCache {
         Ok(page)
     }
 
+    fn end_loading(&self, key: (u64, u64)) {
+        let ended = self.loading.borrow_mut().remove(&key);
+        if let Some(ended) = ended {
+            ended.done.set(true);
+            ended.notify.notify();
+        }
+    }
+
+    /// Begins to read pages that will be asked for soon, those that lie side by side with one read. Does not wait. Pages that are
+    /// here or on their way are left out, as are all where the cache is too small to keep them until then.
+    pub(crate) fn read_ahead(
+        self: &Rc<Self>,
+        medium: &Medium,
+        pointers: impl IntoIterator<Item = PagePointer>,
+    ) {
+        if self.limit_bytes < AHEAD_CACHE_BYTES_MIN {
+            return;
+        }
+        let mut run: Vec<PagePointer> = Vec::new();
+        for pointer in pointers {
+            let key = (pointer.page, pointer.birth);
+            if self.state.borrow().pages.contains_key(&key) || self.loading.borrow().contains_key(&key) {
+                continue;
+            }
+            let continues = run.last().is_some_and(|last| last.page + 1 == pointer.page);
+            if !continues || run.len() >= RUN_PAGES_MAX {
+                self.begin_run(medium, std::mem::take(&mut run));
+            }
+            self.loading.borrow_mut().insert(key, Rc::default());
+            run.push(pointer);
+        }
+        self.begin_run(medium, run);
+    }
+
+    fn begin_run(self: &Rc<Self>, medium: &Medium, run: Vec<PagePointer>) {
+        let Some(&first) = run.first() else { return };
+        let loading = LoadingAhead {
+            cache: self.clone(),
+            keys: run.iter().map(|pointer| (pointer.page, pointer.birth)).collect(),
+        };
+        let medium = medium.clone();
+        drop(reactor::spawn(async move {
+            let cache = loading.cache.clone();
+            let _permit = cache.permits.acquire().await;
+            let read = medium.read_fresh(first.address(), run.len() * PAGE_BYTES).await;
+            // Whoever needs a page that did not come loads it, and is told why if that fails, too.
+            let Ok(bytes) = read else { return };
+            for (pointer, bytes) in run.iter().zip(bytes.chunks_exact(PAGE_BYTES)) {
+                if let Ok(page) = Page::parse(bytes, *pointer) {
+                    cache.insert(*pointer, Rc::new(page));
+                    cache.ahead.set(cache.ahead.get() + 1);
+                }
+            }
+            drop(loading);
+        }));
+    }
+
     /// What it has done so far.
     pub fn statistics(&self) -> CacheStatistics {
         let state = self.state.borrow();
@@ -191,6 +271,7 @@ impl PageCache {
             hits: self.hits.get(),
             misses: self.misses.get(),
             evicted: self.evicted.get(),
+            ahead: self.ahead.get(),
             pages: state.pages.len(),
             bytes: state.bytes,
         }
@@ -200,7 +281,7 @@ impl PageCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{PAGE_BYTES, page};
+    use crate::format::page;
 
     fn made(number: u64) -> (PagePointer, Rc<Page>) {
         let mut bytes = vec![0; PAGE_BYTES];

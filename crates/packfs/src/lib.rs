@@ -50,8 +50,8 @@ pub use import::{
 };
 pub use io::{CopySelector, Medium};
 pub use reader::{
-    Content, DirectoryEntry, OpenFile, Part, Piece, Reader, ReaderOptions, ReaderStatistics, Run, Target,
-    Walk, WalkEntry, plan,
+    Content, DataStatistics, DirectoryEntry, OpenFile, Part, Piece, Reader, ReaderOptions, ReaderStatistics,
+    Run, Target, Walk, WalkEntry, plan,
 };
 pub use space::ReaderFloor;
 pub use sparse::Seek;

@@ -1,6 +1,7 @@
 //! Names are bytes: up to 255, no slash, no zero, not empty, not `.` or `..`.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -44,9 +45,9 @@ pub enum NameError {
     },
 }
 
-/// A name or path for a person to read: bytes that are not UTF-8 or not printable are escaped.
+/// A name or path for a person to read: bytes that are not UTF-8 or not printable are escaped. A clone costs no memory.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Shown(Box<[u8]>);
+pub struct Shown(Arc<[u8]>);
 
 impl Shown {
     /// Shows these bytes.

@@ -5,6 +5,7 @@
 //! the buffers they arrived in. Cost of a file with a warm index: a descent of three or four cached pages,
 //! one read (shared with neighbours), one checksum.
 
+mod ahead;
 mod directories;
 mod extended;
 mod fetch;
@@ -37,6 +38,7 @@ use crate::name::Shown;
 use crate::snapshots;
 use crate::tree::Tree;
 
+pub use ahead::DataStatistics;
 pub use list::{DirectoryEntry, Walk, WalkEntry};
 pub use planner::{Piece, Run, plan};
 pub use read_many::Target;
@@ -50,6 +52,9 @@ pub struct ReaderOptions {
     pub snapshot: Option<Vec<u8>>,
     /// Bound of the metadata cache, in bytes.
     pub cache_bytes: usize,
+    /// Bound of the memory for content that is read ahead of whoever reads files in the order in which they lie, in bytes; 0 for none.
+    /// Content that is handed out from there keeps its whole read (256 KiB) in memory until it is dropped.
+    pub data_cache_bytes: usize,
     /// Reads in flight at once.
     pub reads_in_flight: usize,
     /// Neighbours at most so far apart are read as one, in bytes.
@@ -66,6 +71,7 @@ impl Default for ReaderOptions {
             identity: None,
             snapshot: None,
             cache_bytes: 64 << 20,
+            data_cache_bytes: 0,
             reads_in_flight: 32,
             join_gap_bytes: 8 << 10,
             run_bytes_max: 256 << 10,
@@ -144,6 +150,8 @@ pub struct OpenFile {
 pub struct ReaderStatistics {
     /// The metadata cache.
     pub cache: CacheStatistics,
+    /// The cache of content.
+    pub data: DataStatistics,
     /// Memory of remembered directories, in bytes.
     pub directory_bytes: usize,
     /// Reads of data that were issued.
@@ -160,6 +168,7 @@ struct Inner {
     superblock: Superblock,
     hold: Rc<ReaderHold>,
     directories: directories::Directories,
+    ahead: ahead::Ahead,
     permits: Rc<Semaphore>,
     options: ReaderOptions,
     reads: Cell<u64>,
@@ -225,6 +234,7 @@ impl Reader {
             superblock,
             hold: hold.clone(),
             directories: directories::Directories::new(options.cache_bytes / 8),
+            ahead: ahead::Ahead::new(options.data_cache_bytes),
             permits,
             options: options.clone(),
             reads: Cell::new(0),
@@ -259,6 +269,7 @@ impl Reader {
     pub fn statistics(&self) -> ReaderStatistics {
         ReaderStatistics {
             cache: self.0.tree.cache.statistics(),
+            data: self.0.ahead.statistics(),
             directory_bytes: self.0.directories.bytes(),
             reads: self.0.reads.get(),
             read_bytes: self.0.read_bytes.get(),

@@ -11,6 +11,7 @@ mod lookup;
 mod node;
 mod remove;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::cache::PageCache;
@@ -30,6 +31,8 @@ pub(crate) struct Tree {
     nodes: node::Arena,
     /// Pages that the changed ones replace.
     replaced: Vec<PagePointer>,
+    /// How its leaves were gone through lately.
+    way: Cell<iterate::Way>,
 }
 
 impl Tree {
@@ -41,6 +44,7 @@ impl Tree {
             root: Child::Clean(root),
             nodes: node::Arena::default(),
             replaced: Vec::new(),
+            way: Cell::default(),
         }
     }
 
@@ -54,6 +58,7 @@ impl Tree {
             root,
             nodes,
             replaced: Vec::new(),
+            way: Cell::default(),
         }
     }
 

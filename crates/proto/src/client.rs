@@ -4,6 +4,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use identity::{CredentialsError, Failure, Files, Stamp};
+
+use crate::secure::Connector;
 use crate::v1;
 use crate::v1::chunks_client::ChunksClient;
 use crate::v1::cluster_client::ClusterClient;
@@ -16,7 +19,9 @@ pub use tonic::Code;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// With the handshake, in which the master itself has to do something: the kernel alone accepts a plain connection.
+const SECURE_CONNECT_LIMIT: Duration = Duration::from_secs(8);
 /// Longer than any call takes but a watch, which has no limit.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// A node has to be heard by the next master before this one's silence costs it its place: well below the least
@@ -47,6 +52,20 @@ pub enum ClientError {
         /// What the last one failed with.
         why: String,
     },
+    /// A master answers, but it and we do not trust each other.
+    #[error("the master at {address} cannot be used: {why}")]
+    Untrusted {
+        /// The master.
+        address: String,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Our own credentials.
+    #[error("{why}")]
+    Credentials {
+        /// Which, why, and what to do.
+        why: String,
+    },
     /// The master refused; the text is its own.
     #[error("{message}")]
     Refused {
@@ -63,7 +82,8 @@ impl ClientError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Address { .. } => false,
-            Self::Unreachable { .. } => true,
+            // Certificates are renewed while programs run.
+            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::Credentials { .. } => true,
             Self::Refused { code, .. } => matches!(
                 code,
                 Code::Cancelled
@@ -103,6 +123,49 @@ enum Repeat {
     No,
 }
 
+/// Which masters, and as whom to speak with them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Masters {
+    /// `host:port`, several separated by commas.
+    pub addresses: String,
+    /// Over TLS, with these credentials; plainly if there are none.
+    pub credentials: Option<Files>,
+}
+
+impl Masters {
+    /// Masters at these addresses, with the credentials in the directory that REDHARE_CREDENTIALS names, if it does.
+    pub fn from_environment(addresses: &str) -> Self {
+        let directory = std::env::var_os("REDHARE_CREDENTIALS").filter(|directory| !directory.is_empty());
+        Self {
+            addresses: addresses.to_owned(),
+            credentials: directory.map(|directory| Files::in_directory(directory.as_ref())),
+        }
+    }
+}
+
+/// Plainly.
+impl From<&str> for Masters {
+    fn from(addresses: &str) -> Self {
+        Self {
+            addresses: addresses.to_owned(),
+            credentials: None,
+        }
+    }
+}
+
+/// Plainly.
+impl From<&String> for Masters {
+    fn from(addresses: &String) -> Self {
+        Self::from(addresses.as_str())
+    }
+}
+
+impl From<&Masters> for Masters {
+    fn from(masters: &Masters) -> Self {
+        masters.clone()
+    }
+}
+
 /// A connection to the masters of a cluster: to one at a time, and on to the one that leads, or to another one when it
 /// does not answer. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
@@ -113,6 +176,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     addresses: Vec<String>,
+    credentials: Option<Files>,
     current: Mutex<Current>,
 }
 
@@ -122,22 +186,37 @@ struct Current {
     address: String,
     /// Counts the connections, so that one that has failed is left once.
     number: u64,
+    /// The credentials that it was made with, or older ones.
+    stamp: Option<Stamp>,
 }
 
 impl Client {
-    /// Connects to the first of the addresses (`host:port`, separated by commas) that answers.
-    pub async fn connect(addresses: &str) -> Result<Self, ClientError> {
+    /// Connects to the first of the masters that answers.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: addresses that are none, credentials that cannot be used, or that no master answers.
+    pub async fn connect(masters: impl Into<Masters>) -> Result<Self, ClientError> {
+        let Masters {
+            addresses,
+            credentials,
+        } = masters.into();
         let addresses: Vec<String> = addresses.split(',').map(|one| one.trim().to_owned()).collect();
         for address in &addresses {
-            endpoint(address)?;
+            endpoint(address, false)?;
         }
-        let (address, channel) = first_of(addresses.iter(), &addresses).await?;
+        let stamp = credentials.as_ref().map(Files::stamp);
+        let (address, channel) = first_of(addresses.iter(), &addresses, credentials.as_ref()).await?;
         let current = Mutex::new(Current {
             channel,
             address,
             number: 0,
+            stamp,
         });
-        let shared = Arc::new(Shared { addresses, current });
+        let shared = Arc::new(Shared {
+            addresses,
+            credentials,
+            current,
+        });
         Ok(Self { shared })
     }
 
@@ -182,6 +261,9 @@ impl Client {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => status,
             };
+            if status.code() == Code::Unauthenticated && self.turn_to_fresh(&current).await {
+                continue;
+            }
             let leader = status.metadata().get(LEADER);
             let leader = leader.map(|leader| leader.to_str().unwrap_or_default().to_owned());
             let is_passing = leader.is_some()
@@ -203,15 +285,28 @@ impl Client {
         }
     }
 
+    /// Connects to the same master anew if the credentials are others than when this connection was made: a certificate
+    /// may end while it is in use.
+    async fn turn_to_fresh(&self, from: &Current) -> bool {
+        let stamp = self.shared.credentials.as_ref().map(Files::stamp);
+        if stamp == from.stamp {
+            return false;
+        }
+        let connected = open(&from.address, self.shared.credentials.as_ref()).await;
+        if let Ok(channel) = connected {
+            self.turn(from, from.address.clone(), channel, stamp);
+            return true;
+        }
+        false
+    }
+
     /// Turns to the master that leads. If it does not answer, the next attempt is another one's.
     async fn turn_to(&self, from: &Current, leader: &str) {
-        let connected = match endpoint(leader) {
-            Ok(endpoint) => endpoint.connect().await.ok(),
-            Err(_) => None,
-        };
-        match connected {
-            Some(channel) => self.turn(from, leader.to_owned(), channel),
-            None => sleep(PAUSE).await,
+        let credentials = self.shared.credentials.as_ref();
+        let stamp = credentials.map(Files::stamp);
+        match open(leader, credentials).await {
+            Ok(channel) => self.turn(from, leader.to_owned(), channel, stamp),
+            Err(_) => sleep(PAUSE).await,
         }
     }
 
@@ -221,13 +316,15 @@ impl Client {
         let place = addresses.iter().position(|address| *address == from.address);
         let next = place.map_or(0, |place| place + 1);
         let order = addresses.iter().cycle().skip(next).take(addresses.len());
-        let (address, channel) = first_of(order, addresses).await?;
-        self.turn(from, address, channel);
+        let credentials = self.shared.credentials.as_ref();
+        let stamp = credentials.map(Files::stamp);
+        let (address, channel) = first_of(order, addresses, credentials).await?;
+        self.turn(from, address, channel, stamp);
         Ok(())
     }
 
     /// Unless somebody has turned meanwhile.
-    fn turn(&self, from: &Current, address: String, channel: Channel) {
+    fn turn(&self, from: &Current, address: String, channel: Channel, stamp: Option<Stamp>) {
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.number == from.number {
             let number = from.number + 1;
@@ -235,12 +332,53 @@ impl Client {
                 channel,
                 address,
                 number,
+                stamp,
             };
         }
     }
 }
 
-fn endpoint(address: &str) -> Result<Endpoint, ClientError> {
+/// Connects to a master.
+async fn open(address: &str, credentials: Option<&Files>) -> Result<Channel, ClientError> {
+    let endpoint = endpoint(address, credentials.is_some())?;
+    let connected = match credentials {
+        None => endpoint.connect().await,
+        Some(files) => {
+            let connector = Connector {
+                address: address.to_owned(),
+                files: files.clone(),
+            };
+            endpoint.connect_with_connector(connector).await
+        }
+    };
+    connected.map_err(|error| unreachable(address, &error))
+}
+
+/// What a person can act on of an error on the way to a master.
+fn unreachable(address: &str, error: &(dyn std::error::Error + 'static)) -> ClientError {
+    let address = address.to_owned();
+    let mut cause = error;
+    loop {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            let why = failure.to_string();
+            return ClientError::Untrusted { address, why };
+        }
+        if let Some(error) = cause.downcast_ref::<CredentialsError>() {
+            let why = error.to_string();
+            return ClientError::Credentials { why };
+        }
+        match cause.source() {
+            Some(source) => cause = source,
+            None => break,
+        }
+    }
+    ClientError::Unreachable {
+        addresses: address,
+        why: cause.to_string(),
+    }
+}
+
+fn endpoint(address: &str, is_secure: bool) -> Result<Endpoint, ClientError> {
     let bad = || ClientError::Address {
         address: address.to_owned(),
     };
@@ -250,30 +388,39 @@ fn endpoint(address: &str) -> Result<Endpoint, ClientError> {
     if !has_port {
         return Err(bad());
     }
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| bad())?;
+    let (scheme, limit) = match is_secure {
+        true => ("https", SECURE_CONNECT_LIMIT),
+        false => ("http", CONNECT_LIMIT),
+    };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|_| bad())?;
     Ok(endpoint
-        .connect_timeout(CONNECT_LIMIT)
+        .connect_timeout(limit)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(3))
         .keep_alive_timeout(Duration::from_secs(3)))
 }
 
-/// The first master in `order` that answers.
+/// The first master in `order` that answers. Of one that answers and cannot be used is said more than of those that do
+/// not answer.
 async fn first_of<'a>(
     order: impl Iterator<Item = &'a String>,
     all: &[String],
+    credentials: Option<&Files>,
 ) -> Result<(String, Channel), ClientError> {
-    let mut why = String::new();
+    let mut last = String::new();
+    let mut told = None;
     for address in order {
-        match endpoint(address)?.connect().await {
+        match open(address, credentials).await {
             Ok(channel) => return Ok((address.clone(), channel)),
-            Err(error) => why = deepest(&error),
+            Err(ClientError::Unreachable { why, .. }) => last = why,
+            Err(error @ ClientError::Untrusted { .. }) => told = Some(error),
+            Err(error) => return Err(error),
         }
     }
-    Err(ClientError::Unreachable {
+    Err(told.unwrap_or_else(|| ClientError::Unreachable {
         addresses: all.join(","),
-        why,
-    })
+        why: last,
+    }))
 }
 
 /// A status of the connection's own making has a cause; one that a master sent has none.
@@ -295,21 +442,9 @@ fn was_not_sent(status: &Status) -> bool {
 
 fn failure(address: &str, status: Status) -> ClientError {
     match std::error::Error::source(&status) {
-        Some(cause) => ClientError::Unreachable {
-            addresses: address.to_owned(),
-            why: deepest(cause),
-        },
+        Some(cause) => unreachable(address, cause),
         None => status.into(),
     }
-}
-
-/// The innermost cause, which says what a person can act on.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 macro_rules! calls {
@@ -343,6 +478,8 @@ calls! {
     heartbeat(Yes, BEAT_LIMIT): NodesClient.heartbeat(HeartbeatRequest) -> HeartbeatResponse;
     /// Moves all copies away from a node or disk, or ends that.
     drain(Yes, CALL_LIMIT): NodesClient.drain(DrainRequest) -> DrainResponse;
+    /// Forgets a node for good.
+    remove_node(Yes, CALL_LIMIT): NodesClient.remove(RemoveNodeRequest) -> RemoveNodeResponse;
     /// Creates a volume.
     create_volume(No, CALL_LIMIT): VolumesClient.create(CreateVolumeRequest) -> CreateVolumeResponse;
     /// Every volume.

@@ -8,3 +8,4 @@ pub mod v1 {
 }
 
 pub mod client;
+mod secure;

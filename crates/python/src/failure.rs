@@ -143,6 +143,7 @@ impl From<SessionError> for Failure {
             SessionError::Masters(masters) => match masters {
                 ClientError::Address { .. } => libc::EINVAL,
                 ClientError::Unreachable { .. } => libc::ECONNREFUSED,
+                ClientError::Untrusted { .. } | ClientError::Credentials { .. } => libc::EACCES,
                 ClientError::Refused { code, .. } => match code {
                     Code::NotFound => libc::ENOENT,
                     Code::PermissionDenied | Code::Unauthenticated => libc::EACCES,

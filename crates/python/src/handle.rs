@@ -325,8 +325,9 @@ impl Handle {
         Ok(OsString::from_vec(target))
     }
 
-    /// Reads of the volume, bytes of these, those past nodes, bytes of content, and of the metadata cache.
-    fn statistics(&self, py: Python<'_>) -> PyResult<[u64; 5]> {
+    /// Reads of the volume, bytes of these, those past nodes, bytes of content, and of the metadata cache; of its pages, those that were found,
+    /// not found, dropped, and read ahead.
+    fn statistics(&self, py: Python<'_>) -> PyResult<[u64; 9]> {
         self.call(py, |opened| async move {
             let done = opened.reader.statistics();
             let cached = (done.cache.bytes + done.directory_bytes) as u64;
@@ -336,6 +337,10 @@ impl Handle {
                 opened.past_reads(),
                 done.content_bytes,
                 cached,
+                done.cache.hits,
+                done.cache.misses,
+                done.cache.evicted,
+                done.cache.ahead,
             ])
         })
     }

@@ -12,6 +12,7 @@ use client::{Copies, MasterLeases, Nearby, Session};
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
 use packfs::{Medium, OpenFile, Reader, ReaderOptions, is_snapshot_name};
+use proto::client::Masters;
 use reactor::sync::Semaphore;
 
 use crate::bytes::Lending;
@@ -117,7 +118,7 @@ impl Opened {
                 volume,
                 nearby,
             } => {
-                let session = Session::connect(masters, volume)?;
+                let session = Session::connect(Masters::from_environment(masters), volume)?;
                 let channel = Rc::new(session.device(*nearby).open());
                 let leases = MasterLeases::new(session.clone(), &holder());
                 let leases = leases.map_err(|error| Failure::new(libc::EIO, error))?;

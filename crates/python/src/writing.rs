@@ -22,6 +22,7 @@ use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
 use packfs::name::components;
 use packfs::{InodeNumber, Kind, Medium, Timestamp, WriterOptions};
+use proto::client::Masters;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
@@ -117,7 +118,7 @@ async fn open(source: &Source) -> Result<(FileSystem, Option<FileDevice>), Failu
             volume,
             nearby,
         } => {
-            let session = Session::connect(masters, volume)?;
+            let session = Session::connect(Masters::from_environment(masters), volume)?;
             let channel = Rc::new(session.device(*nearby).open());
             let leases = MasterLeases::new(session, &holder());
             let leases = leases.map_err(|error| Failure::new(libc::EIO, error))?;

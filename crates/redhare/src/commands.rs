@@ -1,7 +1,9 @@
 //! One module per command.
 
 pub(crate) mod bench;
+pub(crate) mod ca;
 pub(crate) mod cluster;
+pub(crate) mod credentials;
 pub(crate) mod doctor;
 pub(crate) mod fs;
 pub(crate) mod master;

@@ -41,6 +41,7 @@ enum Command {
     Volume(commands::volume::VolumeArguments),
     Status(commands::cluster::StatusArguments),
     Cluster(commands::rebalance::ClusterCommands),
+    Ca(commands::ca::CaArguments),
     Meta(commands::meta::MetaArguments),
     Fs(commands::fs::FsArguments),
     /// Print a completion script for a shell
@@ -68,6 +69,7 @@ fn main() -> std::process::ExitCode {
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Meta(arguments) => commands::meta::run(&arguments, &output),
         Command::Cluster(arguments) => commands::rebalance::run(&arguments, &output),
+        Command::Ca(arguments) => commands::ca::run(arguments, &output),
         Command::Status(arguments) => commands::cluster::status(&arguments, &output),
         Command::Fs(arguments) => commands::fs::run(arguments, &output),
         Command::Completion { shell } => {

@@ -182,8 +182,13 @@ fn disk_of(cluster: &Cluster, node: u32) -> PathBuf {
 
 impl Kept {
     fn new(name: &str) -> Self {
+        Self::new_with(name, &[])
+    }
+
+    /// With further arguments of `redhare up`.
+    fn new_with(name: &str, further: &[&str]) -> Self {
         let place = Place::new(name);
-        let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
+        let cluster = Cluster::start_with(&place.0.join("cluster"), free_ports(), further);
         cluster.succeed(&[
             "volume",
             "create",
@@ -367,4 +372,25 @@ fn a_scrub_finds_and_mends_what_nobody_reads_and_says_what_no_copy_has() {
     on_reactor(async || write_all(&*device.open_channel().unwrap()).await);
     assert_eq!(scrub(0), (0, 0));
     kept.cluster.end();
+}
+
+#[test]
+fn what_nobody_reads_is_mended_in_the_background_and_disks_remember_when_they_were_compared() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = Kept::new_with("sums-background", &["--scrub-every", "2s"]);
+    let path = disk_of(&kept.cluster, 2);
+    let disk = Disk::of(&path);
+    // More than once: what was right when it was first compared goes wrong later.
+    for first in [0, 8] {
+        disk.harm(first);
+        wait_until("the disk is mended though nobody reads it", || {
+            disk.wrong().is_empty()
+        });
+    }
+    assert!(kept.cluster.target_log(2).contains("do not fit their checksums"));
+    kept.cluster.end();
+    // When that was stands with the copies.
+    let bytes = std::fs::read(&path).unwrap();
+    let name = b"redhare.scrubbed";
+    assert!(bytes.windows(name.len()).any(|window| window == name));
 }

@@ -652,3 +652,82 @@ fn a_full_volume_grows_under_its_mounts() {
         "{text}{report}"
     );
 }
+
+/// Numbers that a mount tells of its caches.
+fn statistics(mount: &Mount) -> serde_json::Value {
+    let mut text = vec![0; 4096];
+    let length = rustix::fs::getxattr(&mount.directory, "user.redhare.statistics", &mut text).unwrap();
+    serde_json::from_slice(&text[..length]).unwrap()
+}
+
+#[test]
+fn a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores() {
+    let test = "a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores";
+    if !can_mount(test) {
+        return;
+    }
+    let place = Place::new("mount-ahead");
+    let source = place.0.join("source");
+    let content = |number: usize| -> Vec<u8> {
+        let byte = |at: usize| (at * 31 + number * 7 + at / 256) as u8;
+        (0..12_000 + number).map(byte).collect()
+    };
+    fs::create_dir_all(&source).unwrap();
+    for number in 0..400 {
+        fs::write(source.join(format!("{number:04}")), content(number)).unwrap();
+    }
+    let volume = format!("file:{}", place.0.join("volume").display());
+    succeed(None, &["format", &volume, "--size", "64MiB"]);
+    succeed(None, &["import", source.to_str().unwrap(), &volume]);
+    let check = |mount: &Mount, number: usize| {
+        let read = fs::read(mount.path(&format!("{number:04}"))).unwrap();
+        assert!(read == content(number), "{number}");
+    };
+    let number = |said: &serde_json::Value, name: &str| said[name].as_u64().unwrap();
+    let still: &[&str] = &["--read-only", "--stay"];
+
+    let mount = Mount::start(None, &volume, &place.0.join("ordered"), still);
+    for file in 0..400 {
+        check(&mount, file);
+    }
+    let said = statistics(&mount);
+    assert!(number(&said, "data_hits") > 300, "{said}");
+    assert!(number(&said, "reads") < 100, "{said}");
+    assert!(number(&said, "data_bytes") <= 32 << 20, "{said}");
+    mount.end();
+
+    let mount = Mount::start(None, &volume, &place.0.join("shuffled"), still);
+    for file in 0..400 {
+        // Far enough apart that none lies where the one before does.
+        check(&mount, file * 151 % 400);
+    }
+    let said = statistics(&mount);
+    assert_eq!(
+        (number(&said, "data_ahead"), number(&said, "data_hits")),
+        (0, 0),
+        "{said}"
+    );
+    assert!(
+        number(&said, "page_hits") > number(&said, "page_misses"),
+        "{said}"
+    );
+    mount.end();
+
+    let several = [still, &["--cores", "3", "--data-cache", "0B"]].concat();
+    let mount = Mount::start(None, &volume, &place.0.join("several"), &several);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (mount, check) = (&mount, &check);
+            scope.spawn(move || (0..400).for_each(|file| check(mount, (file * 7 + thread * 100) % 400)));
+        }
+    });
+    let said = statistics(&mount);
+    let content_bytes: usize = (0..400).map(|number| content(number).len()).sum();
+    let of_one = number(&said, "content_bytes");
+    assert!(
+        of_one > 0 && of_one < content_bytes as u64,
+        "others answered, too: {said}"
+    );
+    assert_eq!(number(&said, "data_ahead"), 0, "{said}");
+    mount.end();
+}

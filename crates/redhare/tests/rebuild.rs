@@ -95,4 +95,19 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     cluster.succeed(&["node", "undrain", &other]);
     assert_eq!(cluster.row(4)["draining"], false);
     cluster.compare(&files, "undrained");
+
+    // What is empty and drained can be taken out, what is not cannot; whoever was taken out does not come back.
+    let said = cluster.refused(&["node", "remove", &last]);
+    assert!(
+        said.contains("cannot be removed") && said.contains("copies ("),
+        "{said}"
+    );
+    cluster.succeed(&["node", "remove", &id]);
+    let said = cluster.refused(&["node", "remove", &id]);
+    assert!(said.contains("no node is called"), "{said}");
+    cluster.wait_for_living(usize::from(NODES) - 1);
+    cluster.kill_node(3);
+    let said = cluster.refused_node(3);
+    assert!(said.contains("was removed from this cluster"), "{said}");
+    cluster.compare(&files, "removed");
 }

@@ -232,6 +232,20 @@ fn checksums(text: &mut Text) {
         "Pages of checksums of which neither place could be believed.",
         &CHECKSUMS.damaged_pages,
     );
+    count(
+        "redhare_scrubbed_blocks_total",
+        "Blocks of chunk copies that were read in the background, only to compare them.",
+        &CHECKSUMS.scrubbed_blocks,
+    );
+    count(
+        "redhare_scrubbed_copies_total",
+        "Chunk copies that were compared whole in the background.",
+        &CHECKSUMS.scrubbed_copies,
+    );
+    let oldest = CHECKSUMS.scrub_oldest_unix_ms.load(Ordering::Relaxed);
+    let help = "When the chunk copy was compared, or first seen, for which it is longest ago, in Unix time; 0 if that is not known.";
+    let mut family = text.family("redhare_scrub_oldest_timestamp_seconds", "gauge", help);
+    family.sample(&[], oldest / 1000);
 }
 
 type Describe = fn(&mut Family<'_>, &[(&str, &str)], &Tally);

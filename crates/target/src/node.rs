@@ -8,6 +8,7 @@
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `native`: requests of native clients.
+//! - `scrub`: comparing all copies with their checksums in the background.
 //! - `sums`: checksums of the copies' blocks.
 
 mod board;
@@ -16,6 +17,8 @@ mod inventory;
 mod native;
 mod peers;
 mod persist;
+mod scrub;
+mod snapshots;
 mod sums;
 
 use std::cell::{Cell, RefCell};
@@ -506,6 +509,11 @@ impl Node {
                 self.read(local, range);
             }
             Output::LocalFlush { io } => self.flush(place(), io),
+            Output::LocalSnapshot {
+                io,
+                snapshot,
+                sequence,
+            } => self.snapshot(place(), io, (snapshot, sequence)),
             Output::Send { to, message, data } => {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);

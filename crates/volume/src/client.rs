@@ -16,8 +16,11 @@
 //!
 //! A portal, which writes for hosts of its own, has [`Claims`] in the place of sessions for each of them.
 //!
+//! A node that answers nothing for [`ClientOptions::silence`] is not waited for: its reads are taken back and asked of other
+//! copies, and its writes made again in a new session once the masters name another write node (`silence.rs`).
+//!
 //! What is not here: metadata beside blocks and Compare (refused as unsupported), and a second request
-//! to another copy while the first is merely slow.
+//! to another copy while the node of the first is merely slow.
 
 mod channel;
 mod claims;
@@ -26,6 +29,7 @@ mod group;
 mod job;
 mod peers;
 mod retry;
+mod silence;
 mod source;
 #[cfg(test)]
 mod tests;

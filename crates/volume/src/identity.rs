@@ -77,6 +77,10 @@ pub struct WriterToken(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JoinNumber(pub u32);
 
+/// Names one attempt at a snapshot of a volume; never used again, also not for the next attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotId(pub u64);
+
 /// Follows one request through every process it touches; 0 is "not traced".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceId(pub u64);

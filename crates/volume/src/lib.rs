@@ -37,7 +37,7 @@ pub use geometry::{
 pub use grants::Grants;
 pub use identity::{
     BlockRange, ChunkId, ChunkIndex, ClusterId, DataToken, HostId, Incarnation, IoToken, JoinNumber, NodeId,
-    PersistToken, RequestId, Sequence, Session, TraceId, VolumeNumber, WriterToken,
+    PersistToken, RequestId, Sequence, Session, SnapshotId, TraceId, VolumeNumber, WriterToken,
 };
 pub use map::{ChunkMap, MapError, Reaction, Route};
 pub use member::{Member, Phase, ResyncProgress};

@@ -65,6 +65,31 @@ struct Load {
     /// A moving average, one eighth new; 0 until the first answer.
     latency_ns: u64,
     avoided: u32,
+    /// Requests that it has answered, whatever it said.
+    answers: u64,
+    silence: Silence,
+}
+
+/// Whether a node answers at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Silence {
+    #[default]
+    None,
+    /// It does not: it is asked when there is nobody else.
+    Silent,
+    /// One request finds out.
+    OnTrial,
+}
+
+impl Load {
+    /// What comes first when copies are weighed: 0 for one that may be asked freely.
+    fn reluctance(&self) -> u32 {
+        match self.silence {
+            Silence::None => self.avoided,
+            Silence::OnTrial if self.under_way == 0 => 0,
+            Silence::OnTrial | Silence::Silent => u32::MAX,
+        }
+    }
 }
 
 /// The configurations of a volume's chunks and what the client knows of its nodes.
@@ -145,7 +170,7 @@ impl ChunkMap {
         let cost = |node: &NodeId| {
             let load = self.loads.get(node).copied().unwrap_or_default();
             let queue = load.latency_ns.saturating_mul(u64::from(load.under_way) + 1);
-            (load.avoided, queue, load.under_way, *node)
+            (load.reluctance(), queue, load.under_way, *node)
         };
         let nodes = config.members.iter().map(|member| member.node);
         let node = nodes.filter(|node| !avoid.contains(node)).min_by_key(cost)?;
@@ -173,6 +198,8 @@ impl ChunkMap {
         let reaction = Self::reaction(status);
         let load = self.loads.entry(node).or_default();
         load.under_way = load.under_way.saturating_sub(1);
+        load.answers = load.answers.wrapping_add(1);
+        load.silence = Silence::None;
         if reaction == Reaction::Finish {
             let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1);
             load.latency_ns = match load.latency_ns {
@@ -204,6 +231,31 @@ impl ChunkMap {
         self.avoiding = true;
     }
 
+    /// A node has not answered anything for a while: until it does, it is asked when there is nobody else.
+    pub fn silent(&mut self, node: NodeId) {
+        self.loads.entry(node).or_default().silence = Silence::Silent;
+    }
+
+    /// Lets one read find out whether a silent node answers again. What became of those that it was sent is not known.
+    pub fn try_silent(&mut self, node: NodeId) {
+        let load = self.loads.entry(node).or_default();
+        if load.silence == Silence::Silent {
+            load.silence = Silence::OnTrial;
+            load.under_way = 0;
+        }
+    }
+
+    /// Whether a read may find out whether the node answers again, and none has been sent for that.
+    pub fn is_on_trial(&self, node: NodeId) -> bool {
+        let load = self.loads.get(&node);
+        load.is_some_and(|load| load.silence == Silence::OnTrial && load.under_way == 0)
+    }
+
+    /// How many requests a node has answered, to be compared with what it was before.
+    pub fn answers(&self, node: NodeId) -> u64 {
+        self.loads.get(&node).map_or(0, |load| load.answers)
+    }
+
     /// What a status asks of the client.
     pub fn reaction(status: Status) -> Reaction {
         match status {
@@ -212,7 +264,9 @@ impl ChunkMap {
             Status::NotReady | Status::DeviceFailed => Reaction::TryElsewhere,
             Status::Busy => Reaction::TryAgain,
             Status::StaleSession | Status::Unknown => Reaction::NewSession,
-            Status::FencedWriter(_) | Status::OutOfRange | Status::Cancelled => Reaction::Fail,
+            Status::FencedWriter(_) | Status::OutOfRange | Status::Cancelled | Status::SnapshotAborted => {
+                Reaction::Fail
+            }
         }
     }
 }
@@ -269,5 +323,32 @@ mod tests {
         assert_eq!((refused, route(&map)), (Reaction::TryElsewhere, 2));
         map.lost(NodeId(2));
         assert_eq!(route(&map), 1);
+    }
+
+    #[test]
+    fn a_silent_node_is_asked_once_in_a_while_until_it_answers() {
+        let mut map = ChunkMap::new(1);
+        let chunk = ChunkIndex(0);
+        map.update(chunk, config(1, 1, &[1, 2])).unwrap();
+        for (node, us) in [(1, 300), (2, 100)] {
+            map.started(NodeId(node));
+            map.finished(NodeId(node), Duration::from_micros(us), Status::Done);
+        }
+        let route = |map: &ChunkMap| map.read_route(chunk).unwrap().node.0;
+        map.silent(NodeId(2));
+        for _ in 0..1000 {
+            assert_eq!(route(&map), 1);
+            map.started(NodeId(1));
+            map.finished(NodeId(1), Duration::from_micros(300), Status::Done);
+        }
+        let only = map.read_route_avoiding(chunk, &[NodeId(1)]);
+        assert_eq!(only.unwrap().node.0, 2, "better than nobody");
+        map.try_silent(NodeId(2));
+        assert_eq!(route(&map), 2);
+        map.started(NodeId(2));
+        assert_eq!(route(&map), 1, "one finds out");
+        let before = map.answers(NodeId(2));
+        map.finished(NodeId(2), Duration::from_micros(100), Status::Done);
+        assert_eq!((route(&map), map.answers(NodeId(2))), (2, before + 1));
     }
 }

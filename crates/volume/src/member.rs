@@ -13,6 +13,7 @@ mod lead;
 mod read;
 mod rejoin;
 mod repair;
+mod snapshot;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -109,6 +110,8 @@ pub struct Member {
     reads: Reads,
     /// Reads for the write node's repairs.
     fetches: Vec<repair::Fetched>,
+    /// Snapshots for the write node.
+    snapshots: snapshot::Snapshots,
     flush: Option<MemberFlush>,
     flushed: u64,
     persist_put_out: PersistToken,
@@ -150,6 +153,7 @@ impl Member {
             lead: None,
             reads: Reads::default(),
             fetches: Vec::new(),
+            snapshots: snapshot::Snapshots::default(),
             flush: None,
             flushed: 0,
             persist_put_out: PersistToken(0),
@@ -265,6 +269,9 @@ impl Member {
             (None, Operation::Read) => self.reads.add(now, &request, self.covers(request.range)),
             (None, Operation::Write { .. }) => self.add_write(request),
             (None, Operation::Flush) => self.add_flush(request.id),
+            (None, Operation::Cut(snapshot)) => self.begin_cut(now, &request, snapshot),
+            (None, Operation::Release(snapshot)) => self.release_cut(now, &request, snapshot),
+            (None, Operation::Abandon(snapshot)) => self.abandon_cut(now, &request, snapshot),
         }
         self.pump(now, grants);
     }
@@ -291,8 +298,8 @@ impl Member {
         }
         match &self.lead {
             None => Some(Status::NotWriteNode(self.newest.max(self.record.sealed))),
-            Some(_) if request.operation == Operation::Flush => None,
-            Some(_) => self.fenced(request),
+            Some(_) if matches!(request.operation, Operation::Write { .. }) => self.fenced(request),
+            Some(_) => None,
         }
     }
 
@@ -412,6 +419,31 @@ impl Member {
                 incarnation,
                 ..
             } => self.handle_announce_answer(now, from, epoch, (join, incarnation)),
+            Message::Snapshot {
+                epoch,
+                snapshot,
+                sequence,
+                ..
+            } => self.handle_snapshot(from, epoch, snapshot, sequence),
+            Message::SnapshotAnswer {
+                epoch,
+                snapshot,
+                sequence,
+                incarnation,
+                ..
+            } => self.handle_snapshot_answer(now, (from, incarnation), epoch, (snapshot, sequence)),
+            Message::Confirm { epoch, snapshot, .. } => self.handle_confirm(from, epoch, snapshot),
+            Message::ConfirmAnswer {
+                epoch,
+                snapshot,
+                incarnation,
+                ..
+            } => self.handle_confirm_answer(now, (from, incarnation), epoch, snapshot),
+            Message::Refused {
+                epoch,
+                refusal: Refusal::NoSnapshot,
+                ..
+            } => self.snapshot_refused(now, epoch),
             Message::Repair { epoch, range, .. } => self.handle_repair(now, from, epoch, range),
             Message::Lost { epoch, range, .. } => self.handle_lost(from, epoch, range),
             Message::Fetch {
@@ -439,6 +471,9 @@ impl Member {
         succeeded: bool,
         data: Option<DataToken>,
     ) {
+        if self.snapshot_ended(now, io, succeeded) {
+            return self.pump(now, grants);
+        }
         if !succeeded {
             self.fail(now);
         }
@@ -519,6 +554,7 @@ impl Member {
             self.advance_return(now);
         }
         self.advance_lead(now);
+        self.advance_cut(now);
         self.start_repairs(now);
         if self.is_resyncing() {
             self.start_resync(now);

@@ -7,7 +7,7 @@ use foundation::Epoch;
 
 use crate::configuration::ChunkConfig;
 use crate::identity::{
-    BlockRange, ChunkId, Incarnation, JoinNumber, Sequence, Session, TraceId, WriterToken,
+    BlockRange, ChunkId, Incarnation, JoinNumber, Sequence, Session, SnapshotId, TraceId, WriterToken,
 };
 
 /// What a write does to its blocks.
@@ -86,6 +86,8 @@ pub enum Refusal {
     DeviceFailed,
     /// No copy of that chunk is here.
     NoSuchChunk,
+    /// The copy cannot keep this snapshot: it has gone on, or there is no space.
+    NoSnapshot,
 }
 
 /// A message between two nodes.
@@ -275,6 +277,50 @@ pub enum Message {
         /// The blocks.
         range: BlockRange,
     },
+    /// Every copy has all up to a sequence and nothing beyond: the member is to keep its copy as it is.
+    Snapshot {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// The snapshot's number.
+        snapshot: SnapshotId,
+        /// The sequence.
+        sequence: Sequence,
+    },
+    /// The snapshot is durable.
+    SnapshotAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch of the snapshot.
+        epoch: Epoch,
+        /// Its number.
+        snapshot: SnapshotId,
+        /// Its sequence.
+        sequence: Sequence,
+        /// The life that made it.
+        incarnation: Incarnation,
+    },
+    /// Asks whether the member is still in the write node's epoch.
+    Confirm {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The write node's epoch.
+        epoch: Epoch,
+        /// For which snapshot.
+        snapshot: SnapshotId,
+    },
+    /// It is.
+    ConfirmAnswer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The epoch.
+        epoch: Epoch,
+        /// For which snapshot.
+        snapshot: SnapshotId,
+        /// The life that says so.
+        incarnation: Incarnation,
+    },
     /// The write node asks a member for one page of its copy, to repair others with it.
     Fetch {
         /// The chunk.
@@ -343,6 +389,10 @@ impl Message {
             | Self::AnnounceAnswer { chunk, .. }
             | Self::Repair { chunk, .. }
             | Self::Lost { chunk, .. }
+            | Self::Snapshot { chunk, .. }
+            | Self::SnapshotAnswer { chunk, .. }
+            | Self::Confirm { chunk, .. }
+            | Self::ConfirmAnswer { chunk, .. }
             | Self::Fetch { chunk, .. }
             | Self::FetchAnswer { chunk, .. }
             | Self::Query { chunk }

@@ -380,6 +380,8 @@ impl NodeCore {
             | Message::Flush { epoch, .. }
             | Message::Join { epoch, .. }
             | Message::Announce { epoch, .. }
+            | Message::Snapshot { epoch, .. }
+            | Message::Confirm { epoch, .. }
             | Message::Fetch { epoch, .. } => Some(*epoch),
             Message::Query { .. } => Some(Epoch(0)),
             _ => None,

@@ -6,7 +6,8 @@ use foundation::Epoch;
 
 use crate::configuration::ChunkConfig;
 use crate::identity::{
-    BlockRange, ChunkId, DataToken, IoToken, NodeId, PersistToken, RequestId, Session, TraceId, WriterToken,
+    BlockRange, ChunkId, DataToken, IoToken, NodeId, PersistToken, RequestId, Sequence, Session, SnapshotId,
+    TraceId, WriterToken,
 };
 use crate::message::{Message, WriteKind};
 use crate::record::RecordDelta;
@@ -27,12 +28,20 @@ pub enum Operation {
     },
     /// Makes everything acknowledged before durable on every in-sync copy.
     Flush,
+    /// Keeps the chunk as it is at one moment, on every in-sync copy, durable when answered, and from then on holds
+    /// acknowledgements of writes that are not in it (`docs/decisions/0081`).
+    Cut(SnapshotId),
+    /// Acknowledges what is held for a snapshot: every chunk of the volume has been cut. Done only if it was held without
+    /// a break, and every member says that no other write node can have acknowledged anything.
+    Release(SnapshotId),
+    /// Gives a snapshot up: what is held for it is acknowledged at once.
+    Abandon(SnapshotId),
 }
 
 impl Operation {
     /// Whether it is about blocks, not about the chunk as a whole.
     pub(crate) fn names_blocks(self) -> bool {
-        !self.is_fence() && self != Self::Flush
+        !self.is_fence() && matches!(self, Self::Read | Self::Write { .. })
     }
 
     /// Whether it puts a lease or a claim into force and writes nothing.
@@ -91,6 +100,8 @@ pub enum Status {
     Cancelled,
     /// Perhaps done, perhaps still to be done, never acknowledged: try again in a new session.
     Unknown,
+    /// Not done: the snapshot has been given up, and its number is not to be used again.
+    SnapshotAborted,
     /// The disk of this copy failed, or what it holds does not fit its checksum and no other copy has it right.
     DeviceFailed,
 }
@@ -141,6 +152,16 @@ pub enum Output {
     LocalFlush {
         /// To be reported when durable.
         io: IoToken,
+    },
+    /// Make durable every local write reported as done before this was put out, and its checksums, and keep the local copy
+    /// as it then is under this number. None is under way. To fail for want of space is no failure of the disk.
+    LocalSnapshot {
+        /// To be reported when the snapshot is durable, or cannot be made.
+        io: IoToken,
+        /// Its name. One that is there already cannot be made.
+        snapshot: SnapshotId,
+        /// Which writes it has: all up to here.
+        sequence: Sequence,
     },
     /// Send a message. It may be lost; it will be sent again as long as it matters.
     Send {

@@ -41,11 +41,13 @@ pub(crate) enum Bug {
     SumsNotFlushed,
     #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
     MovedBeforeInSync,
+    SnapshotWithoutHold,
+    CutBeforeDrained,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 28] = [
+    pub(crate) const ALL: [Bug; 30] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -75,6 +77,8 @@ impl Bug {
         Bug::RepairOverwritesNewer,
         Bug::SumsNotFlushed,
         Bug::MovedBeforeInSync,
+        Bug::SnapshotWithoutHold,
+        Bug::CutBeforeDrained,
     ];
 }
 

@@ -30,6 +30,8 @@ pub struct Settings {
     pub resync_depth: usize,
     /// The most chunks a write node resyncs at a time; those that hold up writes come on top.
     pub joins_max: usize,
+    /// How long acknowledgements are held for a snapshot before it is given up.
+    pub snapshot_hold: Duration,
     /// The most requests one chunk holds at a time; more are answered with `Busy`.
     pub requests_max: usize,
 }
@@ -49,6 +51,7 @@ impl Default for Settings {
             return_interval: Duration::from_millis(500),
             resync_depth: 4,
             joins_max: 4,
+            snapshot_hold: Duration::from_secs(1),
             requests_max: 1024,
         }
     }

@@ -8,7 +8,8 @@ pub(crate) mod field {
         PARENT "parent" 72 8;
         FLAGS "flags" 80 8;
         ATTRIBUTE_BYTES "attribute_bytes" 88 4;
-        RESERVED "root_reserved" 92 36;
+        PARENT_PAGES "parent_pages" 92 8;
+        RESERVED "root_reserved" 100 28;
         ATTRIBUTES "attributes" 128 1920;
         MAP "map" 2048 2048;
     }
@@ -34,12 +35,17 @@ pub(crate) const MAP_PAGES_MAX: usize = 16_384;
 /// Bytes that all attributes of a blob take at most.
 pub const ATTRIBUTES_BYTES_MAX: usize = field::ATTRIBUTES.length + ATTRIBUTE_PAGES * continued::BYTES.length;
 
+/// In the flags: the blob is a snapshot, which nobody writes to.
+pub(crate) const FLAG_SNAPSHOT: u64 = 1;
+
 /// The root page's own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) size_pages: u64,
-    /// The blob whose clusters show through where this one has none; 0 for none. Version 1 knows no other.
+    /// The blob whose clusters show through where this one has none; 0 for none.
     pub(crate) parent: u64,
+    /// Only this one's first so many pages show it.
+    pub(crate) parent_pages: u64,
     pub(crate) flags: u64,
     pub(crate) attribute_bytes: u32,
 }
@@ -49,6 +55,7 @@ pub(crate) fn encode_root(root: &Root, attributes: &[u8], clusters: &[u32]) -> P
     let mut page = [0; PAGE_BYTES];
     put(&mut page, field::SIZE_PAGES, &root.size_pages.to_le_bytes());
     put(&mut page, field::PARENT, &root.parent.to_le_bytes());
+    put(&mut page, field::PARENT_PAGES, &root.parent_pages.to_le_bytes());
     put(&mut page, field::FLAGS, &root.flags.to_le_bytes());
     put(
         &mut page,
@@ -87,16 +94,20 @@ pub(crate) fn decode_root(page: &Page) -> Result<Root, PageError> {
     let root = Root {
         size_pages: get_u64(page, field::SIZE_PAGES),
         parent: get_u64(page, field::PARENT),
+        parent_pages: get_u64(page, field::PARENT_PAGES),
         flags: get_u64(page, field::FLAGS),
         attribute_bytes: get_u32(page, field::ATTRIBUTE_BYTES),
     };
     if root.attribute_bytes as usize > ATTRIBUTES_BYTES_MAX {
         return Err(PageError::Contents("its attributes are longer than they can be"));
     }
-    if root.parent != 0 || root.flags != 0 {
+    if root.flags & !FLAG_SNAPSHOT != 0 {
         return Err(PageError::Contents(
-            "it has a parent or flags, which version 1 does not know",
+            "it has flags that this program does not know",
         ));
+    }
+    if root.parent_pages > root.size_pages || root.parent == 0 && root.parent_pages != 0 {
+        return Err(PageError::Contents("it shows more of a parent than it can"));
     }
     Ok(root)
 }

@@ -12,6 +12,9 @@ const POINTER_BYTES: usize = 16;
 /// Bytes of metadata that a checksum region keeps for each page.
 pub(crate) const CHECKSUM_BYTES_PER_PAGE: u32 = 8;
 
+/// In `features_incompatible`: blobs may have parents, and holes in their maps.
+pub(crate) const FEATURE_SNAPSHOTS: u64 = 1;
+
 pub(crate) mod field {
     crate::format::fields! {
         OWNER "owner" 64 16;

@@ -146,10 +146,13 @@ proptest! {
     #[test]
     fn a_root_page_is_read_back(
         size_pages: u64,
+        parent in 0u64..3,
+        flags in 0u64..2,
         attributes in prop::collection::vec(any::<u8>(), 0..1920),
         clusters in prop::collection::vec(any::<u32>(), 0..512),
     ) {
-        let root = Root { size_pages, parent: 0, flags: 0, attribute_bytes: attributes.len() as u32 };
+        let parent_pages = if parent == 0 { 0 } else { size_pages / 2 };
+        let root = Root { size_pages, parent, parent_pages, flags, attribute_bytes: attributes.len() as u32 };
         let page = blob_page::encode_root(&root, &attributes, &clusters);
         prop_assert_eq!(blob_page::decode_root(&page), Ok(root));
         prop_assert_eq!(&blob_page::attribute_bytes(&page, 0)[..attributes.len()], &attributes[..]);

@@ -11,6 +11,8 @@ use blobstore::BlobId;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlobModel {
     pub(crate) size_pages: u64,
+    pub(crate) parent: Option<BlobId>,
+    pub(crate) is_snapshot: bool,
     pub(crate) attributes: BTreeMap<String, Vec<u8>>,
 }
 
@@ -25,6 +27,11 @@ enum Event {
     },
     Cut {
         version: usize,
+    },
+    /// From this version on each sector has one of these tags, until something is written.
+    Fixed {
+        version: usize,
+        tags: Vec<u64>,
     },
 }
 
@@ -54,6 +61,23 @@ impl Model {
 
     pub(crate) fn now(&self) -> &Metadata {
         &self.versions[self.versions.len() - 1]
+    }
+
+    /// What each page of a snapshot may hold.
+    pub(crate) fn held(&self, id: BlobId) -> Vec<Vec<u64>> {
+        let size_pages = self.now()[&id].size_pages;
+        (0..size_pages).map(|page| self.contents(id, page)).collect()
+    }
+
+    /// The newest change was not made: the snapshot that it should have ended holds what it held.
+    pub(crate) fn take_back(&mut self, id: BlobId, held: Vec<Vec<u64>>) {
+        let before = self.versions[self.versions.len() - 2].clone();
+        self.change(|blobs| *blobs = before);
+        let version = self.versions.len() - 1;
+        for (page, tags) in (0..).zip(held) {
+            let events = self.events.entry((id, page)).or_default();
+            events.push(Event::Fixed { version, tags });
+        }
     }
 
     fn tick(&mut self) -> u64 {
@@ -86,6 +110,38 @@ impl Model {
     pub(crate) fn new_tag(&mut self) -> u64 {
         self.next_tag += 1;
         self.next_tag
+    }
+
+    /// What the page of a blob without writes in flight may hold by now: one tag, unless a write of it failed.
+    fn contents(&self, id: BlobId, page: u64) -> Vec<u64> {
+        let mut contents = vec![0];
+        for event in self.events.get(&(id, page)).into_iter().flatten() {
+            match event {
+                Event::Cut { .. } => contents = vec![0],
+                Event::Fixed { tags, .. } => contents.clone_from(tags),
+                Event::Write { tag, completed, .. } => {
+                    if completed.is_some() {
+                        contents.clear();
+                    }
+                    contents.push(*tag);
+                }
+            }
+        }
+        contents
+    }
+
+    /// A blob is made, in the newest version, with what another holds now. If that goes on as the new one's child, it
+    /// holds it durably from that version on, too.
+    pub(crate) fn copied(&mut self, from: BlobId, to: BlobId, size_pages: u64, goes_on: bool) {
+        let version = self.versions.len() - 1;
+        for page in 0..size_pages {
+            let tags = self.contents(from, page);
+            let fixed = Event::Fixed { version, tags };
+            if goes_on {
+                self.events.entry((from, page)).or_default().push(fixed.clone());
+            }
+            self.events.entry((to, page)).or_default().push(fixed);
+        }
     }
 
     /// A write of tags from a page on begins; its number. Tag 0 stands for zeros.
@@ -125,11 +181,12 @@ impl Model {
         self.synced_version = self.synced_version.max(point.1);
     }
 
-    /// The newest version that equals what was recovered, if any may.
-    pub(crate) fn matching_version(&self, recovered: &Metadata) -> Option<usize> {
+    /// The versions that equal what was recovered and may be left, newest first. A snapshot that is made and deleted leaves
+    /// the metadata as they were, but not the pages.
+    pub(crate) fn matching_versions(&self, recovered: &Metadata) -> impl Iterator<Item = usize> {
         (self.synced_version..self.versions.len())
             .rev()
-            .find(|&version| self.versions[version] == *recovered)
+            .filter(|&version| self.versions[version] == *recovered)
     }
 
     /// Tags that a sector of the page may have after a crash that left the version.
@@ -138,7 +195,11 @@ impl Model {
         for event in self.events.get(&(id, page)).into_iter().flatten() {
             match *event {
                 Event::Cut { version: cut } if cut <= version => allowed = vec![0],
-                Event::Cut { .. } => break,
+                Event::Fixed {
+                    version: fixed,
+                    ref tags,
+                } if fixed <= version => allowed.clone_from(tags),
+                Event::Cut { .. } | Event::Fixed { .. } => break,
                 Event::Write { tag, completed, .. } => {
                     if completed.is_some_and(|completed| completed < self.synced_tick) {
                         allowed.clear();
@@ -154,7 +215,8 @@ impl Model {
     pub(crate) fn latest(&self, id: BlobId, page: u64) -> u64 {
         match self.events.get(&(id, page)).and_then(|events| events.last()) {
             Some(Event::Write { tag, .. }) => *tag,
-            _ => 0,
+            Some(Event::Fixed { tags, .. }) => *tags.last().expect("a page holds something"),
+            Some(Event::Cut { .. }) | None => 0,
         }
     }
 }

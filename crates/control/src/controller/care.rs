@@ -204,6 +204,13 @@ impl Care {
         self.resynced.insert(node, now);
     }
 
+    /// Whether the node has copies left to delete.
+    pub(super) fn has_removals_of(&self, node: NodeId) -> bool {
+        self.removals
+            .get(&node)
+            .is_some_and(|removals| !removals.is_empty())
+    }
+
     /// The node has deleted these.
     pub(super) fn removed(&mut self, node: NodeId, chunks: &[ChunkId]) {
         if let Some(removals) = self.removals.get_mut(&node) {

@@ -158,28 +158,35 @@ impl<S: MetadataStore> Controller<S> {
 
     /// The volumes that any node exports, as they are committed. Read anew only after a volume's record has changed: each
     /// heartbeat asks for them.
-    fn exported(&mut self) -> Result<Vec<Volume>, ControlError> {
+    fn exported(&mut self) -> Result<&[Volume], ControlError> {
         let revision = self.store.revision()?;
         self.changes.seen(revision);
-        if let Some((known, volumes)) = &mut self.exported
-            && self.changes.is_quiet(keys::VOLUMES, *known)
-        {
-            *known = revision;
-            return Ok(volumes.clone());
+        match &mut self.exported {
+            Some((known, _)) if self.changes.is_quiet(keys::VOLUMES, *known) => *known = revision,
+            _ => {
+                let mut volumes = self.volumes()?;
+                volumes.retain(|volume| !volume.portals.is_empty());
+                self.exported = Some((revision, volumes));
+            }
         }
-        let volumes: Vec<Volume> = self
-            .volumes()?
-            .into_iter()
-            .filter(|volume| !volume.portals.is_empty())
-            .collect();
-        self.exported = Some((revision, volumes.clone()));
-        Ok(volumes)
+        Ok(self.exported.as_ref().map_or(&[], |(_, volumes)| volumes))
+    }
+
+    /// Whether it is in memory which volumes are exported.
+    pub(super) fn is_exported_known(&self) -> bool {
+        let known = self.exported.as_ref();
+        known.is_some_and(|(known, _)| self.changes.is_quiet(keys::VOLUMES, *known))
     }
 
     /// What a node is to export.
     pub(super) fn exports_of(&mut self, node: NodeId) -> Result<Vec<Export>, ControlError> {
         let mut exports = Vec::new();
-        for volume in self.exported()? {
+        let volumes = self.exported()?.iter();
+        let volumes: Vec<Volume> = volumes
+            .filter(|volume| volume.portals.contains(&node))
+            .cloned()
+            .collect();
+        for volume in volumes {
             let place = volume.portals.iter().position(|portal| *portal == node);
             let Some(place) = place.filter(|_| volume.state == VolumeState::Ready) else {
                 continue;

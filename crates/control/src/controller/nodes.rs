@@ -116,12 +116,16 @@ impl<S: MetadataStore> Controller<S> {
         for _ in 0..ATTEMPTS_MAX {
             let key = keys::node(id);
             let stored = self.read::<Node>(&key)?;
+            if stored.is_none() {
+                self.check_not_removed(id)?;
+            }
             let node = self.registered(registration, stored.as_ref())?;
             let incarnation = node.incarnation;
             let is_known = stored.as_ref().is_some_and(|stored| stored.record == node);
             if !is_known {
                 let mut transaction = Transaction::new();
                 transaction.compare(key.clone(), stored.map_or(0, |stored| stored.revision));
+                transaction.compare(keys::removed(id), 0);
                 transaction.put(key.clone(), node.encode(&key));
                 if !self.commit(&transaction)? {
                     continue;
@@ -129,7 +133,12 @@ impl<S: MetadataStore> Controller<S> {
             }
             // Also who asks for a number is alive, though its target has still to start: a recovery would leave it out
             // otherwise, since the last proof that a life has ended comes with such a registration.
-            self.hear(id, incarnation, &registration.disks, now);
+            self.hear(
+                id,
+                (incarnation, registration.ended_through),
+                &registration.disks,
+                now,
+            );
             let revision = self.revision()?;
             return Ok(Registered {
                 incarnation,
@@ -188,40 +197,33 @@ impl<S: MetadataStore> Controller<S> {
     ) -> Result<HeartbeatAnswer, ControlError> {
         let id = heartbeat.node;
         self.check_cluster(id, heartbeat.cluster)?;
-        let key = keys::node(id);
         for _ in 0..ATTEMPTS_MAX {
-            let Some(stored) = self.read::<Node>(&key)? else {
+            let Some((incarnation, ended_through)) = self.life_of(id)? else {
+                self.check_not_removed(id)?;
                 return Err(ControlError::NoSuchNode { node: id });
             };
-            let mut node = stored.record;
-            if heartbeat.incarnation != node.incarnation {
+            if heartbeat.incarnation != incarnation {
                 return Err(ControlError::StaleIncarnation {
                     node: id,
                     theirs: heartbeat.incarnation,
-                    known: node.incarnation,
+                    known: incarnation,
                 });
             }
-            if heartbeat.ended_through > node.incarnation {
+            if heartbeat.ended_through > incarnation {
                 return Err(ControlError::Argument {
                     field: "ended_through",
                     problem: format!(
-                        "is {}, but the target has only reached incarnation {}",
-                        heartbeat.ended_through, node.incarnation
+                        "is {}, but the target has only reached incarnation {incarnation}",
+                        heartbeat.ended_through
                     ),
                     remedy: "report only lives that were registered",
                 });
             }
-            if heartbeat.ended_through > node.ended_through {
-                node.ended_through = heartbeat.ended_through;
-                let mut transaction = Transaction::new();
-                transaction
-                    .compare(key.clone(), stored.revision)
-                    .put(key.clone(), node.encode(&key));
-                if !self.commit(&transaction)? {
-                    continue;
-                }
+            if heartbeat.ended_through > ended_through && !self.note_end(heartbeat)? {
+                continue;
             }
-            self.hear(id, heartbeat.incarnation, &heartbeat.disks, now);
+            let life = (incarnation, heartbeat.ended_through);
+            self.hear(id, life, &heartbeat.disks, now);
             if let Some(heard) = self.heard.get_mut(&id) {
                 heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
             }
@@ -236,15 +238,77 @@ impl<S: MetadataStore> Controller<S> {
         Err(contended())
     }
 
-    fn hear(&mut self, id: NodeId, incarnation: Incarnation, disks: &[Disk], now: Instant) {
+    /// Whether a heartbeat says only that its node lives on as it did when it was last heard, and nothing waits for it: with a
+    /// store in this process, [`heartbeat`](Self::heartbeat) then writes nothing, and reads at most the records of the
+    /// other portals of what the node exports.
+    pub fn has_no_news(&self, heartbeat: &Heartbeat) -> bool {
+        let Heartbeat {
+            cluster: _,
+            node,
+            incarnation,
+            ended_through,
+            disks: _,
+            prepared,
+            grown,
+            removed,
+            resyncs,
+            copies,
+            removed_copies,
+        } = heartbeat;
+        let lives_on = self
+            .heard
+            .get(node)
+            .is_some_and(|heard| heard.incarnation == *incarnation && heard.ended_through == *ended_through);
+        let reports = prepared.len()
+            + grown.len()
+            + removed.len()
+            + resyncs.len()
+            + copies.len()
+            + removed_copies.len();
+        lives_on
+            && reports == 0
+            && self.unfinished.is_empty()
+            && self.is_life_known()
+            && self.is_exported_known()
+            && !self.care.has_removals_of(*node)
+    }
+
+    /// Puts on record which lives of a node have ended; false if its record has changed meanwhile.
+    fn note_end(&mut self, heartbeat: &Heartbeat) -> Result<bool, ControlError> {
+        let key = keys::node(heartbeat.node);
+        let Some(stored) = self.read::<Node>(&key)? else {
+            return Ok(false);
+        };
+        let mut node = stored.record;
+        if node.incarnation != heartbeat.incarnation || node.ended_through >= heartbeat.ended_through {
+            return Ok(false);
+        }
+        node.ended_through = heartbeat.ended_through;
+        let mut transaction = Transaction::new();
+        transaction
+            .compare(key.clone(), stored.revision)
+            .put(key.clone(), node.encode(&key));
+        self.commit(&transaction)
+    }
+
+    fn hear(
+        &mut self,
+        id: NodeId,
+        (incarnation, ended_through): (Incarnation, Incarnation),
+        disks: &[Disk],
+        now: Instant,
+    ) {
         let used = disks.iter().map(|disk| (disk.id, disk.used)).collect();
         let heard = Heard {
             incarnation,
+            ended_through,
             at: now,
             used,
             resyncs: Vec::new(),
         };
-        self.heard.insert(id, heard);
+        if self.heard.insert(id, heard).is_none() {
+            self.arrival = now;
+        }
     }
 
     fn take_reports(&mut self, heartbeat: &Heartbeat) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::Instant;
 
-use crate::configuration::{Standing, successor};
+use crate::configuration::{Standing, is_whole, successor};
 use crate::controller::{Controller, PAGE};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, NodeId, VolumeNumber};
@@ -26,7 +26,8 @@ type ChunksOf = BTreeMap<NodeId, BTreeSet<ChunkId>>;
 
 /// Which chunks are to be looked at.
 ///
-/// A node's standing decides about the chunks that have a copy there, and about no others. Where these are is known once all
+/// A node's standing decides about the chunks that have a copy there, and about no others. Whether it has been heard decides only
+/// about those of them that are not whole: so a new master, which hears a thousand nodes one after the other, looks at each chunk once. Where these are is known once all
 /// chunks were read in this reign, and from what this master has committed since: only the master that leads changes chunks.
 /// When it turns out that somebody else did, nothing of this counts and all chunks are read again; so they are now and then
 /// anyway, a few at a time.
@@ -38,6 +39,8 @@ pub(super) struct Reconciler {
     chunks_of: ChunksOf,
     sweep: Option<Sweep>,
     due: BTreeSet<ChunkId>,
+    /// Those that were not whole when they were last looked at.
+    wanting: BTreeSet<ChunkId>,
     /// As [`super::changes::ChangeLog::strangers`] was when this was begun.
     strangers: u64,
 }
@@ -78,6 +81,18 @@ impl Reconciler {
         for chunks_of in std::iter::once(&mut self.chunks_of).chain(sweep) {
             note_nodes(chunks_of, id, chunk);
         }
+        if let Some(settled) = &self.settled {
+            let is_whole = is_whole(chunk, settled);
+            self.note_whole(id, is_whole);
+        }
+    }
+
+    fn note_whole(&mut self, id: ChunkId, is_whole: bool) {
+        if is_whole {
+            self.wanting.remove(&id);
+        } else {
+            self.wanting.insert(id);
+        }
     }
 
     /// What the nodes' standings are now.
@@ -93,7 +108,12 @@ impl Reconciler {
             .into_iter()
             .filter(|node| settled.get(node) != standings.get(node));
         for node in differ {
-            self.due.extend(self.chunks_of.get(&node).into_iter().flatten());
+            let chunks = self.chunks_of.get(&node).into_iter().flatten();
+            if is_only_heard_otherwise(settled.get(&node), standings.get(&node)) {
+                self.due.extend(chunks.filter(|id| self.wanting.contains(id)));
+            } else {
+                self.due.extend(chunks);
+            }
         }
         self.settled = Some(standings.clone());
     }
@@ -115,6 +135,15 @@ impl Reconciler {
             self.settled.get_or_insert(sweep.standings);
         }
     }
+}
+
+/// Whether two standings of a node differ at most in whether it has been heard.
+fn is_only_heard_otherwise(before: Option<&Standing>, now: Option<&Standing>) -> bool {
+    let (Some(&before), Some(&now)) = (before, now) else {
+        return false;
+    };
+    let is_heard = before.is_heard;
+    before == Standing { is_heard, ..now }
 }
 
 fn note_nodes(chunks_of: &mut ChunksOf, id: ChunkId, chunk: &Chunk) {
@@ -238,8 +267,10 @@ impl<S: MetadataStore> Controller<S> {
             *volume = Some((id.volume, stored.map(|stored| stored.record)));
         }
         let Some((_, Some(volume))) = volume else {
+            self.reconciler.note_whole(id, true);
             return Ok(None);
         };
+        self.reconciler.note_whole(id, is_whole(chunk, standings));
         self.care.note(id, chunk, volume);
         let minimum = volume.geometry.minimum;
         let next = successor(chunk, minimum, volume.write_pin, standings, spread(id));

@@ -63,6 +63,8 @@ enum Completer {
     Device(Token),
     Waiter(Rc<Waiter>),
     Sink(Rc<dyn CommandSink>, u64),
+    /// It was given up.
+    Nobody,
 }
 
 impl Completer {
@@ -83,6 +85,7 @@ impl Completer {
                 }
             }
             Completer::Sink(sink, tag) => sink.ended(tag, result),
+            Completer::Nobody => {}
         }
     }
 }
@@ -308,6 +311,27 @@ impl Queue {
     pub(super) fn abandon(&self) {
         self.state.borrow_mut().out = SendBatch::new();
         self.close();
+    }
+
+    /// Gives up a command of [`Queue::submit_raw`], by its tag and the sink that was given with it: its data, and the sink is
+    /// told nothing more. What the target still sends for it is thrown away, and its place in the queue is free again when
+    /// that has ended. None if there is no such command.
+    pub fn take_back(&self, sink: &Rc<dyn CommandSink>, tag: u64) -> Option<Data> {
+        let is_it = |completer: &Completer| match completer {
+            Completer::Sink(own, of) => *of == tag && Rc::ptr_eq(own, sink),
+            _ => false,
+        };
+        let mut state = self.state.borrow_mut();
+        if let Some(index) = state.waiting.iter().position(|waiting| is_it(&waiting.completer)) {
+            return state.waiting.remove(index).map(|waiting| waiting.data);
+        }
+        let found = state
+            .commands
+            .iter_mut()
+            .flatten()
+            .find(|command| is_it(&command.completer))?;
+        found.completer = Completer::Nobody;
+        Some(std::mem::replace(&mut found.data, Data::None))
     }
 
     /// Ends the connection: every command that has not ended does so without a completion.

@@ -4,6 +4,7 @@ use bdev::IoError;
 use foundation::checksum::crc32c;
 use reactor::Buffer;
 
+use super::ahead::Reading;
 use super::planner::{Piece, Run};
 use super::{ExtentError, Reader};
 use crate::format::extent::Extent;
@@ -42,9 +43,25 @@ impl Reader {
     }
 
     async fn fetch_run(&self, run: Run) -> Vec<(usize, Fetched)> {
-        let read = {
-            let _permit = self.0.permits.acquire().await;
-            self.read_range(run.address, run.length, 0).await
+        for reading in self
+            .0
+            .ahead
+            .notice(run.address, run.length, self.0.medium.capacity_bytes())
+        {
+            let reader = self.clone();
+            drop(reactor::spawn(async move { reader.fetch_ahead(reading).await }));
+        }
+        let here = self.0.ahead.find(run.address, run.length).await;
+        let here = here.filter(|(start, buffer)| {
+            let fits = |piece: &Piece| verify(*start, buffer, &piece.extent).is_ok();
+            run.pieces.iter().all(fits)
+        });
+        let read = match here {
+            Some(here) => Ok(Some(here)),
+            None => {
+                let _permit = self.0.permits.acquire().await;
+                self.read_range(run.address, run.length, 0).await
+            }
         };
         let mut results = Vec::with_capacity(run.pieces.len());
         for Piece { tag, extent } in run.pieces {
@@ -60,6 +77,14 @@ impl Reader {
             results.push((tag, result));
         }
         results
+    }
+
+    /// Reads what may be asked for soon. Where it cannot be had, whoever asks for it reads it and is told why.
+    async fn fetch_ahead(&self, reading: Reading) {
+        let _permit = self.0.permits.acquire().await;
+        if let Ok(Some((_, buffer))) = self.read_range(reading.start, reading.length, 0).await {
+            reading.arrived(buffer);
+        }
     }
 
     /// Asks other copies, one after another, for an extent that was damaged or could not be read.

@@ -43,10 +43,7 @@ impl Reader {
                 if place.0 != directory {
                     return Err(ReadError::NoInode(InodeNumber(cookie)));
                 }
-                let mut key = entry_key(directory, place.1);
-                // The smallest key after it.
-                key.push(0);
-                key
+                key_after(directory, place.1)
             }
         };
         self.list_from(directory, from, limit.max(1), &shown).await
@@ -97,6 +94,13 @@ impl Reader {
     }
 }
 
+/// The smallest key that an entry behind `name` may have.
+pub(super) fn key_after(directory: InodeNumber, name: &[u8]) -> Vec<u8> {
+    let mut key = entry_key(directory, name);
+    key.push(0);
+    key
+}
+
 /// Entries that are listed at once.
 const LISTED_AT_ONCE: usize = 256;
 
@@ -111,7 +115,8 @@ pub struct Walk {
 struct Listing {
     directory: InodeNumber,
     path: Vec<u8>,
-    after: Option<u64>,
+    /// The name that was listed last. A walk stays in one generation, so it needs no cookies, which cost a lookup each.
+    after: Option<Vec<u8>>,
     found: Vec<(InodeNumber, Vec<u8>)>,
 }
 
@@ -132,9 +137,14 @@ impl Walk {
                     }),
                 },
             };
+            let from = match &listing.after {
+                None => directory_prefix(listing.directory),
+                Some(name) => key_after(listing.directory, name),
+            };
+            let shown = format!("directory {}", listing.directory).into_bytes();
             let listed = self
                 .reader
-                .read_directory(listing.directory, listing.after, LISTED_AT_ONCE);
+                .list_from(listing.directory, from, LISTED_AT_ONCE, &shown);
             let listed = listed.await;
             let batch = match listed {
                 Ok(batch) if !batch.is_empty() => batch,
@@ -146,7 +156,7 @@ impl Walk {
                     continue;
                 }
             };
-            listing.after = batch.last().map(|last| last.entry.cookie());
+            listing.after = batch.last().map(|last| last.name.clone());
             let mut entries = Vec::with_capacity(batch.len());
             for DirectoryEntry { name, entry } in batch {
                 let mut path = listing.path.clone();

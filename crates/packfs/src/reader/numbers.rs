@@ -1,10 +1,11 @@
 //! What those ask who know inodes by their numbers, as a kernel does.
 
+use super::list::key_after;
 use super::{DirectoryEntry, OpenFile, Reader};
 use crate::error::ReadError;
 use crate::format::CodecError;
 use crate::format::entry::{Inode, Kind, decode_place};
-use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key};
+use crate::format::key::{InodeNumber, Key, directory_prefix};
 use crate::format::quota::Quota;
 
 /// Deeper directories are a circle.
@@ -69,12 +70,7 @@ impl Reader {
         let shown = format!("directory {directory}").into_bytes();
         let from = match after.is_empty() {
             true => directory_prefix(directory),
-            false => {
-                let mut key = entry_key(directory, after);
-                // The smallest key after it.
-                key.push(0);
-                key
-            }
+            false => key_after(directory, after),
         };
         self.list_from(directory, from, limit.max(1), &shown).await
     }

@@ -42,24 +42,28 @@ impl Reader {
         let mut sources = Vec::with_capacity(targets.len());
         let mut budget = self.0.options.batch_bytes_max;
         for (target, inode) in targets.iter().zip(self.resolve(targets).await) {
-            let source = match inode {
-                Ok(inode) => self.source(target, &inode, &mut pieces, &mut budget).await,
-                Err(error) => Err(error),
-            };
-            sources.push(source);
-        }
-        let fetched = self.fetch_pieces(&pieces).await;
-        let ended = self.check_lease();
-        let finish = |(source, target): (Result<Source, ReadError>, &Target<'_>)| {
-            let source = source?;
-            ended.clone()?;
             let path = match target {
                 Target::Path(path) => Shown::new(path),
                 Target::File(file) => file.path.clone(),
             };
+            let source = match inode {
+                Ok(inode) => {
+                    let range = 0..inode.size;
+                    self.plan_file(&inode, range, &mut pieces, &mut budget, &path)
+                        .await
+                }
+                Err(error) => Err(error),
+            };
+            sources.push((source, path));
+        }
+        let fetched = self.fetch_pieces(&pieces).await;
+        let ended = self.check_lease();
+        let finish = |(source, path): (Result<Source, ReadError>, Shown)| {
+            let source = source?;
+            ended.clone()?;
             assemble(source, &pieces, &fetched, &path)
         };
-        sources.into_iter().zip(targets).map(finish).collect()
+        sources.into_iter().map(finish).collect()
     }
 
     /// Bytes `offset..offset + length` of a file, or as many as there are.
@@ -105,20 +109,6 @@ impl Reader {
             resolved[index] = task.await.unwrap_or(Err(ReadError::LeaseEnded)).map(Rc::new);
         }
         resolved
-    }
-
-    async fn source(
-        &self,
-        target: &Target<'_>,
-        inode: &Inode,
-        pieces: &mut Vec<Piece>,
-        budget: &mut u64,
-    ) -> Result<Source, ReadError> {
-        let path = match target {
-            Target::File(file) => file.path.clone(),
-            Target::Path(path) => Shown::new(path),
-        };
-        self.plan_file(inode, 0..inode.size, pieces, budget, &path).await
     }
 
     /// Adds the extents that hold a range of a file to the batch.
@@ -275,18 +265,24 @@ pub(super) fn arrived<'a>(
 ) -> Result<&'a Buffer, ReadError> {
     let Extent { address, length, .. } = *extent;
     let block = address / PAGE_BYTES_U64;
-    let path = path.clone();
+    let path = || path.clone();
     match fetched {
         Some(Ok(buffer)) => Ok(buffer),
-        Some(Err(ExtentError::Damaged)) => Err(ReadError::Damaged { path, block, length }),
-        Some(Err(ExtentError::Io(source))) => {
-            let source = *source;
-            Err(ReadError::Io { path, block, source })
-        }
-        None => {
-            let source = bdev::IoError::Aborted;
-            Err(ReadError::Io { path, block, source })
-        }
+        Some(Err(ExtentError::Damaged)) => Err(ReadError::Damaged {
+            path: path(),
+            block,
+            length,
+        }),
+        Some(Err(ExtentError::Io(source))) => Err(ReadError::Io {
+            path: path(),
+            block,
+            source: *source,
+        }),
+        None => Err(ReadError::Io {
+            path: path(),
+            block,
+            source: bdev::IoError::Aborted,
+        }),
     }
 }
 

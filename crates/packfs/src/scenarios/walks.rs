@@ -101,3 +101,48 @@ fn a_cold_batch_reads_each_page_once() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_listing_has_the_leaves_that_follow_read_ahead_and_scattered_lookups_have_not() {
+    let (simulation, host) = world(4);
+    on_host(&simulation, host, || async {
+        let (leases, mut writer) = empty().await;
+        let a = Attributes::default();
+        let names: Vec<String> = (0..6000).map(|index| format!("{index:08}")).collect();
+        for name in &names {
+            let made = writer.create_file(InodeNumber::ROOT, name.as_bytes(), &a, b"");
+            made.await.unwrap();
+        }
+        writer.commit().await.unwrap();
+        let scattered = reader(leases.clone()).await;
+        for index in 0..names.len() {
+            let name = &names[index * 3701 % names.len()];
+            scattered.lookup(name.as_bytes()).await.unwrap();
+        }
+        let pages = scattered.statistics().cache.pages;
+        assert_eq!(scattered.statistics().cache.ahead, 0, "nothing here is in order");
+        let listed = reader(leases).await;
+        let began = reactor::time::now();
+        let mut walk = listed.walk(InodeNumber::ROOT);
+        let mut found = Vec::new();
+        loop {
+            let batch = walk.next_batch().await.unwrap();
+            if batch.is_empty() {
+                break;
+            }
+            found.extend(batch.into_iter().map(|entry| entry.path));
+        }
+        let took = reactor::time::now().since(began);
+        assert!(found.iter().eq(names.iter().map(String::as_bytes)));
+        let now = listed.statistics().cache;
+        assert!(
+            pages > 20 && now.ahead as usize > pages / 2,
+            "{} of {pages}",
+            now.ahead
+        );
+        // One after another they would take more than 50 microseconds each.
+        let alone = pages as u128 * 50;
+        assert!(took.as_micros() < alone / 2, "{pages} pages in {took:?}");
+    })
+    .unwrap();
+}

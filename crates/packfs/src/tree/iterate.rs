@@ -5,12 +5,63 @@ use std::rc::Rc;
 use super::node::Child;
 use super::{Tree, check_level};
 use crate::error::TreeError;
+use crate::format::PagePointer;
 use crate::format::page::Page;
 
 /// A page on the way down, changed or not.
 enum Step {
     Page(Rc<Page>),
     Node(super::NodeId),
+}
+
+/// How a tree's leaves were gone through lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Way {
+    parent: u64,
+    index: usize,
+    /// Leaves in a row that followed each other.
+    streak: usize,
+    /// Leaves of the parent before this one were asked for already.
+    asked_until: usize,
+}
+
+/// Leaves that must follow each other before any is read ahead: a small directory has no more.
+const STREAK_MIN: usize = 2;
+/// Leaves that are read ahead at most.
+const AHEAD_MAX: usize = 64;
+
+impl Way {
+    /// The way after another leaf; `None` if it is the same leaf still.
+    fn next(self, parent: u64, index: usize) -> Option<Self> {
+        let same_parent = parent == self.parent;
+        if same_parent && index == self.index {
+            return None;
+        }
+        // The first of another parent follows the last one: what is left to find out is seen at the next leaf.
+        let follows = if same_parent {
+            index == self.index + 1
+        } else {
+            index == 0
+        };
+        Some(Self {
+            parent,
+            index,
+            streak: if follows { self.streak + 1 } else { 0 },
+            asked_until: if same_parent && follows {
+                self.asked_until
+            } else {
+                0
+            },
+        })
+    }
+
+    /// How many leaves to have on their way.
+    fn ahead(self) -> usize {
+        match self.streak {
+            ..STREAK_MIN => 0,
+            streak => (streak * 4).min(AHEAD_MAX),
+        }
+    }
 }
 
 /// A batch of cells in key order, and where the next begins.
@@ -42,6 +93,9 @@ impl Tree {
                     if index + 1 < page.len() {
                         next = Some(page.key(index + 1));
                     }
+                    if let (1, Child::Clean(pointer)) = (page.level(), child) {
+                        self.notice(pointer, &page, index);
+                    }
                     level = Some(page.level());
                     child = Child::Clean(page.child(index));
                 }
@@ -61,6 +115,29 @@ impl Tree {
                     level = Some(node.level);
                     child = node.child(index);
                 }
+            }
+        }
+    }
+
+    /// Notices whether leaves are gone through in their order, and has those that follow read ahead then: the longer it goes
+    /// on, the more of them. Only those of the same parent, whose addresses are known without reading.
+    fn notice(&self, parent: PagePointer, page: &Page, index: usize) {
+        let Some(way) = self.way.get().next(parent.page, index) else {
+            return;
+        };
+        self.way.set(way);
+        let ahead = way.ahead();
+        // Half of it is used up before it is filled again, so that reads stay long.
+        if way.asked_until < index + 1 + ahead / 2 {
+            let first = way.asked_until.max(index + 1);
+            let last = (index + 1 + ahead).min(page.len());
+            if first < last {
+                let pointers = (first..last).map(|index| page.child(index));
+                self.cache.read_ahead(&self.medium, pointers);
+                self.way.set(Way {
+                    asked_until: last,
+                    ..way
+                });
             }
         }
     }
@@ -160,3 +237,30 @@ impl Tree {
 }
 
 type LastInLeaf = (Option<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>);
+
+#[cfg(test)]
+mod tests {
+    use super::Way;
+
+    #[test]
+    fn leaves_in_order_are_noticed_and_others_are_not() {
+        let mut way = Way::default();
+        let mut ahead = Vec::new();
+        for index in 1..40 {
+            way = way.next(7, index).unwrap();
+            assert_eq!(way.next(7, index), None, "the same leaf again says nothing");
+            ahead.push(way.ahead());
+        }
+        assert_eq!(ahead[..3], [0, 0, 8], "it begins carefully");
+        assert_eq!(ahead[38], super::AHEAD_MAX);
+        let next = way.next(8, 0).unwrap();
+        assert_eq!(next.ahead(), super::AHEAD_MAX, "it goes on in the next parent");
+        assert_eq!(way.next(8, 3).unwrap().ahead(), 0);
+        assert_eq!(way.next(7, 12).unwrap().ahead(), 0);
+        let mut shuffled = Way::default();
+        for index in [5, 90, 3, 4, 70, 11] {
+            shuffled = shuffled.next(7, index).unwrap();
+            assert_eq!(shuffled.ahead(), 0, "at {index}");
+        }
+    }
+}

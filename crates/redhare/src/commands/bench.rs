@@ -3,12 +3,17 @@
 mod cluster;
 mod contender;
 mod echo;
+mod faults;
 mod index;
 mod masters;
+mod memory;
 mod python;
 mod report;
 mod scratch;
 mod target;
+mod training;
+mod tree;
+mod up;
 
 use bench::report::Row;
 use clap::{Args, Subcommand};
@@ -28,8 +33,18 @@ pub(crate) enum Bench {
     Fs(cluster::FsArguments),
     /// Memory that a fully cached index takes for each file
     Index(index::IndexArguments),
+    /// A tree of many files: how soon it is open, what that takes, how fast it is listed
+    Tree(tree::TreeArguments),
+    /// Small files of a volume in a target's memory, against blocks of the same target (needs two CPUs)
+    Memory(memory::MemoryArguments),
+    /// What a training run gets: a mount, a loader, an import, against local files, EROFS and tar
+    Training(training::TrainingArguments),
     /// What a large cluster costs a master: placement, a node's loss, heartbeats
     Masters(masters::MastersArguments),
+    /// What faults cost: pauses while processes are killed, hosts cut off or frozen, masters gone; and random faults with a
+    /// verifying workload
+    #[command(subcommand, after_help = "Example:\n  redhare bench faults pauses --rounds 3")]
+    Faults(faults::Faults),
     /// Everything that has a bar, in one report; fails if a bar is missed
     All(AllArguments),
 }
@@ -37,7 +52,7 @@ pub(crate) enum Bench {
 /// How long to measure.
 #[derive(Args)]
 #[command(
-    after_help = "Takes about ten minutes. Measures in the present directory's file system, under .redhare.
+    after_help = "Takes half an hour and 30 GiB of the disk. Measures in the present directory's file system, under .redhare.
 Example:
   redhare bench all --only fs --rounds 5"
 )]
@@ -45,7 +60,7 @@ pub(crate) struct AllArguments {
     /// Paired rounds of each comparison
     #[arg(long, default_value_t = 20)]
     rounds: usize,
-    /// Only the measurements whose name contains this: index, fs, target, masters, echo
+    /// Only the measurements whose name contains this: index, tree, fs, training, memory, target, masters, echo
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -56,7 +71,11 @@ pub(crate) fn run(bench: Bench, output: &Output) -> Result<(), Failure> {
         Bench::Target(target) => target::run(target, output),
         Bench::Fs(arguments) => cluster::run(&arguments, output),
         Bench::Index(arguments) => index::run(&arguments, output),
+        Bench::Tree(arguments) => tree::run(&arguments, output),
+        Bench::Memory(arguments) => memory::run(&arguments, output),
+        Bench::Training(arguments) => training::run(&arguments, output),
         Bench::Masters(arguments) => masters::run(&arguments, output),
+        Bench::Faults(faults) => faults::run(&faults, output),
         Bench::All(arguments) => all(&arguments, output),
     }
 }
@@ -67,12 +86,21 @@ type Measurement = (&'static str, &'static str, fn(usize) -> Result<Vec<Row>, Fa
 /// Length of a slice of a comparison on loopback.
 const SLICE_MILLISECONDS: u64 = 300;
 
-const MEASUREMENTS: [Measurement; 5] = [
+const MEASUREMENTS: [Measurement; 8] = [
     ("index", "the index in memory", |_| {
-        index::row(&index::IndexArguments::default()).map(|row| vec![row])
+        index::rows(&index::IndexArguments::default())
+    }),
+    ("tree", "a tree of ten million files", |_| {
+        tree::rows(&tree::TreeArguments::default())
     }),
     ("fs", "a cluster of this machine", |rounds| {
         cluster::rows(&cluster::FsArguments::with(rounds))
+    }),
+    ("training", "what a training run gets", |rounds| {
+        training::rows(&training::TrainingArguments::with(rounds))
+    }),
+    ("memory", "small files of a volume in memory", |rounds| {
+        memory::rows(&memory::MemoryArguments::with(rounds))
     }),
     ("target", "the target against the bare loop", |rounds| {
         target::rows(rounds, SLICE_MILLISECONDS)

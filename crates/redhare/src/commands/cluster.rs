@@ -4,7 +4,7 @@ use std::future::Future;
 
 use clap::Args;
 use foundation::ByteCount;
-use master::{Client, ClientError, uuid_text, v1};
+use master::{Client, ClientError, Masters, uuid_text, v1};
 
 use crate::output::{Failure, Output, table};
 
@@ -14,6 +14,9 @@ pub(crate) struct ClusterArguments {
     /// The masters: host:port, several separated by commas
     #[arg(long, env = "REDHARE_CLUSTER", value_name = "ADDRS", global = true)]
     cluster: Option<String>,
+    /// Directory with ca.pem, cert.pem and key.pem, as "redhare ca issue" makes it: speak TLS with the masters
+    #[arg(long, env = "REDHARE_CREDENTIALS", value_name = "DIR", global = true)]
+    credentials: Option<std::ffi::OsString>,
 }
 
 impl ClusterArguments {
@@ -22,9 +25,8 @@ impl ClusterArguments {
         &self,
         call: impl FnOnce(Client) -> F,
     ) -> Result<T, Failure> {
-        let addresses = &self.addresses()?;
-        let answer = runtime()?.block_on(async { call(Client::connect(addresses).await?).await });
-        answer.map_err(Failure::new)
+        let masters = self.masters()?;
+        call_at(&masters, call)
     }
 }
 
@@ -33,10 +35,21 @@ impl ClusterArguments {
         self.call(|client: Client| async move { client.status(v1::GetStatusRequest {}).await })
     }
 
-    /// The masters' addresses as given, or those of the cluster that `redhare up` runs on this machine.
-    pub(crate) fn addresses(&self) -> Result<String, Failure> {
+    /// The masters as given, or those of the cluster that `redhare up` runs on this machine.
+    pub(crate) fn masters(&self) -> Result<Masters, Failure> {
         let named = self.cluster.as_ref().filter(|addresses| !addresses.is_empty());
-        named.cloned().or_else(super::up::local_cluster).ok_or_else(|| {
+        let credentials = super::credentials::named(self.credentials.clone().map(Into::into));
+        if let Some(addresses) = named {
+            return Ok(Masters {
+                addresses: addresses.clone(),
+                credentials,
+            });
+        }
+        let local = super::up::local_cluster().map(|local| Masters {
+            addresses: local.addresses,
+            credentials: credentials.or(local.credentials),
+        });
+        local.ok_or_else(|| {
             Failure::new(
                 "no cluster is named and none runs here; start one with \"redhare up\", give --cluster host:port, \
                  or set REDHARE_CLUSTER",
@@ -46,17 +59,27 @@ impl ClusterArguments {
 }
 
 /// The masters that REDHARE_CLUSTER names, or those of the local cluster.
-pub(crate) fn named_or_local() -> Result<String, Failure> {
+pub(crate) fn named_or_local() -> Result<Masters, Failure> {
     let cluster = std::env::var("REDHARE_CLUSTER")
         .ok()
         .filter(|addresses| !addresses.is_empty());
-    ClusterArguments { cluster }.addresses()
+    let credentials = None;
+    ClusterArguments { cluster, credentials }.masters()
 }
 
 /// What these masters say of their cluster.
-pub(crate) fn status_of(masters: &str) -> Result<v1::GetStatusResponse, Failure> {
-    let cluster = Some(masters.to_owned());
-    ClusterArguments { cluster }.status()
+pub(crate) fn status_of(masters: &Masters) -> Result<v1::GetStatusResponse, Failure> {
+    call_at(masters, |client: Client| async move {
+        client.status(v1::GetStatusRequest {}).await
+    })
+}
+
+fn call_at<T, F: Future<Output = Result<T, ClientError>>>(
+    masters: &Masters,
+    call: impl FnOnce(Client) -> F,
+) -> Result<T, Failure> {
+    let answer = runtime()?.block_on(async { call(Client::connect(masters).await?).await });
+    answer.map_err(Failure::new)
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

@@ -15,7 +15,9 @@ use crate::output::Failure;
     Several masters share an etcd; one of them leads, and another one within seconds of its death:\n  \
     redhare master --listen 192.0.2.1:7400 --store etcd://192.0.2.11:2379,192.0.2.12:2379,192.0.2.13:2379/redhare\n\n\
     With etcds:// over TLS; the TOML file says with which certificate and as whom, in [etcd]: authority, certificate, key,\n\
-    user, password_file, call_limit_ms (4000), lease_s (2)."
+    user, password_file, call_limit_ms (4000), lease_s (2).\n\n\
+    With a certificate it answers only who has one of the same authority, and each according to its role (docs/security.md):\n  \
+    redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --audit-log /var/log/redhare/audit"
 )]
 pub(crate) struct MasterArguments {
     /// Address and port to answer on
@@ -37,7 +39,12 @@ pub(crate) struct MasterArguments {
     /// Leave copies where they are when nodes or disks are added; otherwise they move until every node is used to the same share
     #[arg(long)]
     no_rebalance: bool,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true) and [etcd]
+    #[command(flatten)]
+    credentials: super::credentials::CredentialArguments,
+    /// Append a line of JSON to this file for each action that changes something, and each that was refused to who asked; SIGHUP opens it anew
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), audit_log, [tls] (authority, certificate, key) and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -50,6 +57,8 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     let store = StoreConfig::parse(&arguments.store).map_err(Failure::new)?;
     let mut config = Config::new(arguments.listen, store);
     config.advertise = arguments.advertise;
+    config.credentials = arguments.credentials.files();
+    config.audit_log = arguments.audit_log;
     if let Some(file) = arguments.config {
         config = config.with_file(&file).map_err(Failure::new)?;
     }

@@ -6,10 +6,12 @@ pub(crate) use drain::find;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use foundation::ByteCount;
 
+use super::credentials::CredentialArguments;
 use crate::output::{Failure, Output};
 
 /// Run the node engine of a server: it supervises the target and speaks with the masters
@@ -32,6 +34,19 @@ struct EngineArguments {
     /// The masters: host:port, several separated by commas
     #[arg(long, value_name = "ADDRS")]
     master: String,
+    // Not flattened: clap takes a group that has another one in it for not given.
+    /// Directory with ca.pem, cert.pem and key.pem, as "redhare ca issue" makes it: speak TLS, as the node that the certificate names [env: REDHARE_CREDENTIALS]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
+    credentials: Option<PathBuf>,
+    /// In the place of --credentials: the authorities to trust
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    tls_ca: Option<PathBuf>,
+    /// In the place of --credentials: the certificate, and those between it and an authority
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// In the place of --credentials: its key
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_cert"])]
+    tls_key: Option<PathBuf>,
     /// Where this node's target listens for peers and clients
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
@@ -47,6 +62,10 @@ struct EngineArguments {
     /// Serve the target's metrics for Prometheus at http://ADDR/metrics; a target that runs already goes on as it was started
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
+    /// Compare every copy with its checksums once in this time, in the background: seconds, or 30m, 12h, 14d; 0 for never. A target
+    /// that runs already goes on as it was started
+    #[arg(long, value_name = "TIME", default_value = SCRUB_EVERY, value_parser = parse_interval)]
+    scrub_every: Duration,
     /// Overwrite what is on the disks if it is not Redhare's; for the first start, never for a unit file
     #[arg(long)]
     force: bool,
@@ -105,19 +124,52 @@ pub(crate) fn run(arguments: NodeArguments, output: &Output) -> Result<(), Failu
     }
 }
 
+/// How often copies are compared with their checksums, unless it is said otherwise.
+pub(crate) const SCRUB_EVERY: &str = "14d";
+
+/// A time as seconds, or with a unit.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = match text.strip_suffix(['s', 'm', 'h', 'd']) {
+        Some(digits) => (digits, &text[digits.len()..]),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "d" => 86_400,
+        "h" => 3600,
+        "m" => 60,
+        _ => 1,
+    };
+    let number = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(seconds));
+    number.map(Duration::from_secs).ok_or_else(|| {
+        format!("\"{text}\" is no time: write seconds, or a number with s, m, h or d, such as 14d")
+    })
+}
+
 fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
     super::signals::end_with(arguments.end_with)?;
     check(&arguments)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))?;
     let config = agent::Config {
-        masters: arguments.master,
+        masters: master::Masters {
+            addresses: arguments.master,
+            credentials: super::credentials::checked(CredentialArguments {
+                credentials: arguments.credentials,
+                tls_ca: arguments.tls_ca,
+                tls_cert: arguments.tls_cert,
+                tls_key: arguments.tls_key,
+            })?,
+        },
         listen: arguments.listen,
         disks: arguments.disk,
         directory: arguments.data,
         program,
         end_target: arguments.end_target,
         metrics: arguments.metrics,
+        scrub_every: Some(arguments.scrub_every).filter(|every| !every.is_zero()),
         force: arguments.force,
     };
     super::cluster::runtime()?.block_on(async {
@@ -129,6 +181,27 @@ fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn intervals_have_units() {
+        let seconds = |text| parse_interval(text).map(|time| time.as_secs());
+        assert_eq!(seconds(SCRUB_EVERY), Ok(14 * 86_400));
+        let expected = [("90", 90), ("90s", 90), ("2m", 120), ("3h", 10_800), ("0", 0)];
+        for (text, expected) in expected {
+            assert_eq!(seconds(text), Ok(expected));
+        }
+        for wrong in [
+            "",
+            "d",
+            "-1s",
+            "1w",
+            "1.5h",
+            "99999999999999999999",
+            "9999999999999999d",
+        ] {
+            assert!(seconds(wrong).unwrap_err().contains("such as 14d"), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_disk_may_name_its_size() {
@@ -157,11 +230,16 @@ mod tests {
     fn what_cannot_work_is_refused_before_anything_starts() {
         let arguments = |listen: &str, disks: &[&str]| EngineArguments {
             master: String::new(),
+            credentials: None,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             listen: listen.parse().unwrap(),
             disk: disks.iter().map(|disk| parse_disk(disk).unwrap()).collect(),
             data: PathBuf::new(),
             end_target: false,
             metrics: None,
+            scrub_every: Duration::ZERO,
             force: false,
             end_with: None,
         };

@@ -10,11 +10,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use fabrics::key_file::read_psk;
 use fabrics::secure::NamedPsk;
-use fabrics::target::{Hosts, Namespace, Options, Server, Subsystem, Target, serve};
+use fabrics::target::{Hosts, Namespace, Options, ServeError, Server, Subsystem, Target, serve};
 use protocols::nvme::Nqn;
 use protocols::tcp::target::Limits;
 use reactor::net::TcpOptions;
@@ -30,6 +31,10 @@ use crate::output::Failure;
 
 /// Where SPDK's tools look by themselves.
 const USUAL_RPC_SOCKET: &str = "/var/tmp/spdk.sock";
+
+/// How long a port may be in use still after whoever had it was killed.
+const LISTEN_LIMIT: Duration = Duration::from_secs(1);
+const LISTEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Serve block devices over NVMe/TCP to any host.
 #[derive(Args)]
@@ -217,6 +222,9 @@ async fn join_cluster(
     let node = Node::start(config.identity()?, &config.disks()?, volume::Settings::default())
         .await
         .map_err(Failure::new)?;
+    if config.scrub_every_ms > 0 {
+        node.scrub_every(std::time::Duration::from_millis(config.scrub_every_ms));
+    }
     target.add_subsystem(node.subsystem());
     let portals = Portals::new(&node, target.clone(), address);
     target::agent::listen(&node, &portals, &config.agent_socket, address).map_err(Failure::new)?;
@@ -247,9 +255,25 @@ fn start(config: &TargetConfig, target: &Arc<Target>) -> Result<Vec<Server>, Fai
             secure_channel,
             ..options_of(config)
         };
-        servers.push(serve(target.clone(), address, options).map_err(Failure::new)?);
+        servers.push(listen(target, address, &options)?);
     }
     Ok(servers)
+}
+
+/// Listens. A target that was killed a moment ago may have its port still, until the kernel has ended what it had asked of it:
+/// that is waited for, and blocks, since nothing is served yet.
+fn listen(target: &Arc<Target>, address: SocketAddr, options: &Options) -> Result<Server, Failure> {
+    let deadline = Instant::now() + LISTEN_LIMIT;
+    loop {
+        match serve(target.clone(), address, options.clone()) {
+            Err(ServeError::Listen { source, .. })
+                if source.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
+                std::thread::sleep(LISTEN_PAUSE);
+            }
+            served => return served.map_err(Failure::new),
+        }
+    }
 }
 
 fn hosts_of(described: &SubsystemConfig) -> Hosts {

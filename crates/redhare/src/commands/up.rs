@@ -5,6 +5,7 @@
 
 mod local;
 mod processes;
+mod security;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use foundation::ByteCount;
-use master::{Client, ClientError, v1};
+use master::{Client, ClientError, Masters, v1};
 
 use self::processes::{News, Processes, Service};
 use crate::output::{Failure, Output};
@@ -40,6 +41,12 @@ pub(crate) struct UpArguments {
     /// Rebuild a copy elsewhere that is out of sync for so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     rebuild_after: u64,
+    /// Make a certificate authority in the data directory, and let nobody in without a certificate of it
+    #[arg(long)]
+    tls: bool,
+    /// Compare every copy with its checksums once in this time, in the background: seconds, or 30m, 12h, 14d; 0 for never
+    #[arg(long, value_name = "TIME", default_value = super::node::SCRUB_EVERY, value_parser = super::node::parse_interval)]
+    scrub_every: Duration,
     /// The master's port; the nodes take the ones that follow
     #[arg(long, default_value_t = 7400)]
     port: u16,
@@ -70,6 +77,9 @@ pub(crate) fn run(arguments: &UpArguments, output: &Output) -> Result<(), Failur
         return Ok(());
     }
     check_ports(arguments)?;
+    if arguments.tls {
+        security::prepare(data, arguments.nodes)?;
+    }
     let mut processes = Processes::new(data);
     let outcome = run_all(arguments, output, &mut processes, &stop);
     local::retract(master_address(arguments));
@@ -94,14 +104,27 @@ fn run_all(
     for number in 1..=arguments.nodes {
         processes.start(node_service(arguments, number)?)?;
     }
-    local::publish(master)?;
+    let own = arguments
+        .tls
+        .then(|| std::path::absolute(security::directory(data, "admin")));
+    let own = own.transpose().map_err(Failure::new)?;
+    local::publish(master, own.as_deref())?;
     if !wait_for_nodes(master, arguments, processes, stop)? {
         return Ok(());
     }
-    let view = serde_json::json!({ "master": master.to_string(), "nodes": arguments.nodes, "data": data });
+    let view = serde_json::json!({
+        "master": master.to_string(), "nodes": arguments.nodes, "data": data, "credentials": own,
+    });
     output.print(&view, || {
+        let secure = own.as_ref().map_or(String::new(), |own| {
+            format!(
+                "\nothers need a certificate: yours is in {}, more are made with \"redhare ca issue {}\"",
+                own.display(),
+                data.join("ca").display()
+            )
+        });
         format!(
-            "master at {master}, {} nodes, everything in {}\ntry: redhare status; redhare volume create scratch --size 4GiB\n\
+            "master at {master}, {} nodes, everything in {}{secure}\ntry: redhare status; redhare volume create scratch --size 4GiB\n\
              Ctrl-C ends it; the next \"redhare up\" goes on with the same data",
             arguments.nodes,
             data.display()
@@ -159,8 +182,22 @@ fn master_service(arguments: &UpArguments) -> Service {
             store.into(),
             "--rebuild-after".into(),
             arguments.rebuild_after.to_string().into(),
-        ],
+        ]
+        .into_iter()
+        .chain(credentials(arguments, "master"))
+        .collect(),
         data: arguments.data.clone(),
+    }
+}
+
+/// What a process is told of its credentials.
+fn credentials(arguments: &UpArguments, who: &str) -> Vec<std::ffi::OsString> {
+    match arguments.tls {
+        true => vec![
+            "--credentials".into(),
+            security::directory(&arguments.data, who).into(),
+        ],
+        false => Vec::new(),
     }
 }
 
@@ -178,12 +215,17 @@ fn node_service(arguments: &UpArguments, number: u16) -> Result<Service, Failure
             master_address(arguments).to_string().into(),
             "--listen".into(),
             node_address(arguments, number).to_string().into(),
+            "--scrub-every".into(),
+            arguments.scrub_every.as_secs().to_string().into(),
             "--disk".into(),
             disk,
             "--data".into(),
             directory.into(),
             "--end-target".into(),
-        ],
+        ]
+        .into_iter()
+        .chain(credentials(arguments, &format!("node{number}")))
+        .collect(),
         data: arguments.data.clone(),
     })
 }
@@ -326,7 +368,14 @@ fn wait_for_nodes(
     let deadline = Instant::now() + START_LIMIT;
     loop {
         let serving = runtime.block_on(async {
-            let client = Client::connect(&master.to_string()).await?;
+            let own = arguments
+                .tls
+                .then(|| security::directory(&arguments.data, "admin"));
+            let masters = Masters {
+                addresses: master.to_string(),
+                credentials: own.map(|own| identity::Files::in_directory(&own)),
+            };
+            let client = Client::connect(masters).await?;
             let status = client.status(v1::GetStatusRequest {}).await?;
             let serves = |node: &&v1::NodeStatus| node.alive && !node.disks.is_empty();
             Ok::<_, ClientError>(status.nodes.iter().filter(serves).count())
@@ -394,10 +443,12 @@ mod tests {
 
     fn arguments(nodes: u16, port: u16, disk_size: &str) -> UpArguments {
         UpArguments {
+            tls: false,
             data: "x".into(),
             nodes,
             disk_size: disk_size.parse().unwrap(),
             rebuild_after: 600,
+            scrub_every: Duration::ZERO,
             port,
         }
     }

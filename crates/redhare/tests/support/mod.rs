@@ -141,7 +141,13 @@ impl Cluster {
     }
 
     pub(crate) fn start(data: &Path, port: u16) -> Self {
-        let mut up = Self::command(data, port).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(data, port, &[])
+    }
+
+    /// With further arguments of `redhare up`.
+    pub(crate) fn start_with(data: &Path, port: u16, further: &[&str]) -> Self {
+        let mut command = Self::command(data, port);
+        let mut up = command.args(further).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(up.stdout.take().unwrap())
             .read_line(&mut line)

@@ -14,22 +14,45 @@ pub(crate) struct Nodes {
     nodes: Vec<Option<Child>>,
     pub(crate) place: Place,
     port: u16,
+    /// What the master is started with.
+    arguments: Vec<String>,
+    /// With an authority and credentials for everybody.
+    is_secure: bool,
 }
 
 impl Nodes {
     /// A master with these arguments, and so many nodes, once all live. Each has a disk of 1 GiB.
     pub(crate) fn start(place: Place, master: &[&str], count: u16) -> Self {
+        Self::begin(place, master, count, false)
+    }
+
+    /// The same over TLS: each with a certificate of an authority in `ca`, and commands as its admin.
+    pub(crate) fn start_secure(place: Place, master: &[&str], count: u16) -> Self {
+        let made = Command::new(REDHARE)
+            .args(["ca", "init"])
+            .arg(place.0.join("ca"))
+            .output();
+        assert!(made.unwrap().status.success());
+        issue(
+            &place.0,
+            "master",
+            &["--role", "master", "--address", "127.0.0.1"],
+        );
+        issue(&place.0, "admin", &["--role", "admin"]);
+        Self::begin(place, master, count, true)
+    }
+
+    fn begin(place: Place, master: &[&str], count: u16, is_secure: bool) -> Self {
         let port = free_ports();
-        let mut command = Command::new(REDHARE);
-        command.arg("master").args(master);
-        command.args(["--listen", &format!("127.0.0.1:{port}"), "--store"]);
-        command.arg(place.0.join("master"));
-        let master = quiet(&mut command).spawn().unwrap();
+        let arguments: Vec<String> = master.iter().map(|&argument| argument.to_owned()).collect();
+        let master = start_master(&place.0, port, &arguments, is_secure);
         let mut cluster = Self {
             master,
             nodes: Vec::new(),
             place,
             port,
+            arguments,
+            is_secure,
         };
         for number in 1..=count {
             cluster.start_node(number);
@@ -38,12 +61,39 @@ impl Nodes {
         cluster
     }
 
+    /// Where the masters are.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The credentials of a process, or of whoever was issued some.
+    pub(crate) fn credentials(&self, who: &str) -> PathBuf {
+        self.place.0.join("credentials").join(who)
+    }
+
+    /// A new certificate, with these arguments of `redhare ca issue`.
+    pub(crate) fn issue(&self, who: &str, arguments: &[&str]) -> PathBuf {
+        issue(&self.place.0, who, arguments);
+        self.credentials(who)
+    }
+
+    /// The number of the master's process.
+    pub(crate) fn master(&self) -> u32 {
+        self.master.id()
+    }
+
+    /// `kill -9` of the master, and another one in its place.
+    pub(crate) fn restart_master(&mut self) {
+        self.master.kill().unwrap();
+        self.master.wait().unwrap();
+        self.master = start_master(&self.place.0, self.port, &self.arguments, self.is_secure);
+    }
+
     pub(crate) fn directory(&self, number: u16) -> PathBuf {
         self.place.0.join(format!("node{number}"))
     }
 
-    /// Starts a node: a new one, or one that was killed.
-    pub(crate) fn start_node(&mut self, number: u16) {
+    fn node_command(&self, number: u16) -> Command {
         let directory = self.directory(number);
         std::fs::create_dir_all(&directory).unwrap();
         let mut disk = directory.join("disk").into_os_string();
@@ -57,6 +107,26 @@ impl Nodes {
         ]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.port + number), "--disk"]);
         command.arg(disk).arg("--data").arg(&directory);
+        if self.is_secure {
+            let who = format!("node{number}");
+            if !self.credentials(&who).exists() {
+                self.issue(&who, &["--role", "node"]);
+            }
+            command.arg("--credentials").arg(self.credentials(&who));
+        }
+        command
+    }
+
+    /// What a node says that may not start.
+    pub(crate) fn refused_node(&self, number: u16) -> String {
+        let output = self.node_command(number).env_remove("RUST_LOG").output().unwrap();
+        assert!(!output.status.success(), "node {number}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Starts a node: a new one, or one that was killed.
+    pub(crate) fn start_node(&mut self, number: u16) {
+        let mut command = self.node_command(number);
         let child = quiet(&mut command).spawn().unwrap();
         let index = usize::from(number) - 1;
         if self.nodes.len() <= index {
@@ -75,12 +145,18 @@ impl Nodes {
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(REDHARE)
-            .args(arguments)
-            .env("REDHARE_CLUSTER", format!("127.0.0.1:{}", self.port))
-            .env_remove("RUST_LOG")
-            .output()
-            .unwrap()
+        self.run_as("admin", arguments)
+    }
+
+    /// Over TLS with somebody's credentials, if the cluster has any.
+    pub(crate) fn run_as(&self, who: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(REDHARE);
+        command.args(arguments).env("REDHARE_CLUSTER", self.address());
+        match self.is_secure {
+            true => command.env("REDHARE_CREDENTIALS", self.credentials(who)),
+            false => command.env_remove("REDHARE_CREDENTIALS"),
+        };
+        command.env_remove("RUST_LOG").output().unwrap()
     }
 
     pub(crate) fn succeed(&self, arguments: &[&str]) {
@@ -162,8 +238,35 @@ impl Nodes {
     }
 }
 
+fn issue(place: &Path, who: &str, arguments: &[&str]) {
+    let mut command = Command::new(REDHARE);
+    command
+        .args(["ca", "issue"])
+        .arg(place.join("ca"))
+        .args(arguments);
+    let output = command
+        .arg("--out")
+        .arg(place.join("credentials").join(who))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{who}: {said}");
+}
+
+fn start_master(place: &Path, port: u16, arguments: &[String], is_secure: bool) -> Child {
+    let mut command = Command::new(REDHARE);
+    command.arg("master").args(arguments);
+    command.args(["--listen", &format!("127.0.0.1:{port}"), "--store"]);
+    command.arg(place.join("master"));
+    if is_secure {
+        command.arg("--credentials").arg(place.join("credentials/master"));
+    }
+    quiet(&mut command).spawn().unwrap()
+}
+
 fn quiet(command: &mut Command) -> &mut Command {
     command
+        .env_remove("REDHARE_CREDENTIALS")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .env_remove("RUST_LOG")

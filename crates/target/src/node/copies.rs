@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::inventory::FoundCopy;
+use super::snapshots::{ATTRIBUTE_SNAPSHOT, delete_with_snapshots};
 use super::sums::{CopySums, tail_blocks};
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
@@ -19,6 +20,10 @@ use reactor::BufferPool;
 use reactor::sync::Notify;
 use volume::message::codec::{OpenFile, Run};
 use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
+
+mod error;
+
+pub use error::CopyError;
 
 /// Blocks of a blob, and of every volume so far.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -33,6 +38,8 @@ const SLOT_MAGIC: [u8; 8] = *b"RHCPSLT1";
 const SLOT_MAGIC_SUMS: [u8; 8] = *b"RHCPSLT2";
 /// Names a blob as a chunk copy: volume and chunk index.
 const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
+/// When a copy was last compared with its checksums: milliseconds of Unix time, u64.
+const ATTRIBUTE_SCRUBBED: &str = "redhare.scrubbed";
 
 /// A disk of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,61 +114,6 @@ pub enum DiskError {
     },
 }
 
-/// Why a copy could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum CopyError {
-    /// No such disk.
-    #[error("no disk {disk:032x} is at this node: it may have been removed; place the copy elsewhere")]
-    NoSuchDisk {
-        /// The disk asked for.
-        disk: u128,
-    },
-    /// Only pages for now.
-    #[error(
-        "volumes of {block_bytes}-byte blocks are not served yet; create the volume with 4096-byte blocks"
-    )]
-    BlockSize {
-        /// The volume's block size.
-        block_bytes: u32,
-    },
-    /// A copy is here that cannot be used: a new one in its place would pass for it.
-    #[error(
-        "a copy of {chunk:?} is here whose record cannot be read: it has to be copied again from another node, not made anew"
-    )]
-    Damaged {
-        /// The chunk.
-        chunk: ChunkId,
-    },
-    /// What a copy notes about itself could outgrow its place.
-    #[error(
-        "the record of a copy of {chunk:?} may grow to {need_bytes} bytes, there is room for {have_bytes}: create the volume with smaller chunks or larger regions"
-    )]
-    RecordTooLong {
-        /// The chunk.
-        chunk: ChunkId,
-        /// What it may grow to.
-        need_bytes: usize,
-        /// What there is room for.
-        have_bytes: usize,
-    },
-    /// The store refused.
-    #[error("the disk could not take a copy of {chunk:?}: {source}")]
-    Store {
-        /// The chunk.
-        chunk: ChunkId,
-        /// Why.
-        source: blobstore::Error,
-    },
-    /// The record could not be written.
-    #[error("the record of a copy of {chunk:?} could not be written: {source}")]
-    Record {
-        /// The chunk.
-        chunk: ChunkId,
-        /// Why.
-        source: IoError,
-    },
-}
-
 struct Disk {
     uuid: u128,
     path: PathBuf,
@@ -201,6 +153,8 @@ enum Found {
     Copy(ChunkId, Rc<Copy>),
     /// Its record cannot be read. The node starts without it: its other copies are as good as ever.
     Damaged(ChunkId, DiskError),
+    /// A copy as it was once.
+    Snapshot,
     /// Its making was cut off before it had a name.
     Unnamed,
 }
@@ -219,6 +173,7 @@ impl Copies {
                         tracing::error!(?chunk, %error, "a chunk copy is left out");
                         damaged.insert(chunk, (index, blob));
                     }
+                    Found::Snapshot => {}
                     Found::Unnamed => {
                         if let Err(error) = opened.store.delete(blob).await {
                             tracing::warn!(path = %Path::display(&opened.path), blob = blob.0, %error, "an unfinished copy stays");
@@ -261,6 +216,15 @@ impl Copies {
     /// Copies whose records cannot be read.
     pub(super) fn damaged(&self) -> Vec<ChunkId> {
         self.damaged.borrow().keys().copied().collect()
+    }
+
+    /// On which store a copy lies, and in which blob.
+    pub(super) fn place(&self, chunk: ChunkId) -> Option<(Blobstore, Blob)> {
+        let copies = self.copies.borrow();
+        let copy = copies.get(&chunk)?;
+        let store = self.disks[copy.disk].store.clone();
+        let blob = store.blob(copy.blob).ok()?;
+        Some((store, blob))
     }
 
     pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
@@ -308,6 +272,52 @@ impl Copies {
         let copies = self.copies.borrow();
         let (chunk, copy) = copies.range(..=last).next_back()?;
         (chunk.volume == volume).then(|| look(&copy.record.borrow().geometry))
+    }
+
+    /// The copies with checksums, and when each was last compared with them, in milliseconds of Unix time.
+    pub(super) fn scrubbed(&self) -> BTreeMap<ChunkId, Option<u64>> {
+        let copies = self.copies.borrow();
+        let checked = copies.iter().filter(|(_, copy)| copy.sums.is_some());
+        let last = |copy: &Copy| {
+            let blob = self.disks[copy.disk].store.blob(copy.blob).ok()?;
+            let bytes = blob.attribute(ATTRIBUTE_SCRUBBED)?;
+            bytes.try_into().ok().map(u64::from_le_bytes)
+        };
+        checked.map(|(chunk, copy)| (*chunk, last(copy))).collect()
+    }
+
+    /// A copy has been compared. It becomes durable with what is next; if it is lost, the copy is compared earlier.
+    pub(super) fn note_scrub(&self, chunk: ChunkId, unix_ms: u64) {
+        let copies = self.copies.borrow();
+        let Some(copy) = copies.get(&chunk) else { return };
+        let noted = self.disks[copy.disk]
+            .store
+            .blob(copy.blob)
+            .and_then(|blob| blob.set_attribute(ATTRIBUTE_SCRUBBED, &unix_ms.to_le_bytes()));
+        if let Err(error) = noted {
+            tracing::warn!(?chunk, %error, "when a copy was compared with its checksums cannot be noted");
+        }
+    }
+
+    /// The epoch that a copy serves in.
+    pub(super) fn epoch_of(&self, chunk: ChunkId) -> Option<foundation::Epoch> {
+        Some(self.copies.borrow().get(&chunk)?.record.borrow().sealed)
+    }
+
+    /// Which blocks of a copy lie on its disk, as first ones and counts; the others read zeros.
+    pub(super) fn written_runs(&self, chunk: ChunkId) -> Vec<(u32, u32)> {
+        let copies = self.copies.borrow();
+        let Some(copy) = copies.get(&chunk) else {
+            return Vec::new();
+        };
+        let Ok(blob) = self.disks[copy.disk].store.blob(copy.blob) else {
+            return Vec::new();
+        };
+        let blocks = u64::from(copy.record.borrow().geometry.chunk_blocks);
+        let runs = runs_within(&blob.runs(), HEAD_BLOCKS..HEAD_BLOCKS + blocks);
+        runs.into_iter()
+            .map(|run| (run.first_block, run.blocks))
+            .collect()
     }
 
     pub(super) fn disks(&self) -> Vec<agentlink::Disk> {
@@ -409,11 +419,7 @@ impl Copies {
             !taken
         });
         for (chunk, disk, blob) in blobs {
-            let store = &self.disks[disk].store;
-            let deleted = match store.delete(blob).await {
-                Ok(()) => store.sync().await,
-                Err(error) => Err(error),
-            };
+            let deleted = delete_with_snapshots(&self.disks[disk].store, blob).await;
             if let Err(error) = deleted {
                 tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
             }
@@ -494,7 +500,7 @@ fn runs_within(runs: &[BlobRun], pages: Range<u64>) -> Vec<Run> {
     runs.iter().filter_map(within).collect()
 }
 
-fn chunk_bytes(chunk: ChunkId) -> [u8; 8] {
+pub(super) fn chunk_bytes(chunk: ChunkId) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&chunk.volume.0.to_le_bytes());
     bytes[4..].copy_from_slice(&chunk.index.0.to_le_bytes());
@@ -597,6 +603,9 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
         .store
         .blob(id)
         .map_err(|error| unreadable(error.to_string()))?;
+    if blob.is_snapshot() && blob.attribute(ATTRIBUTE_SNAPSHOT).is_some() {
+        return Ok(Found::Snapshot);
+    }
     let Some(name) = blob.attribute(ATTRIBUTE_CHUNK) else {
         return Ok(Found::Unnamed);
     };

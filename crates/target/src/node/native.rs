@@ -9,6 +9,7 @@ use bdev::Data;
 use fabrics::target::{Call, CommandHandler, Reply};
 use foundation::{BlockCount, Instant};
 use protocols::nvme::Status as NvmeStatus;
+use reactor::sync::OneshotSender;
 use reactor::{Buffer, time};
 use volume::client::PeerStatus;
 use volume::message::codec::{Checked, NativeCommand, NativeOperation, native_status_code};
@@ -27,15 +28,34 @@ enum Asker {
     Check(Box<Check>),
 }
 
+/// Who wants to know what the checksums say.
+pub(super) enum CheckAsker {
+    /// A command, with its room for the answer in bytes.
+    Command(Reply, usize),
+    /// This node itself: how the read ended, and how many blocks were newly found not to fit.
+    Scrub(OneshotSender<(Status, u32)>),
+}
+
 /// See [`NativeOperation::Check`].
-struct Check {
-    reply: Reply,
-    room_bytes: usize,
+pub(super) struct Check {
+    asker: CheckAsker,
     chunk: ChunkId,
     request: volume::Request,
     damaged: u32,
     /// Until then a read that waits for a repair is made again.
     until: Instant,
+}
+
+impl Check {
+    pub(super) fn new(asker: CheckAsker, chunk: ChunkId, request: volume::Request) -> Self {
+        Self {
+            asker,
+            chunk,
+            request,
+            damaged: 0,
+            until: time::now() + REPAIR_LIMIT,
+        }
+    }
 }
 
 /// How long a check waits for the repair of what does not fit.
@@ -65,6 +85,11 @@ impl Natives {
             },
         );
         id
+    }
+
+    /// Waits for a check's read, under the number that is returned.
+    pub(super) fn check(&self, check: Check) -> RequestId {
+        self.add(Asker::Check(Box::new(check)))
     }
 
     /// The bytes of a read have come. They are given to the client only once the core says so.
@@ -106,12 +131,12 @@ impl Natives {
                     false => 0,
                 };
                 let damaged = check.damaged;
-                end_check(
-                    check.reply,
-                    check.room_bytes,
-                    status,
-                    Checked { compared, damaged },
-                );
+                match check.asker {
+                    CheckAsker::Command(reply, room_bytes) => {
+                        end_check(reply, room_bytes, status, Checked { compared, damaged });
+                    }
+                    CheckAsker::Scrub(answer) => answer.send((status, damaged)),
+                }
             }
             asker => end(asker, read, status),
         }
@@ -206,6 +231,9 @@ fn request_of(
         NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
         NativeOperation::Fence | NativeOperation::Claim => (write(WriteKind::Fence, false), false),
         NativeOperation::Flush => (Operation::Flush, false),
+        NativeOperation::Cut(snapshot) => (Operation::Cut(snapshot), false),
+        NativeOperation::Release(snapshot) => (Operation::Release(snapshot), false),
+        NativeOperation::Abandon(snapshot) => (Operation::Abandon(snapshot), false),
         NativeOperation::Locate { .. } | NativeOperation::Check => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
@@ -280,7 +308,12 @@ impl NativeHandler {
         let portals = native.operation == NativeOperation::Claim;
         let clients = matches!(
             native.operation,
-            NativeOperation::Fence | NativeOperation::Locate { .. } | NativeOperation::Check
+            NativeOperation::Fence
+                | NativeOperation::Locate { .. }
+                | NativeOperation::Check
+                | NativeOperation::Cut(_)
+                | NativeOperation::Release(_)
+                | NativeOperation::Abandon(_)
         );
         let (session, native) = match self.session {
             Some(session) if !portals => (session, *native),
@@ -307,14 +340,10 @@ impl NativeHandler {
             ..
         } = call;
         let id = node.natives.add(match native.operation {
-            NativeOperation::Check => Asker::Check(Box::new(Check {
-                reply,
-                room_bytes,
-                chunk,
-                request,
-                damaged: 0,
-                until: time::now() + REPAIR_LIMIT,
-            })),
+            NativeOperation::Check => {
+                let asker = CheckAsker::Command(reply, room_bytes);
+                Asker::Check(Box::new(Check::new(asker, chunk, request)))
+            }
             _ => Asker::Queue(reply, room_bytes),
         });
         self.remember(node, chunk, id);

@@ -21,7 +21,7 @@ use volume::message::codec::{
     encode_answer, encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
-use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, VolumeNumber};
+use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
 
 use super::native::{self, NativeHandler};
 use super::{Event, Identity, Node, names};
@@ -44,6 +44,8 @@ enum Key {
     Flush(ChunkId, Epoch, u64, JoinNumber),
     Join(ChunkId, Epoch, JoinNumber),
     Announce(ChunkId, Epoch, JoinNumber),
+    Snapshot(ChunkId, Epoch, SnapshotId, Sequence),
+    Confirm(ChunkId, Epoch, SnapshotId),
     Fetch(ChunkId, Epoch, u64),
     Beacon(Incarnation, u64),
     Query(ChunkId),
@@ -73,6 +75,17 @@ impl Key {
                 chunk, epoch, join, ..
             } => Key::Join(chunk, epoch, join),
             Message::Announce { chunk, epoch, join } => Key::Announce(chunk, epoch, join),
+            Message::Snapshot {
+                chunk,
+                epoch,
+                snapshot,
+                sequence,
+            } => Key::Snapshot(chunk, epoch, snapshot, sequence),
+            Message::Confirm {
+                chunk,
+                epoch,
+                snapshot,
+            } => Key::Confirm(chunk, epoch, snapshot),
             Message::Fetch {
                 chunk, epoch, number, ..
             } => Key::Fetch(chunk, epoch, number),
@@ -115,6 +128,19 @@ impl Key {
             Message::AnnounceAnswer {
                 chunk, epoch, join, ..
             } => Key::Announce(chunk, epoch, join),
+            Message::SnapshotAnswer {
+                chunk,
+                epoch,
+                snapshot,
+                sequence,
+                ..
+            } => Key::Snapshot(chunk, epoch, snapshot, sequence),
+            Message::ConfirmAnswer {
+                chunk,
+                epoch,
+                snapshot,
+                ..
+            } => Key::Confirm(chunk, epoch, snapshot),
             Message::FetchAnswer {
                 chunk, epoch, number, ..
             } => Key::Fetch(chunk, epoch, number),
@@ -141,6 +167,8 @@ impl Key {
             | Key::Flush(chunk, epoch, ..)
             | Key::Join(chunk, epoch, _)
             | Key::Announce(chunk, epoch, _)
+            | Key::Snapshot(chunk, epoch, ..)
+            | Key::Confirm(chunk, epoch, _)
             | Key::Fetch(chunk, epoch, _) => Some((chunk, epoch)),
             Key::Query(chunk) => Some((chunk, Epoch(0))),
             Key::Beacon(..) => None,

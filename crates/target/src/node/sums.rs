@@ -37,6 +37,12 @@ pub struct ChecksumMeasures {
     pub lost_blocks: AtomicU64,
     /// Pages of checksums of which neither place could be believed.
     pub damaged_pages: AtomicU64,
+    /// Blocks that were read in the background only to compare them.
+    pub scrubbed_blocks: AtomicU64,
+    /// Copies that were compared whole in the background.
+    pub scrubbed_copies: AtomicU64,
+    /// When that copy was compared, or first seen, for which it is longest ago: milliseconds of Unix time; 0 before that is known.
+    pub scrub_oldest_unix_ms: AtomicU64,
 }
 
 /// See [`ChecksumMeasures`].
@@ -46,6 +52,9 @@ pub static CHECKSUMS: ChecksumMeasures = ChecksumMeasures {
     damaged_blocks: AtomicU64::new(0),
     repaired_blocks: AtomicU64::new(0),
     damaged_pages: AtomicU64::new(0),
+    scrubbed_blocks: AtomicU64::new(0),
+    scrubbed_copies: AtomicU64::new(0),
+    scrub_oldest_unix_ms: AtomicU64::new(0),
 };
 
 /// See the module.

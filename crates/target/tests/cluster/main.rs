@@ -4,6 +4,7 @@
 mod checksums;
 mod histories;
 mod portals;
+mod snapshots;
 mod support;
 
 use std::cell::RefCell;

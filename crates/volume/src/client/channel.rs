@@ -1,6 +1,6 @@
 //! One core's channel: first attempts, which need no task, and the keeping of the map.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -24,6 +24,7 @@ use super::group::Group;
 use super::job::{Job, Owner, Terms};
 use super::peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 use super::retry::{self, Ended};
+use super::silence::Silences;
 use super::source::{MapSource, Sessions, VolumeMap};
 use super::unflushed::Unflushed;
 
@@ -34,18 +35,28 @@ const REFRESH_LIMIT: Duration = Duration::from_secs(5);
 pub(super) enum Waiting {
     /// The piece itself, at its first attempt.
     First(Job),
-    /// The task that tries again.
-    Retry(OneshotSender<Answer>),
+    /// The task that tries again; whether a read may be taken back from a silent node.
+    Retry(OneshotSender<Answer>, bool),
 }
 
 /// A command with a node.
-struct Attempt {
+pub(super) struct Attempt {
     generation: u32,
-    node: NodeId,
-    epoch: Epoch,
+    pub(super) node: NodeId,
+    pub(super) chunk: ChunkIndex,
+    pub(super) is_read: bool,
+    pub(super) epoch: Epoch,
     session: u64,
-    sent: Instant,
-    waiting: Waiting,
+    pub(super) sent: Instant,
+    pub(super) waiting: Waiting,
+}
+
+impl Attempt {
+    /// Its tag, by its place among the attempts.
+    pub(super) fn tag(&self, index: usize) -> u64 {
+        let index = u64::try_from(index).expect("fewer than 2^32 commands are under way");
+        u64::from(self.generation) << 32 | index
+    }
 }
 
 /// The map as this core knows it, and what it knows of the nodes' loads.
@@ -64,9 +75,10 @@ pub(super) struct Core {
     pub(super) claims: Option<Rc<Claims>>,
     pub(super) unflushed: Arc<Unflushed>,
     source: Arc<dyn MapSource>,
-    peers: Rc<dyn Peers>,
+    pub(super) peers: Rc<dyn Peers>,
     view: RefCell<View>,
-    attempts: RefCell<Slab<Attempt>>,
+    pub(super) attempts: RefCell<Slab<Attempt>>,
+    pub(super) silences: RefCell<Silences>,
     generation: Cell<u32>,
     watching: Cell<bool>,
     refreshing: Cell<bool>,
@@ -95,6 +107,7 @@ impl VolumeChannel {
             peers,
             view: RefCell::new(view),
             attempts: RefCell::default(),
+            silences: RefCell::default(),
             generation: Cell::new(0),
             watching: Cell::new(false),
             refreshing: Cell::new(false),
@@ -209,6 +222,11 @@ fn parts_of(tag: u64) -> (u32, usize) {
 }
 
 impl Core {
+    /// The map, and what is known of the nodes.
+    pub(super) fn chunks(&self) -> RefMut<'_, ChunkMap> {
+        RefMut::map(self.view.borrow_mut(), |view| &mut view.chunks)
+    }
+
     fn view(&self) -> Ref<'_, View> {
         self.view.borrow()
     }
@@ -224,6 +242,10 @@ impl Core {
         view.version = version;
         view.chunks.adopt(&map.chunks);
         view.map = map;
+    }
+
+    pub(super) fn copies(&self) -> u32 {
+        self.view().map.geometry.copies.into()
     }
 
     pub(super) fn shape(&self) -> bdev::Geometry {
@@ -393,6 +415,8 @@ impl Core {
         let attempt = Attempt {
             generation,
             node: route.node,
+            chunk: place.chunk,
+            is_read: command.operation == NativeOperation::Read,
             epoch: route.epoch,
             session,
             sent: time::now(),
@@ -465,18 +489,20 @@ impl Core {
         }));
     }
 
-    /// Sees to it that first attempts end at their time limit. One task for all of them, which looks at
-    /// them a few times in each limit and ends when there are none: requests pay no timer.
+    /// Sees to it that first attempts end at their time limit, and that silent nodes are noticed. One task for all of them,
+    /// which looks at them a few times in each limit and ends when there are none: requests pay no timer.
     fn watch(&self) {
         if self.attempts.borrow().is_empty() || self.watching.replace(true) {
             return;
         }
-        let (weak, period) = (self.this.clone(), self.options.time_limit / 16);
+        let period = (self.options.time_limit / 16).min(self.options.silence / 4);
+        let weak = self.this.clone();
         drop(spawn(async move {
             loop {
                 time::sleep(period).await;
                 let Some(core) = weak.upgrade() else { return };
                 core.end_late_attempts();
+                core.look_for_silence(period);
                 if core.attempts.borrow().is_empty() {
                     core.watching.set(false);
                     return;
@@ -534,7 +560,7 @@ impl AnswerSink for Core {
                 };
                 drop(spawn(retry::finish(core, job, answer.data, Some(ended))));
             }
-            Waiting::Retry(sender) => sender.send(answer),
+            Waiting::Retry(sender, _) => sender.send(answer),
         }
     }
 }

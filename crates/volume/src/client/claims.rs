@@ -228,7 +228,13 @@ async fn claim(
             };
             let (sender, answer) = oneshot();
             let command = command.of_portal(claims.session(after));
-            let (tag, _) = core.send(route, command, place, bdev::Data::None, Waiting::Retry(sender));
+            let (tag, _) = core.send(
+                route,
+                command,
+                place,
+                bdev::Data::None,
+                Waiting::Retry(sender, false),
+            );
             let left = deadline.since(time::now());
             let answer = match time::timeout(left, answer).await {
                 Ok(Some(answer)) => answer,

@@ -29,6 +29,9 @@ pub struct ClientOptions {
     pub pause_max: Duration,
     /// Pieces of one request under way at once.
     pub window: usize,
+    /// A node that answers nothing for so long, of what it was asked, is silent: its reads are asked of other copies, and its
+    /// writes go on elsewhere as soon as the masters say where.
+    pub silence: Duration,
 }
 
 impl Default for ClientOptions {
@@ -38,6 +41,7 @@ impl Default for ClientOptions {
             pause_min: Duration::from_millis(1),
             pause_max: Duration::from_millis(250),
             window: 32,
+            silence: Duration::from_millis(100),
         }
     }
 }

@@ -95,6 +95,9 @@ fn needs_flush(operation: NativeOperation) -> bool {
         | NativeOperation::Fence
         | NativeOperation::Check
         | NativeOperation::Locate { .. }
+        | NativeOperation::Cut(_)
+        | NativeOperation::Release(_)
+        | NativeOperation::Abandon(_)
         | NativeOperation::Claim => false,
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }

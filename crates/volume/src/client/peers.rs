@@ -60,6 +60,16 @@ impl Reply {
         self.sink.as_ref().is_some_and(|sink| sink.waits(self.tag))
     }
 
+    /// Whether it goes to this sink under this tag.
+    pub fn is_for(&self, sink: &Rc<dyn AnswerSink>, tag: u64) -> bool {
+        self.tag == tag && self.sink.as_ref().is_some_and(|own| Rc::ptr_eq(own, sink))
+    }
+
+    /// Lets it go without an answer: whoever waited has taken the command back.
+    pub fn withdraw(mut self) {
+        self.sink = None;
+    }
+
     /// Ends the command.
     pub fn answer(mut self, status: PeerStatus, data: Data) {
         if let Some(sink) = self.sink.take() {
@@ -104,4 +114,12 @@ pub trait Peers {
         data: Data,
         reply: Reply,
     );
+
+    /// Takes a read back that was submitted with a [`Reply`] for this sink and tag and has not been answered: its buffer,
+    /// into which nobody writes any more. Its reply is withdrawn. None if it cannot be had, as where nothing else is said:
+    /// then the answer is to be waited for.
+    fn take_back(&self, node: NodeId, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
+        let _ = (node, sink, tag);
+        None
+    }
 }

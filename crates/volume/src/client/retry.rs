@@ -71,6 +71,8 @@ fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
         PeerStatus::Answered(status) => match status {
             Status::Done | Status::Claimed(_) => Next::Finish(Ok(())),
             Status::FencedWriter(_) => Next::Finish(Err(IoError::Fenced)),
+            // Nobody says so of a write.
+            Status::SnapshotAborted => Next::Finish(Err(IoError::Aborted)),
             Status::OutOfRange => Next::Finish(Err(IoError::OutOfRange)),
             Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => {
                 again
@@ -109,6 +111,7 @@ struct Attempts {
     tried: Vec<NodeId>,
     device_errors: usize,
     pause: Duration,
+    made: u32,
 }
 
 /// Brings a piece to its end. `ended` is its first attempt; none if there was no map to make one by.
@@ -117,6 +120,7 @@ pub(super) async fn finish(core: Rc<Core>, mut job: Job, mut data: Data, mut end
         tried: Vec::new(),
         device_errors: 0,
         pause: core.options.pause_min,
+        made: 1,
     };
     loop {
         match attempts.settle(&core, &mut job, ended.take()).await {
@@ -137,9 +141,12 @@ pub(super) async fn finish(core: Rc<Core>, mut job: Job, mut data: Data, mut end
         let Some(route) = core.route(&job, &attempts.tried) else {
             continue;
         };
+        attempts.made += 1;
         let (sender, answer) = oneshot();
         let command = core.command(&job, route.epoch);
-        let (tag, session) = core.send(route, command, job.place, data, Waiting::Retry(sender));
+        // What is taken back keeps its place in a queue until the node answers or is lost: once from each copy is enough.
+        let waiting = Waiting::Retry(sender, attempts.made <= core.copies());
+        let (tag, session) = core.send(route, command, job.place, data, waiting);
         let left = job.terms.deadline.since(time::now());
         match time::timeout(left, answer).await {
             Ok(Some(answer)) => {

@@ -105,6 +105,7 @@ impl Member {
         let Some(mut lead) = self.lead.take() else {
             return;
         };
+        self.end_cut(lead.cut.take());
         for flight in lead.in_flight.drain(..) {
             self.give_back(flight.data);
             if let Some(request) = flight.request {
@@ -124,6 +125,7 @@ impl Member {
         let mut lead = Lead::new(now, config.clone(), self.settings);
         match self.lead.take() {
             Some(mut old) => {
+                self.end_cut(old.cut.take());
                 lead.full = old.phase != Phase::Serving;
                 let flights: Vec<_> = old.in_flight.drain(..).collect();
                 for flight in flights {

@@ -10,6 +10,7 @@
 use foundation::Instant;
 
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
+use super::snapshot::Cut;
 use super::{BUSY_FOR, Member, repair};
 use crate::configuration::{COPIES_MAX, Membership};
 use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
@@ -345,7 +346,7 @@ impl Member {
             let Some(lead) = &mut self.lead else { return };
             let Some(join) = &mut lead.join else { return };
             join.paused_until.take_if(|at| *at <= now);
-            if join.stage != Stage::Copying {
+            if join.stage != Stage::Copying || lead.cut.as_ref().is_some_and(Cut::is_cutting) {
                 return;
             }
             let (piece, chunk_blocks) = (self.settings.reconcile_blocks, geometry.chunk_blocks);

@@ -1,6 +1,7 @@
 //! The write node of a chunk: seals, reconciles, then orders writes and flushes.
 
 mod flush;
+mod leave_out;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use foundation::{Epoch, Instant};
 use super::Member;
 use super::join::{JOINER, Join};
 use super::repair::{self, Repair};
+use super::snapshot::Cut;
 use crate::configuration::ChunkConfig;
 use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
@@ -98,6 +100,8 @@ pub(super) struct Lead {
     /// The newest write lease of any write that was let in.
     pub(super) token_asked: WriterToken,
     pub(super) flush: Option<LeadFlush>,
+    /// The snapshot for which writes or their acknowledgements are held.
+    pub(super) cut: Option<Cut>,
     pub(super) flushes: u64,
     /// Flushes that are still to be made when idle, so that copies clear what they marked before they were in sync.
     owed_flushes: u32,
@@ -146,6 +150,7 @@ impl Lead {
             flush_waiting: Vec::new(),
             token_asked: WriterToken(0),
             flush: None,
+            cut: None,
             flushes: 0,
             owed_flushes: 0,
             last_sequence: Sequence(0),
@@ -174,6 +179,7 @@ impl Lead {
         self.phase == Phase::Serving
             && self.requests() == 0
             && self.flush.is_none()
+            && self.cut.is_none()
             && self.repairs.is_empty()
             && self.join.is_none()
             && self.others().all(|index| told(&self.told[index]))
@@ -267,12 +273,13 @@ impl Lead {
 
     pub(super) fn waits_for_answers(&self) -> bool {
         let waits = self.phase == Phase::Sealing || !self.in_flight.is_empty() || self.flush.is_some();
-        waits || self.join.is_some()
+        waits || self.join.is_some() || self.cut.is_some()
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let resend = self.waits_for_answers().then_some(self.resend_at);
-        [resend, self.settle_at, self.join_due()]
+        let gives_up = self.cut.as_ref().map(Cut::due);
+        [resend, gives_up, self.settle_at, self.join_due()]
             .into_iter()
             .flatten()
             .min()
@@ -480,6 +487,7 @@ impl Member {
         let mut at = 0;
         while let Some(lead) = &self.lead
             && lead.phase == Phase::Serving
+            && !lead.is_cutting()
             && lead.last_sequence.0 - lead.settled().0 < UNSETTLED_MAX
             && let Some(&request) = lead.waiting.get(at)
         {
@@ -607,7 +615,11 @@ impl Member {
         if self.planted.is(Bug::AcknowledgedWithoutJoiner) && !flight.resync {
             required &= !JOINER;
         }
-        if flight.members & required == required
+        let holds = self.holds_acknowledgement(sequence);
+        let Some(lead) = &mut self.lead else { return };
+        let members = lead.in_flight[at].members;
+        if members & required == required
+            && !holds
             && let Some(lead) = &mut self.lead
             && let Some(flight) = lead.in_flight.remove(at)
         {
@@ -657,6 +669,7 @@ impl Member {
         if lead.settle_at.is_some_and(|at| at <= now) {
             self.send_settled(now);
         }
+        self.cut_timeout(now);
         let Some(lead) = &mut self.lead else {
             return;
         };
@@ -676,6 +689,7 @@ impl Member {
         lead.note_pause(now);
         lead.resend_at = now + self.settings.resend_interval;
         self.resend(now);
+        self.resend_cut();
         self.repair_timeout(now);
         if self.is_resyncing() {
             self.join_timeout(now);
@@ -744,48 +758,5 @@ impl Member {
         for (to, message, data) in sends {
             self.send(to, message, data);
         }
-    }
-
-    /// A member says that it has no disk any more: it is left out without waiting for its silence.
-    pub(super) fn member_is_lost(&mut self, now: Instant, from: NodeId, epoch: Epoch, refusal: Refusal) {
-        let Some(lead) = self.lead.as_mut().filter(|l| l.config.epoch == epoch) else {
-            return;
-        };
-        // A chunk's first configuration is known before all of its copies are made; the seal is sent again until they are.
-        if refusal == Refusal::NoSuchChunk && lead.phase == Phase::Sealing && epoch == FIRST_EPOCH {
-            return;
-        }
-        if let Some(index) = lead.config.index_of(from) {
-            lead.told[index].lost = true;
-            self.propose_without_silent(now);
-        }
-    }
-
-    fn propose_without_silent(&mut self, now: Instant) {
-        let minimum = usize::from(self.record.geometry.minimum);
-        let Some(lead) = &mut self.lead else {
-            return;
-        };
-        let too_soon = |at: Instant| now.since(at) < self.settings.suspect_after;
-        if lead.config.members.len() <= minimum || lead.proposed_at.is_some_and(too_soon) {
-            return;
-        }
-        // The masters are asked for another configuration already, and if they do not answer, for one that ends that.
-        if lead.join_binds() {
-            return;
-        }
-        let Some((silent, reason)) = lead.suspect(now) else {
-            return;
-        };
-        lead.proposed_at = Some(now);
-        let expected = lead.config.epoch;
-        let mut config = lead.config.clone();
-        config.epoch = expected.next();
-        config.members.remove(silent);
-        self.outputs.push_back(Output::Propose {
-            expected,
-            config,
-            reason,
-        });
     }
 }

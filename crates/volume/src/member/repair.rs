@@ -202,6 +202,7 @@ impl Member {
         let mut at = 0;
         while let Some(lead) = &self.lead
             && (lead.phase != Phase::Sealing || lead.joiner().is_some())
+            && !lead.is_cutting()
             && let Some(repair) = lead.repairs.get(at)
         {
             let begun = |r: &&Repair| r.sequence.is_some() || r.io.is_some();

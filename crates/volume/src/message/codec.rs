@@ -12,7 +12,7 @@ use super::{Message, Refusal, ReplicaWrite, SealAnswer, WriteKind};
 use crate::configuration::ChunkConfig;
 use crate::format::{FormatError, Reader, Writer};
 use crate::identity::{
-    BlockRange, ChunkId, ChunkIndex, HostId, Incarnation, JoinNumber, Sequence, Session, TraceId,
+    BlockRange, ChunkId, ChunkIndex, HostId, Incarnation, JoinNumber, Sequence, Session, SnapshotId, TraceId,
     VolumeNumber, WriterToken,
 };
 
@@ -62,6 +62,10 @@ pub mod opcode {
     pub const REPAIR: u8 = 0xa0;
     /// No copy has these blocks right; no data.
     pub const LOST: u8 = 0xa4;
+    /// A member keeps its copy as it is, as a snapshot; no data.
+    pub const SNAPSHOT: u8 = 0xa8;
+    /// Whether a member is still in the write node's epoch; no data.
+    pub const CONFIRM: u8 = 0xac;
     /// One page of a member's copy; data to the host.
     pub const FETCH: u8 = 0xa2;
 }
@@ -80,6 +84,7 @@ impl Refusal {
             Self::DeviceFailed => 0xc3,
             Self::NoSuchChunk => 0xc4,
             Self::FencedWriter => 0xc5,
+            Self::NoSnapshot => 0xc6,
         }
     }
 
@@ -92,6 +97,7 @@ impl Refusal {
             Self::DeviceFailed,
             Self::NoSuchChunk,
             Self::FencedWriter,
+            Self::NoSnapshot,
         ];
         all.into_iter().find(|refusal| refusal.status_code() == code)
     }
@@ -224,6 +230,26 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
         }
         Message::Repair { chunk, epoch, range } => ranged(opcode::REPAIR, *chunk, *epoch, *range),
         Message::Lost { chunk, epoch, range } => ranged(opcode::LOST, *chunk, *epoch, *range),
+        Message::Snapshot {
+            chunk,
+            epoch,
+            snapshot,
+            sequence,
+        } => {
+            let mut fields = CommandFields::for_chunk(opcode::SNAPSHOT, *chunk, *epoch, 0, 0);
+            fields.set_quad(2, snapshot.0);
+            fields.set_quad(4, sequence.0);
+            fields
+        }
+        Message::Confirm {
+            chunk,
+            epoch,
+            snapshot,
+        } => {
+            let mut fields = CommandFields::for_chunk(opcode::CONFIRM, *chunk, *epoch, 0, 0);
+            fields.set_quad(2, snapshot.0);
+            fields
+        }
         Message::Fetch {
             chunk,
             epoch,
@@ -393,6 +419,17 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
         },
         opcode::REPAIR => Message::Repair { chunk, epoch, range },
         opcode::LOST => Message::Lost { chunk, epoch, range },
+        opcode::SNAPSHOT => Message::Snapshot {
+            chunk,
+            epoch,
+            snapshot: SnapshotId(fields.quad(2)),
+            sequence: Sequence(fields.quad(4)),
+        },
+        opcode::CONFIRM => Message::Confirm {
+            chunk,
+            epoch,
+            snapshot: SnapshotId(fields.quad(2)),
+        },
         opcode::FETCH => Message::Fetch {
             chunk,
             epoch,
@@ -508,6 +545,8 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
         | Message::SettleAnswer { .. }
         | Message::FlushAnswer { .. }
         | Message::JoinAnswer { .. }
+        | Message::SnapshotAnswer { .. }
+        | Message::ConfirmAnswer { .. }
         | Message::AnnounceAnswer { .. } => {}
         Message::Grant { known, refused, .. } => {
             result = u64::from(*known);
@@ -606,6 +645,28 @@ pub fn decode_answer(
             join,
             incarnation,
         },
+        Message::Snapshot {
+            chunk,
+            epoch,
+            snapshot,
+            sequence,
+        } => Message::SnapshotAnswer {
+            chunk,
+            epoch,
+            snapshot,
+            sequence,
+            incarnation,
+        },
+        Message::Confirm {
+            chunk,
+            epoch,
+            snapshot,
+        } => Message::ConfirmAnswer {
+            chunk,
+            epoch,
+            snapshot,
+            incarnation,
+        },
         // Its page is no part of what is read here.
         Message::Fetch {
             chunk, epoch, number, ..
@@ -662,6 +723,8 @@ fn command_epoch(command: &Message) -> Epoch {
         | Message::Flush { epoch, .. }
         | Message::Join { epoch, .. }
         | Message::Announce { epoch, .. }
+        | Message::Snapshot { epoch, .. }
+        | Message::Confirm { epoch, .. }
         | Message::Fetch { epoch, .. } => *epoch,
         _ => Epoch(0),
     }

@@ -90,7 +90,10 @@ impl Cluster {
         let now = self.now;
         match output {
             Output::Persist { token, .. } => self.cores[at].handle_persisted(now, chunk, token),
-            Output::LocalWrite { io, .. } | Output::LocalRead { io, .. } | Output::LocalFlush { io } => {
+            Output::LocalWrite { io, .. }
+            | Output::LocalRead { io, .. }
+            | Output::LocalSnapshot { io, .. }
+            | Output::LocalFlush { io } => {
                 self.cores[at].handle_local(now, chunk, io, true, None);
             }
             // Whoever is left out here stays out.

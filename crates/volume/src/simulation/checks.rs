@@ -10,6 +10,9 @@ use crate::output::Status;
 
 impl World {
     pub(super) fn completed(&mut self, node: usize, chunk: usize, request: RequestId, status: Status) {
+        if self.ordered(node, request, status) {
+            return;
+        }
         let Some(asked) = self.nodes[node].requests.remove(&request) else {
             self.fail(format!("node {node} completed {request:?} twice"));
             return;
@@ -52,6 +55,7 @@ impl World {
             if phase != Phase::Sealing && self.loss_due[chunk] {
                 self.loss_due[chunk] = false;
                 self.monitors[chunk].iter_mut().for_each(Monitor::all_dead);
+                self.note_loss(chunk);
             }
             if phase == Phase::Serving {
                 self.opened[chunk].entry(epoch).or_insert(self.now);
@@ -81,6 +85,10 @@ impl World {
         };
         let complete = |chunk: usize| self.store[chunk].members.len() == usize::from(self.shape.copies);
         self.clients.iter().all(Client::is_done)
+            && self
+                .snapshots
+                .as_ref()
+                .is_none_or(|snapshots| snapshots.is_idle())
             && (0..self.shape.chunks).all(complete)
             && self.nothing_is_left_over()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))

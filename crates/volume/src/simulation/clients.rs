@@ -98,6 +98,10 @@ impl World {
                 1 => kind = WriteKind::Deallocate,
                 _ => {}
             }
+            if self.snapshots.is_some() {
+                // What a snapshot holds must say which write it was.
+                kind = WriteKind::Data;
+            }
             let value = if kind == WriteKind::Data {
                 self.next_value
             } else {
@@ -126,6 +130,9 @@ impl World {
                 monitor.freeze(client);
             }
             monitor.invoke(client, op);
+        }
+        if kind == WriteKind::Data {
+            self.note_issued(chunk, range, op);
         }
         let elsewhere = false;
         self.clients[client].pending = Some(Pending {
@@ -343,6 +350,9 @@ impl World {
             return;
         };
         self.done_ops += 1;
+        if pending.kind == WriteKind::Data {
+            self.note_acknowledged(pending.op);
+        }
         for (at, block) in (pending.range.start..pending.range.start + pending.range.count).enumerate() {
             let saw = (pending.op == Op::Read).then(|| values[at]);
             let monitor = &mut self.monitors[pending.chunk][block as usize];

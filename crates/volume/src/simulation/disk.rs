@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use foundation::Random;
 
-use crate::identity::{BlockRange, IoToken, PersistToken};
+use crate::identity::{BlockRange, IoToken, PersistToken, Sequence, SnapshotId};
 use crate::record::{ChunkRecord, RecordDelta};
 use crate::sums::{DurableSums, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict};
 
@@ -34,6 +34,21 @@ pub(super) enum Work {
     Flush {
         through: Vec<u64>,
     },
+    /// A flush, and then the copy is kept as it is; `fails` for want of space.
+    Snapshot {
+        through: Vec<u64>,
+        name: (SnapshotId, Sequence),
+        fails: bool,
+    },
+}
+
+/// A copy as it was once.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) sequence: Sequence,
+    pub(super) values: Vec<u32>,
+    /// The blocks fit the sums that were durable with them.
+    pub(super) fits: bool,
 }
 
 /// What a disk does to the next block it is given.
@@ -54,6 +69,7 @@ pub(super) struct Disk {
     persists: VecDeque<(PersistToken, RecordDelta)>,
     pub(super) persist_busy_until: u64,
     work: BTreeMap<IoToken, Work>,
+    pub(super) layers: BTreeMap<SnapshotId, Layer>,
     /// The sum of a block is what it holds.
     sums: Sums,
     /// Durable; all sums of a chunk lie in one page.
@@ -84,6 +100,7 @@ impl Disk {
             persists: VecDeque::new(),
             persist_busy_until: 0,
             work: BTreeMap::new(),
+            layers: BTreeMap::new(),
         }
     }
 
@@ -253,10 +270,32 @@ impl Disk {
         self.work.insert(io, Work::Flush { through });
     }
 
+    pub(super) fn begin_snapshot(&mut self, io: IoToken, name: (SnapshotId, Sequence), fails: bool) {
+        let fails = fails || self.layers.contains_key(&name.0);
+        let through = self.blocks.iter().map(|b| b.base + b.values.len() as u64 - 1);
+        let through = through.collect();
+        self.work.insert(io, Work::Snapshot { through, name, fails });
+    }
+
+    fn keep(&mut self, (snapshot, sequence): (SnapshotId, Sequence)) {
+        let values = self.current(BlockRange {
+            start: 0,
+            count: self.record.geometry.chunk_blocks,
+        });
+        let fits = self.fits_durable(0, &values);
+        let layer = Layer {
+            sequence,
+            values,
+            fits,
+        };
+        self.layers.insert(snapshot, layer);
+    }
+
     /// Whether the operation fails, as it does on a broken disk unless it is a read. A write may have been done.
     pub(super) fn fails(&mut self, io: IoToken) -> bool {
         let is_read = matches!(self.work.get(&io), Some(Work::Read { .. }));
-        let fails = self.broken && !is_read;
+        let no_space = matches!(self.work.get(&io), Some(Work::Snapshot { fails: true, .. }));
+        let fails = self.broken && !is_read || no_space;
         if fails {
             self.work.remove(&io);
         }
@@ -296,6 +335,14 @@ impl Disk {
                 for (block, through) in self.blocks.iter_mut().zip(through) {
                     block.settle(through);
                 }
+                None
+            }
+            Work::Snapshot { through, name, .. } => {
+                self.write_sums();
+                for (block, through) in self.blocks.iter_mut().zip(through) {
+                    block.settle(through);
+                }
+                self.keep(name);
                 None
             }
         }

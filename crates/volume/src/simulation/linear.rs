@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 
 /// Clients with one operation each.
 pub(super) const SLOTS: usize = 6;
+/// With one more: whoever makes a snapshot reads every block.
+const PLACES: usize = SLOTS + 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Op {
@@ -32,15 +34,15 @@ enum Step {
 struct Explanation {
     value: u32,
     fallback: Vec<u32>,
-    steps: [Step; SLOTS],
+    steps: [Step; PLACES],
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Monitor {
     explanations: BTreeSet<Explanation>,
-    pending: [Option<Op>; SLOTS],
+    pending: [Option<Op>; PLACES],
     /// Operations that may not take effect any more: a newer writer's token is in force.
-    frozen: [bool; SLOTS],
+    frozen: [bool; PLACES],
 }
 
 impl Monitor {
@@ -48,19 +50,19 @@ impl Monitor {
         let first = Explanation {
             value: 0,
             fallback: vec![0],
-            steps: [Step::Before; SLOTS],
+            steps: [Step::Before; PLACES],
         };
         Self {
             explanations: [first].into(),
-            pending: [None; SLOTS],
-            frozen: [false; SLOTS],
+            pending: [None; PLACES],
+            frozen: [false; PLACES],
         }
     }
 
     fn close(&mut self) {
         let mut work: Vec<Explanation> = self.explanations.iter().cloned().collect();
         while let Some(explanation) = work.pop() {
-            for slot in (0..SLOTS).filter(|slot| !self.frozen[*slot]) {
+            for slot in (0..PLACES).filter(|slot| !self.frozen[*slot]) {
                 let Some(op) = self.pending[slot] else {
                     continue;
                 };
@@ -121,11 +123,11 @@ impl Monitor {
         let before = std::mem::take(&mut self.explanations);
         for explanation in &before {
             for &value in &explanation.fallback {
-                for undone in 0..1u32 << SLOTS {
+                for undone in 0..1u32 << PLACES {
                     let mut next = explanation.clone();
                     next.value = value;
                     let mut changed = true;
-                    for slot in (0..SLOTS).filter(|slot| undone >> slot & 1 == 1) {
+                    for slot in (0..PLACES).filter(|slot| undone >> slot & 1 == 1) {
                         let writes = self.pending[slot].is_some_and(|op| op != Op::Read);
                         changed &= writes && next.steps[slot] != Step::Before;
                         next.steps[slot] = Step::Before;

@@ -48,6 +48,13 @@ impl World {
             Event::Fault => self.fault(),
             Event::Crash { node, power, quick } => self.crash(node, power, quick),
             Event::Heal => self.heal(),
+            Event::SnapshotStep => self.snapshot_step(),
+            Event::Ordered {
+                chunk,
+                operation,
+                status,
+            } => self.order_answered(chunk, operation, status),
+            Event::SnapshotTimeout { snapshot } => self.abort_snapshot(snapshot),
             Event::HealCheck => self.heal_check(),
             _ => {}
         }

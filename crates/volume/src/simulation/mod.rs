@@ -15,6 +15,8 @@
 //! What a disk may do here, and the volume survives: lose any write that was not flushed when the
 //! power fails, block by block; do half of what was under way when a process dies; take long; fail
 //! every write, flush and change of the record from some moment on, reads going on.
+//! In runs of their own the volume has more chunks, and snapshots of it are made all the time (`snapshots`).
+//!
 //! Pages of checksums may be torn. Scenario 10 apart, no block changes unasked: then every block outside of marked regions must fit its
 //! checksum after every crash.
 //!
@@ -23,12 +25,14 @@
 mod checks;
 mod clients;
 mod disk;
+mod events;
 mod harm;
 mod linear;
 mod lives;
 mod masters;
 mod past;
 mod places;
+mod snapshots;
 mod world;
 
 use crate::planted::Bug;
@@ -100,6 +104,37 @@ fn copies_move_under_faults_and_lose_nothing() {
     assert!(
         moved > 0 && handed > 0,
         "{moved} copies moved, {handed} times writes handed over"
+    );
+}
+
+/// Snapshots of a volume of several chunks, under the same faults: each block of one is what it was at a moment between
+/// its beginning and its end, on every copy that has it, and whatever was issued after an acknowledgement is in it only
+/// with what was acknowledged.
+#[test]
+fn snapshots_hold_what_was_acknowledged_before_what_they_hold() {
+    let (mut completed, mut aborted, mut failed) = (0, 0, Vec::new());
+    let seeds = foundation::seeds::from_environment(33);
+    for &seed in &seeds {
+        let mut world = World::with_snapshots(seed);
+        world.trace = seeds.len() == 1;
+        if let Err(why) = world.run() {
+            println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
+            failed.push(seed);
+        }
+        if let Some(snapshots) = &world.snapshots {
+            completed += snapshots.completed;
+            aborted += snapshots.aborted;
+        }
+    }
+    println!("{} seeds, {completed} snapshots, {aborted} given up", seeds.len());
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    let many = seeds.len() as u64 * 5;
+    assert!(
+        completed > many && (aborted > 0 || seeds.len() < 10),
+        "{completed} snapshots, {aborted} given up"
     );
 }
 

@@ -10,18 +10,20 @@ use foundation::{Epoch, Instant, Random};
 
 use super::clients::Client;
 use super::disk::Disk;
+pub(super) use super::events::Event;
 use super::linear::Monitor;
-use super::past::{Board, PastRead};
+use super::past::Board;
 use super::places::Places;
+use super::snapshots::Snapshots;
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::{
-    ChunkId, ChunkIndex, ClusterId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId,
-    VolumeNumber, WriterToken,
+    ChunkId, ChunkIndex, ClusterId, DataToken, Incarnation, IoToken, NodeId, RequestId, VolumeNumber,
+    WriterToken,
 };
-use crate::message::{Message, WriteKind};
+use crate::message::WriteKind;
 use crate::node::NodeCore;
-use crate::output::{Output, ReadPurpose, Request, Status};
+use crate::output::{Output, ReadPurpose, Status};
 use crate::planted::{Bug, Planted};
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
@@ -30,113 +32,6 @@ pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000_000_000;
 pub(super) type Payload = Option<Rc<Vec<u32>>>;
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Event {
-    Peer {
-        from: usize,
-        to: usize,
-        message: Message,
-        payload: Payload,
-    },
-    Ask {
-        to: usize,
-        client: usize,
-        attempt: u64,
-        chunk: usize,
-        request: Request,
-        payload: Payload,
-    },
-    Answer {
-        client: usize,
-        attempt: u64,
-        status: Status,
-        values: Vec<u32>,
-    },
-    Local {
-        node: usize,
-        life: u64,
-        chunk: usize,
-        io: IoToken,
-    },
-    Persisted {
-        node: usize,
-        life: u64,
-        chunk: usize,
-        token: PersistToken,
-    },
-    Tick {
-        node: usize,
-        life: u64,
-    },
-    Config {
-        node: usize,
-        chunk: usize,
-        config: ChunkConfig,
-        /// Whether the chunk has a place on that node.
-        placed: bool,
-    },
-    Heartbeat {
-        node: usize,
-        life: u64,
-    },
-    SendHeartbeat {
-        node: usize,
-        life: u64,
-    },
-    Ended {
-        node: usize,
-        life: u64,
-    },
-    ShowBoard {
-        node: usize,
-        life: u64,
-    },
-    PastEnd {
-        read: PastRead,
-    },
-    Masters,
-    Commit {
-        chunk: usize,
-        config: ChunkConfig,
-        /// Where its copies are from now on; none to leave them where they are.
-        places: Option<Vec<usize>>,
-    },
-    ClientStep {
-        client: usize,
-    },
-    ClientTimeout {
-        client: usize,
-        attempt: u64,
-    },
-    Fault,
-    Crash {
-        node: usize,
-        power: bool,
-        quick: bool,
-    },
-    Restart {
-        node: usize,
-    },
-    Heal,
-    HealCheck,
-}
-
-impl Event {
-    /// The node whose process must run for this to be handled.
-    fn node(&self) -> Option<usize> {
-        match self {
-            Event::Peer { to, .. } | Event::Ask { to, .. } => Some(*to),
-            Event::Local { node, .. }
-            | Event::Persisted { node, .. }
-            | Event::Tick { node, .. }
-            | Event::SendHeartbeat { node, .. }
-            | Event::ShowBoard { node, .. }
-            | Event::Config { node, .. } => Some(*node),
-            _ => None,
-        }
-    }
-}
 
 /// FNV-1a, so that a trace's hash is the same everywhere.
 pub(super) struct Fnv(pub(super) u64);
@@ -180,6 +75,12 @@ pub(super) struct Asked {
 }
 
 impl Node {
+    /// A name for something asked of this node.
+    pub(super) fn new_request(&mut self) -> RequestId {
+        self.next_token += 1;
+        RequestId(self.next_token)
+    }
+
     pub(super) fn clock(&self, now: u64) -> Instant {
         let drift = now as i64 / 1_000_000 * self.rate_ppm;
         Instant::from_nanos((self.offset_ns + now).wrapping_add_signed(drift))
@@ -213,6 +114,7 @@ pub(super) struct World {
     pub(super) store: Vec<ChunkConfig>,
     pub(super) first: Vec<ChunkConfig>,
     pub(super) places: Places,
+    pub(super) snapshots: Option<Box<Snapshots>>,
     geometry: Geometry,
     pub(super) loss_due: Vec<bool>,
     pub(super) heard: Vec<(u64, u64)>,
@@ -276,12 +178,26 @@ impl World {
     }
 
     pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
+        let snapshots = matches!(bug, Some(Bug::SnapshotWithoutHold | Bug::CutBeforeDrained));
+        Self::make(seed, bug, scenario, snapshots)
+    }
+
+    /// One whose volume has several chunks, and snapshots.
+    pub(super) fn with_snapshots(seed: u64) -> Self {
+        Self::make(seed, None, None, true)
+    }
+
+    fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, snapshots: bool) -> Self {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
-        let scenario = scenario.unwrap_or(seed % SCENARIOS);
+        let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
+        if snapshots && scenario == HARM {
+            // Nothing repairs a snapshot yet.
+            scenario = 3;
+        }
         let shape = Shape {
             nodes: usize::from(copies) + random.below(2) as usize + usize::from(scenario == REBUILD),
-            chunks: 1 + random.below(2) as usize,
+            chunks: 1 + random.below(2) as usize + usize::from(snapshots),
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
             scenario,
@@ -303,6 +219,7 @@ impl World {
             store: Vec::new(),
             first: Vec::new(),
             places: Places::new(nodes, seed, random.between(2 * SECOND, 12 * SECOND)),
+            snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
@@ -388,6 +305,9 @@ impl World {
         self.at(0, Event::Masters);
         self.at(self.random.clone().below(SECOND), Event::Fault);
         self.at(FAULTS_END, Event::Heal);
+        if self.snapshots.is_some() {
+            self.at(SECOND, Event::SnapshotStep);
+        }
     }
 
     pub(super) fn at(&mut self, delay: u64, event: Event) {
@@ -494,8 +414,7 @@ impl World {
                     writes = true;
                 }
                 let node = &mut self.nodes[to];
-                node.next_token += 1;
-                request.id = RequestId(node.next_token);
+                request.id = node.new_request();
                 let arrived = self.now;
                 node.requests.insert(
                     request.id,
@@ -545,6 +464,12 @@ impl World {
                 placed,
             } => self.told(node, chunk, &config, placed),
             Event::Restart { node } => self.restart(node),
+            Event::Order {
+                to,
+                chunk,
+                epoch,
+                operation,
+            } => self.order(to, chunk, epoch, operation),
             Event::ShowBoard { node, life } if self.alive(node, life) => self.show_board(node),
             Event::PastEnd { read } => self.end_past(&read),
             Event::SendHeartbeat { node, life } if self.alive(node, life) => {
@@ -709,6 +634,11 @@ impl World {
                     },
                 );
             }
+            Output::LocalSnapshot {
+                io,
+                snapshot,
+                sequence,
+            } => self.begin_snapshot(node, chunk, io, (snapshot, sequence)),
             Output::Send { to, message, data } => {
                 let payload = data.map(|data| self.nodes[node].data[&data].clone());
                 let to = node_index(to);

@@ -1,37 +1,42 @@
 //! `redhare bench fs`: a cluster of this machine, started for this: small files from a volume of three copies against
 //! the local file system, processor time when idle, memory.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bench::process;
 use bench::report::{Bar, Row};
 use clap::Args;
-use foundation::{ByteCount, Random};
-use master::v1;
-use rustix::process::{Pid, Signal, kill_process};
+use foundation::ByteCount;
 
 use super::scratch::Scratch;
+use super::up::{Up, make_files};
 use crate::commands::cluster::status_of;
 use crate::output::{Failure, Output};
 
 /// The promise: at least the local file system's files per second.
 const FILES_BAR: f64 = 1.0;
+/// The promise to loaders of batches: so many times the local file system's files per second.
+const READ_MANY_BAR: f64 = 1.5;
 /// The promise: all processes together take less than this share of one core, in percent, when idle.
 const IDLE_BAR_PERCENT: f64 = 1.0;
 /// The promise: a target's resident memory stays below this.
 const MEMORY_BAR_MIB: f64 = 200.0;
 /// Length of each file in bytes.
 const FILE_BYTES: usize = 16 << 10;
-const FILES_PER_DIRECTORY: usize = 250;
-const NODES: usize = 3;
 const VOLUME: &str = "bench";
-/// How long the cluster may take until all nodes are alive.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// What the last reads left is done by then: the idle flush comes 5 s after the last write.
 const SETTLE: Duration = Duration::from_secs(8);
+
+/// A comparison with local files: index, way to the nodes, further options of the command, what it is called, and its bar.
+type Case = (
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    &'static str,
+    Option<Bar>,
+);
 
 /// How much, and how long.
 #[derive(Args)]
@@ -81,91 +86,11 @@ pub(crate) fn run(arguments: &FsArguments, output: &Output) -> Result<(), Failur
     super::report::check(&rows, output)
 }
 
-/// A running `redhare up`, ended in order when dropped.
-struct Up {
-    child: Child,
-    master: String,
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let id = Pid::from_raw(self.child.id().cast_signed());
-        if let Some(Err(error)) = id.map(|id| kill_process(id, Signal::TERM)) {
-            tracing::debug!(%error, "the cluster has ended by itself");
-        }
-        drop(self.child.wait());
-    }
-}
-
-impl Up {
-    fn start(data: &Path, port: u16, disk_bytes: u64) -> Result<Self, Failure> {
-        let own = std::env::current_exe().map_err(Failure::new)?;
-        let child = Command::new(own)
-            .args([
-                "up",
-                "--port",
-                &port.to_string(),
-                "--disk-size",
-                &disk_bytes.to_string(),
-                "--data",
-            ])
-            .arg(data)
-            // The addresses that it leaves for other commands are not those of the user's own cluster.
-            .env("XDG_STATE_HOME", data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(Failure::new)?;
-        let master = SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
-        let mut up = Self { child, master };
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            let status = status_of(&up.master);
-            // A node that has just come may not have said which disks it has.
-            let is_ready = |node: &&v1::NodeStatus| node.alive && !node.disks.is_empty();
-            let alive = status.map_or(0, |status| status.nodes.iter().filter(is_ready).count());
-            if alive == NODES {
-                return Ok(up);
-            }
-            let ended = !matches!(up.child.try_wait(), Ok(None));
-            if ended || Instant::now() > deadline {
-                return Err(Failure::new(format!(
-                    "the cluster for the measurement did not start ({alive} of {NODES} nodes are alive); is port {port} \
-                     or one of the three that follow in use?"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    /// Runs one of our own commands on this cluster; what it printed.
-    fn redhare(&self, arguments: &[&str]) -> Result<String, Failure> {
-        let own = std::env::current_exe().map_err(Failure::new)?;
-        let mut command = Command::new(own);
-        command
-            .arg("--json")
-            .args(arguments)
-            .env("REDHARE_CLUSTER", &self.master)
-            .env("RUST_LOG", "error");
-        Ok(process::run_timed(&mut command).map_err(Failure::new)?.0)
-    }
-
-    /// This process and all below it.
-    fn processes(&self) -> Result<Vec<u32>, Failure> {
-        process::with_descendants(self.child.id()).map_err(Failure::new)
-    }
-
-    fn cpu_time(&self) -> Result<Duration, Failure> {
-        let times = self.processes()?;
-        Ok(times.iter().filter_map(|&id| process::cpu_time(id).ok()).sum())
-    }
-}
-
 /// Runs everything. Takes about a minute.
 pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
     let scratch = Scratch::new(&arguments.data)?;
     let source = scratch.path().join("source");
-    make_files(&source, arguments.files)?;
+    make_files(&source, arguments.files, FILE_BYTES)?;
     let content = (arguments.files * FILE_BYTES) as u64;
     let size = content * 2 + (1 << 30);
     let up = Up::start(&scratch.path().join("cluster"), arguments.port, size + (1 << 30))?;
@@ -176,63 +101,42 @@ pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let bar = Some(Bar::AtLeast(FILES_BAR));
     // The last has no bar: what a client on another machine would do, but for the network between.
-    let cases = [
-        ("cold", "disk", "index cold", bar),
-        ("warm", "disk", "index in memory", bar),
+    let cases: [Case; 4] = [
+        ("cold", "disk", &[], "index cold", bar),
+        ("warm", "disk", &[], "index in memory", bar),
+        (
+            "warm",
+            "disk",
+            &["--batch"],
+            "index in memory, read_many of 8 files, two calls under way",
+            Some(Bar::AtLeast(READ_MANY_BAR)),
+        ),
         (
             "warm",
             "tcp",
+            &[],
             "index in memory, all bytes from the nodes by TCP",
             None,
         ),
     ];
-    for (index, via, what, bar) in cases {
-        let text = up.redhare(&[
-            "fs",
-            "bench",
-            VOLUME,
-            "--against",
-            &shown,
-            "--files-in-flight",
-            "16",
-            // As the threads on the other side have.
-            "--cores",
-            "2",
-            "--rounds",
-            &arguments.rounds.to_string(),
-            "--seconds",
-            &arguments.seconds.to_string(),
-            "--index",
-            index,
-            "--via",
-            via,
-        ])?;
+    for (index, via, more, what, bar) in cases {
+        let (rounds, seconds) = (arguments.rounds.to_string(), arguments.seconds.to_string());
+        let mut words = vec!["fs", "bench", VOLUME, "--against", &shown];
+        // As many cores as the threads on the other side have.
+        words.extend(["--files-in-flight", "16", "--cores", "2"]);
+        words.extend(["--rounds", &rounds, "--seconds", &seconds]);
+        words.extend(["--index", index, "--via", via]);
+        words.extend(more);
+        let text = up.redhare(&words)?;
         rows.push(against_row(what, bar, &text)?);
     }
     let address = format!("redhare://{}/{VOLUME}", up.master);
     let (rounds, seconds) = (arguments.rounds, arguments.seconds);
-    let python = super::python::row(&address, up.child.id(), &source, scratch.path(), rounds, seconds)?;
+    let python = super::python::row(&address, up.id(), &source, scratch.path(), rounds, seconds)?;
     rows.extend(python);
     rows.push(memory_row(&up)?);
     rows.push(idle_row(&up, arguments.idle_seconds)?);
     Ok(rows)
-}
-
-/// Files that do not compress, below directories of 250.
-fn make_files(source: &Path, count: usize) -> Result<(), Failure> {
-    let mut random = Random::from_seed(1);
-    let mut bytes = vec![0; FILE_BYTES];
-    for number in 0..count {
-        let directory = source.join(format!("{:06}", number / FILES_PER_DIRECTORY));
-        if number % FILES_PER_DIRECTORY == 0 {
-            std::fs::create_dir_all(&directory).map_err(Failure::new)?;
-        }
-        random.fill(&mut bytes);
-        let file = directory.join(format!("{number:016}.bin"));
-        std::fs::write(&file, &bytes)
-            .map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
-    }
-    Ok(())
 }
 
 fn against_row(what: &str, bar: Option<Bar>, text: &str) -> Result<Row, Failure> {
@@ -271,7 +175,7 @@ fn against_row(what: &str, bar: Option<Bar>, text: &str) -> Result<Row, Failure>
 
 /// The largest target's resident memory, after import and reads.
 fn memory_row(up: &Up) -> Result<Row, Failure> {
-    let status = status_of(&up.master)?;
+    let status = status_of(&up.master.as_str().into())?;
     let mut sizes = Vec::new();
     for node in &status.nodes {
         let address: SocketAddr = node.peer_address.parse().map_err(Failure::new)?;

@@ -1,15 +1,17 @@
-//! What a comparison runs in turns: a server on CPU 0 and a client on CPU 1, unless it says otherwise.
+//! What a comparison runs in turns: a server on CPU 0 and a client on CPU 1, unless it says otherwise. Each that has its CPU
+//! for itself runs before the machine's other programs, if this user may do that.
 
 use bench::paired::Slice;
-use bench::process::{Server, pinned};
+use bench::process::{Priority, Server, pinned};
 
 use crate::output::Failure;
 
-/// A server that stays up and a client that runs for a slice.
+/// A server that stays up and a client that runs for a slice. Their CPUs are the same, or none is in both lists.
 pub(super) struct Contender {
     server: Server,
     client: Vec<String>,
     client_cpus: &'static str,
+    priority: Priority,
 }
 
 impl Contender {
@@ -23,17 +25,24 @@ impl Contender {
         server: Vec<String>,
         client: Vec<String>,
     ) -> Result<Self, Failure> {
+        let priority = if server_cpus == client_cpus {
+            Priority::Ordinary
+        } else {
+            Priority::best()
+        };
         Ok(Self {
-            server: Server::start(server_cpus, &server).map_err(Failure::new)?,
+            server: Server::start_at(priority, server_cpus, &server).map_err(Failure::new)?,
             client,
             client_cpus,
+            priority,
         })
     }
 
     pub(super) fn slice(&self, milliseconds: u64) -> Result<Slice, Failure> {
         let before = self.server.cpu_time().map_err(Failure::new)?;
         let (text, client_cpu) =
-            bench::process::run_timed(&mut pinned(self.client_cpus, &self.client)).map_err(Failure::new)?;
+            bench::process::run_timed(&mut pinned(self.priority, self.client_cpus, &self.client))
+                .map_err(Failure::new)?;
         let spent = self.server.cpu_time().map_err(Failure::new)? - before + client_cpu;
         let number = |name: &str| {
             let mut words = text.split_whitespace();

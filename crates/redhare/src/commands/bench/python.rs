@@ -20,17 +20,10 @@ fn library() -> Option<PathBuf> {
     library.is_file().then_some(library)
 }
 
-/// Measures a volume that was filled from `source`; none where the package was not built.
-pub(super) fn row(
-    address: &str,
-    server: u32,
-    source: &Path,
-    scratch: &Path,
-    rounds: usize,
-    seconds: f64,
-) -> Result<Option<Row>, Failure> {
+/// The package laid out below a directory, as a wheel does it; none where its library was not built.
+pub(super) fn package(scratch: &Path) -> Result<Option<PathBuf>, Failure> {
     let Some(library) = library() else {
-        eprintln!("no row about Python: build its library first, cargo build --release -p redhare-python");
+        eprintln!("no rows about Python: build its library first, cargo build --release -p redhare-python");
         return Ok(None);
     };
     let package = scratch.join("python");
@@ -41,6 +34,21 @@ pub(super) fn row(
         .arg(library)
         .arg(&package);
     run_timed(&mut stage).map_err(Failure::new)?;
+    Ok(Some(package))
+}
+
+/// Measures a volume that was filled from `source`; none where the package was not built.
+pub(super) fn row(
+    address: &str,
+    server: u32,
+    source: &Path,
+    scratch: &Path,
+    rounds: usize,
+    seconds: f64,
+) -> Result<Option<Row>, Failure> {
+    let Some(package) = package(scratch)? else {
+        return Ok(None);
+    };
     let mut measure = Command::new("python3");
     measure
         .args(["-m", "redhare.bench", address, "--against"])

@@ -8,7 +8,10 @@ use crate::output::Failure;
 const MARK: &str = "made-by-redhare-bench";
 
 /// See the module.
-pub(super) struct Scratch(PathBuf);
+pub(super) struct Scratch {
+    path: PathBuf,
+    is_kept: bool,
+}
 
 impl Scratch {
     /// Makes the directory anew. One that an interrupted measurement left is removed first; any other is not touched.
@@ -31,19 +34,26 @@ impl Scratch {
         std::fs::create_dir_all(path).map_err(failed)?;
         std::fs::write(path.join(MARK), "").map_err(failed)?;
         let path = path.canonicalize().map_err(failed)?;
-        Ok(Self(path))
+        Ok(Self { path, is_kept: false })
     }
 
     /// Where it is, from the root.
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    /// Leaves it there when this is dropped; the next measurement with the same directory removes it.
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays is removed by the next measurement.
-        drop(std::fs::remove_dir_all(&self.0));
+        if !self.is_kept {
+            // What stays is removed by the next measurement.
+            drop(std::fs::remove_dir_all(&self.path));
+        }
     }
 }
 

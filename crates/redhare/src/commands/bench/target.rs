@@ -18,9 +18,9 @@ use reactor::{Config, CoreHandle, Cores};
 use super::contender::Contender;
 use crate::output::{Failure, Output, table};
 
-const NQN: &str = "nqn.2026-11.io.redhare:bench";
+pub(super) const NQN: &str = "nqn.2026-11.io.redhare:bench";
 /// Who we are when we connect.
-const HOST_NQN: &str = "nqn.2026-11.io.redhare:bench-host";
+pub(super) const HOST_NQN: &str = "nqn.2026-11.io.redhare:bench-host";
 
 /// A memory target, the load, and the comparison with the bare loop.
 #[derive(Subcommand)]
@@ -617,7 +617,7 @@ fn contenders(
     Ok((ours, theirs))
 }
 
-fn wait_for_listeners(ports: &[u16]) -> Result<(), Failure> {
+pub(super) fn wait_for_listeners(ports: &[u16]) -> Result<(), Failure> {
     for &port in ports {
         let mut tries = 0;
         while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {

@@ -40,6 +40,8 @@ pub(super) struct Against<'a> {
     pub(super) in_flight: usize,
     /// Cores that read the volume.
     pub(super) cores: usize,
+    /// Files of the volume that are asked for with one call.
+    pub(super) batch: usize,
     /// Of all slices together.
     pub(super) duration: Duration,
     pub(super) rounds: usize,
@@ -110,8 +112,8 @@ struct Side {
 }
 
 impl Side {
-    fn add(&mut self, reading: &Reading, spent: Spent) {
-        self.files += reading.latencies_us.len() as u64;
+    fn add(&mut self, files: usize, reading: &Reading, spent: Spent) {
+        self.files += files as u64;
         self.bytes += reading.bytes;
         self.seconds += reading.seconds;
         for &us in &reading.latencies_us {
@@ -217,7 +219,10 @@ impl Race<'_> {
     async fn slice(&mut self, of_volume: bool, order: &[usize]) -> Result<(Reading, Spent), Failure> {
         let before = self.spent()?;
         let reading = if of_volume {
-            self.volume_readers.read(order, 1, None).await?.reading
+            self.volume_readers
+                .read(order, self.against.batch, None)
+                .await?
+                .reading
         } else {
             self.readers.read(order).await.map_err(Failure::new)?
         };
@@ -312,7 +317,7 @@ pub(super) async fn measure(against: &Against<'_>, files: Vec<VolumeFile>) -> Re
         for of_volume in [round % 2 == 0, round % 2 != 0] {
             let (reading, spent) = race.slice(of_volume, &files).await?;
             seconds[usize::from(of_volume)] = reading.seconds;
-            if of_volume { &mut volume } else { &mut local }.add(&reading, spent);
+            if of_volume { &mut volume } else { &mut local }.add(files.len(), &reading, spent);
         }
         ratios.push(seconds[0] / seconds[1]);
         progress.step();

@@ -43,8 +43,9 @@ pub(super) struct BenchArguments {
     /// How long, both sides together
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Read the files in flight with one call, as a loader of batches does
-    #[arg(long, conflicts_with = "against")]
+    /// Read the files in flight with one call, as a loader of batches does; with --against half of them, so that a call is always
+    /// under way
+    #[arg(long)]
     batch: bool,
     /// Whether names and inodes are in memory when the reading begins
     #[arg(long, value_enum, default_value_t = Index::Cold)]
@@ -154,6 +155,11 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
             directory,
             in_flight,
             cores,
+            batch: if arguments.batch {
+                (in_flight / 2).max(1)
+            } else {
+                1
+            },
             duration,
             rounds: arguments.rounds.into(),
             index: arguments.index,

@@ -1,6 +1,7 @@
 //! `redhare fs mount` and `redhare fs unmount`.
 
 mod background;
+mod helpers;
 mod unmount;
 
 use std::ffi::OsString;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use foundation::ByteCount;
 use mount::{Contents, MountOptions, Mounted};
 use packfs::files::{FileOptions, FileSystem};
 use packfs::lease::LeaseError;
@@ -54,9 +56,31 @@ pub(super) struct MountArguments {
     /// Threads that take requests from the kernel
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
+    /// Threads that answer what is asked of a mount with --stay, each with a channel and an index of its own
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "stay", value_parser = clap::value_parser!(u16).range(1..=64))]
+    cores: u16,
+    /// Bound of the memory for names and inodes, with --read-only
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "read_only")]
+    cache: ByteCount,
+    /// Bound of the memory for content that is read ahead where files are read in the order in which they lie, with --read-only;
+    /// 0 for none
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", requires = "read_only")]
+    data_cache: ByteCount,
     /// Set by the process that returns, for the one that stays
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+impl MountArguments {
+    /// How one core of a mount that only reads works.
+    fn reading(&self) -> ReaderOptions {
+        let share = |all: ByteCount| usize::try_from(all.0 / u64::from(self.cores)).unwrap_or(usize::MAX);
+        ReaderOptions {
+            cache_bytes: share(self.cache),
+            data_cache_bytes: share(self.data_cache),
+            ..ReaderOptions::default()
+        }
+    }
 }
 
 /// What nobody asked to be durable is committed after so long.
@@ -93,10 +117,13 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
     };
     let opened = open_volume(&volume, role)?;
     let contents = match arguments.read_only {
-        true => read(&opened, !arguments.stay).await,
+        true => read(&opened, &arguments.reading(), !arguments.stay).await,
         false => written(&opened, &volume).await,
     };
     let contents = contents.map_err(|error| volume.failure(error))?;
+    let (helpers, _cores) = helpers::start(&opened, contents.generation(), arguments)
+        .await
+        .map_err(|error| volume.failure(error))?;
     let view = MountView {
         volume: volume.to_string(),
         directory: arguments.directory.display().to_string(),
@@ -113,6 +140,7 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
             threads: arguments.threads.into(),
             commit_every: COMMIT_EVERY,
         },
+        helpers,
     );
     let mounted = match mounted {
         Ok(mounted) => mounted,
@@ -150,11 +178,12 @@ fn shown(view: &MountView) -> String {
     format!("{volume} is mounted on {directory}{how}; {end}\"redhare fs unmount {directory}\" unmounts it")
 }
 
-async fn read(opened: &Opened, follow: bool) -> Result<Contents, OpenError> {
+/// The newest commit, to be read.
+async fn read(opened: &Opened, options: &ReaderOptions, follow: bool) -> Result<Contents, OpenError> {
     let volume = mount::Volume {
         medium: opened.medium(),
         leases: opened.leases.clone(),
-        options: ReaderOptions::default(),
+        options: options.clone(),
     };
     Contents::read(volume, follow).await
 }

@@ -35,7 +35,7 @@ impl ClusterProcesses {
             .iter()
             .filter_map(|target| process::parent_of_same_program(*target))
             .collect();
-        for master in masters.split(',') {
+        for master in masters.addresses.split(',') {
             others.push(find(master)?);
         }
         others.sort_unstable();

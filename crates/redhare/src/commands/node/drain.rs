@@ -1,4 +1,4 @@
-//! `redhare node drain` and `undrain`.
+//! `redhare node drain`, `undrain` and `remove`.
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
@@ -19,6 +19,22 @@ pub(super) enum NodeCommand {
     /// End a drain: what is there stays
     #[command(after_help = "Example:\n  redhare node undrain 6f9c")]
     Undrain(PlaceArguments),
+    /// Take a node out of the cluster for good, once nothing is on it
+    #[command(
+        after_help = "Example:\n  redhare node drain 6f9c\n  redhare status          # until nothing is left on it\n  redhare node remove 6f9c\n\n\
+        Refused while copies are promised to it, while a volume is exported by it or pinned to it, and while it lives and is not \
+        drained. A node that is gone and whose copies were rebuilt elsewhere needs no drain. A removed node is refused when it \
+        comes back; with an empty data directory and wiped disks its machine is a new node."
+    )]
+    Remove(RemoveArguments),
+}
+
+#[derive(Args)]
+pub(super) struct RemoveArguments {
+    /// The node's UUID, or the beginning of it
+    node: String,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 }
 
 #[derive(Args)]
@@ -46,6 +62,7 @@ pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> 
     let (arguments, undo) = match &command {
         NodeCommand::Drain(arguments) => (arguments, false),
         NodeCommand::Undrain(arguments) => (arguments, true),
+        NodeCommand::Remove(arguments) => return remove(arguments, output),
     };
     let status = arguments.cluster.status()?;
     let nodes: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
@@ -83,6 +100,23 @@ pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> 
             false => format!("{place} is being drained: {copies} copies ({bytes}) are moved away; \"redhare status\" shows what is left"),
             true => format!("{place} is not drained any more: {copies} copies ({bytes}) are there"),
         }
+    });
+    Ok(())
+}
+
+fn remove(arguments: &RemoveArguments, output: &Output) -> Result<(), Failure> {
+    let status = arguments.cluster.status()?;
+    let nodes: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
+    let node = find("node", &arguments.node, &nodes)?;
+    let request = v1::RemoveNodeRequest { node: node.clone() };
+    let call = |client: Client| async move { client.remove_node(request).await };
+    arguments.cluster.call(call)?;
+    let view = serde_json::json!({ "node": uuid_text(&node), "removed": true });
+    output.print(&view, || {
+        format!(
+            "node {} is removed; end it (its engine and target say so in their logs), and wipe its disks before they are used again",
+            uuid_text(&node)
+        )
     });
     Ok(())
 }

@@ -1,8 +1,11 @@
 //! The cluster that runs on this machine, as other commands find it.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use identity::Files;
+use master::Masters;
 
 use crate::output::Failure;
 
@@ -17,19 +20,28 @@ fn file() -> PathBuf {
 }
 
 /// The masters of the cluster that `redhare up` runs on this machine, if one does.
-pub(crate) fn local_cluster() -> Option<String> {
+pub(crate) fn local_cluster() -> Option<Masters> {
     let text = std::fs::read_to_string(file()).ok()?;
-    let address: SocketAddr = text.trim().parse().ok()?;
+    // The address, and in a second line where the credentials for it are, if it wants any.
+    let (address, credentials) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
+    let address: SocketAddr = address.trim().parse().ok()?;
     TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
-    Some(address.to_string())
+    Some(Masters {
+        addresses: address.to_string(),
+        credentials: (!credentials.is_empty()).then(|| Files::in_directory(credentials.as_ref())),
+    })
 }
 
 /// Lets other commands find the cluster.
-pub(super) fn publish(master: SocketAddr) -> Result<(), Failure> {
+pub(super) fn publish(master: SocketAddr, credentials: Option<&Path>) -> Result<(), Failure> {
     let path = file();
+    let text = match credentials {
+        None => master.to_string(),
+        Some(directory) => format!("{master}\n{}", directory.display()),
+    };
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     written
-        .and_then(|()| std::fs::write(&path, master.to_string()))
+        .and_then(|()| std::fs::write(&path, text))
         .map_err(|error| {
             Failure::new(format!(
                 "cannot write {}, by which other commands find the cluster: {error}; set XDG_STATE_HOME to a directory \
@@ -42,7 +54,7 @@ pub(super) fn publish(master: SocketAddr) -> Result<(), Failure> {
 /// Takes the address away again, unless another cluster's is there.
 pub(super) fn retract(master: SocketAddr) {
     let path = file();
-    if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == master.to_string()) {
+    if std::fs::read_to_string(&path).is_ok_and(|text| text.lines().next() == Some(&master.to_string())) {
         drop(std::fs::remove_file(path));
     }
 }

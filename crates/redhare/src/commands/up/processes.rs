@@ -55,6 +55,8 @@ impl Service {
         // A group of its own: Ctrl-C reaches only us, and we end the others in order.
         let child = Command::new(program)
             .args(&self.arguments)
+            // Its own credentials are among the arguments, or there are none.
+            .env_remove("REDHARE_CREDENTIALS")
             .args(["--end-with", &std::process::id().to_string()])
             .stdin(held.to_child().map_err(Failure::new)?)
             .stdout(Stdio::null())

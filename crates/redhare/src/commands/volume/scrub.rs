@@ -31,7 +31,7 @@ pub(super) fn run(
     rate: ByteCount,
     output: &Output,
 ) -> Result<(), Failure> {
-    let masters = cluster.addresses()?;
+    let masters = cluster.masters()?;
     let session = Session::connect(&masters, &name).map_err(Failure::new)?;
     let bar = ProgressBar::new(0);
     let template =

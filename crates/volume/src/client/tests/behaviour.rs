@@ -305,9 +305,12 @@ fn requests_end_at_their_time_limit() {
             assert!(passed >= limit && passed <= limit * 9 / 8, "{passed:?}");
         };
         let before = time::now();
-        nodes.plant(None, Fault::Silent);
+        nodes.silent.borrow_mut().extend((1..=4).map(NodeId));
         assert_eq!(channel.read(Lba(0), buffer(1)).await.0, Err(IoError::Unavailable));
         within(before);
+        let asked = nodes.seen.borrow().len();
+        assert!(asked <= 4, "each copy once and one that is waited for: {asked}");
+        nodes.silent.borrow_mut().clear();
         let (before, session) = (time::now(), device.sessions.current());
         nodes.plant(None, Fault::Silent);
         assert_eq!(
@@ -491,5 +494,125 @@ fn slow_copies_are_asked_seldom() {
         let slow = members[0].node;
         let asked = nodes.seen.borrow().iter().filter(|seen| seen.0 == slow).count();
         assert!(asked <= 2, "the slow copy was asked {asked} times of 200");
+    });
+}
+
+/// Reads of every chunk, and how long the slowest took.
+async fn slowest_read(channel: &VolumeChannel) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for lba in (0..128).step_by(4) {
+        let began = time::now();
+        assert_eq!(read(channel, lba, 1).await.len(), BLOCK);
+        slowest = slowest.max(time::now().since(began));
+    }
+    slowest
+}
+
+#[test]
+fn reads_of_a_silent_node_are_asked_of_another_copy_into_the_same_buffer() {
+    simulate(|nodes, _device, channel| async move {
+        slowest_read(&channel).await;
+        // The delay lets an answer come in a later turn, as all do.
+        for node in 1..=4 {
+            nodes.delay_us.borrow_mut().insert(NodeId(node), 100);
+        }
+        nodes.silent.borrow_mut().push(NodeId(2));
+        let silence = ClientOptions::default().silence;
+        let first = slowest_read(&channel).await;
+        assert!(first >= silence && first < silence * 3 / 2, "{first:?}");
+        // Known, it costs nothing but one trial in half a second.
+        let before = nodes.seen.borrow().len();
+        assert_eq!(slowest_read(&channel).await, Duration::from_micros(100));
+        assert!(
+            nodes.seen.borrow()[before..]
+                .iter()
+                .all(|(node, ..)| *node != NodeId(2))
+        );
+        time::sleep(Duration::from_secs(1)).await;
+        let target = buffer(1);
+        let address = target.as_ptr();
+        let mut others = Vec::new();
+        for lba in (0..128).step_by(4) {
+            others.push(channel.read(Lba(lba), buffer(1)).await.0);
+        }
+        let (status, target) = channel.read(Lba(0), target).await;
+        assert_eq!((status, target.as_ptr()), (Ok(()), address));
+        assert!(others.iter().all(Result::is_ok));
+        // It answers again: after a trial it is read from as ever.
+        nodes.silent.borrow_mut().clear();
+        let before = nodes.seen.borrow().len();
+        for _ in 0..200 {
+            slowest_read(&channel).await;
+            time::sleep(Duration::from_millis(5)).await;
+        }
+        let asked = nodes.seen.borrow()[before..]
+            .iter()
+            .filter(|(node, ..)| *node == NodeId(2))
+            .count();
+        assert!(asked > 100, "{asked}");
+    });
+}
+
+#[test]
+fn a_node_that_answers_others_is_slow_and_not_silent() {
+    simulate(|nodes, _device, channel| async move {
+        let node = config(0, 1).members[0].node;
+        for other in 1..=4 {
+            nodes.delay_us.borrow_mut().insert(NodeId(other), 50_000);
+        }
+        nodes.plant(Some(node), Fault::Silent);
+        // Whoever gets the one that is never answered, the others keep the node from being silent.
+        let channel = Rc::new(channel);
+        let stopped = Rc::new(std::cell::Cell::new(false));
+        let busy: Vec<_> = (0..24)
+            .map(|lba| {
+                let (channel, stopped) = (channel.clone(), stopped.clone());
+                reactor::spawn(async move {
+                    let mut ended = 0;
+                    while !stopped.get() {
+                        channel.read(Lba(lba * 4), buffer(1)).await.0.unwrap();
+                        ended += 1;
+                    }
+                    ended
+                })
+            })
+            .collect();
+        time::sleep(Duration::from_secs(2)).await;
+        let to_it = nodes.seen.borrow().iter().filter(|(to, ..)| *to == node).count();
+        assert!(to_it > 50, "{to_it}");
+        stopped.set(true);
+        // Nothing else is under way: now it is taken back.
+        let mut ended = Vec::new();
+        for task in busy {
+            ended.push(task.await.unwrap());
+        }
+        assert!(ended.contains(&1), "one waited all the time: {ended:?}");
+    });
+}
+
+#[test]
+fn a_write_goes_on_where_the_masters_say_once_its_node_is_silent() {
+    simulate(|nodes, _device, channel| async move {
+        for node in 1..=4 {
+            nodes.delay_us.borrow_mut().insert(NodeId(node), 100);
+        }
+        let silent = config(0, 1).write_node;
+        nodes.silent.borrow_mut().push(silent);
+        let (masters, began) = (nodes.masters.clone(), time::now());
+        drop(reactor::spawn(async move {
+            time::sleep(Duration::from_secs(2)).await;
+            masters.reconfigure(0);
+        }));
+        channel.write(Lba(0), filled(1, 7)).await.unwrap();
+        let took = time::now().since(began);
+        assert_ne!(config(0, 2).write_node, silent);
+        assert!(
+            took >= Duration::from_secs(2) && took < Duration::from_millis(2700),
+            "{took:?}"
+        );
+        // What was lost may still come: it is older than what follows.
+        assert_eq!(sessions(&nodes), vec![1, 2]);
+        assert_eq!(read(&channel, 0, 1).await, vec![7; BLOCK]);
+        assert!(nodes.masters.refreshes.load(Ordering::Relaxed) < 10);
     });
 }

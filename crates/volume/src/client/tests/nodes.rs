@@ -15,8 +15,8 @@ use foundation::{BlockCount, Epoch, Random};
 use reactor::{spawn, time};
 
 use crate::client::{
-    ClientOptions, MapSource, PeerStatus, Peers, Place, Reply, Sessions, VolumeChannel, VolumeDevice,
-    VolumeMap,
+    AnswerSink, ClientOptions, MapSource, PeerStatus, Peers, Place, Reply, Sessions, VolumeChannel,
+    VolumeDevice, VolumeMap,
 };
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
@@ -183,7 +183,9 @@ pub(super) struct Nodes {
     pub(super) chaos: RefCell<Option<Chaos>>,
     pub(super) delay_us: RefCell<BTreeMap<NodeId, u64>>,
     pub(super) seen: RefCell<Vec<(NodeId, u64, NativeCommand)>>,
-    held: RefCell<Vec<Reply>>,
+    held: RefCell<Vec<(Reply, Data)>>,
+    /// Nodes that say nothing at all.
+    pub(super) silent: RefCell<Vec<NodeId>>,
     pub(super) died_late: Cell<u64>,
     /// The claim in force of each chunk and host.
     claims: RefCell<BTreeMap<(u32, u64), u64>>,
@@ -204,6 +206,7 @@ impl Nodes {
             delay_us: RefCell::default(),
             seen: RefCell::default(),
             held: RefCell::default(),
+            silent: RefCell::default(),
             died_late: Cell::new(0),
             claims: RefCell::default(),
             claims_ignored: Cell::new(false),
@@ -337,6 +340,9 @@ impl Nodes {
     }
 
     fn strike(&self, node: NodeId, operation: NativeOperation) -> Option<Fault> {
+        if self.silent.borrow().contains(&node) {
+            return Some(Fault::Silent);
+        }
         let mut planted = self.planted.borrow_mut();
         let found = planted
             .iter()
@@ -416,7 +422,7 @@ impl Nodes {
             Some(Fault::Unreachable) => PeerStatus::Unreachable,
             Some(Fault::Says(status)) => PeerStatus::Answered(status),
             Some(Fault::Fails(error)) => PeerStatus::Failed(error),
-            Some(Fault::Silent) => return self.held.borrow_mut().push(reply),
+            Some(Fault::Silent) => return self.held.borrow_mut().push((reply, data)),
         };
         reply.answer(status, data);
     }
@@ -449,6 +455,14 @@ impl Peers for Links {
             return self.0.end(node, session, command, data, reply);
         }
         drop(spawn(self.0.clone().run(node, session, command, data, reply)));
+    }
+
+    fn take_back(&self, _: NodeId, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
+        let mut held = self.0.held.borrow_mut();
+        let index = held.iter().position(|(reply, _)| reply.is_for(sink, tag))?;
+        let (reply, data) = held.swap_remove(index);
+        reply.withdraw();
+        Some(data)
     }
 }
 

@@ -9,7 +9,7 @@ use foundation::{Epoch, Lba};
 
 use super::CommandFields;
 use crate::format::FormatError;
-use crate::identity::{HostId, Session, TraceId, VolumeNumber, WriterToken};
+use crate::identity::{HostId, Session, SnapshotId, TraceId, VolumeNumber, WriterToken};
 use crate::output::Status;
 
 /// The most blocks one command names.
@@ -34,6 +34,12 @@ pub mod native_opcode {
     pub const LOCATE: u8 = 0x82;
     /// Read the blocks of this copy and compare them with their checksums; vendor specific, [`super::Checked`] to the host.
     pub const CHECK: u8 = 0x8a;
+    /// A chunk's part in a snapshot of its volume: begin; vendor specific, no data.
+    pub const CUT: u8 = 0x90;
+    /// All chunks have been cut; vendor specific, no data.
+    pub const RELEASE: u8 = 0x94;
+    /// The snapshot is given up; vendor specific, no data.
+    pub const ABANDON: u8 = 0x98;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -107,6 +113,12 @@ pub enum NativeOperation {
     Check,
     /// Take no writes of the host any more but those under the claim that this makes. See [`NativeCommand::of_portal`].
     Claim,
+    /// Keep the chunk as it is, and hold acknowledgements ([`crate::Operation::Cut`]).
+    Cut(SnapshotId),
+    /// See [`crate::Operation::Release`].
+    Release(SnapshotId),
+    /// See [`crate::Operation::Abandon`].
+    Abandon(SnapshotId),
 }
 
 impl NativeOperation {
@@ -119,8 +131,22 @@ impl NativeOperation {
     pub fn is_of_chunk(self) -> bool {
         matches!(
             self,
-            Self::Flush | Self::Fence | Self::Locate { .. } | Self::Claim
+            Self::Flush
+                | Self::Fence
+                | Self::Locate { .. }
+                | Self::Claim
+                | Self::Cut(_)
+                | Self::Release(_)
+                | Self::Abandon(_)
         )
+    }
+
+    /// The snapshot that it is a step of.
+    pub fn snapshot(self) -> Option<SnapshotId> {
+        match self {
+            Self::Cut(snapshot) | Self::Release(snapshot) | Self::Abandon(snapshot) => Some(snapshot),
+            _ => None,
+        }
     }
 }
 
@@ -188,6 +214,9 @@ impl NativeCommand {
             NativeOperation::Locate { .. } => (native_opcode::LOCATE, false, false),
             NativeOperation::Claim => (native_opcode::CLAIM, false, false),
             NativeOperation::Check => (native_opcode::CHECK, false, false),
+            NativeOperation::Cut(_) => (native_opcode::CUT, false, false),
+            NativeOperation::Release(_) => (native_opcode::RELEASE, false, false),
+            NativeOperation::Abandon(_) => (native_opcode::ABANDON, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -206,6 +235,9 @@ impl NativeCommand {
         }
         if self.operation == (NativeOperation::Locate { checks: true }) {
             fields.cdw10_15[2] |= CHECKS;
+        }
+        if let Some(snapshot) = self.operation.snapshot() {
+            fields.set_quad(2, snapshot.0);
         }
         fields.set_quad(4, self.trace.0);
         fields
@@ -230,6 +262,9 @@ impl NativeCommand {
             },
             native_opcode::CLAIM => NativeOperation::Claim,
             native_opcode::CHECK => NativeOperation::Check,
+            native_opcode::CUT => NativeOperation::Cut(SnapshotId(fields.quad(2))),
+            native_opcode::RELEASE => NativeOperation::Release(SnapshotId(fields.quad(2))),
+            native_opcode::ABANDON => NativeOperation::Abandon(SnapshotId(fields.quad(2))),
             other => {
                 return Err(FormatError::Invalid {
                     what: "native command",
@@ -296,6 +331,7 @@ const OUT_OF_RANGE: u8 = 0xcc;
 const BUSY: u8 = 0xcd;
 const CANCELLED: u8 = 0xce;
 const UNKNOWN: u8 = 0xcf;
+const SNAPSHOT_ABORTED: u8 = 0xd0;
 
 /// How a status travels in a completion: the command-specific status code (status code type 1)
 /// and dwords 0 and 1; none for [`Status::Done`] and [`Status::Claimed`].
@@ -312,6 +348,7 @@ pub fn native_status_code(status: Status) -> Option<(u8, u64)> {
         Status::Busy => (BUSY, 0),
         Status::Cancelled => (CANCELLED, 0),
         Status::Unknown => (UNKNOWN, 0),
+        Status::SnapshotAborted => (SNAPSHOT_ABORTED, 0),
     })
 }
 
@@ -328,6 +365,7 @@ pub fn native_status_from_code(code: u8, result: u64) -> Option<Status> {
         BUSY => Status::Busy,
         CANCELLED => Status::Cancelled,
         UNKNOWN => Status::Unknown,
+        SNAPSHOT_ABORTED => Status::SnapshotAborted,
         _ => return None,
     })
 }
@@ -357,6 +395,7 @@ mod tests {
             (Status::Busy, "busy", "0"),
             (Status::Cancelled, "cancelled", "0"),
             (Status::Unknown, "unknown", "0"),
+            (Status::SnapshotAborted, "snapshot aborted", "0"),
         ] {
             let (code, value) = native_status_code(status).unwrap();
             let row = format!("| {code:02X}h | {name} | {result} |");
@@ -418,6 +457,35 @@ mod tests {
     }
 
     #[test]
+    fn a_step_of_a_snapshot_names_it_where_the_table_says() {
+        for (operation, opcode, name) in [
+            (NativeOperation::Cut(SnapshotId(0x5_0000_0006)), 0x90, "90h Cut"),
+            (
+                NativeOperation::Release(SnapshotId(0x5_0000_0006)),
+                0x94,
+                "94h Release",
+            ),
+            (
+                NativeOperation::Abandon(SnapshotId(0x5_0000_0006)),
+                0x98,
+                "98h Abandon",
+            ),
+        ] {
+            let fields = CommandFields {
+                opcode,
+                mptr: 9,
+                cdw10_15: [7, 0, 6, 5, 0, 0],
+                ..Default::default()
+            };
+            let command = NativeCommand::decode(&fields).unwrap();
+            assert_eq!((command.operation, command.blocks), (operation, 0));
+            assert_eq!(command.encode(), fields);
+            assert!(TABLE.contains(name), "{name}");
+        }
+        assert!(TABLE.contains("CDW12–13"));
+    }
+
+    #[test]
     fn a_portals_command_names_host_and_claim_where_others_have_token_and_trace() {
         let command = NativeCommand {
             operation: NativeOperation::Claim,
@@ -443,7 +511,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..9u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..12u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -453,6 +521,9 @@ mod tests {
                 5 => NativeOperation::Fence,
                 6 => NativeOperation::Claim,
                 7 => NativeOperation::Check,
+                8 => NativeOperation::Cut(SnapshotId(n[3])),
+                9 => NativeOperation::Release(SnapshotId(n[3])),
+                10 => NativeOperation::Abandon(SnapshotId(n[3])),
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {

@@ -136,6 +136,22 @@ fn command() -> impl Strategy<Value = Message> {
                 }
             }
         ),
+        (chunk(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(chunk, n, cuts)| {
+            let (epoch, snapshot) = (Epoch(n[0]), SnapshotId(n[1]));
+            match cuts {
+                true => Message::Snapshot {
+                    chunk,
+                    epoch,
+                    snapshot,
+                    sequence: Sequence(n[2]),
+                },
+                false => Message::Confirm {
+                    chunk,
+                    epoch,
+                    snapshot,
+                },
+            }
+        }),
         (any::<(u64, u32)>(), vec((chunk(), any::<u64>()), 0..20)).prop_map(|(n, list)| {
             Message::Enroll {
                 incarnation: Incarnation(n.0),
@@ -277,6 +293,8 @@ fn the_table_names_every_opcode_with_its_direction() {
         ("Repair", REPAIR),
         ("Lost", LOST),
         ("Fetch", FETCH),
+        ("Snapshot", SNAPSHOT),
+        ("Confirm", CONFIRM),
     ] {
         let direction = ["none", "to controller", "to host"][usize::from(code & 3)];
         let row = format!("| {code:02X}h | {name} | {direction} |");
@@ -288,6 +306,7 @@ fn the_table_names_every_opcode_with_its_direction() {
         (0xc1, "not a member"),
         (0xc2, "wrong join"),
         (0xc3, "device failed"),
+        (0xc6, "no snapshot"),
     ] {
         let refusal = Refusal::from_status_code(code).unwrap();
         assert_eq!(refusal.status_code(), code);

@@ -1,0 +1,103 @@
+//! A new master that hears its nodes one after the other: who has not been heard is awaited while others arrive, and not for ever.
+
+use control::{
+    ClusterId, Controller, Disk, DiskId, Heartbeat, Incarnation, MemoryStore, NodeId, Registration, Settings,
+    Uuid,
+};
+use foundation::{ByteCount, Instant};
+
+const START: u64 = 100;
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_nanos(seconds * 1_000_000_000)
+}
+
+fn node(number: u128) -> NodeId {
+    NodeId(Uuid(number))
+}
+
+/// A store with so many nodes, and a master that is new to them.
+fn new_master(store: &MemoryStore, nodes: u128) -> Controller<&MemoryStore> {
+    let mut before = Controller::open(store, Settings::default(), 1, at(0)).unwrap();
+    for number in 1..=nodes {
+        let registration = Registration {
+            cluster: None,
+            node: node(number),
+            peer_address: format!("192.0.2.{number}:4420"),
+            incarnation: None,
+            ended_through: Incarnation(0),
+            disks: vec![Disk {
+                id: DiskId(Uuid(number)),
+                capacity: ByteCount::TIB,
+                used: ByteCount(0),
+            }],
+        };
+        before.register(&registration, at(0)).unwrap();
+    }
+    Controller::open(store, Settings::default(), 2, at(START)).unwrap()
+}
+
+fn beat(master: &mut Controller<&MemoryStore>, cluster: ClusterId, number: u128, now: Instant) {
+    let heartbeat = Heartbeat {
+        cluster,
+        node: node(number),
+        incarnation: Incarnation(1),
+        ended_through: Incarnation(0),
+        disks: Vec::new(),
+        prepared: Vec::new(),
+        grown: Vec::new(),
+        removed: Vec::new(),
+        resyncs: Vec::new(),
+        copies: Vec::new(),
+        removed_copies: Vec::new(),
+    };
+    master.heartbeat(&heartbeat, now).unwrap();
+}
+
+fn is_alive(master: &Controller<&MemoryStore>, number: u128, now: u64) -> bool {
+    master.nodes(at(now)).unwrap()[&node(number)].is_alive
+}
+
+#[test]
+fn a_node_is_awaited_while_others_arrive() {
+    let store = MemoryStore::new();
+    let mut master = new_master(&store, 5);
+    let cluster = master.cluster();
+    assert!(is_alive(&master, 5, START + 2));
+    assert!(!is_alive(&master, 5, START + 3), "nobody arrives");
+    for number in 1..=4 {
+        let now = START + 2 * number as u64;
+        beat(&mut master, cluster, number, at(now));
+        assert!(
+            is_alive(&master, 5, now + 2),
+            "node {number} arrived two seconds ago"
+        );
+    }
+    // The first is silent, and that it was heard counts, not that others arrived since.
+    assert!(is_alive(&master, 1, START + 4) && !is_alive(&master, 1, START + 5));
+    assert!(
+        !is_alive(&master, 5, START + 8 + 3),
+        "the last has arrived three seconds ago"
+    );
+    // Once heard it is as alive as the others.
+    beat(&mut master, cluster, 5, at(START + 12));
+    assert!(is_alive(&master, 5, START + 14) && !is_alive(&master, 5, START + 15));
+}
+
+#[test]
+fn arrivals_keep_no_one_waiting_for_ever() {
+    let store = MemoryStore::new();
+    let nodes = 40;
+    let mut master = new_master(&store, nodes);
+    let cluster = master.cluster();
+    let timeout = Settings::default().heartbeat_timeout.as_secs();
+    let mut gone = None;
+    for number in 1..nodes {
+        let now = START + number as u64;
+        beat(&mut master, cluster, number, at(now));
+        if gone.is_none() && !is_alive(&master, nodes, now) {
+            gone = Some(now - START);
+        }
+    }
+    assert_eq!(gone, Some(11 * timeout), "ten timeouts of arrivals and one more");
+}

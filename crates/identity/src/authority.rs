@@ -1,0 +1,736 @@
+//! The cluster's certificate authority: a directory with the root key.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use openssl::asn1::{Asn1Integer, Asn1Time};
+use openssl::bn::{BigNum, MsbOption};
+use openssl::ec::{EcGroup, EcKey};
+use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, PKeyRef, Private};
+use openssl::x509::extension::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName,
+    SubjectKeyIdentifier,
+};
+use openssl::x509::{X509, X509Name, X509NameRef, X509Ref};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::files::{self, CredentialsError, Files};
+use crate::holder::unix;
+use crate::{Cluster, Identity, Role, unix_now};
+
+/// The root's key, its certificate, and after a rotation the same root as the one before it vouches for it. One file,
+/// so that one rename replaces all of it.
+const ROOT: &str = "authority.pem";
+/// The roots to trust.
+const BUNDLE: &str = "ca.pem";
+/// A copy of each certificate that was issued, by serial number.
+const ISSUED: &str = "issued";
+/// Certificates hold from a little before they are made, since clocks differ.
+const BACKDATED_SECONDS: i64 = 300;
+/// Longest common name (X.520, ub-common-name).
+const NAME_MAX: usize = 64;
+
+/// Why an authority does not do what it was asked.
+#[derive(Debug, Error)]
+pub enum AuthorityError {
+    /// There is one.
+    #[error("{} has an authority already; see \"redhare ca show\", or name another directory", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is none, or it cannot be read.
+    #[error("{} is no directory of a certificate authority: {source}; make one with \"redhare ca init\"", path.display())]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        source: CredentialsError,
+    },
+    /// The system.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A name that a certificate cannot have.
+    #[error(
+        "the name \"{name}\" has other than letters, digits, '.', '_', '-' and '@', or not 1 to 64 of them; give --name \
+         another one"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A node's name.
+    #[error(
+        "\"{name}\" is no node's name, which is a UUID; leave --name out for a new node, or give the one that \"redhare \
+         status\" shows"
+    )]
+    NodeName {
+        /// The name.
+        name: String,
+    },
+    /// Addresses without need, or none with.
+    #[error(
+        "{role} \"{name}\" has {count} addresses; a master needs those by which others reach it (--address), nobody else has any"
+    )]
+    Addresses {
+        /// The role.
+        role: Role,
+        /// The name.
+        name: String,
+        /// How many were given.
+        count: usize,
+    },
+    /// What is no address.
+    #[error("\"{address}\" is no host name or IP address; write it without a port")]
+    Address {
+        /// What was given.
+        address: String,
+    },
+    /// The root ends.
+    #[error("the root in {} has expired; make a new one with \"redhare ca rotate\"", path.display())]
+    RootExpired {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Two at once.
+    #[error(
+        "{} is being rotated already ({trusted} roots are trusted); when everybody has new credentials, end that with \
+         \"redhare ca rotate --finish\"", path.display()
+    )]
+    Rotating {
+        /// The directory.
+        path: PathBuf,
+        /// Roots in the bundle.
+        trusted: usize,
+    },
+    /// None at all.
+    #[error("{} is not being rotated: only its root is trusted; begin with \"redhare ca rotate\"", path.display())]
+    NotRotating {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Somebody else's credentials.
+    #[error("the certificate {} is not of this authority: it {why}; name credentials that it has issued", path.display())]
+    Foreign {
+        /// The certificate.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// OpenSSL.
+    #[error("OpenSSL: {0}")]
+    OpenSsl(#[from] ErrorStack),
+}
+
+/// From when until when, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// From when.
+    pub from: i64,
+    /// Until when.
+    pub until: i64,
+}
+
+impl Validity {
+    /// From now, or a little earlier, for so many days.
+    pub fn days(days: u32) -> Self {
+        let now = unix_now();
+        Self {
+            from: now - BACKDATED_SECONDS,
+            until: now + i64::from(days) * 86_400,
+        }
+    }
+}
+
+/// What certificate is wanted.
+#[derive(Clone, Debug)]
+pub struct Issue {
+    /// What its holder may do.
+    pub role: Role,
+    /// Who it is for. A node's is a UUID, and is drawn if there is none.
+    pub name: Option<String>,
+    /// By which host names and addresses a master is reached.
+    pub addresses: Vec<String>,
+    /// How long. A certificate ends with its root at the latest.
+    pub validity: Validity,
+}
+
+/// A certificate that was issued, with all that goes into a directory of credentials.
+pub struct Issued {
+    /// What it says.
+    pub identity: Identity,
+    certificate: Vec<u8>,
+    key: Zeroizing<Vec<u8>>,
+    authority: Vec<u8>,
+}
+
+impl std::fmt::Debug for Issued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Issued")
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Issued {
+    /// Writes `ca.pem`, `cert.pem` and `key.pem` (mode 0600) into a directory, made if it is not there. What was there
+    /// is replaced, each file at once; a program that reads them between two of these finds a key that does not fit,
+    /// and goes on with what it had.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Write`].
+    pub fn write(&self, directory: &Path) -> Result<Files, AuthorityError> {
+        make_directory(directory)?;
+        let files = Files::in_directory(directory);
+        replace(&files.authority, &self.authority, 0o644)?;
+        replace(&files.key, &self.key, 0o600)?;
+        replace(&files.certificate, &self.certificate, 0o644)?;
+        Ok(files)
+    }
+}
+
+/// A certificate of an authority or a holder, as it is shown to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Its subject, in one line.
+    pub subject: String,
+    /// Its serial number in hexadecimal digits.
+    pub serial: String,
+    /// SHA-256 of its public key (DER of SubjectPublicKeyInfo), in hexadecimal digits.
+    pub key_sha256: String,
+    /// Until when it holds, in seconds since 1970.
+    pub not_after: i64,
+}
+
+/// See [`Summary`].
+///
+/// # Errors
+/// OpenSSL's.
+pub fn summary(certificate: &X509Ref) -> Result<Summary, ErrorStack> {
+    let entries = certificate.subject_name().entries().map(|entry| {
+        let name = entry.object().nid().short_name().unwrap_or("?").to_owned();
+        let text = entry.data().to_string().unwrap_or_default();
+        format!("{name}={text}")
+    });
+    let subject: Vec<String> = entries.collect();
+    let key = certificate.public_key()?.public_key_to_der()?;
+    let digest = openssl::hash::hash(MessageDigest::sha256(), &key)?;
+    Ok(Summary {
+        subject: subject.join(", "),
+        serial: certificate.serial_number().to_bn()?.to_hex_str()?.to_lowercase(),
+        key_sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        not_after: unix(certificate.not_after())?,
+    })
+}
+
+/// The cluster's certificate authority.
+pub struct Authority {
+    directory: PathBuf,
+    cluster: Cluster,
+    key: PKey<Private>,
+    root: X509,
+    /// The root as the one before it vouches for it.
+    vouched: Vec<X509>,
+    /// The roots to trust, this one among them.
+    bundle: Vec<X509>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Authority");
+        shown
+            .field("directory", &self.directory)
+            .field("cluster", &self.cluster);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Makes a new one. The directory is made if it is not there, for its owner alone. Without a cluster a new
+    /// identity is drawn, which the cluster takes that is founded with its certificates.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn init(
+        directory: &Path,
+        cluster: Option<Cluster>,
+        validity: Validity,
+    ) -> Result<Self, AuthorityError> {
+        if directory.join(ROOT).exists() || directory.join(BUNDLE).exists() {
+            let path = directory.to_owned();
+            return Err(AuthorityError::Exists { path });
+        }
+        make_directory(directory)?;
+        let cluster = match cluster {
+            Some(cluster) => cluster,
+            None => Cluster::random()?,
+        };
+        let key = generate()?;
+        let root = new_root(cluster, &key, validity)?;
+        let authority = Self {
+            directory: directory.to_owned(),
+            cluster,
+            key,
+            bundle: vec![root.clone()],
+            root,
+            vouched: Vec::new(),
+        };
+        authority.save()?;
+        Ok(authority)
+    }
+
+    /// Opens the one in a directory.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn open(directory: &Path) -> Result<Self, AuthorityError> {
+        let open = |source| AuthorityError::Open {
+            path: directory.to_owned(),
+            source,
+        };
+        let path = directory.join(ROOT);
+        let key = files::key(&path).map_err(open)?;
+        let mut chain = files::certificates(&path, "the root's certificate").map_err(open)?;
+        let vouched = chain.split_off(1);
+        let root = chain.remove(0);
+        let bundle =
+            files::certificates(&directory.join(BUNDLE), "the certificates of roots").map_err(open)?;
+        let content = |why: String| {
+            open(CredentialsError::Content {
+                path: path.clone(),
+                what: "a root's key and certificate",
+                why,
+            })
+        };
+        if !root.public_key()?.public_eq(&key) {
+            return Err(content("the key is not that of the certificate".to_owned()));
+        }
+        let names = root.subject_alt_names();
+        let uris = names.iter().flatten().filter_map(|name| name.uri());
+        let clusters: Vec<Cluster> = uris
+            .filter_map(|uri| uri.strip_prefix("urn:uuid:")?.parse().ok())
+            .collect();
+        let [cluster] = clusters[..] else {
+            return Err(content("the certificate names no cluster".to_owned()));
+        };
+        Ok(Self {
+            directory: directory.to_owned(),
+            cluster,
+            key,
+            root,
+            vouched,
+            bundle,
+        })
+    }
+
+    /// The cluster it is for.
+    pub fn cluster(&self) -> Cluster {
+        self.cluster
+    }
+
+    /// The root that issues.
+    ///
+    /// # Errors
+    /// OpenSSL's.
+    pub fn root(&self) -> Result<Summary, AuthorityError> {
+        Ok(summary(&self.root)?)
+    }
+
+    /// The roots to trust: more than one while it is rotated.
+    ///
+    /// # Errors
+    /// OpenSSL's.
+    pub fn trusted(&self) -> Result<Vec<Summary>, AuthorityError> {
+        Ok(self
+            .bundle
+            .iter()
+            .map(|root| summary(root))
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// What was issued, and which root did, as far as it is known here; the newest of each holder. In order of role and
+    /// name.
+    ///
+    /// # Errors
+    /// A copy that cannot be read.
+    pub fn issued(&self) -> Result<Vec<(Identity, bool)>, AuthorityError> {
+        let directory = self.directory.join(ISSUED);
+        let open = |source| AuthorityError::Open {
+            path: self.directory.clone(),
+            source,
+        };
+        let mut newest: std::collections::BTreeMap<(Role, String), (Identity, bool)> = Default::default();
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "pem") {
+                continue;
+            }
+            let certificate = files::certificates(&path, "a certificate")
+                .map_err(open)?
+                .remove(0);
+            let identity = Identity::of(&certificate)
+                .map_err(|source| open(CredentialsError::Identity { path, source }))?;
+            let is_current = certificate.verify(&self.key)?;
+            let key = (identity.role, identity.name.clone());
+            match newest.get(&key) {
+                // Two of one second: that of the root that issues now is the later one.
+                Some((other, by_current))
+                    if (other.not_before, *by_current) > (identity.not_before, is_current) => {}
+                _ => drop(newest.insert(key, (identity, is_current))),
+            }
+        }
+        Ok(newest.into_values().collect())
+    }
+
+    /// Issues a certificate, with a new key.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn issue(&self, issue: &Issue) -> Result<Issued, AuthorityError> {
+        let name = checked_name(issue)?;
+        let root_ends = unix(self.root.not_after())?;
+        if root_ends < unix_now() {
+            let path = self.directory.clone();
+            return Err(AuthorityError::RootExpired { path });
+        }
+        let key = generate()?;
+        let mut subject = X509Name::builder()?;
+        subject.append_entry_by_nid(Nid::ORGANIZATIONNAME, &issue.role.organization())?;
+        subject.append_entry_by_nid(Nid::COMMONNAME, &name)?;
+        let subject = subject.build();
+        let validity = Validity {
+            from: issue.validity.from,
+            until: issue.validity.until.min(root_ends),
+        };
+        let certificate = Making {
+            subject: &subject,
+            cluster: self.cluster,
+            addresses: &issue.addresses,
+            validity,
+            kind: Kind::Holder(issue.role),
+        }
+        .sign(&key, Some(&self.root), &self.key)?;
+        let identity = Identity::of(&certificate).map_err(|source| AuthorityError::Open {
+            path: self.directory.clone(),
+            source: CredentialsError::Identity {
+                path: self.directory.clone(),
+                source,
+            },
+        })?;
+        let copies = self.directory.join(ISSUED);
+        make_directory(&copies)?;
+        replace(
+            &copies.join(format!("{}.pem", identity.serial)),
+            &certificate.to_pem()?,
+            0o644,
+        )?;
+        let mut chain = certificate.to_pem()?;
+        for between in &self.vouched {
+            chain.extend(between.to_pem()?);
+        }
+        Ok(Issued {
+            identity,
+            certificate: chain,
+            key: Zeroizing::new(key.private_key_to_pem_pkcs8()?),
+            authority: bundle_pem(&self.bundle)?,
+        })
+    }
+
+    /// Issues anew what `files` hold, also if that has expired: same role, name and addresses, new key.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn renew(&self, old: &Files, validity: Validity) -> Result<Issued, AuthorityError> {
+        let path = &old.certificate;
+        let foreign = |why: String| AuthorityError::Foreign {
+            path: path.clone(),
+            why,
+        };
+        let found = files::certificates(path, "a certificate").map_err(|error| foreign(error.to_string()))?;
+        let identity = Identity::of(&found[0]).map_err(|error| foreign(error.to_string()))?;
+        let mut is_ours = false;
+        for root in &self.bundle {
+            is_ours |= found[0].verify(&*root.public_key()?)?;
+        }
+        if !is_ours {
+            return Err(foreign("was signed by another root".to_owned()));
+        }
+        self.issue(&Issue {
+            role: identity.role,
+            name: Some(identity.name),
+            addresses: identity.addresses,
+            validity,
+        })
+    }
+
+    /// Begins a rotation: a new root, for which the old one vouches. From now on certificates are issued by the new
+    /// one; who knows either root believes them, and who has the new bundle believes old certificates, too. So
+    /// credentials may be renewed in any order.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn rotate(&mut self, validity: Validity) -> Result<(), AuthorityError> {
+        if self.bundle.len() > 1 {
+            return Err(AuthorityError::Rotating {
+                path: self.directory.clone(),
+                trusted: self.bundle.len(),
+            });
+        }
+        let key = generate()?;
+        let root = new_root(self.cluster, &key, validity)?;
+        let vouched = Making {
+            subject: root.subject_name(),
+            cluster: self.cluster,
+            addresses: &[],
+            validity: Validity {
+                from: validity.from,
+                until: validity.until.min(unix(self.root.not_after())?),
+            },
+            kind: Kind::Authority,
+        }
+        .sign(&key, Some(&self.root), &self.key)?;
+        self.bundle.insert(0, root.clone());
+        self.vouched = vec![vouched];
+        self.root = root;
+        self.key = key;
+        self.save()
+    }
+
+    /// Ends a rotation: the old root is trusted no more. Everybody needs the bundle from now on, and certificates of
+    /// the new root.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn finish(&mut self) -> Result<(), AuthorityError> {
+        if self.bundle.len() == 1 {
+            let path = self.directory.clone();
+            return Err(AuthorityError::NotRotating { path });
+        }
+        self.bundle = vec![self.root.clone()];
+        self.vouched = Vec::new();
+        self.save()
+    }
+
+    /// The bundle first: one that has a root too many does no harm if the second file is not written.
+    fn save(&self) -> Result<(), AuthorityError> {
+        let bundle = self.directory.join(BUNDLE);
+        replace(&bundle, &bundle_pem(&self.bundle)?, 0o644)?;
+        let mut text = Zeroizing::new(Vec::with_capacity(16_384));
+        text.extend(&*Zeroizing::new(self.key.private_key_to_pem_pkcs8()?));
+        for certificate in std::iter::once(&self.root).chain(&self.vouched) {
+            text.extend(certificate.to_pem()?);
+        }
+        replace(&self.directory.join(ROOT), &text, 0o600)
+    }
+}
+
+fn bundle_pem(bundle: &[X509]) -> Result<Vec<u8>, ErrorStack> {
+    let mut text = Vec::new();
+    for root in bundle {
+        text.extend(root.to_pem()?);
+    }
+    Ok(text)
+}
+
+fn checked_name(issue: &Issue) -> Result<String, AuthorityError> {
+    let name = match (&issue.name, issue.role) {
+        (Some(name), Role::Node) => match name.parse::<Cluster>() {
+            // Both are UUIDs; a node's is written in the same way.
+            Ok(uuid) => uuid.to_string(),
+            Err(_) => return Err(AuthorityError::NodeName { name: name.clone() }),
+        },
+        (Some(name), _) => name.clone(),
+        (None, Role::Node) => Cluster::random()?.to_string(),
+        (None, role) => role.name().to_owned(),
+    };
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+        return Err(AuthorityError::Name { name });
+    }
+    let (role, count) = (issue.role, issue.addresses.len());
+    if (role == Role::Master) != (count > 0) {
+        return Err(AuthorityError::Addresses { role, name, count });
+    }
+    let is_host = |text: &str| {
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        text.len() <= 253 && text.split('.').all(is_label)
+    };
+    let is_address = |text: &&String| text.parse::<IpAddr>().is_ok() || is_host(text);
+    match issue.addresses.iter().find(|address| !is_address(address)) {
+        None => Ok(name),
+        Some(address) => Err(AuthorityError::Address {
+            address: address.clone(),
+        }),
+    }
+}
+
+/// A key on P-256, which every TLS library has.
+fn generate() -> Result<PKey<Private>, ErrorStack> {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
+    PKey::from_ec_key(EcKey::generate(&group)?)
+}
+
+fn new_root(cluster: Cluster, key: &PKeyRef<Private>, validity: Validity) -> Result<X509, ErrorStack> {
+    let mut bytes = [0; 4];
+    openssl::rand::rand_bytes(&mut bytes)?;
+    let mut subject = X509Name::builder()?;
+    subject.append_entry_by_nid(Nid::ORGANIZATIONNAME, "Redhare")?;
+    // Tells one root of the cluster from the next.
+    let number = u32::from_be_bytes(bytes);
+    subject.append_entry_by_nid(Nid::COMMONNAME, &format!("root {number:08x} of {cluster}"))?;
+    let subject = subject.build();
+    Making {
+        subject: &subject,
+        cluster,
+        addresses: &[],
+        validity,
+        kind: Kind::Authority,
+    }
+    .sign(key, None, key)
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Authority,
+    Holder(Role),
+}
+
+/// A certificate in the making (RFC 5280).
+struct Making<'a> {
+    subject: &'a X509NameRef,
+    cluster: Cluster,
+    addresses: &'a [String],
+    validity: Validity,
+    kind: Kind,
+}
+
+impl Making<'_> {
+    /// Signs it; without an issuer it is its own.
+    fn sign(
+        &self,
+        key: &PKeyRef<Private>,
+        issuer: Option<&X509Ref>,
+        signer: &PKeyRef<Private>,
+    ) -> Result<X509, ErrorStack> {
+        let mut builder = X509::builder()?;
+        // Version 3 is written 2.
+        builder.set_version(2)?;
+        // Section 4.1.2.2: at most 20 octets, positive, and nobody can foretell it.
+        let mut serial = BigNum::new()?;
+        serial.rand(127, MsbOption::ONE, false)?;
+        let serial = Asn1Integer::from_bn(&serial)?;
+        builder.set_serial_number(&serial)?;
+        builder.set_subject_name(self.subject)?;
+        builder.set_issuer_name(issuer.map_or(self.subject, |issuer| issuer.subject_name()))?;
+        let (from, until) = (
+            Asn1Time::from_unix(self.validity.from)?,
+            Asn1Time::from_unix(self.validity.until)?,
+        );
+        builder.set_not_before(&from)?;
+        builder.set_not_after(&until)?;
+        builder.set_pubkey(key)?;
+        let mut names = SubjectAlternativeName::new();
+        names.uri(&self.cluster.uri());
+        for address in self.addresses {
+            match address.parse::<IpAddr>() {
+                Ok(_) => names.ip(address),
+                Err(_) => names.dns(address),
+            };
+        }
+        let mut usage = KeyUsage::new();
+        usage.critical();
+        let mut constraints = BasicConstraints::new();
+        constraints.critical();
+        match self.kind {
+            Kind::Authority => {
+                usage.key_cert_sign().crl_sign();
+                // The next root stands between it and a holder while it is rotated.
+                constraints.ca().pathlen(1);
+            }
+            Kind::Holder(role) => {
+                usage.digital_signature();
+                // Nobody but a master can be taken for one, and a master cannot ask others as if it were a client.
+                let mut purpose = ExtendedKeyUsage::new();
+                match role {
+                    Role::Master => purpose.server_auth(),
+                    _ => purpose.client_auth(),
+                };
+                builder.append_extension(purpose.build()?)?;
+            }
+        }
+        builder.append_extension(usage.build()?)?;
+        builder.append_extension(constraints.build()?)?;
+        let context = builder.x509v3_context(issuer, None);
+        let names = names.build(&context)?;
+        let own = SubjectKeyIdentifier::new().build(&context)?;
+        builder.append_extension(names)?;
+        builder.append_extension(own)?;
+        if let Some(issuer) = issuer {
+            let context = builder.x509v3_context(Some(issuer), None);
+            let theirs = AuthorityKeyIdentifier::new().keyid(true).build(&context)?;
+            builder.append_extension(theirs)?;
+        }
+        builder.sign(signer, MessageDigest::sha256())?;
+        Ok(builder.build())
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), AuthorityError> {
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
+    made.map_err(|source| AuthorityError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Replaces a file durably and at once.
+fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
+    let failed = |source| AuthorityError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    // One that was left behind may have another mode.
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&fresh)
+        .map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    std::fs::rename(&fresh, path).map_err(failed)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))
+        .and_then(|directory| directory.sync_all())
+        .map_err(failed)
+}

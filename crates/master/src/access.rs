@@ -1,0 +1,444 @@
+//! Who may call what: one table, and the guard that stands before every service.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use identity::{Cluster, Identity, Role};
+use tonic::body::Body;
+use tonic::codegen::http::{Extensions, Request, Response};
+use tonic::codegen::{BoxFuture, Context, Poll, Service};
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+
+use crate::audit::{AuditLog, Entry};
+use crate::door::{Caller, Who};
+
+/// What a method takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// To look, and to say that one reads: every role.
+    Read,
+    /// To use volumes: clients.
+    Use,
+    /// To be a node; which one, the method itself compares with the certificate ([`check_node`]).
+    Node,
+    /// To change the cluster: administrators.
+    Admin,
+}
+
+impl Access {
+    fn allows(self, role: Role) -> bool {
+        match role {
+            Role::Admin => true,
+            Role::Node => matches!(self, Self::Read | Self::Node),
+            Role::Client => matches!(self, Self::Read | Self::Use),
+            Role::ReadOnly => self == Self::Read,
+            // A master asks nobody.
+            Role::Master => false,
+        }
+    }
+
+    /// The least role that has it.
+    fn role(self) -> Role {
+        match self {
+            Self::Read => Role::ReadOnly,
+            Self::Use => Role::Client,
+            Self::Node => Role::Node,
+            Self::Admin => Role::Admin,
+        }
+    }
+}
+
+/// Whether a call that succeeded stands in the audit log. One that was refused always does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audit {
+    /// It changes nothing, or is what machines say all the time.
+    No,
+    Yes,
+}
+
+/// Every method of `redhare.v1`.
+const METHODS: &[(&str, Access, Audit)] = &[
+    ("/redhare.v1.Cluster/GetIdentity", Access::Read, Audit::No),
+    ("/redhare.v1.Cluster/GetStatus", Access::Read, Audit::No),
+    ("/redhare.v1.Cluster/Rebalance", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Nodes/Register", Access::Node, Audit::Yes),
+    ("/redhare.v1.Nodes/Heartbeat", Access::Node, Audit::No),
+    ("/redhare.v1.Nodes/Drain", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Nodes/Remove", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/Create", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/List", Access::Read, Audit::No),
+    ("/redhare.v1.Volumes/Show", Access::Read, Audit::No),
+    ("/redhare.v1.Volumes/Resize", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/Delete", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/Export", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/Unexport", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/MoveCopy", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/MoveWrites", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/PinWrites", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Chunks/GetMap", Access::Read, Audit::No),
+    ("/redhare.v1.Chunks/Watch", Access::Read, Audit::No),
+    ("/redhare.v1.Chunks/ProposeConfiguration", Access::Node, Audit::No),
+    ("/redhare.v1.Leases/AcquireWriter", Access::Use, Audit::Yes),
+    ("/redhare.v1.Leases/RenewWriter", Access::Use, Audit::No),
+    ("/redhare.v1.Leases/ReleaseWriter", Access::Use, Audit::Yes),
+    // Who reads a file system holds the generation that it reads.
+    ("/redhare.v1.Leases/HoldReader", Access::Read, Audit::No),
+    ("/redhare.v1.Leases/ReleaseReader", Access::Read, Audit::No),
+    ("/redhare.v1.Leases/Show", Access::Read, Audit::No),
+];
+
+/// How a master treats its callers.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    /// The cluster whose certificates are asked for; none if anyone may call anything.
+    pub(crate) cluster: Option<Cluster>,
+    pub(crate) audit: Option<Arc<AuditLog>>,
+}
+
+impl Policy {
+    /// Whether the call may be made, and whether it is to be recorded.
+    fn admit(&self, path: &str, caller: &Caller) -> Result<Audit, Status> {
+        let found = METHODS.iter().find(|(method, ..)| *method == path);
+        // What nobody has allowed, nobody may: a method that is missing here is no method.
+        let Some(&(_, access, audit)) = found else {
+            let method = path.trim_start_matches('/');
+            return Err(Status::unimplemented(format!(
+                "this master has no method {method}; ask one of the same release"
+            )));
+        };
+        let Some(cluster) = self.cluster else {
+            return Ok(audit);
+        };
+        let identity = holder(caller)?;
+        check_holder(identity, cluster)?;
+        if access.allows(identity.role) {
+            return Ok(audit);
+        }
+        let method = path.trim_start_matches("/redhare.v1.");
+        Err(Status::permission_denied(format!(
+            "{method} is not for {} \"{}\": it takes the role {needed}; use credentials of that role (\"redhare ca issue \
+             --role {needed}\" makes them)",
+            identity.role,
+            identity.name,
+            needed = access.role()
+        )))
+    }
+
+    fn record(&self, caller: &Caller, path: &str, object: &Object, outcome: Result<(), (Code, &str)>) {
+        if let Some(audit) = &self.audit {
+            audit.record(&Entry {
+                address: caller.address,
+                identity: caller.identity(),
+                method: path.trim_start_matches("/redhare.v1."),
+                object: &object.get(),
+                outcome,
+            });
+        }
+    }
+}
+
+impl Caller {
+    fn identity(&self) -> Option<&Identity> {
+        match &self.who {
+            Who::Holder(identity) => Some(identity),
+            _ => None,
+        }
+    }
+}
+
+fn holder(caller: &Caller) -> Result<&Identity, Status> {
+    let how =
+        "give --credentials DIR or set REDHARE_CREDENTIALS (\"redhare ca issue\" makes what belongs there)";
+    match &caller.who {
+        Who::Holder(identity) => Ok(identity),
+        Who::Plain | Who::Anyone => Err(Status::unauthenticated(format!(
+            "this master speaks TLS and answers nobody without a certificate; {how}"
+        ))),
+        Who::Unnamed => Err(Status::unauthenticated(format!(
+            "no certificate was shown, and this master answers nobody without; {how}"
+        ))),
+        Who::Strange(why) => Err(Status::unauthenticated(format!(
+            "the certificate that was shown is none of a Redhare cluster: {why}; {how}"
+        ))),
+    }
+}
+
+/// The connection may be older than its certificate.
+fn check_holder(identity: &Identity, cluster: Cluster) -> Result<(), Status> {
+    let Identity { role, name, .. } = identity;
+    if identity.cluster != cluster {
+        return Err(Status::unauthenticated(format!(
+            "the certificate of {role} \"{name}\" is of cluster {}, this is cluster {cluster}; name the masters of its own \
+             cluster, or use credentials of this one",
+            identity.cluster
+        )));
+    }
+    if !identity.is_valid_now() {
+        return Err(Status::unauthenticated(format!(
+            "the certificate of {role} \"{name}\" does not hold now; make it anew with \"redhare ca renew\" (a program \
+             that runs takes the new files), or set the clocks"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a node that speaks for another one.
+pub(crate) fn check_node(extensions: &Extensions, node: &[u8]) -> Result<(), Status> {
+    let caller = extensions.get::<Caller>();
+    let Some(identity) = caller.and_then(Caller::identity) else {
+        return Ok(());
+    };
+    let named = identity.name.parse::<Cluster>().map(Cluster::to_bytes);
+    if identity.role != Role::Node || named.is_ok_and(|named| named[..] == *node) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!(
+        "the certificate is that of node {}, which cannot speak for node {}; make one for that node with \"redhare ca issue \
+         --role node --name {1}\"",
+        identity.name,
+        crate::convert::uuid_text(node)
+    )))
+}
+
+/// What a call is about, which only the method knows.
+#[derive(Clone, Debug, Default)]
+struct Object(Arc<Mutex<String>>);
+
+impl Object {
+    fn get(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Says what a call is about, for the audit log. Secrets do not belong there.
+pub(crate) fn about(extensions: &Extensions, what: impl FnOnce() -> String) {
+    if let Some(object) = extensions.get::<Object>() {
+        *object.0.lock().unwrap_or_else(PoisonError::into_inner) = what();
+    }
+}
+
+/// A service behind the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarded<S> {
+    inner: S,
+    policy: Arc<Policy>,
+}
+
+impl<S> Guarded<S> {
+    pub(crate) fn new(inner: S, policy: &Arc<Policy>) -> Self {
+        Self {
+            inner,
+            policy: policy.clone(),
+        }
+    }
+}
+
+impl<S: NamedService> NamedService for Guarded<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Guarded<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<Response<Body>, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let (path, policy) = (request.uri().path().to_owned(), self.policy.clone());
+        let caller = request.extensions().get::<Caller>().cloned();
+        let Some(caller) = caller else {
+            let status = Status::internal("a connection without a caller; report this");
+            return Box::pin(async { Ok(status.into_http()) });
+        };
+        let object = Object::default();
+        let audit = match policy.admit(&path, &caller) {
+            Ok(audit) => audit,
+            Err(status) => {
+                policy.record(&caller, &path, &object, Err((status.code(), status.message())));
+                return Box::pin(async { Ok(status.into_http()) });
+            }
+        };
+        request.extensions_mut().insert(object.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            // A refusal stands in the headers; what succeeds ends with its trailers.
+            let status = Status::from_header_map(answer.headers());
+            let refused = status.as_ref().filter(|status| status.code() != Code::Ok);
+            let is_denied = refused.is_some_and(|status| status.code() == Code::PermissionDenied);
+            let was_sent_on = answer.headers().contains_key(proto::client::LEADER);
+            if (audit == Audit::Yes && !was_sent_on) || is_denied {
+                let outcome = refused.map_or(Ok(()), |status| Err((status.code(), status.message())));
+                policy.record(&caller, &path, &object, outcome);
+            }
+            Ok(answer)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: [u8; 16] = [7; 16];
+
+    fn caller(role: Role) -> Caller {
+        let identity = Identity {
+            role,
+            name: "07070707-0707-0707-0707-070707070701".to_owned(),
+            cluster: Cluster::from_bytes(CLUSTER).unwrap(),
+            not_before: 0,
+            not_after: i64::MAX,
+            serial: String::new(),
+            addresses: Vec::new(),
+        };
+        Caller {
+            address: "192.0.2.1:1".parse().unwrap(),
+            who: Who::Holder(Arc::new(identity)),
+        }
+    }
+
+    fn policy() -> Policy {
+        Policy {
+            cluster: Cluster::from_bytes(CLUSTER),
+            audit: None,
+        }
+    }
+
+    /// The methods that the interface's own text has.
+    fn declared() -> Vec<String> {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/redhare/v1");
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let mut service = "";
+            for line in text.lines().map(str::trim) {
+                if let Some(rest) = line.strip_prefix("service ") {
+                    service = rest.trim_end_matches(['{', ' ']);
+                }
+                if let Some((method, _)) = line.strip_prefix("rpc ").and_then(|rest| rest.split_once('(')) {
+                    found.push(format!("/redhare.v1.{service}/{method}"));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn the_table_has_every_method_once_and_no_other() {
+        let mut listed: Vec<String> = METHODS.iter().map(|(path, ..)| (*path).to_owned()).collect();
+        listed.sort();
+        let declared = declared();
+        assert!(declared.len() > 20, "{declared:?}");
+        assert_eq!(listed, declared);
+    }
+
+    #[test]
+    fn each_role_may_do_what_it_is_for_and_nothing_else() {
+        let policy = policy();
+        let may = |role: Role, method: &str| {
+            let admitted = policy.admit(&format!("/redhare.v1.{method}"), &caller(role));
+            admitted.is_ok()
+        };
+        for (method, allowed) in [
+            ("Cluster/GetStatus", [true, true, true, true]),
+            ("Chunks/Watch", [true, true, true, true]),
+            ("Leases/HoldReader", [true, true, true, true]),
+            ("Leases/AcquireWriter", [true, false, true, false]),
+            ("Nodes/Register", [true, true, false, false]),
+            ("Nodes/Heartbeat", [true, true, false, false]),
+            ("Chunks/ProposeConfiguration", [true, true, false, false]),
+            ("Volumes/Create", [true, false, false, false]),
+            ("Volumes/Delete", [true, false, false, false]),
+            ("Nodes/Drain", [true, false, false, false]),
+            ("Nodes/Remove", [true, false, false, false]),
+        ] {
+            let roles = [Role::Admin, Role::Node, Role::Client, Role::ReadOnly];
+            assert_eq!(roles.map(|role| may(role, method)), allowed, "{method}");
+            assert!(!may(Role::Master, method), "{method}");
+        }
+        let refused = policy
+            .admit("/redhare.v1.Volumes/Delete", &caller(Role::Client))
+            .unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("takes the role admin"), "{refused}");
+        let unknown = policy
+            .admit("/redhare.v1.Volumes/Burn", &caller(Role::Admin))
+            .unwrap_err();
+        assert_eq!(unknown.code(), Code::Unimplemented);
+    }
+
+    #[test]
+    fn who_does_not_prove_to_be_somebody_is_refused_everything() {
+        let policy = policy();
+        for (path, ..) in METHODS {
+            for (who, why) in [
+                (Who::Plain, "speaks TLS"),
+                (Who::Unnamed, "no certificate was shown"),
+                (Who::Strange("it is odd".into()), "it is odd"),
+            ] {
+                let caller = Caller {
+                    who,
+                    ..caller(Role::Admin)
+                };
+                let refused = policy.admit(path, &caller).unwrap_err();
+                assert_eq!(refused.code(), Code::Unauthenticated);
+                assert!(refused.message().contains(why), "{refused}");
+            }
+        }
+        let change = |change: fn(&mut Identity)| {
+            let mut caller = caller(Role::Admin);
+            let Who::Holder(identity) = &mut caller.who else {
+                unreachable!()
+            };
+            change(Arc::make_mut(identity));
+            let refused = policy
+                .admit("/redhare.v1.Cluster/GetStatus", &caller)
+                .unwrap_err();
+            assert_eq!(refused.code(), Code::Unauthenticated);
+            refused.message().to_owned()
+        };
+        let said = change(|identity| identity.not_after = 1);
+        assert!(said.contains("does not hold now"), "{said}");
+        let said = change(|identity| identity.cluster = Cluster::from_bytes([8; 16]).unwrap());
+        assert!(said.contains("is of cluster 08080808-"), "{said}");
+        // Without credentials a master asks nobody, as it always was.
+        let open = Policy {
+            cluster: None,
+            audit: None,
+        };
+        let anyone = Caller {
+            who: Who::Anyone,
+            ..caller(Role::Admin)
+        };
+        assert!(METHODS.iter().all(|(path, ..)| open.admit(path, &anyone).is_ok()));
+    }
+
+    #[test]
+    fn a_node_speaks_for_itself_alone() {
+        let check = |role: Role, node: [u8; 16]| {
+            let mut extensions = Extensions::new();
+            extensions.insert(caller(role));
+            check_node(&extensions, &node)
+        };
+        let mut own = [7; 16];
+        own[15] = 1;
+        assert!(check(Role::Node, own).is_ok());
+        let refused = check(Role::Node, [7; 16]).unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(
+            refused.message().contains("cannot speak for node 07070707-"),
+            "{refused}"
+        );
+        assert!(check(Role::Admin, [7; 16]).is_ok());
+    }
+}

@@ -1,0 +1,154 @@
+//! Connections to masters over TLS.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use hyper_openssl::SslStream;
+use hyper_util::rt::TokioIo;
+use identity::{Credentials, Failure, Files, Identity};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::codegen::http::Uri;
+use tonic::codegen::{BoxFuture, Service, StdError};
+
+use crate::client::CONNECT_LIMIT;
+
+/// What a connection is looked at for first: a frame's header (RFC 9113, section 4.1).
+const FIRST_BYTES: usize = 9;
+
+/// Makes connections to one master. The credentials are read anew for each, so that a connection that is lost comes
+/// back with those that are there now.
+#[derive(Clone, Debug)]
+pub(crate) struct Connector {
+    /// Host and port.
+    pub(crate) address: String,
+    pub(crate) files: Files,
+}
+
+impl Service<Uri> for Connector {
+    type Response = Secured;
+    type Error = StdError;
+    type Future = BoxFuture<Secured, StdError>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StdError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { address, files } = self.clone();
+        Box::pin(async move { connect(&address, &files).await })
+    }
+}
+
+async fn connect(address: &str, files: &Files) -> Result<Secured, StdError> {
+    let credentials = Credentials::load(files)?;
+    let host = host(address);
+    let ssl = credentials.connector().configure()?.into_ssl(host)?;
+    let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
+    stream.set_nodelay(true)?;
+    let mut stream = SslStream::new(ssl, TokioIo::new(stream))?;
+    if let Err(error) = Pin::new(&mut stream).connect().await {
+        let verdict = stream.ssl().verify_result();
+        return Err(Failure::of_handshake(&error, verdict, host, &credentials).into());
+    }
+    let certificate = stream.ssl().peer_certificate();
+    let certificate = certificate.ok_or_else(|| Failure::new("it shows no certificate"))?;
+    let theirs = Identity::of(&certificate)
+        .map_err(|error| Failure::new(format!("its certificate is none of a Redhare cluster: {error}")))?;
+    Failure::unless_master(&theirs, &credentials)?;
+    // What the master makes of our certificate comes with its first bytes (RFC 8446, section 4.4.2), which it sends
+    // without being asked (RFC 9113, section 3.4). Once we had written more, its alert might be lost with that.
+    let mut first = [0; FIRST_BYTES];
+    let length = match read_some(&mut stream, &mut first).await {
+        Ok(0) => return Err(Failure::of_answer("it closed the connection", &credentials).into()),
+        Ok(length) => length,
+        Err(error) => return Err(Failure::of_answer(&error.to_string(), &credentials).into()),
+    };
+    Ok(Secured {
+        stream,
+        first,
+        unread: 0..length,
+    })
+}
+
+/// The host of `host:port`, as a certificate has it.
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+async fn read_some(stream: &mut SslStream<TokioIo<TcpStream>>, into: &mut [u8]) -> io::Result<usize> {
+    let mut stream = pin!(stream);
+    poll_fn(|context| {
+        let mut buffer = ReadBuf::new(into);
+        match stream.as_mut().poll_read(context, buffer.unfilled()) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(buffer.filled().len())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// A connection to a master that has proved to be one, and that takes us for who we are.
+#[derive(Debug)]
+pub(crate) struct Secured {
+    stream: SslStream<TokioIo<TcpStream>>,
+    first: [u8; FIRST_BYTES],
+    /// Of `first`, what was not handed on yet.
+    unread: std::ops::Range<usize>,
+}
+
+impl Read for Secured {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        mut buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let length = self.unread.len().min(buffer.remaining());
+        let from = self.unread.start;
+        buffer.put_slice(&self.first[from..from + length]);
+        self.unread.start += length;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Secured {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_what_a_certificate_names() {
+        for (address, expected) in [
+            ("a.b:1", "a.b"),
+            ("192.0.2.1:7400", "192.0.2.1"),
+            ("[::1]:7", "::1"),
+        ] {
+            assert_eq!(host(address), expected);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `redhare bench faults`: a cluster on hosts of its own on this machine, and what becomes of its clients when parts of it fail.
+
+mod chaos;
+mod copies;
+mod history;
+mod load;
+mod net;
+mod pauses;
+mod world;
+
+use clap::Subcommand;
+
+use crate::output::{Failure, Output};
+
+/// What to find out.
+#[derive(Subcommand)]
+pub(crate) enum Faults {
+    /// How long reads and writes pause when a part fails, against what is promised
+    Pauses(pauses::PausesArguments),
+    /// What three copies cost a writer against one, over sparse disks
+    Copies(copies::CopiesArguments),
+    /// Random faults by seed under a verifying workload, whose history a checker judges
+    Random(chaos::RandomArguments),
+}
+
+pub(crate) fn run(faults: &Faults, output: &Output) -> Result<(), Failure> {
+    match faults {
+        Faults::Pauses(arguments) => pauses::run(arguments, output),
+        Faults::Copies(arguments) => copies::run(arguments, output),
+        Faults::Random(arguments) => chaos::run(arguments, output),
+    }
+}

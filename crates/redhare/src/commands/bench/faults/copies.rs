@@ -1,0 +1,136 @@
+//! `redhare bench faults copies`: what three copies cost a writer against one.
+//!
+//! Two volumes of 64 GiB on the same three nodes, of one copy and of three. Blocks of 4 KiB at random places of their second
+//! halves, so of 32 GiB, are written on each in turns, first touches included: the disks are sparse files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bench::report::{Bar, Row};
+use clap::Args;
+
+use super::load::{Load, Plan as LoadPlan, Role};
+use super::world::{Plan, World};
+use crate::commands::bench::{report, scratch::Scratch};
+use crate::output::{Failure, Output};
+
+/// The promises.
+const RATE_BAR: f64 = 0.25;
+const LATENCY_BAR: f64 = 2.5;
+const NODES: usize = 3;
+const VOLUME_BYTES: u64 = 64 << 30;
+const BLOCK_BYTES: u64 = 4096;
+const DEPTH: usize = 32;
+
+/// How long.
+#[derive(Args)]
+#[command(
+    after_help = "Needs root, and ip (iproute2). What is written stays in --data until the end: some GiB.
+Example:
+  redhare bench faults copies --rounds 10"
+)]
+pub(crate) struct CopiesArguments {
+    /// Alternating pairs of slices, for each of the two depths
+    #[arg(long, default_value_t = 8)]
+    rounds: usize,
+    /// Length of a slice
+    #[arg(long, default_value_t = 500, value_name = "MILLISECONDS")]
+    slice: u64,
+    /// A directory that is made for this, and removed
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm/redhare-faults")]
+    data: PathBuf,
+}
+
+pub(super) fn run(arguments: &CopiesArguments, output: &Output) -> Result<(), Failure> {
+    let place = Scratch::new(&arguments.data)?;
+    let rows = rows(arguments, &place)?;
+    output.print(&rows, || report::describe(&rows));
+    report::check(&rows, output)
+}
+
+/// Writes a second, and the median of what one takes.
+type Slice = (f64, Duration);
+
+fn rows(arguments: &CopiesArguments, place: &Scratch) -> Result<Vec<Row>, Failure> {
+    let plan = Plan {
+        nodes: NODES,
+        masters: 1,
+        disk: "200GiB".to_owned(),
+        bounded: None,
+        master_arguments: vec!["--no-rebalance".to_owned()],
+    };
+    let world = World::start(plan, place.path())?;
+    let size = VOLUME_BYTES.to_string();
+    for (name, copies) in [("one", "1"), ("three", "3")] {
+        world.redhare(&["volume", "create", name, "--size", &size, "--copies", copies])?;
+    }
+    world.wait("the volumes' copies are in sync", World::is_well)?;
+    let slice = Duration::from_millis(arguments.slice);
+    let pairs = |depth: usize| -> Result<Vec<(Slice, Slice)>, Failure> {
+        let pair = |round: usize| {
+            let seed = round as u64;
+            Ok((
+                write(&world, "one", depth, slice, seed)?,
+                write(&world, "three", depth, slice, seed)?,
+            ))
+        };
+        (0..arguments.rounds).map(pair).collect()
+    };
+    let (deep, shallow) = (pairs(DEPTH)?, pairs(1)?);
+    let rate = median(deep.iter().map(|(one, three)| three.0 / one.0));
+    let took = |slice: &Slice| slice.1.as_secs_f64() * 1e6;
+    let latency = median(shallow.iter().map(|(one, three)| took(three) / took(one)));
+    let of = |slices: &[(Slice, Slice)], value: fn(&(Slice, Slice)) -> f64| median(slices.iter().map(value));
+    let rate = Row::new(
+        format!("3-copy write, 4 KiB, depth {DEPTH}, 32 GiB with first touches"),
+        rate,
+        "of one copy's rate",
+        Some(Bar::AtLeast(RATE_BAR)),
+    );
+    let latency = Row::new(
+        "3-copy write, 4 KiB, depth 1: latency",
+        latency,
+        "of one copy's",
+        Some(Bar::Below(LATENCY_BAR)),
+    );
+    Ok(vec![
+        rate.with_note(format!(
+            "{:.0} and {:.0} writes/s",
+            of(&deep, |(one, _)| one.0),
+            of(&deep, |(_, three)| three.0)
+        )),
+        latency.with_note(format!(
+            "{:.0} and {:.0} us",
+            of(&shallow, |(one, _)| one.1.as_secs_f64() * 1e6),
+            of(&shallow, |(_, three)| three.1.as_secs_f64() * 1e6)
+        )),
+    ])
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn write(world: &World, volume: &str, depth: usize, slice: Duration, seed: u64) -> Result<Slice, Failure> {
+    let plan = LoadPlan {
+        clients: vec![vec![Role::WriteOwn; depth]],
+        // Every third block of the second half.
+        registers: VOLUME_BYTES / 2 / BLOCK_BYTES / 3,
+        pause: Duration::ZERO,
+        tolerant: false,
+        seed,
+    };
+    let load = Load::start(&world.addresses(), volume, plan);
+    // Connections are made.
+    load.wait_for(depth as u64 * 4)?;
+    let from = load.now();
+    std::thread::sleep(slice);
+    let window = (from, load.now());
+    let done = load.finish()?;
+    Ok((
+        done.rate(Role::WriteOwn, window),
+        done.median(Role::WriteOwn, window),
+    ))
+}

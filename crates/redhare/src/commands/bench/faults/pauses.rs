@@ -1,0 +1,374 @@
+//! `redhare bench faults pauses`: the longest that one read or one write of a native client takes around a fault.
+//!
+//! Four readers ask for settled blocks, which were written before in regions where nothing is written now; two ask for blocks
+//! as old that lie between some that are written; four writers write blocks of their own. Each waits a millisecond between two
+//! operations. A fault's window reaches from the fault until all copies are in sync again, and
+//! counts every operation that was under way in it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bench::report::{Bar, Row};
+use clap::Args;
+use rustix::process::Signal;
+
+use super::load::{Done, Load, Plan as LoadPlan, Role};
+use super::world::{LIMIT, Plan, World};
+use crate::commands::bench::{report, scratch::Scratch};
+use crate::output::{Failure, Output};
+
+const VOLUME: &str = "faults";
+const NODES: usize = 3;
+const VOLUME_BYTES: u64 = 256 << 20;
+const MIB: f64 = 1048576.0;
+const SETTLED: &str = "reads of settled blocks";
+/// Before each fault this long is looked at without one.
+const CALM: Duration = Duration::from_secs(2);
+/// What takes less is no pause, but what a machine with two processors does now and then without any fault.
+const MASTERS_GONE_MS: f64 = 100.0;
+/// How long a host is cut off or frozen: longer than the grant term and all that follows from it.
+const GONE: Duration = Duration::from_secs(8);
+
+/// How often, and what.
+#[derive(Args)]
+#[command(
+    after_help = "Needs root, and ip (iproute2); etcd for the row about masters that fail over. Each node and each master is a host of its own: a \
+network namespace on a bridge.
+Example:
+  redhare bench faults pauses --rounds 5 --only cut"
+)]
+pub(crate) struct PausesArguments {
+    /// How often each fault happens, every time on another node
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Only the faults whose name contains this: killed, cut, frozen, masters, away, leader
+    #[arg(long, default_value = "")]
+    only: String,
+    /// How long all masters are gone
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    masters_gone: u64,
+    /// How long a copy is away
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    away: u64,
+    /// A directory that is made for this, and removed
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm/redhare-faults")]
+    data: PathBuf,
+    /// Keep the logs
+    #[arg(long)]
+    keep: bool,
+}
+
+pub(super) fn run(arguments: &PausesArguments, output: &Output) -> Result<(), Failure> {
+    let mut place = Scratch::new(&arguments.data)?;
+    if arguments.keep {
+        place.keep();
+    }
+    let mut rows = Vec::new();
+    let wants = |name: &str| name.contains(&arguments.only);
+    if FAULTS.iter().any(|fault| wants(fault.name)) || wants("masters") || wants("away") {
+        rows.extend(of_nodes(arguments, &place.path().join("nodes"))?);
+    }
+    if wants("leader") {
+        rows.extend(leader(arguments.rounds, &place.path().join("leader"))?);
+    }
+    output.print(&rows, || report::describe(&rows));
+    report::check(&rows, output)
+}
+
+type Act = fn(&mut World, usize) -> Result<(), Failure>;
+
+/// What happens to a node, and what may come of it.
+struct Fault {
+    name: &'static str,
+    what: &'static str,
+    begin: Act,
+    lasts: Duration,
+    end: Act,
+    read_ms: f64,
+    write_ms: f64,
+}
+
+const FAULTS: [Fault; 3] = [
+    Fault {
+        name: "killed",
+        what: "target killed",
+        begin: |world, node| world.signal_target(node, Signal::KILL).map(drop),
+        lasts: Duration::ZERO,
+        end: |_, _| Ok(()),
+        read_ms: 100.0,
+        write_ms: 500.0,
+    },
+    Fault {
+        name: "cut",
+        what: "link cut",
+        begin: |world, node| world.link(node, false),
+        lasts: GONE,
+        end: |world, node| world.link(node, true),
+        read_ms: 300.0,
+        // The grant term, and a second.
+        write_ms: 4000.0,
+    },
+    Fault {
+        name: "frozen",
+        what: "host frozen",
+        begin: |world, node| world.freeze(node, true),
+        lasts: GONE,
+        end: |world, node| world.freeze(node, false),
+        read_ms: 300.0,
+        write_ms: 4000.0,
+    },
+];
+
+/// What was under way between two moments of the load.
+type Window = (Duration, Duration);
+
+fn of_nodes(arguments: &PausesArguments, place: &std::path::Path) -> Result<Vec<Row>, Failure> {
+    std::fs::create_dir_all(place).map_err(Failure::new)?;
+    let mut world = start(1, place)?;
+    let mut rows = Vec::new();
+    for fault in FAULTS.iter().filter(|fault| fault.name.contains(&arguments.only)) {
+        let load = start_load(&world)?;
+        let (mut calm, mut windows) = (Vec::new(), Vec::new());
+        for round in 0..arguments.rounds {
+            let node = 1 + round % NODES;
+            calm.push(hold(&load, CALM));
+            let from = load.now();
+            (fault.begin)(&mut world, node)?;
+            hold(&load, fault.lasts);
+            (fault.end)(&mut world, node)?;
+            world.wait("the fault is noticed, or over", |world| {
+                !world.is_well() || load.now() > from + fault.lasts + CALM
+            })?;
+            world.wait("all copies are in sync again", World::is_well)?;
+            windows.push((from, load.now()));
+        }
+        let done = load.finish()?;
+        for (role, kind, bar) in [
+            (Role::ReadSettled, SETTLED, Some(fault.read_ms)),
+            // Their regions are reconciled first, as after any death of a write node.
+            (Role::ReadBetween, "reads between written blocks", None),
+            (Role::WriteOwn, "writes", Some(fault.write_ms)),
+        ] {
+            let name = format!("native client, {}: longest of the {kind}", fault.what);
+            rows.push(row(name, &done, role, &windows, &calm, bar));
+        }
+    }
+    if "masters".contains(&arguments.only) {
+        rows.extend(masters(Duration::from_secs(arguments.masters_gone), &mut world)?);
+    }
+    if "away".contains(&arguments.only) {
+        rows.extend(away(Duration::from_secs(arguments.away), &world)?);
+    }
+    Ok(rows)
+}
+
+fn start(masters: usize, place: &std::path::Path) -> Result<World, Failure> {
+    let plan = Plan {
+        nodes: NODES,
+        masters,
+        disk: "1GiB".to_owned(),
+        bounded: None,
+        master_arguments: vec!["--no-rebalance".to_owned()],
+    };
+    let world = World::start(plan, place)?;
+    let size = VOLUME_BYTES.to_string();
+    world.redhare(&[
+        "volume",
+        "create",
+        VOLUME,
+        "--size",
+        &size,
+        "--chunk-size",
+        "16MiB",
+    ])?;
+    world.wait("the volume's copies are in sync", World::is_well)?;
+    Ok(world)
+}
+
+fn start_load(world: &World) -> Result<Load, Failure> {
+    let roles = [
+        &[Role::ReadSettled; 4][..],
+        &[Role::ReadBetween; 2],
+        &[Role::WriteOwn; 4],
+    ]
+    .concat();
+    let plan = LoadPlan {
+        clients: vec![roles],
+        registers: 1024,
+        pause: Duration::from_millis(1),
+        tolerant: false,
+        seed: 1,
+    };
+    let load = Load::start(&world.addresses(), VOLUME, plan);
+    load.wait_for(1000)?;
+    Ok(load)
+}
+
+/// Lets the load go on for so long.
+fn hold(load: &Load, time: Duration) -> Window {
+    let from = load.now();
+    std::thread::sleep(time);
+    (from, load.now())
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+fn row(name: String, done: &Done, role: Role, windows: &[Window], calm: &[Window], bar: Option<f64>) -> Row {
+    let worst = windows.iter().map(|&(from, to)| done.worst(role, from, to));
+    // A window in which nothing of the kind was under way shows nothing.
+    let mut found: Vec<f64> = worst.map(|worst| worst.map_or(f64::NAN, milliseconds)).collect();
+    let calm = calm
+        .iter()
+        .filter_map(|&(from, to)| done.worst_ended(role, from, to));
+    let calm = calm.max().map_or(f64::NAN, milliseconds);
+    let shown: Vec<String> = found.iter().map(|ms| format!("{ms:.0}")).collect();
+    found.sort_by(f64::total_cmp);
+    let median = found.get(found.len() / 2).copied().unwrap_or(f64::NAN);
+    // Of numbers and NaN the latter is the last, and misses the bar.
+    let value = found.last().copied().unwrap_or(f64::NAN);
+    Row::new(name, value, "ms", bar.map(Bar::Below)).with_note(format!(
+        "median {median:.0}; each time {}; {calm:.0} in the seconds before the faults",
+        shown.join(", ")
+    ))
+}
+
+/// All masters are killed, and come back much later.
+fn masters(gone: Duration, world: &mut World) -> Result<Vec<Row>, Failure> {
+    let load = start_load(world)?;
+    let calm = [hold(&load, CALM)];
+    for master in 0..world.masters() {
+        world.kill_master(master)?;
+    }
+    let windows = [hold(&load, gone)];
+    for master in 0..world.masters() {
+        world.start_master(master)?;
+    }
+    world.wait("the masters answer, and all is well", World::is_well)?;
+    let done = load.finish()?;
+    let row = |role, kind: &str| {
+        let name = format!("all masters gone for {} s: longest of the {kind}", gone.as_secs());
+        row(name, &done, role, &windows, &calm, Some(MASTERS_GONE_MS))
+    };
+    Ok(vec![
+        row(Role::ReadSettled, SETTLED),
+        row(Role::ReadBetween, "reads between written blocks"),
+        row(Role::WriteOwn, "writes"),
+    ])
+}
+
+/// A node is cut off, and comes back before its copies are made anew elsewhere: how fast is the volume read meanwhile, and how
+/// much is sent to the node afterwards.
+fn away(gone: Duration, world: &World) -> Result<Vec<Row>, Failure> {
+    const NODE: usize = 1;
+    let plan = LoadPlan {
+        clients: vec![[[Role::ReadSettled; 8], [Role::WriteOwn; 8]].concat()],
+        registers: 1024,
+        pause: Duration::ZERO,
+        tolerant: false,
+        seed: 2,
+    };
+    let load = Load::start(&world.addresses(), VOLUME, plan);
+    load.wait_for(1000)?;
+    let before = hold(&load, CALM * 3);
+    world.link(NODE, false)?;
+    world.wait("the node is left out", |world| !world.is_well())?;
+    // Reads find another copy at once; what is measured is how they fare from then on.
+    hold(&load, CALM);
+    let meanwhile = hold(&load, gone);
+    let done = load.finish()?;
+    let sent = world.bytes_to(NODE)?;
+    world.link(NODE, true)?;
+    world.wait("all copies are in sync again", World::is_well)?;
+    let resent = (world.bytes_to(NODE)? - sent) as f64 / MIB;
+    let (was, is) = (
+        done.rate(Role::ReadSettled, before),
+        done.rate(Role::ReadSettled, meanwhile),
+    );
+    let copies = NODES as f64;
+    let rate = Row::new(
+        format!("a copy away for {} s: reads against before", gone.as_secs()),
+        is / was,
+        "x",
+        Some(Bar::AtLeast(0.9 * (copies - 1.0) / copies)),
+    );
+    let bytes = Row::new("a copy back after that: sent to its node", resent, "MiB", None);
+    Ok(vec![
+        rate.with_note(format!("{was:.0} reads/s before, {is:.0} while it was away")),
+        bytes.with_note(format!(
+            "of a volume of {} MiB. Its second half was written meanwhile, in places; everything on the wire counts. More than half \
+             of it means that what the copy had was sent, too: every region is that was written in the epoch in which it left",
+            VOLUME_BYTES >> 20
+        )),
+    ])
+}
+
+/// The master that leads is killed, of three on an etcd: how long until another one answers, and until a volume can be made,
+/// for which it has to have heard the nodes.
+fn leader(rounds: usize, place: &std::path::Path) -> Result<Vec<Row>, Failure> {
+    std::fs::create_dir_all(place).map_err(Failure::new)?;
+    let mut world = start(3, place)?;
+    let (mut answered, mut made, mut refusals) = (Vec::new(), Vec::new(), std::collections::BTreeSet::new());
+    for round in 0..rounds {
+        world.wait("a master leads, and all answer", |world| {
+            leads(world).is_some_and(|(_, all)| all)
+        })?;
+        let (leader, _) = leads(&world).ok_or_else(|| Failure::new("no master leads"))?;
+        let began = Instant::now();
+        world.kill_master(leader)?;
+        world.wait("another master leads", |world| {
+            leads(world).is_some_and(|(other, _)| other != leader)
+        })?;
+        answered.push(began.elapsed().as_secs_f64());
+        let name = format!("after-{round}");
+        let create = [
+            "volume",
+            "create",
+            &name,
+            "--size",
+            "16MiB",
+            "--chunk-size",
+            "16MiB",
+        ];
+        while let Err(failure) = world.redhare(&create) {
+            refusals.insert(format!("{:.0} s: {failure}", began.elapsed().as_secs_f64()));
+            if began.elapsed() > LIMIT {
+                return Err(failure);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        made.push(began.elapsed().as_secs_f64());
+        world.start_master(leader)?;
+    }
+    let row = |what: &str, mut took: Vec<f64>, bar: Option<Bar>| {
+        took.sort_by(f64::total_cmp);
+        let worst = took.last().copied().unwrap_or(f64::NAN);
+        let median = took.get(took.len() / 2).copied().unwrap_or(f64::NAN);
+        let name = format!("the master that leads is killed, of three: {what}");
+        Row::new(name, worst, "s", bar).with_note(format!("median {median:.1}, {} times", took.len()))
+    };
+    let refused: Vec<String> = refusals.into_iter().take(3).collect();
+    let mut volume = row("until a volume is made", made, None);
+    volume
+        .note
+        .push_str(&format!("; refused before that: {}", refused.join("; ")));
+    Ok(vec![
+        row(
+            "until control calls are answered",
+            answered,
+            Some(Bar::Below(5.0)),
+        ),
+        volume,
+    ])
+}
+
+/// Which master leads, and whether all are there.
+fn leads(world: &World) -> Option<(usize, bool)> {
+    let status = world.redhare(&["status"]).ok()?;
+    let masters = status["masters"].as_array()?;
+    let leader = masters.iter().find(|master| master["leads"] == true)?;
+    let number =
+        (0..world.masters()).find(|&number| leader["address"] == world.master_address(number).as_str())?;
+    Some((number, masters.len() == world.masters()))
+}

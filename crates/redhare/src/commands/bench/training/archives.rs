@@ -1,0 +1,223 @@
+//! The rows about what people make of small files today: an EROFS image, and a tar that is read from its beginning.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bench::cold;
+use bench::paired::quantile;
+use bench::process::run_timed;
+use bench::report::{Bar, Row};
+
+use super::{FILES_IN_FLIGHT, Filled, Stage, VOLUME};
+use crate::output::Failure;
+
+/// The promises: so many times the files per second of an EROFS image, index cold, and of a tar.
+const EROFS_BAR: f64 = 3.0;
+const TAR_BAR: f64 = 1.0;
+/// Threads of the client that read the volume.
+const CORES: &str = "2";
+/// A tar is read in pieces of so many bytes.
+const TAR_READ_BYTES: usize = 1 << 20;
+
+/// The rows that can be measured here.
+pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    match Image::mount(stage.scratch, &filled.source) {
+        Ok(image) => rows.push(erofs_row(stage, &image.directory)?),
+        Err(why) => eprintln!("no row about EROFS: {why}"),
+    }
+    rows.push(tar_row(stage, filled)?);
+    Ok(rows)
+}
+
+/// An EROFS image of a directory, mounted.
+struct Image {
+    directory: PathBuf,
+}
+
+impl Image {
+    fn mount(scratch: &Path, source: &Path) -> Result<Self, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::new("only root may mount an image"));
+        }
+        let (image, directory) = (scratch.join("erofs.image"), scratch.join("erofs"));
+        let made = Command::new("mkfs.erofs").arg(&image).arg(source).output();
+        match made {
+            Err(error) => {
+                return Err(Failure::new(format!("mkfs.erofs: {error}; install erofs-utils")));
+            }
+            Ok(made) if !made.status.success() => {
+                let said = String::from_utf8_lossy(&made.stderr).into_owned();
+                return Err(Failure::new(format!("mkfs.erofs: {said}")));
+            }
+            Ok(_) => {}
+        }
+        std::fs::create_dir_all(&directory).map_err(Failure::new)?;
+        let mut command = Command::new("mount");
+        command
+            .args(["-t", "erofs", "-o", "loop,ro"])
+            .arg(&image)
+            .arg(&directory);
+        run_timed(&mut command).map_err(Failure::new)?;
+        Ok(Self { directory })
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // What stays mounted keeps the scratch directory, which says so when it is made anew.
+        drop(Command::new("umount").arg(&self.directory).status());
+    }
+}
+
+fn erofs_row(stage: &Stage<'_>, directory: &Path) -> Result<Row, Failure> {
+    let text = stage.up.redhare(&[
+        "fs",
+        "bench",
+        VOLUME,
+        "--against",
+        &directory.display().to_string(),
+        "--files-in-flight",
+        &FILES_IN_FLIGHT.to_string(),
+        "--cores",
+        CORES,
+        "--rounds",
+        &stage.rounds().to_string(),
+        "--seconds",
+        &stage.arguments.seconds.to_string(),
+        "--index",
+        "cold",
+    ])?;
+    let view: serde_json::Value = serde_json::from_str(&text).map_err(Failure::new)?;
+    let number = |pointer: &str| {
+        let found = view.pointer(pointer);
+        found.and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+    };
+    let row = Row::new(
+        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index cold, against an EROFS image"),
+        number("/ratio"),
+        "of its files/s",
+        Some(Bar::AtLeast(EROFS_BAR)),
+    );
+    let side = |name: &str| {
+        format!(
+            "{:.0} files/s, {:.1} us of CPU a file",
+            number(&format!("/{name}/files_per_second")),
+            number(&format!("/{name}/cpu_us_per_file"))
+        )
+    };
+    Ok(row.with_note(format!(
+        "volume {}; image (uncompressed, on a loop device) {}; half of the {:.0} rounds between {:.2} and {:.2}",
+        side("volume"),
+        side("local"),
+        number("/rounds"),
+        number("/ratio_lower_quartile"),
+        number("/ratio_upper_quartile")
+    )))
+}
+
+fn tar_row(stage: &Stage<'_>, filled: &Filled) -> Result<Row, Failure> {
+    let archive = stage.scratch.join("files.tar");
+    write_tar(&archive, &filled.source)
+        .map_err(|error| Failure::new(format!("{}: {error}", archive.display())))?;
+    let rounds = stage.rounds();
+    let slice = (stage.arguments.seconds / rounds as f64 / 2.0).max(0.1);
+    let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let mut rates = [0.0; 2];
+        for side in [round % 2, (round + 1) % 2] {
+            rates[side] = if side == 0 {
+                cold::evict(&archive).map_err(Failure::new)?;
+                read_tar(&archive, Duration::from_secs_f64(slice)).map_err(Failure::new)?
+            } else {
+                shuffled(stage, slice)?
+            };
+        }
+        ratios.push(rates[1] / rates[0]);
+        ours.push(rates[1]);
+        theirs.push(rates[0]);
+    }
+    let row = Row::new(
+        format!(
+            "16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, against a tar read from its beginning"
+        ),
+        quantile(ratios.clone(), 0.5),
+        "of its files/s",
+        Some(Bar::AtLeast(TAR_BAR)),
+    );
+    Ok(row.with_note(format!(
+        "volume, shuffled, {:.0} files/s; tar {:.0} files/s (one thread); half of the {rounds} rounds between {:.2} and {:.2}",
+        quantile(ours, 0.5),
+        quantile(theirs, 0.5),
+        quantile(ratios.clone(), 0.25),
+        quantile(ratios, 0.75)
+    )))
+}
+
+/// Files per second of the volume in random order.
+fn shuffled(stage: &Stage<'_>, seconds: f64) -> Result<f64, Failure> {
+    let text = stage.up.redhare(&[
+        "fs",
+        "bench",
+        VOLUME,
+        "--files-in-flight",
+        &FILES_IN_FLIGHT.to_string(),
+        "--cores",
+        CORES,
+        "--seconds",
+        &seconds.to_string(),
+        "--index",
+        "warm",
+    ])?;
+    let view: serde_json::Value = serde_json::from_str(&text).map_err(Failure::new)?;
+    let rate = view["files_per_second"].as_f64();
+    rate.ok_or_else(|| Failure::new(format!("fs bench printed no rate: {text}")))
+}
+
+fn write_tar(archive: &Path, source: &Path) -> std::io::Result<()> {
+    let mut builder = tar::Builder::new(File::create(archive)?);
+    builder.append_dir_all(".", source)?;
+    builder.into_inner()?.sync_all()
+}
+
+/// Files per second from the beginning on, for at most so long.
+fn read_tar(archive: &Path, limit: Duration) -> std::io::Result<f64> {
+    let begun = Instant::now();
+    let mut archive = tar::Archive::new(BufReader::with_capacity(TAR_READ_BYTES, File::open(archive)?));
+    let (mut files, mut content) = (0u32, Vec::new());
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        if entry.header().entry_type().is_file() {
+            content.clear();
+            entry.read_to_end(&mut content)?;
+            files += 1;
+        }
+        if begun.elapsed() >= limit {
+            break;
+        }
+    }
+    Ok(f64::from(files) / begun.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tar_gives_all_its_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("source");
+        std::fs::create_dir_all(source.join("a")).unwrap();
+        for number in 0..20 {
+            std::fs::write(source.join(format!("a/{number}")), [7; 3000]).unwrap();
+        }
+        let archive = directory.path().join("files.tar");
+        write_tar(&archive, &source).unwrap();
+        assert!(read_tar(&archive, Duration::from_secs(60)).unwrap() > 0.0);
+        std::fs::write(&archive, [1; 2000]).unwrap();
+        assert!(read_tar(&archive, Duration::from_secs(60)).is_err());
+    }
+}

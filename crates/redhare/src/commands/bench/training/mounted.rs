@@ -1,0 +1,97 @@
+//! The row about a mount: the files of a volume through the kernel, beside the files it was filled from.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use bench::local_files::LocalFile;
+use bench::process;
+use bench::report::{Bar, Row};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::race::{Length, race};
+use super::{FILES_IN_FLIGHT, Filled, Stage, VOLUME};
+use crate::output::Failure;
+
+/// The promise: at least so many times the local file system's files per second.
+const BAR: f64 = 0.8;
+
+/// A mount of the volume, served by a process of its own.
+struct Mount {
+    process: Child,
+}
+
+impl Mount {
+    fn start(stage: &Stage<'_>, directory: &Path) -> Result<Self, Failure> {
+        std::fs::create_dir_all(directory).map_err(Failure::new)?;
+        let shown = directory.display().to_string();
+        let mut command = stage
+            .up
+            .command(&["fs", "mount", VOLUME, &shown, "--read-only", "--stay"])?;
+        let mut process = command.stdout(Stdio::piped()).spawn().map_err(Failure::new)?;
+        let said = process.stdout.take().map(BufReader::new);
+        let mount = Self { process };
+        // Its result is one object; it is mounted when that is complete.
+        let mut lines = said.into_iter().flat_map(BufRead::lines).map_while(Result::ok);
+        if lines.any(|line| line.starts_with('}')) {
+            Ok(mount)
+        } else {
+            Err(Failure::new(format!(
+                "{VOLUME} was not mounted on {shown} (its reason is above)"
+            )))
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(id) = Pid::from_raw(self.process.id().cast_signed()) {
+            // It may have ended by itself.
+            let _ = kill_process(id, Signal::TERM);
+        }
+        drop(self.process.wait());
+    }
+}
+
+/// The row; none where there is no FUSE.
+pub(super) fn row(stage: &Stage<'_>, filled: &Filled) -> Result<Option<Row>, Failure> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("no row about a mount: there is no /dev/fuse (modprobe fuse)");
+        return Ok(None);
+    }
+    let directory = stage.scratch.join("mount");
+    let mount = Mount::start(stage, &directory)?;
+    let through = |file: &LocalFile| -> Result<LocalFile, Failure> {
+        let below: PathBuf = file
+            .path
+            .strip_prefix(&filled.source)
+            .map_err(Failure::new)?
+            .into();
+        Ok(LocalFile {
+            path: directory.join(below),
+            size_bytes: file.size_bytes,
+        })
+    };
+    let ours = filled.files.iter().map(through).collect::<Result<_, _>>()?;
+    let length = Length {
+        rounds: stage.rounds(),
+        seconds: stage.arguments.seconds,
+        in_flight: FILES_IN_FLIGHT,
+    };
+    let beside = || -> Result<Duration, Failure> {
+        let serving = process::cpu_time(mount.process.id()).map_err(Failure::new)?;
+        Ok(serving + stage.up.cpu_time()?)
+    };
+    let raced = race(ours, filled.files.clone(), &length, beside)?;
+    let row = Row::new(
+        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, through a mount"),
+        raced.ratio,
+        "of local files/s",
+        Some(Bar::AtLeast(BAR)),
+    );
+    Ok(Some(row.with_note(format!(
+        "mount {} (readers, mount and cluster); local {}; half of the {} rounds between {:.2} and {:.2}",
+        raced.ours, raced.theirs, raced.rounds, raced.quartiles.0, raced.quartiles.1
+    ))))
+}

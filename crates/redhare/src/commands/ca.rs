@@ -1,0 +1,401 @@
+//! `redhare ca`: the cluster's certificate authority.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use identity::{Authority, Cluster, Files, Identity, Issue, Role, Summary, Validity, unix_now};
+
+use crate::output::{Failure, Output, table};
+
+/// What ends within so many days is spoken of.
+const WARNING_DAYS: i64 = 30;
+
+/// Make and rotate the cluster's certificate authority, and issue certificates to masters, nodes and people
+#[derive(Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Example:\n  redhare ca init ~/redhare-ca\n  redhare ca issue ~/redhare-ca --role master --address 192.0.2.1 --out master1\n  \
+    redhare ca issue ~/redhare-ca --role node --out node1\n  redhare ca issue ~/redhare-ca --role admin --name alice --out alice\n  \
+    redhare master --listen 192.0.2.1:7400 --credentials master1\n  \
+    redhare node --master 192.0.2.1:7400 --credentials node1 --listen 192.0.2.5:4420 --disk /dev/nvme0n1\n  \
+    redhare status --cluster 192.0.2.1:7400 --credentials alice"
+)]
+pub(crate) struct CaArguments {
+    #[command(subcommand)]
+    command: CaCommand,
+}
+
+#[derive(Subcommand)]
+enum CaCommand {
+    /// Make an authority: its key stays in the directory, which belongs on a machine that few can reach
+    #[command(after_help = "Example:\n  redhare ca init ~/redhare-ca\n\n\
+        For a cluster that exists, with the identity that \"redhare status\" shows:\n  \
+        redhare ca init ~/redhare-ca --cluster-id 0b6e61f2-8f0d-4d6b-9d3a-6a3c1c1f2a77")]
+    Init {
+        /// Where it is kept; made if it is not there
+        directory: PathBuf,
+        /// The cluster's identity; by default a new one, which the masters found their cluster with
+        #[arg(long, value_name = "UUID")]
+        cluster_id: Option<Cluster>,
+        /// How long its root holds
+        #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+    },
+    /// Issue a certificate with a new key, as a directory to be given with --credentials
+    #[command(
+        after_help = "Example:\n  redhare ca issue ~/redhare-ca --role read-only --name grafana --out grafana\n\n\
+        Roles: admin may do everything; node be the node that its certificate names; client use volumes and leases;\n\
+        read-only look, and read what is in volumes; master be a master, by the addresses that its certificate has."
+    )]
+    Issue {
+        /// The authority's directory
+        directory: PathBuf,
+        /// What its holder may do: admin, node, client, read-only or master
+        #[arg(long)]
+        role: Role,
+        /// Who it is for, as it stands in the audit log; of a node its UUID, drawn if not given
+        #[arg(long)]
+        name: Option<String>,
+        /// A host name or IP address by which others reach this master; may be given several times
+        #[arg(long, value_name = "HOST")]
+        address: Vec<String>,
+        /// How long it holds, but no longer than the authority's root
+        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+        /// Where ca.pem, cert.pem and key.pem are put
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Issue anew what directories hold: same role, name and addresses, new key and the authorities of now
+    #[command(after_help = "Example:\n  redhare ca renew ~/redhare-ca master1 node1 node2 alice")]
+    Renew {
+        /// The authority's directory
+        directory: PathBuf,
+        /// Directories that "redhare ca issue" made
+        #[arg(required = true)]
+        credentials: Vec<PathBuf>,
+        /// How long they hold, but no longer than the authority's root
+        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+    },
+    /// Say what an authority trusts and has issued, or what a directory of credentials holds, and what ends soon
+    #[command(after_help = "Example:\n  redhare ca show ~/redhare-ca\n  redhare ca show master1")]
+    Show {
+        /// The authority's directory, or one that "redhare ca issue" made
+        directory: PathBuf,
+    },
+    /// Replace the root's key: the old root is trusted until --finish, so that credentials are renewed in any order
+    #[command(
+        after_help = "Example:\n  redhare ca rotate ~/redhare-ca\n  redhare ca renew ~/redhare-ca master1 node1 alice\n  \
+        (put each in its place; masters and nodes that run take them by themselves)\n  redhare ca rotate ~/redhare-ca --finish\n  \
+        redhare ca renew ~/redhare-ca master1 node1 alice\n\n\
+        Only the second round takes the old root away from those who trust it."
+    )]
+    Rotate {
+        /// The authority's directory
+        directory: PathBuf,
+        /// Trust the old root no more
+        #[arg(long)]
+        finish: bool,
+        /// How long the new root holds
+        #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+    },
+}
+
+#[derive(serde::Serialize)]
+struct RootRow {
+    subject: String,
+    serial: String,
+    key_sha256: String,
+    days_left: i64,
+    /// Certificates are issued by this one.
+    issues: bool,
+}
+
+#[derive(serde::Serialize)]
+struct HolderRow {
+    role: &'static str,
+    name: String,
+    serial: String,
+    addresses: Vec<String>,
+    days_left: i64,
+    /// The root that issues now has signed it; of an authority only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_current_root: Option<bool>,
+}
+
+#[derive(serde::Serialize)]
+struct AuthorityView {
+    cluster: String,
+    directory: PathBuf,
+    roots: Vec<RootRow>,
+    issued: Vec<HolderRow>,
+}
+
+#[derive(serde::Serialize)]
+struct IssuedView {
+    cluster: String,
+    directory: PathBuf,
+    #[serde(flatten)]
+    holder: HolderRow,
+}
+
+pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure> {
+    match arguments.command {
+        CaCommand::Init {
+            directory,
+            cluster_id,
+            days,
+        } => {
+            let made = Authority::init(&directory, cluster_id, Validity::days(days)).map_err(Failure::new)?;
+            let view = view(&made, &directory)?;
+            output.print(&view, || {
+                format!(
+                    "{}the root's key is in {}: keep it on a machine that few can reach, and a copy\n\
+                     next: redhare ca issue {} --role master --address HOST --out master1",
+                    describe(&view),
+                    directory.join("authority.pem").display(),
+                    directory.display()
+                )
+            });
+            Ok(())
+        }
+        CaCommand::Issue {
+            directory,
+            role,
+            name,
+            address,
+            days,
+            out,
+        } => {
+            let authority = open(&directory)?;
+            let issue = Issue {
+                role,
+                name,
+                addresses: address,
+                validity: Validity::days(days),
+            };
+            let issued = authority.issue(&issue).map_err(Failure::new)?;
+            issued.write(&out).map_err(Failure::new)?;
+            let view = issued_view(&issued.identity, &out);
+            output.print(&view, || describe_issued(&view));
+            Ok(())
+        }
+        CaCommand::Renew {
+            directory,
+            credentials,
+            days,
+        } => renew(&directory, &credentials, days, output),
+        CaCommand::Show { directory } => show(&directory, output),
+        CaCommand::Rotate {
+            directory,
+            finish,
+            days,
+        } => {
+            let mut authority = open(&directory)?;
+            match finish {
+                true => authority.finish(),
+                false => authority.rotate(Validity::days(days)),
+            }
+            .map_err(Failure::new)?;
+            let view = view(&authority, &directory)?;
+            let place = directory.display();
+            output.print(&view, || match finish {
+                true => format!(
+                    "{}the old root is trusted no more by what is issued from now on; renew all credentials once more \
+                     (\"redhare ca renew {place} DIR...\"), and nobody trusts it",
+                    describe(&view)
+                ),
+                false => format!(
+                    "{}renew all credentials now, in any order (\"redhare ca renew {place} DIR...\"); then \"redhare ca \
+                     rotate {place} --finish\"",
+                    describe(&view)
+                ),
+            });
+            Ok(())
+        }
+    }
+}
+
+fn open(directory: &Path) -> Result<Authority, Failure> {
+    Authority::open(directory).map_err(Failure::new)
+}
+
+fn renew(directory: &Path, credentials: &[PathBuf], days: u32, output: &Output) -> Result<(), Failure> {
+    let authority = open(directory)?;
+    let mut views = Vec::new();
+    for place in credentials {
+        let files = Files::in_directory(place);
+        let issued = authority
+            .renew(&files, Validity::days(days))
+            .map_err(Failure::new)?;
+        issued.write(place).map_err(Failure::new)?;
+        views.push(issued_view(&issued.identity, place));
+    }
+    output.print(&views, || {
+        let lines: Vec<String> = views.iter().map(describe_issued).collect();
+        lines.concat()
+    });
+    Ok(())
+}
+
+fn show(directory: &Path, output: &Output) -> Result<(), Failure> {
+    if !directory.join("authority.pem").exists() && directory.join("cert.pem").exists() {
+        let files = Files::in_directory(directory);
+        let credentials = identity::Credentials::load(&files).map_err(Failure::new)?;
+        let view = issued_view(credentials.identity(), directory);
+        output.print(&view, || describe_issued(&view));
+        return Ok(());
+    }
+    let view = view(&open(directory)?, directory)?;
+    output.print(&view, || describe(&view));
+    Ok(())
+}
+
+fn days_left(not_after: i64) -> i64 {
+    (not_after - unix_now()).div_euclid(86_400)
+}
+
+fn view(authority: &Authority, directory: &Path) -> Result<AuthorityView, Failure> {
+    let own = authority.root().map_err(Failure::new)?;
+    let root = |root: Summary| RootRow {
+        days_left: days_left(root.not_after),
+        issues: root.serial == own.serial,
+        subject: root.subject,
+        serial: root.serial,
+        key_sha256: root.key_sha256,
+    };
+    let issued = authority.issued().map_err(Failure::new)?;
+    Ok(AuthorityView {
+        cluster: authority.cluster().to_string(),
+        directory: directory.to_owned(),
+        roots: authority
+            .trusted()
+            .map_err(Failure::new)?
+            .into_iter()
+            .map(root)
+            .collect(),
+        issued: issued
+            .into_iter()
+            .map(|(identity, is_current)| holder(&identity, Some(is_current)))
+            .collect(),
+    })
+}
+
+fn holder(identity: &Identity, by_current_root: Option<bool>) -> HolderRow {
+    HolderRow {
+        role: identity.role.name(),
+        name: identity.name.clone(),
+        serial: identity.serial.clone(),
+        addresses: identity.addresses.clone(),
+        days_left: identity.days_left(),
+        by_current_root,
+    }
+}
+
+fn issued_view(identity: &Identity, directory: &Path) -> IssuedView {
+    IssuedView {
+        cluster: identity.cluster.to_string(),
+        directory: directory.to_owned(),
+        holder: holder(identity, None),
+    }
+}
+
+fn describe_end(days: i64) -> String {
+    match days {
+        ..0 => "HAS ENDED".to_owned(),
+        0..WARNING_DAYS => format!("ENDS in {days} days"),
+        _ => format!("ends in {days} days"),
+    }
+}
+
+fn describe_issued(view: &IssuedView) -> String {
+    let HolderRow {
+        role,
+        name,
+        days_left,
+        addresses,
+        ..
+    } = &view.holder;
+    let addresses = match addresses.is_empty() {
+        true => String::new(),
+        false => format!(" at {}", addresses.join(", ")),
+    };
+    format!(
+        "{}: {role} \"{name}\"{addresses} of cluster {}, {}; use it with --credentials {0}\n",
+        view.directory.display(),
+        view.cluster,
+        describe_end(*days_left)
+    )
+}
+
+fn describe(view: &AuthorityView) -> String {
+    let mut rows = vec![["ROOT", "KEY (SHA-256)", "ENDS", ""].map(String::from).to_vec()];
+    for root in &view.roots {
+        let what = if root.issues {
+            "issues"
+        } else {
+            "trusted until --finish"
+        };
+        rows.push(vec![
+            root.subject.clone(),
+            root.key_sha256.clone(),
+            describe_end(root.days_left),
+            what.to_owned(),
+        ]);
+    }
+    let mut text = format!(
+        "authority of cluster {} in {}\n\n",
+        view.cluster,
+        view.directory.display()
+    );
+    text.push_str(&table(&rows));
+    text.push('\n');
+    if view.issued.is_empty() {
+        return text;
+    }
+    let mut rows = vec![
+        ["ROLE", "NAME", "ADDRESSES", "ENDS", ""]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for holder in &view.issued {
+        let old = match holder.by_current_root {
+            Some(false) => "by an older root",
+            _ => "",
+        };
+        rows.push(vec![
+            holder.role.to_owned(),
+            holder.name.clone(),
+            holder.addresses.join(" "),
+            describe_end(holder.days_left),
+            old.to_owned(),
+        ]);
+    }
+    text.push_str(&table(&rows));
+    text.push('\n');
+    let ending = view
+        .issued
+        .iter()
+        .filter(|holder| holder.days_left < WARNING_DAYS)
+        .count();
+    if ending > 0 {
+        text.push_str(&format!(
+            "{ending} of them have ended or end within {WARNING_DAYS} days: \"redhare ca renew\" makes them anew\n"
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_is_spoken_of() {
+        assert_eq!(describe_end(-1), "HAS ENDED");
+        assert_eq!(describe_end(29), "ENDS in 29 days");
+        assert_eq!(describe_end(30), "ends in 30 days");
+    }
+}

@@ -1,0 +1,81 @@
+//! What can fail about one chunk copy.
+
+use bdev::IoError;
+use volume::{ChunkId, SnapshotId};
+
+/// Why a copy could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// No such disk.
+    #[error("no disk {disk:032x} is at this node: it may have been removed; place the copy elsewhere")]
+    NoSuchDisk {
+        /// The disk asked for.
+        disk: u128,
+    },
+    /// Only pages for now.
+    #[error(
+        "volumes of {block_bytes}-byte blocks are not served yet; create the volume with 4096-byte blocks"
+    )]
+    BlockSize {
+        /// The volume's block size.
+        block_bytes: u32,
+    },
+    /// A copy is here that cannot be used: a new one in its place would pass for it.
+    #[error(
+        "a copy of {chunk:?} is here whose record cannot be read: it has to be copied again from another node, not made anew"
+    )]
+    Damaged {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// What a copy notes about itself could outgrow its place.
+    #[error(
+        "the record of a copy of {chunk:?} may grow to {need_bytes} bytes, there is room for {have_bytes}: create the volume with smaller chunks or larger regions"
+    )]
+    RecordTooLong {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What it may grow to.
+        need_bytes: usize,
+        /// What there is room for.
+        have_bytes: usize,
+    },
+    /// The store refused.
+    #[error("the disk could not take a copy of {chunk:?}: {source}")]
+    Store {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: blobstore::Error,
+    },
+    /// It was deleted meanwhile.
+    #[error("no copy of {chunk:?} is here any more")]
+    NoSuchCopy {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Each number is used once.
+    #[error("a snapshot {} of {chunk:?} is here already: make another one under a new number", .snapshot.0)]
+    SnapshotExists {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its number.
+        snapshot: SnapshotId,
+    },
+    /// What the copy holds could not be made durable.
+    #[error("the copy of {chunk:?} could not be flushed: {source}")]
+    Flush {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: IoError,
+    },
+    /// The record could not be written.
+    #[error("the record of a copy of {chunk:?} could not be written: {source}")]
+    Record {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: IoError,
+    },
+}

@@ -1,0 +1,236 @@
+//! Compares every copy with its checksums now and then (`docs/decisions/0069`): what a disk has lost is found, and repaired from
+//! another copy, while there still is one. One part at a time, behind which the disk has long pauses; when a copy was compared
+//! last stands with it on its disk, so that a restart does not begin anew.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use foundation::Instant;
+use reactor::sync::oneshot;
+use reactor::{spawn, time};
+use volume::{
+    BlockRange, ChunkId, HostId, Operation, Request, RequestId, Session, Status, TraceId, WriterToken,
+};
+
+use super::copies::BLOCK_BYTES;
+use super::native::{Check, CheckAsker};
+use super::{CHECKSUMS, Event, Node};
+
+/// Blocks that are compared at a time.
+const PART_BLOCKS: u32 = 64;
+/// The rate at which all copies are compared is this many times what the interval asks for, within these bounds in bytes a
+/// second: no slower, since a copy that is begun is best finished, and no faster, since others want the disk.
+const AHEAD: u64 = 4;
+const RATE_MIN: u64 = 1 << 20;
+const RATE_MAX: u64 = 64 << 20;
+/// Copies come and go, and clocks are set: at least so often it is looked what is due.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+/// A copy that could not be compared, such as one that is not in sync, is left alone for so long; a shorter interval halves it.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// What is known of the copies' turns beside what stands on the disks.
+#[derive(Default)]
+struct Turns {
+    /// When this target first saw copies that have never been compared.
+    seen: BTreeMap<ChunkId, u64>,
+    /// Copies that could not be compared, and until when they are left alone.
+    put_off: BTreeMap<ChunkId, Instant>,
+}
+
+impl Node {
+    /// Has every copy with checksums compared with them once in this time, as long as the node lives.
+    pub fn scrub_every(self: &Rc<Self>, interval: Duration) {
+        drop(spawn(run(Rc::downgrade(self), interval)));
+    }
+}
+
+async fn run(node: Weak<Node>, interval: Duration) {
+    let turns = RefCell::<Turns>::default();
+    let retry = RETRY.min(interval / 2);
+    loop {
+        let Some(next) = node.upgrade().map(|node| node.next_scrub(interval, &turns)) else {
+            return;
+        };
+        match next {
+            Some((chunk, wait)) if wait.is_zero() => {
+                if !compare(&node, chunk, interval).await {
+                    turns.borrow_mut().put_off.insert(chunk, time::now() + retry);
+                }
+            }
+            next => {
+                time::sleep(
+                    next.map_or(LOOK_AGAIN, |(_, wait)| wait)
+                        .min(LOOK_AGAIN)
+                        .min(interval),
+                )
+                .await
+            }
+        }
+    }
+}
+
+/// True when the whole copy was compared, and that is noted. A block that no copy has right is no reason to stop.
+async fn compare(node: &Weak<Node>, chunk: ChunkId, interval: Duration) -> bool {
+    let Some((parts, rate)) = node
+        .upgrade()
+        .map(|node| (node.parts_of(chunk), node.scrub_rate(interval)))
+    else {
+        return false;
+    };
+    for range in parts {
+        let Some(answer) = node.upgrade().and_then(|node| node.check_part(chunk, range)) else {
+            return false;
+        };
+        match answer.await {
+            Some((Status::Done | Status::DeviceFailed, _)) => {}
+            _ => return false,
+        }
+        CHECKSUMS
+            .scrubbed_blocks
+            .fetch_add(range.count.into(), Ordering::Relaxed);
+        let bytes = u64::from(range.count) * BLOCK_BYTES as u64;
+        time::sleep(Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate)).await;
+    }
+    let Some(node) = node.upgrade() else { return false };
+    CHECKSUMS.scrubbed_copies.fetch_add(1, Ordering::Relaxed);
+    node.copies.note_scrub(chunk, unix_ms());
+    true
+}
+
+impl Node {
+    /// The copy that is to be compared next, and how long there is until then.
+    fn next_scrub(&self, interval: Duration, turns: &RefCell<Turns>) -> Option<(ChunkId, Duration)> {
+        let (now, now_unix) = (time::now(), unix_ms());
+        let Turns { seen, put_off } = &mut *turns.borrow_mut();
+        let copies = self.copies.scrubbed();
+        seen.retain(|chunk, _| copies.contains_key(chunk));
+        put_off.retain(|chunk, until| *until > now && copies.contains_key(chunk));
+        let mut oldest = now_unix;
+        let mut next: Option<(ChunkId, u64)> = None;
+        for (&chunk, &scrubbed) in &copies {
+            let last = scrubbed.unwrap_or_else(|| *seen.entry(chunk).or_insert(now_unix));
+            // A clock that was set back.
+            let last = last.min(now_unix);
+            oldest = oldest.min(last);
+            let mut due = last + part_of_interval(chunk, interval);
+            if let Some(until) = put_off.get(&chunk) {
+                due = due.max(now_unix + milliseconds(until.since(now)));
+            }
+            if next.is_none_or(|(_, other)| due < other) {
+                next = Some((chunk, due));
+            }
+        }
+        CHECKSUMS.scrub_oldest_unix_ms.store(oldest, Ordering::Relaxed);
+        next.map(|(chunk, due)| (chunk, Duration::from_millis(due.saturating_sub(now_unix))))
+    }
+
+    /// Bytes a second.
+    fn scrub_rate(&self, interval: Duration) -> u64 {
+        let blocks = |chunk: &ChunkId| -> u64 {
+            let runs = self.copies.written_runs(*chunk);
+            runs.iter().map(|(_, blocks)| u64::from(*blocks)).sum()
+        };
+        let all: u64 = self.copies.scrubbed().keys().map(blocks).sum();
+        let bytes = all.saturating_mul(BLOCK_BYTES as u64);
+        (bytes.saturating_mul(AHEAD) / interval.as_secs().max(1)).clamp(RATE_MIN, RATE_MAX)
+    }
+
+    /// What there is of a copy on its disk, in parts: what was never written reads zeros without any disk.
+    fn parts_of(&self, chunk: ChunkId) -> Vec<BlockRange> {
+        let mut parts = Vec::new();
+        for (start, count) in self.copies.written_runs(chunk) {
+            let mut at = start;
+            while at < start + count {
+                let count = PART_BLOCKS.min(start + count - at);
+                parts.push(BlockRange { start: at, count });
+                at += count;
+            }
+        }
+        parts
+    }
+
+    /// Has the core read a part, as for a client that wants to know what the checksums say; none if the copy has gone.
+    fn check_part(
+        &self,
+        chunk: ChunkId,
+        range: BlockRange,
+    ) -> Option<impl Future<Output = Option<(Status, u32)>> + use<>> {
+        let epoch = self.copies.epoch_of(chunk)?;
+        let (answer, answered) = oneshot();
+        let request = Request {
+            id: RequestId(0),
+            operation: Operation::Read,
+            range,
+            epoch,
+            session: Session {
+                host: HostId::native(0),
+                number: 0,
+            },
+            writer_token: WriterToken(0),
+            trace: TraceId::default(),
+        };
+        let id = self
+            .natives
+            .check(Check::new(CheckAsker::Scrub(answer), chunk, request));
+        self.push(Event::Request {
+            chunk,
+            request: Request { id, ..request },
+            data: None,
+        });
+        Some(answered)
+    }
+}
+
+/// From one comparison of a copy to the next, in milliseconds: three quarters of the interval and more, so that copies which were
+/// made together do not stay together.
+fn part_of_interval(chunk: ChunkId, interval: Duration) -> u64 {
+    let mixed =
+        (u64::from(chunk.volume.0) << 32 | u64::from(chunk.index.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let share = 768 + (mixed >> 56);
+    milliseconds(interval).saturating_mul(share) / 1024
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn unix_ms() -> u64 {
+    // A clock before 1970 makes everything due.
+    milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use volume::{ChunkIndex, VolumeNumber};
+
+    #[test]
+    fn copies_that_were_made_together_are_compared_apart() {
+        let chunk = |index| ChunkId {
+            volume: VolumeNumber(7),
+            index: ChunkIndex(index),
+        };
+        let interval = Duration::from_secs(1024);
+        let waits: Vec<u64> = (0..1000)
+            .map(|index| part_of_interval(chunk(index), interval))
+            .collect();
+        assert!(
+            waits.iter().all(|wait| (768_000..1_024_000).contains(wait)),
+            "{waits:?}"
+        );
+        for quarter in 0..4 {
+            let from = 768_000 + quarter * 64_000;
+            let within = waits
+                .iter()
+                .filter(|wait| (from..from + 64_000).contains(*wait))
+                .count();
+            assert!(
+                (200..300).contains(&within),
+                "{within} of 1000 in quarter {quarter}"
+            );
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A chunk's part in a snapshot of its volume on whole nodes: every copy keeps what it had, durably and with checksums that
+//! fit; what is written behind the cut is acknowledged only when it is released, abandoned, or after a second.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bdev::file::{FileDevice, FileOptions};
+use bdev::{BlockDevice, Data};
+use blobstore::Blobstore;
+use reactor::time;
+use volume::message::codec::NativeOperation;
+use volume::{SnapshotId, Status};
+
+use super::{expected, on_client};
+use crate::support::{Client, Cluster};
+
+/// Pages of a copy's blob before the chunk's blocks.
+const HEAD_PAGES: u64 = 32;
+
+async fn step(client: &Client, operation: NativeOperation) -> Status {
+    client.run(operation, 1, 0, 0, Data::None).await.0
+}
+
+/// How long a write takes to be acknowledged.
+async fn write_time(client: &Client, lba: u64, n: u64) -> Duration {
+    let began = time::now();
+    client.write_until_done(1, lba, n).await;
+    time::now().since(began)
+}
+
+#[test]
+fn a_snapshot_holds_acknowledgements_and_survives_its_process() {
+    let cluster = Cluster::with_volume(91);
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(60), move || async move {
+        let (writer, maker) = (
+            Client::connect(hosts[0], 0, 1).await.unwrap(),
+            Rc::new(Client::connect(hosts[0], 0, 2).await.unwrap()),
+        );
+        writer.write_until_done(1, 0, 1).await;
+        writer.write_until_done(1, 30, 2).await;
+        assert_eq!(
+            step(&maker, NativeOperation::Release(SnapshotId(5))).await,
+            Status::SnapshotAborted
+        );
+        assert_eq!(
+            step(&maker, NativeOperation::Cut(SnapshotId(5))).await,
+            Status::Done
+        );
+        // The next one is released after a while, and no sooner.
+        let releaser = maker.clone();
+        let released = reactor::spawn(async move {
+            time::sleep(Duration::from_millis(300)).await;
+            step(&releaser, NativeOperation::Release(SnapshotId(5))).await
+        });
+        let held = write_time(&writer, 0, 3).await;
+        assert_eq!(released.await, Some(Status::Done));
+        assert!(
+            held >= Duration::from_millis(300) && held < Duration::from_millis(900),
+            "{held:?}"
+        );
+        assert!(write_time(&writer, 30, 4).await < Duration::from_millis(200));
+
+        // A number is used once, and nobody is held for a cut that is not made.
+        assert_eq!(
+            step(&maker, NativeOperation::Cut(SnapshotId(5))).await,
+            Status::SnapshotAborted
+        );
+        assert_eq!(
+            step(&maker, NativeOperation::Cut(SnapshotId(6))).await,
+            Status::Done
+        );
+        assert_eq!(
+            step(&maker, NativeOperation::Abandon(SnapshotId(6))).await,
+            Status::Done
+        );
+        assert!(write_time(&writer, 30, 5).await < Duration::from_millis(200));
+        // One whose maker is never heard of again.
+        assert_eq!(
+            step(&maker, NativeOperation::Cut(SnapshotId(7))).await,
+            Status::Done
+        );
+        let held = write_time(&writer, 30, 6).await;
+        assert!(
+            held > Duration::from_millis(700) && held < Duration::from_millis(1500),
+            "{held:?}"
+        );
+        assert_eq!(
+            step(&maker, NativeOperation::Release(SnapshotId(7))).await,
+            Status::SnapshotAborted
+        );
+        assert!(writer.read_until_done(1, 0).await == expected(3));
+    });
+    for host in &cluster.hosts {
+        cluster.simulation.power_off(*host);
+    }
+    cluster.simulation.run_for(Duration::from_secs(1));
+    for host in &cluster.hosts {
+        look_at_disk(&cluster, *host);
+    }
+    // The nodes start with what they have, and go on.
+    (0..3).for_each(|index| cluster.start(index));
+    cluster.simulation.run_for(Duration::from_secs(2));
+    cluster.configure(2, 2, &[0, 1, 2]);
+    cluster.simulation.run_for(Duration::from_secs(8));
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(30), move || async move {
+        let client = Client::connect(hosts[2], 2, 9).await.unwrap();
+        client.write_until_done(2, 60, 7).await;
+        assert!(client.read_until_done(2, 60).await == expected(7));
+    });
+}
+
+/// The snapshots on a node's disk: what the first one has, and that all have names.
+fn look_at_disk(cluster: &Cluster, host: reactor::sim::Host) {
+    let found = Rc::new(std::cell::Cell::new(false));
+    let done = found.clone();
+    cluster.simulation.start(host, || async move {
+        let options = FileOptions {
+            create: None,
+            block_bytes: 4096,
+            direct: true,
+            read_only: true,
+        };
+        let device = FileDevice::open(Path::new("/disk"), options).unwrap();
+        let store = Blobstore::open(device.open_channel().unwrap()).await.unwrap();
+        store.check().unwrap();
+        let named: Vec<_> = store
+            .blobs()
+            .into_iter()
+            .filter_map(|id| {
+                let blob = store.blob(id).unwrap();
+                let name = blob.attribute("redhare.snapshot")?;
+                Some((name[8..16].to_vec(), blob))
+            })
+            .collect();
+        let numbers: Vec<u64> = named
+            .iter()
+            .map(|(name, _)| u64::from_le_bytes(name[..].try_into().unwrap()))
+            .collect();
+        assert_eq!(numbers, [5, 6, 7]);
+        for (lba, n) in [(0, 1), (30, 2)] {
+            let buffer = reactor::BufferPool::current().try_allocate(8192).unwrap();
+            let (status, bytes) = named[0].1.read(HEAD_PAGES + lba, buffer).await;
+            status.unwrap();
+            assert!(bytes[..] == expected(n)[..], "block {lba}");
+        }
+        done.set(true);
+    });
+    cluster.simulation.run_for(Duration::from_secs(5));
+    assert!(found.get(), "the disk was not looked at");
+    cluster.simulation.stop(host);
+    cluster.simulation.run_for(Duration::from_secs(1));
+}

@@ -1,0 +1,133 @@
+//! What can happen in the simulation, in the order of its times.
+
+use foundation::Epoch;
+
+use super::past::PastRead;
+use super::world::Payload;
+use crate::configuration::ChunkConfig;
+use crate::identity::{IoToken, PersistToken, SnapshotId};
+use crate::message::Message;
+use crate::output::{Operation, Request, Status};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Event {
+    Peer {
+        from: usize,
+        to: usize,
+        message: Message,
+        payload: Payload,
+    },
+    Ask {
+        to: usize,
+        client: usize,
+        attempt: u64,
+        chunk: usize,
+        request: Request,
+        payload: Payload,
+    },
+    Answer {
+        client: usize,
+        attempt: u64,
+        status: Status,
+        values: Vec<u32>,
+    },
+    Local {
+        node: usize,
+        life: u64,
+        chunk: usize,
+        io: IoToken,
+    },
+    Persisted {
+        node: usize,
+        life: u64,
+        chunk: usize,
+        token: PersistToken,
+    },
+    Tick {
+        node: usize,
+        life: u64,
+    },
+    Config {
+        node: usize,
+        chunk: usize,
+        config: ChunkConfig,
+        /// Whether the chunk has a place on that node.
+        placed: bool,
+    },
+    Heartbeat {
+        node: usize,
+        life: u64,
+    },
+    SendHeartbeat {
+        node: usize,
+        life: u64,
+    },
+    Ended {
+        node: usize,
+        life: u64,
+    },
+    ShowBoard {
+        node: usize,
+        life: u64,
+    },
+    PastEnd {
+        read: PastRead,
+    },
+    Masters,
+    Commit {
+        chunk: usize,
+        config: ChunkConfig,
+        /// Where its copies are from now on; none to leave them where they are.
+        places: Option<Vec<usize>>,
+    },
+    ClientStep {
+        client: usize,
+    },
+    ClientTimeout {
+        client: usize,
+        attempt: u64,
+    },
+    Fault,
+    Crash {
+        node: usize,
+        power: bool,
+        quick: bool,
+    },
+    Restart {
+        node: usize,
+    },
+    Heal,
+    HealCheck,
+    SnapshotStep,
+    /// The coordinator of a snapshot asks the write node of a chunk.
+    Order {
+        to: usize,
+        chunk: usize,
+        epoch: Epoch,
+        operation: Operation,
+    },
+    Ordered {
+        chunk: usize,
+        operation: Operation,
+        status: Status,
+    },
+    SnapshotTimeout {
+        snapshot: SnapshotId,
+    },
+}
+
+impl Event {
+    /// The node whose process must run for this to be handled.
+    pub(super) fn node(&self) -> Option<usize> {
+        match self {
+            Event::Peer { to, .. } | Event::Ask { to, .. } | Event::Order { to, .. } => Some(*to),
+            Event::Local { node, .. }
+            | Event::Persisted { node, .. }
+            | Event::Tick { node, .. }
+            | Event::SendHeartbeat { node, .. }
+            | Event::ShowBoard { node, .. }
+            | Event::Config { node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}

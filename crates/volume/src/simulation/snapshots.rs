@@ -1,0 +1,389 @@
+//! Snapshots of the simulated volume: who makes them, and what must hold of them (`docs/decisions/0081`).
+//!
+//! They draw from a generator of their own, so that runs without them stay what they were.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foundation::{Epoch, Random};
+
+use super::disk::Layer;
+use super::linear::{Op, SLOTS};
+use super::world::{CHUNK_BLOCKS, Event, MS, SECOND, US, World, chunk_id, node_index};
+use crate::configuration::ChunkConfig;
+use crate::identity::{
+    BlockRange, HostId, IoToken, RequestId, Sequence, Session, SnapshotId, TraceId, WriterToken,
+};
+use crate::output::{Operation, Request, Status};
+
+/// The maker's place among those who read and write.
+const SNAPSHOT: usize = SLOTS;
+
+/// One write of a client.
+#[derive(Debug)]
+struct Issued {
+    chunk: usize,
+    range: BlockRange,
+    at: u64,
+    acknowledged: Option<u64>,
+}
+
+/// A snapshot that is being made.
+#[derive(Debug)]
+struct Attempt {
+    snapshot: SnapshotId,
+    configs: Vec<ChunkConfig>,
+    releases: bool,
+    /// Chunks whose write nodes have not answered.
+    waits_for: BTreeSet<usize>,
+}
+
+/// The maker of snapshots, and the history that they are compared with.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    random: Random,
+    last: SnapshotId,
+    attempt: Option<Attempt>,
+    pub(super) completed: u64,
+    pub(super) aborted: u64,
+    /// What nodes were asked: node, life and request.
+    asked: BTreeMap<(usize, u64, RequestId), (usize, Operation)>,
+    /// By the value that was written.
+    writes: BTreeMap<u32, Issued>,
+    /// When each chunk last lost what was not flushed, since nobody was left who had it.
+    lost_at: Vec<u64>,
+}
+
+impl Snapshots {
+    pub(super) fn new(seed: u64, chunks: usize) -> Self {
+        Self {
+            random: Random::from_seed(seed ^ 0x5a47_u64 << 32),
+            last: SnapshotId(0),
+            attempt: None,
+            completed: 0,
+            aborted: 0,
+            asked: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            lost_at: vec![0; chunks],
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.attempt.is_none()
+    }
+
+    /// How long something between the maker and a node takes; none if it is lost.
+    fn delay(&mut self) -> Option<u64> {
+        let usual = self.random.between(50 * US, 2 * MS);
+        match self.random.below(150) {
+            0 => None,
+            1..=25 => Some(usual + self.random.below(300 * MS)),
+            _ => Some(usual),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn note_issued(&mut self, chunk: usize, range: BlockRange, op: Op) {
+        let at = self.now;
+        if let (Some(snapshots), Op::Write(value) | Op::Force(value)) = (&mut self.snapshots, op) {
+            let acknowledged = None;
+            let issued = Issued {
+                chunk,
+                range,
+                at,
+                acknowledged,
+            };
+            snapshots.writes.insert(value, issued);
+        }
+    }
+
+    pub(super) fn note_acknowledged(&mut self, op: Op) {
+        let now = self.now;
+        if let (Some(snapshots), Op::Write(value) | Op::Force(value)) = (&mut self.snapshots, op)
+            && let Some(write) = snapshots.writes.get_mut(&value)
+        {
+            write.acknowledged = Some(now);
+        }
+    }
+
+    pub(super) fn note_loss(&mut self, chunk: usize) {
+        let now = self.now;
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots.lost_at[chunk] = now;
+        }
+    }
+
+    fn snapshots(&mut self) -> &mut Snapshots {
+        self.snapshots
+            .as_mut()
+            .expect("only worlds with snapshots have their events")
+    }
+
+    /// Begins a snapshot.
+    pub(super) fn snapshot_step(&mut self) {
+        if self.healing {
+            return;
+        }
+        let configs = self.store.clone();
+        let snapshots = self.snapshots();
+        snapshots.last.0 += 1;
+        let snapshot = snapshots.last;
+        snapshots.attempt = Some(Attempt {
+            snapshot,
+            waits_for: (0..configs.len()).collect(),
+            configs,
+            releases: false,
+        });
+        for monitor in self.monitors.iter_mut().flatten() {
+            monitor.invoke(SNAPSHOT, Op::Read);
+        }
+        self.give_orders(Operation::Cut(snapshot));
+        self.at(2 * SECOND, Event::SnapshotTimeout { snapshot });
+    }
+
+    fn give_orders(&mut self, operation: Operation) {
+        let Some(attempt) = &self.snapshots().attempt else {
+            return;
+        };
+        let places = attempt
+            .configs
+            .iter()
+            .map(|c| (node_index(c.write_node), c.epoch));
+        let places: Vec<(usize, Epoch)> = places.collect();
+        for (chunk, (to, epoch)) in places.into_iter().enumerate() {
+            if let Some(delay) = self.snapshots().delay() {
+                let order = Event::Order {
+                    to,
+                    chunk,
+                    epoch,
+                    operation,
+                };
+                self.at(delay, order);
+            }
+        }
+    }
+
+    /// A node gets an order.
+    pub(super) fn order(&mut self, to: usize, chunk: usize, epoch: Epoch, operation: Operation) {
+        if self.nodes[to].core.is_none() {
+            return;
+        }
+        let id = self.nodes[to].new_request();
+        let life = self.nodes[to].life;
+        self.snapshots().asked.insert((to, life, id), (chunk, operation));
+        let request = Request {
+            id,
+            operation,
+            range: BlockRange::default(),
+            epoch,
+            session: Session {
+                host: HostId(1000),
+                number: 1,
+            },
+            writer_token: WriterToken(0),
+            trace: TraceId(0),
+        };
+        self.core(to, None, |core, now| {
+            core.handle_request(now, chunk_id(chunk), request);
+        });
+    }
+
+    /// A node has completed a request. False if it was no order.
+    pub(super) fn ordered(&mut self, node: usize, request: RequestId, status: Status) -> bool {
+        let life = self.nodes[node].life;
+        let Some(snapshots) = &mut self.snapshots else {
+            return false;
+        };
+        let Some((chunk, operation)) = snapshots.asked.remove(&(node, life, request)) else {
+            return false;
+        };
+        if let Some(delay) = snapshots.delay() {
+            let answer = Event::Ordered {
+                chunk,
+                operation,
+                status,
+            };
+            self.at(delay, answer);
+        }
+        true
+    }
+
+    pub(super) fn order_answered(&mut self, chunk: usize, operation: Operation, status: Status) {
+        let Some(attempt) = &mut self.snapshots().attempt else {
+            return;
+        };
+        let snapshot = attempt.snapshot;
+        let expected = match attempt.releases {
+            false => Operation::Cut(snapshot),
+            true => Operation::Release(snapshot),
+        };
+        if operation != expected {
+            return;
+        }
+        if status != Status::Done {
+            return self.abort_snapshot(snapshot);
+        }
+        attempt.waits_for.remove(&chunk);
+        if !attempt.waits_for.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut attempt.releases, true) {
+            attempt.waits_for = (0..attempt.configs.len()).collect();
+            self.give_orders(Operation::Release(snapshot));
+        } else if let Some(attempt) = self.snapshots().attempt.take() {
+            self.snapshots().completed += 1;
+            self.check_snapshot(&attempt);
+            self.next_snapshot();
+        }
+    }
+
+    /// The maker gives up.
+    pub(super) fn abort_snapshot(&mut self, snapshot: SnapshotId) {
+        let snapshots = self.snapshots();
+        if snapshots.attempt.as_ref().is_none_or(|a| a.snapshot != snapshot) {
+            return;
+        }
+        snapshots.aborted += 1;
+        self.give_orders(Operation::Abandon(snapshot));
+        self.snapshots().attempt = None;
+        for monitor in self.monitors.iter_mut().flatten() {
+            monitor.abandon(SNAPSHOT);
+        }
+        self.next_snapshot();
+    }
+
+    fn next_snapshot(&mut self) {
+        let delay = self.snapshots().random.between(20 * MS, 500 * MS);
+        self.at(delay, Event::SnapshotStep);
+    }
+
+    /// A node's disk is to keep a copy as it is.
+    pub(super) fn begin_snapshot(
+        &mut self,
+        node: usize,
+        chunk: usize,
+        io: IoToken,
+        name: (SnapshotId, Sequence),
+    ) {
+        let random = &mut self.snapshots().random;
+        let mut delay = random.between(100 * US, 5 * MS);
+        if random.chance(1, 20) {
+            delay += random.below(600 * MS);
+        }
+        let fails = random.chance(1, 60);
+        self.disk(node, chunk).begin_snapshot(io, name, fails);
+        let life = self.nodes[node].life;
+        self.at(
+            delay,
+            Event::Local {
+                node,
+                life,
+                chunk,
+                io,
+            },
+        );
+    }
+
+    /// What every copy has of a chunk that was asked for its snapshot: one and the same.
+    fn layer_of(&mut self, chunk: usize, attempt: &Attempt) -> Option<Vec<u32>> {
+        let mut found: Option<(Sequence, Vec<u32>)> = None;
+        for member in &attempt.configs[chunk].members {
+            let node = node_index(member.node);
+            // A copy may have been deleted since.
+            let Some(disk) = self.nodes[node].disks.get(&chunk) else {
+                continue;
+            };
+            let places = &self.places;
+            let Some(Layer {
+                sequence,
+                values,
+                fits,
+            }) = disk.layers.get(&attempt.snapshot)
+            else {
+                if places.made == 0 {
+                    self.fail(format!(
+                        "node {node} has no snapshot {:?} of chunk {chunk}",
+                        attempt.snapshot
+                    ));
+                }
+                continue;
+            };
+            let (same, fits) = (
+                found
+                    .as_ref()
+                    .is_none_or(|found| *found == (*sequence, values.clone())),
+                *fits,
+            );
+            found = Some((*sequence, values.clone()));
+            if !same || !fits {
+                self.fail(format!(
+                    "snapshot {:?} of chunk {chunk} on node {node}: as on the others {same}, fits its sums {fits}",
+                    attempt.snapshot
+                ));
+            }
+        }
+        found.map(|(_, values)| values)
+    }
+
+    /// What must hold of a complete snapshot.
+    fn check_snapshot(&mut self, attempt: &Attempt) {
+        let mut held = Vec::new();
+        for chunk in 0..self.shape.chunks {
+            let values = self.layer_of(chunk, attempt);
+            for block in 0..CHUNK_BLOCKS {
+                let monitor = &mut self.monitors[chunk][block as usize];
+                let Some(values) = &values else {
+                    monitor.abandon(SNAPSHOT);
+                    continue;
+                };
+                let value = values[block as usize];
+                let before = monitor.describe();
+                if !monitor.respond(SNAPSHOT, Some(value)) {
+                    self.fail(format!(
+                        "snapshot {:?} has {value} in block {block} of chunk {chunk}, which it never was meanwhile; {before}",
+                        attempt.snapshot
+                    ));
+                    return;
+                }
+                held.push((chunk, block, value));
+            }
+        }
+        self.check_order(attempt.snapshot, &held);
+    }
+
+    /// If W2 was issued after W1 was acknowledged and the snapshot has W2, it has W1.
+    fn check_order(&mut self, snapshot: SnapshotId, held: &[(usize, u32, u32)]) {
+        let snapshots = self.snapshots();
+        let writes = &snapshots.writes;
+        let latest = held
+            .iter()
+            .filter_map(|(.., value)| Some((writes.get(value)?.at, *value)));
+        let Some((latest, newest)) = latest.max() else {
+            return;
+        };
+        let mut missing = None;
+        for &(chunk, block, value) in held {
+            // Written again after it was acknowledged, the block had this value no more.
+            let Some(acknowledged) = writes.get(&value).map_or(Some(0), |write| write.acknowledged) else {
+                continue;
+            };
+            let covers = |range: BlockRange| (range.start..range.start + range.count).contains(&block);
+            let behind = writes.iter().filter(|(_, write)| {
+                let known = write.at > acknowledged && write.at > snapshots.lost_at[chunk];
+                write.chunk == chunk && covers(write.range) && known
+            });
+            let behind =
+                behind.filter_map(|(other, write)| Some((write.acknowledged?, *other, chunk, block, value)));
+            missing = missing.into_iter().chain(behind).min();
+        }
+        if let Some((at, other, chunk, block, value)) = missing
+            && at < latest
+        {
+            self.fail(format!(
+                "snapshot {snapshot:?} has the write of {newest}, issued at {} us, but in block {block} of chunk {chunk} {value} and not {other}, acknowledged at {} us",
+                latest / US,
+                at / US
+            ));
+        }
+    }
+}

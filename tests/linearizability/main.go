@@ -1,0 +1,119 @@
+// check HISTORY
+//
+// Judges a history of registers with porcupine, which is not ours: whether there is an order of all operations, each at
+// one moment between its call and its return, in which every read returns what was written last.
+//
+// HISTORY has one operation a line, as crates/redhare/src/commands/bench/faults/history.rs writes them. A write without a
+// return may have happened at any time after its call, or never. Each register is judged by itself, which is enough:
+// linearizability is local.
+//
+// Exit status: 0 linearizable, 1 not, 2 the history cannot be read, 3 no verdict within the time.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+const limit = 5 * time.Minute
+
+type line struct {
+	Client   int    `json:"client"`
+	Register uint64 `json:"register"`
+	Write    bool   `json:"write"`
+	Value    uint64 `json:"value"`
+	Call     int64  `json:"call"`
+	Return   *int64 `json:"return"`
+}
+
+type input struct {
+	register uint64
+	write    bool
+	value    uint64
+}
+
+var registers = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		of := map[uint64][]porcupine.Operation{}
+		for _, operation := range history {
+			register := operation.Input.(input).register
+			of[register] = append(of[register], operation)
+		}
+		parts := [][]porcupine.Operation{}
+		for _, part := range of {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() interface{} { return uint64(0) },
+	Step: func(state, in, out interface{}) (bool, interface{}) {
+		if asked := in.(input); asked.write {
+			return true, asked.value
+		}
+		return out.(uint64) == state.(uint64), state
+	},
+}
+
+func read(path string) ([]porcupine.Operation, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	history := []porcupine.Operation{}
+	lines := bufio.NewScanner(file)
+	for number := 1; lines.Scan(); number++ {
+		var found line
+		if err := json.Unmarshal(lines.Bytes(), &found); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
+		}
+		end := int64(math.MaxInt64)
+		if found.Return != nil {
+			end = *found.Return
+		}
+		history = append(history, porcupine.Operation{
+			ClientId: found.Client,
+			Input:    input{found.Register, found.Write, found.Value},
+			Call:     found.Call,
+			Output:   found.Value,
+			Return:   end,
+		})
+	}
+	return history, lines.Err()
+}
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: check HISTORY")
+		os.Exit(2)
+	}
+	history, err := read(os.Args[1])
+	if err == nil && len(history) == 0 {
+		err = fmt.Errorf("%s has no operations", os.Args[1])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "check:", err)
+		os.Exit(2)
+	}
+	verdict, information := porcupine.CheckOperationsVerbose(registers, history, limit)
+	switch verdict {
+	case porcupine.Ok:
+		fmt.Printf("%d operations are linearizable, says porcupine\n", len(history))
+	case porcupine.Illegal:
+		picture := os.Args[1] + ".html"
+		if err := porcupine.VisualizePath(registers, information, picture); err != nil {
+			picture = err.Error()
+		}
+		fmt.Printf("NOT linearizable, says porcupine of %d operations; see %s\n", len(history), picture)
+		os.Exit(1)
+	default:
+		fmt.Printf("no verdict on %d operations within %s\n", len(history), limit)
+		os.Exit(3)
+	}
+}
