@@ -314,6 +314,10 @@ impl Channel for CountedChannel {
         self.inner.lends()
     }
 
+    fn ends_at_once(&self) -> bool {
+        self.inner.ends_at_once()
+    }
+
     fn will_read(&self, lba: Lba, blocks: BlockCount) {
         self.inner.will_read(lba, blocks);
     }

@@ -104,6 +104,12 @@ pub trait Channel {
         false
     }
 
+    /// Whether a write or compare that is submitted now has ended when [`Channel::submit`] returns, and nobody holds its bytes any
+    /// more. They may then be what the caller can keep for no longer.
+    fn ends_at_once(&self) -> bool {
+        false
+    }
+
     /// Asks leave to write these blocks, before their bytes are fetched from whoever wants them written. `None`, as usual,
     /// if that needs no leave. Else the future, which the caller may drop, ends with the channel to which that one write is to be
     /// submitted, or with what stands against it.

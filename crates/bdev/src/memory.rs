@@ -136,6 +136,10 @@ impl Channel for MemoryChannel {
         true
     }
 
+    fn ends_at_once(&self) -> bool {
+        true
+    }
+
     fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -72,6 +72,10 @@ struct NullChannel {
 }
 
 impl Channel for NullChannel {
+    fn ends_at_once(&self) -> bool {
+        true
+    }
+
     fn geometry(&self) -> Geometry {
         self.shape.geometry()
     }

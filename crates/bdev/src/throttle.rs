@@ -155,6 +155,10 @@ impl Channel for ThrottleChannel {
         !self.limits.any.load(Ordering::Acquire) && self.inner.lends()
     }
 
+    fn ends_at_once(&self) -> bool {
+        !self.limits.any.load(Ordering::Acquire) && self.inner.ends_at_once()
+    }
+
     fn will_read(&self, lba: Lba, blocks: BlockCount) {
         self.inner.will_read(lba, blocks);
     }

@@ -346,6 +346,97 @@ fn writes_are_durable_when_asked_for_or_when_the_cache_is_off() {
     });
 }
 
+/// A device that counts the writes whose bytes do not lie in a buffer of the pool, which begins at a page.
+struct Placed {
+    inner: Arc<dyn BlockDevice>,
+    ends_at_once: bool,
+    elsewhere: Arc<AtomicU64>,
+}
+
+struct PlacedChannel {
+    inner: Rc<dyn Channel>,
+    ends_at_once: bool,
+    elsewhere: Arc<AtomicU64>,
+}
+
+impl BlockDevice for Placed {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {
+        Ok(Rc::new(PlacedChannel {
+            inner: self.inner.open_channel()?,
+            ends_at_once: self.ends_at_once,
+            elsewhere: self.elsewhere.clone(),
+        }))
+    }
+}
+
+impl Channel for PlacedChannel {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn ends_at_once(&self) -> bool {
+        self.ends_at_once
+    }
+
+    fn submit(&self, request: Request) {
+        if let (Operation::Write { .. }, Data::From(data)) = (request.operation, &request.data)
+            && !data
+                .as_ptr()
+                .addr()
+                .is_multiple_of(reactor::buffer::BUFFER_ALIGNMENT)
+        {
+            self.elsewhere.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.submit(request);
+    }
+}
+
+#[test]
+fn data_in_a_capsule_is_copied_only_for_a_device_that_keeps_it() {
+    const WRITES: u64 = 200;
+    for ends_at_once in [true, false] {
+        for data_digest in [false, true] {
+            run(async move {
+                let elsewhere = Arc::new(AtomicU64::new(0));
+                let device = Arc::new(Placed {
+                    inner: memory(512),
+                    ends_at_once,
+                    elsewhere: elsewhere.clone(),
+                });
+                let (target, _) = target(device);
+                let (_server, mut options) = listen(target, Options::default());
+                options.data_digest = data_digest;
+                let controller = Controller::connect(options).await.unwrap();
+                let namespace = Rc::new(controller.open_namespace(1).await.unwrap());
+                let writes = (0..WRITES).map(|index| {
+                    let namespace = namespace.clone();
+                    spawn(async move { namespace.write(Lba(index * 8), bytes(4096, index)).await })
+                });
+                for write in writes.collect::<Vec<_>>() {
+                    write.await.unwrap().unwrap();
+                }
+                for index in 0..WRITES {
+                    let read = read(&*namespace, index * 8, 8).await;
+                    assert!(read[..] == bytes(4096, index)[..], "write {index}");
+                }
+                let elsewhere = elsewhere.load(Ordering::Relaxed);
+                if ends_at_once && !data_digest {
+                    assert!(
+                        elsewhere > WRITES / 2,
+                        "{elsewhere} of {WRITES} writes were not copied"
+                    );
+                } else {
+                    assert_eq!(elsewhere, 0);
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn the_shape_of_a_namespace_is_reported() {
     run(async {

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 
 use crate::context;
+use crate::net::ReceivedBytes;
 use crate::sync::Notify;
 
 mod region;
@@ -39,6 +40,8 @@ enum Block {
         first: NonNull<u8>,
         _owner: Box<dyn Any>,
     },
+    /// What a connection received, where the kernel put it.
+    Received(ReceivedBytes),
 }
 
 impl Block {
@@ -47,6 +50,8 @@ impl Block {
             Self::Pooled { region, offset, .. } => region.pointer_at(offset + start),
             // Wrapping, since what is added is checked where views are made, and nothing is read here.
             Self::Lent { first, .. } => first.as_ptr().wrapping_add(start),
+            // As above. Only views that may be written are written, and none of these is.
+            Self::Received(bytes) => bytes.as_ptr().wrapping_add(start).cast_mut(),
         }
     }
 }
@@ -339,11 +344,35 @@ impl Buffer {
         }
     }
 
-    /// Makes the bytes writable if no other view of the block is left; otherwise gives itself back.
+    /// A view of bytes that this one shows: those at their address. `None` if they lie elsewhere.
+    pub fn slice_of(&self, bytes: &[u8]) -> Option<Buffer> {
+        let start = bytes.as_ptr().addr().checked_sub(self.as_ptr().addr())?;
+        let end = start.checked_add(bytes.len())?;
+        (end <= self.len()).then(|| self.slice(start..end))
+    }
+
+    /// Makes the bytes writable if no other view of the block is left and they are the pool's; otherwise gives itself back.
     pub fn try_into_mut(self) -> Result<BufferMut, Buffer> {
         match &self.view.block {
-            Some(block) if Rc::strong_count(block) > 1 || matches!(**block, Block::Lent { .. }) => Err(self),
+            Some(block) if Rc::strong_count(block) > 1 || !matches!(**block, Block::Pooled { .. }) => {
+                Err(self)
+            }
             _ => Ok(BufferMut { view: self.view }),
+        }
+    }
+}
+
+/// What was received, without copying it: the kernel gets the memory back when the last view is gone. It has little of it, so
+/// hold a view no longer than the bytes themselves.
+impl From<ReceivedBytes> for Buffer {
+    fn from(bytes: ReceivedBytes) -> Buffer {
+        let length = bytes.len();
+        Buffer {
+            view: View {
+                block: Some(Rc::new(Block::Received(bytes))),
+                start: 0,
+                length,
+            },
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use reactor::file::{File, OpenOptions};
 use reactor::net::{SendBatch, TcpListener, TcpOptions, TcpStream};
-use reactor::{BufferPool, Config, Cores, mailbox, spawn, sync, time};
+use reactor::{Buffer, BufferPool, Config, Cores, mailbox, spawn, sync, time};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     reactor::run(&Config::default(), future).expect("this machine can run a reactor")
@@ -177,6 +177,44 @@ fn a_reader_that_never_reads_does_not_starve_the_others() {
         flooding.await;
         sending.await;
     });
+}
+
+#[test]
+fn what_was_received_is_kept_without_a_copy_until_its_last_view_is_gone() {
+    const LENGTH: usize = 4096;
+    let config = Config {
+        receive_buffers: 1,
+        receive_buffer_bytes: LENGTH,
+        ..Config::default()
+    };
+    reactor::run(&config, async {
+        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+        let options = TcpOptions::default();
+        let connecting = TcpStream::connect(listener.local_address(), &options);
+        let (_unused, mut sender) = connecting.await.unwrap().split();
+        let (mut receiver, _keep) = listener.accept().await.unwrap().split();
+        send_bytes(&mut sender, &[1; 2 * LENGTH]).await;
+        let received = Buffer::from(receiver.receive().await.unwrap().unwrap());
+        assert_eq!(received.len(), LENGTH, "the one buffer is full");
+        let part = received.slice_of(&received[2..10]).unwrap();
+        assert!(part.slice_of(&received[2..10]).is_some());
+        assert!(part.slice_of(&received[2..11]).is_none(), "longer than the part");
+        assert!(part.slice_of(&received[1..9]).is_none(), "begins before it");
+        assert!(part.slice_of(&[1; 8]).is_none(), "lies elsewhere");
+        drop(received);
+        let more = time::timeout(Duration::from_millis(50), receiver.receive()).await;
+        assert!(more.is_err(), "the kernel has no buffer while a view is left");
+        assert_eq!(part[..], [1; 8]);
+        let Err(part) = part.try_into_mut() else {
+            panic!("the kernel's memory is not to be written")
+        };
+        drop(part);
+        let mut rest = 0;
+        while rest < LENGTH + 2 {
+            rest += receiver.receive().await.unwrap().unwrap().len();
+        }
+    })
+    .expect("this machine can run a reactor");
 }
 
 fn scratch(name: &str) -> PathBuf {

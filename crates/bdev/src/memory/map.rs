@@ -107,24 +107,9 @@ impl MemoryMap {
         let into = self.at(offset, from.len());
         #[cfg(target_arch = "x86_64")]
         if into.addr().is_multiple_of(LINE_BYTES) && from.len().is_multiple_of(LINE_BYTES) {
-            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-            const LANES: usize = LINE_BYTES / size_of::<__m128i>();
-            for line in (0..from.len()).step_by(LINE_BYTES) {
-                // SAFETY: the line lies inside `from`, which may lie anywhere (`loadu`), and inside the range at `into` (`at` has
-                // asserted it), which is aligned to lines. SSE2 is part of every x86-64. As in `read` they cannot overlap.
-                unsafe {
-                    let (from, into) = (
-                        from.as_ptr().add(line).cast::<__m128i>(),
-                        into.add(line).cast::<__m128i>(),
-                    );
-                    let lanes: [__m128i; LANES] = std::array::from_fn(|lane| _mm_loadu_si128(from.add(lane)));
-                    for (lane, bytes) in lanes.into_iter().enumerate() {
-                        _mm_stream_si128(into.add(lane), bytes);
-                    }
-                }
-            }
-            // SAFETY: only orders stores: these before all that follow, which they would not be by themselves.
-            return unsafe { _mm_sfence() };
+            // SAFETY: both ranges are valid for the length and cannot overlap, as in `read`; `into` is aligned to lines, and
+            // whole lines are asked for.
+            return unsafe { stream::copy(from.as_ptr(), into, from.len()) };
         }
         self.write(offset, from);
     }
@@ -142,6 +127,87 @@ impl MemoryMap {
             self.read(offset + index * 4096, own);
             own == chunk
         })
+    }
+}
+
+/// Stores that go past the cache.
+#[cfg(target_arch = "x86_64")]
+mod stream {
+    use std::arch::x86_64::{
+        __m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm512_loadu_si512, _mm512_stream_si512,
+    };
+
+    use super::LINE_BYTES;
+
+    /// Copies, and has it in memory before all that is stored after it.
+    ///
+    /// # Safety
+    /// Both ranges are valid for the length and do not overlap. `into` and `length` are multiples of [`LINE_BYTES`].
+    pub(super) unsafe fn copy(from: *const u8, into: *mut u8, length: usize) {
+        // SAFETY: as the caller's; the processor has what is called.
+        unsafe {
+            if is_x86_feature_detected!("avx512f") {
+                whole_lines(from, into, length);
+            } else {
+                quarters_of_lines(from, into, length);
+            }
+        }
+        // SAFETY: only orders stores: these before all that follow, which they would not be by themselves.
+        unsafe { _mm_sfence() };
+    }
+
+    /// # Safety
+    /// As [`copy`], on a processor with AVX-512.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn whole_lines(from: *const u8, into: *mut u8, length: usize) {
+        for line in (0..length).step_by(LINE_BYTES) {
+            // SAFETY: the line lies inside both ranges, `into` is aligned to lines, `from` may lie anywhere (`loadu`).
+            unsafe { _mm512_stream_si512(into.add(line).cast(), _mm512_loadu_si512(from.add(line).cast())) }
+        }
+    }
+
+    /// # Safety
+    /// As [`copy`]. SSE2 is part of every x86-64.
+    unsafe fn quarters_of_lines(from: *const u8, into: *mut u8, length: usize) {
+        const LANES: usize = LINE_BYTES / size_of::<__m128i>();
+        for line in (0..length).step_by(LINE_BYTES) {
+            // SAFETY: as in `whole_lines`.
+            unsafe {
+                let (from, into) = (from.add(line).cast::<__m128i>(), into.add(line).cast::<__m128i>());
+                let lanes: [__m128i; LANES] = std::array::from_fn(|lane| _mm_loadu_si128(from.add(lane)));
+                for (lane, bytes) in lanes.into_iter().enumerate() {
+                    _mm_stream_si128(into.add(lane), bytes);
+                }
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[repr(align(64))]
+        struct Lines([u8; 4 * LINE_BYTES]);
+
+        #[test]
+        fn either_way_copies_what_it_is_told_and_nothing_beside() {
+            let from: Vec<u8> = (0..4 * LINE_BYTES).map(|at| at as u8 | 1).collect();
+            let ways: [unsafe fn(*const u8, *mut u8, usize); 2] = [copy, quarters_of_lines];
+            for way in ways {
+                let mut into = Lines([0; 4 * LINE_BYTES]);
+                // SAFETY: two lines from an odd place of `from`, into the two in the middle of `into`.
+                unsafe {
+                    way(
+                        from[3..].as_ptr(),
+                        into.0[LINE_BYTES..].as_mut_ptr(),
+                        2 * LINE_BYTES,
+                    )
+                };
+                assert_eq!(into.0[LINE_BYTES..3 * LINE_BYTES], from[3..3 + 2 * LINE_BYTES]);
+                assert_eq!(into.0[..LINE_BYTES], [0; LINE_BYTES]);
+                assert_eq!(into.0[3 * LINE_BYTES..], [0; LINE_BYTES]);
+            }
+        }
     }
 }
 

@@ -153,10 +153,18 @@ impl Pages {
             .is_ok()
     }
 
-    /// Takes a loan of the page of memory in a place; none while it is written, or when it has lost the place.
+    /// Takes a loan of the page of memory in a place; none while it is written, or when it has lost the place. A page that is
+    /// written is not touched, so that its writer alone changes its state.
     fn lend_page(&self, page: u32, place: u32) -> bool {
-        let before = self.states.at(place).fetch_add(1, Ordering::Acquire);
-        if before & (WRITING | REPLACED) == 0 && self.place(page) == place {
+        let one_more = |loans: u32| (loans & (WRITING | REPLACED) == 0).then_some(loans + 1);
+        let state = self.states.at(place);
+        if state
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more)
+            .is_err()
+        {
+            return false;
+        }
+        if self.place(page) == place {
             return true;
         }
         self.end_loans(place, 1);
@@ -305,10 +313,12 @@ impl Pages {
             match state.compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) if self.place(page) == place => {
                     work(place as usize * PAGE_BYTES);
-                    state.fetch_and(!WRITING, Ordering::Release);
+                    // Nobody else changes the state of a page that is written, so this need not be an exchange, which would
+                    // wait for the memory once more.
+                    state.store(0, Ordering::Release);
                     return;
                 }
-                Ok(_) => drop(state.fetch_and(!WRITING, Ordering::Release)),
+                Ok(_) => state.store(0, Ordering::Release),
                 Err(found) if found & (WRITING | REPLACED) != 0 => {}
                 Err(_) => {
                     if self.change_elsewhere(page, place, whole, &work) {

@@ -35,7 +35,7 @@ use super::meter::{Kind, Writer};
 use super::patience::Progress;
 use super::queue::{Answer, ORDERS_MAX, Order, Queue, QueueState, check_room, data_length};
 use super::server::Shared;
-use crate::secure::{Proven, Receiver, Sender, Stream};
+use crate::secure::{Proven, Received, Receiver, Sender, Stream};
 
 /// What a connection that is being ended may still take to send its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -44,10 +44,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Slot {
     command: Option<Command>,
-    /// Where the host's data goes while it arrives.
-    filling: Option<BufferMut>,
-    /// No buffer could be had: the data is passed over and the command fails.
-    refused: bool,
+    data: HostData,
     /// Since when the host's data is due.
     due: Option<Instant>,
     /// What the command has of the connection's allowance, in bytes.
@@ -61,6 +58,22 @@ struct Slot {
     /// Where it is to be submitted, if leave had to be asked.
     leave: Option<Rc<dyn bdev::Channel>>,
     measured: Option<Measured>,
+}
+
+/// The host's data of a command that has not begun.
+#[derive(Default)]
+enum HostData {
+    /// It needs none, or none was asked for yet.
+    #[default]
+    Nothing,
+    /// So many bytes follow in the capsule.
+    InCapsule(usize),
+    /// Goes here as it arrives.
+    Into(BufferMut),
+    /// All of it, where it was received.
+    Whole(Buffer),
+    /// No buffer could be had: it is passed over and the command fails.
+    Refused,
 }
 
 /// A command that is counted, and since when it is here.
@@ -322,10 +335,9 @@ impl Connection {
     async fn receive_commands(&self, mut receiver: Receiver) -> Result<(), Ended> {
         while let Some(bytes) = receiver.receive().await.map_err(Ended::Socket)? {
             self.taken_in.set(time::turn());
-            self.take(&bytes)?;
-            drop(bytes);
+            self.take(bytes)?;
             while let Some(more) = receiver.try_receive() {
-                self.take(&more)?;
+                self.take(more)?;
             }
             self.flush();
         }
@@ -339,7 +351,18 @@ impl Connection {
         }
     }
 
-    fn take(&self, mut input: &[u8]) -> Result<(), Ended> {
+    fn take(&self, received: Received<'_>) -> Result<(), Ended> {
+        match received {
+            Received::Plain(bytes) => {
+                let bytes = Buffer::from(bytes);
+                self.take_in(&bytes, Some(&bytes))
+            }
+            Received::Secure(bytes) => self.take_in(bytes, None),
+        }
+    }
+
+    /// Takes bytes in; `shared` if what they are part of can be kept.
+    fn take_in(&self, mut input: &[u8], shared: Option<&Buffer>) -> Result<(), Ended> {
         loop {
             if self.ended.get() {
                 // What a lost connection had not read is not begun any more.
@@ -367,7 +390,7 @@ impl Connection {
                     self.queue.command_fetched();
                     self.begin(slot, command, in_capsule_length);
                 }
-                Some(Event::Payload { slot, offset, bytes }) => self.fill(slot, offset, bytes),
+                Some(Event::Payload { slot, offset, bytes }) => self.fill(slot, offset, bytes, shared),
                 Some(Event::PayloadComplete { slot, digest_ok }) => self.filled(slot, digest_ok),
                 Some(Event::HostTermination(termination)) => {
                     tracing::warn!(peer = %self.queue.peer(), %termination, "the host ended the connection");
@@ -427,10 +450,7 @@ impl Connection {
             let mut state = self.state.borrow_mut();
             let entry = &mut state.slots[usize::from(slot)];
             if in_capsule > 0 {
-                match self.pool.try_allocate(in_capsule) {
-                    Ok(buffer) => entry.filling = Some(buffer),
-                    Err(_) => entry.refused = true,
-                }
+                entry.data = HostData::InCapsule(in_capsule);
                 entry.due = Some(self.taken_in.get());
                 self.progress.gathering.set(self.progress.gathering.get() + 1);
                 return;
@@ -530,32 +550,55 @@ impl Connection {
         } = &mut *state;
         let length = u32::try_from(buffer.len()).expect("pool buffers are at most 1 MiB");
         let entry = &mut slots[usize::from(slot)];
-        entry.filling = Some(buffer);
+        entry.data = HostData::Into(buffer);
         entry.due = Some(time::turn());
         self.progress.gathering.set(self.progress.gathering.get() + 1);
         protocol.request_data(slot, length, out.headers());
     }
 
-    fn fill(&self, slot: u16, offset: u32, bytes: &[u8]) {
+    fn fill(&self, slot: u16, offset: u32, bytes: &[u8], shared: Option<&Buffer>) {
         self.progress.note_received();
         let mut state = self.state.borrow_mut();
-        if let Some(buffer) = &mut state.slots[usize::from(slot)].filling {
+        // With a digest the command waits for more bytes, perhaps for long, and what is received lies in memory that all
+        // connections share.
+        let shared = shared.filter(|_| !state.protocol.has_data_digest());
+        let entry = &mut state.slots[usize::from(slot)];
+        if let HostData::InCapsule(length) = entry.data {
+            let is_whole = bytes.len() == length;
+            if is_whole
+                && let Some(whole) = shared.and_then(|shared| shared.slice_of(bytes))
+                && entry.command.is_some_and(|command| self.ends_at_once(&command))
+            {
+                entry.data = HostData::Whole(whole);
+                return;
+            }
+            entry.data = match self.pool.try_allocate(length) {
+                Ok(buffer) => HostData::Into(buffer),
+                Err(_) => HostData::Refused,
+            };
+        }
+        if let HostData::Into(buffer) = &mut entry.data {
             let start = offset as usize;
             buffer[start..start + bytes.len()].copy_from_slice(bytes);
         }
     }
 
+    /// Whether the device that is to have a command's data lets go of them when it is given them.
+    fn ends_at_once(&self, command: &Command) -> bool {
+        !self.queue.is_barred() && matches!(self.queue.get(), Queue::Io(io) if io.ends_at_once(command))
+    }
+
     fn filled(&self, slot: u16, digest_ok: bool) {
-        let (command, buffer, refused) = {
+        let (command, data) = {
             let mut state = self.state.borrow_mut();
             let entry = &mut state.slots[usize::from(slot)];
             entry.due = None;
-            (entry.command, entry.filling.take(), entry.refused)
+            (entry.command, std::mem::take(&mut entry.data))
         };
         let Some(command) = command else { return };
         self.progress.gathering.set(self.progress.gathering.get() - 1);
         let is_offset = matches!(command.sgl(), SglDescriptor::InCapsule { offset, .. } if offset > 0);
-        match buffer {
+        match data {
             // ICDOFF is 0: in-capsule data begins where the capsule's data begins.
             _ if command.data_pointer_kind() != DataPointerKind::Sgl => {
                 self.fail(slot, &command, Answer::refuse(Status::INVALID_FIELD_IN_COMMAND));
@@ -564,9 +607,12 @@ impl Connection {
             _ if !digest_ok => {
                 self.fail(slot, &command, Answer::status(Status::TRANSIENT_TRANSPORT_ERROR));
             }
-            Some(buffer) => self.execute(slot, command, buffer.freeze()),
-            None if refused => self.fail(slot, &command, Answer::status(Status::COMMAND_INTERRUPTED)),
-            None => self.fail(slot, &command, Answer::status(Status::INTERNAL_ERROR)),
+            HostData::Into(buffer) => self.execute(slot, command, buffer.freeze()),
+            HostData::Whole(bytes) => self.execute(slot, command, bytes),
+            HostData::Refused => self.fail(slot, &command, Answer::status(Status::COMMAND_INTERRUPTED)),
+            HostData::Nothing | HostData::InCapsule(_) => {
+                self.fail(slot, &command, Answer::status(Status::INTERNAL_ERROR));
+            }
         }
     }
 

@@ -182,6 +182,18 @@ impl IoQueue {
         open.is_some()
     }
 
+    /// Whether the device of a write or compare has taken its bytes when it is submitted, so that they may lie where they were
+    /// received.
+    pub(super) fn ends_at_once(&self, command: &Command) -> bool {
+        let stores = matches!(command.nvm_opcode(), Some(NvmOpcode::Write | NvmOpcode::Compare));
+        if !stores || command.is_fabrics() || command.fuse() != Fuse::Normal || self.handler.is_some() {
+            return false;
+        }
+        let namespaces = self.namespaces.borrow();
+        let open = namespaces.open.iter().find(|(nsid, _)| *nsid == command.nsid());
+        open.is_some_and(|(_, open)| open.channel.ends_at_once())
+    }
+
     /// Asks the device for leave to write, if it wants to be asked.
     pub(super) fn leave(&self, command: &Command) -> Option<Leave> {
         if command.nvm_opcode() != Some(NvmOpcode::Write) || command.is_fabrics() || self.handler.is_some() {

@@ -7,7 +7,7 @@ use protocols::nvme::{NvmOpcode, Status};
 use reactor::mailbox::MailboxSender;
 use reactor::{spawn, time};
 
-use super::{Connection, Slot};
+use super::{Connection, HostData, Slot};
 use crate::target::queue::{Answer, Queue};
 
 /// Between two looks at commands that a device has. Looking costs nothing where nobody is preempted; being told would
@@ -83,7 +83,7 @@ impl Connection {
         (0..=u16::MAX)
             .zip(&state.slots)
             .filter(|(slot, entry)| {
-                let gathers = entry.filling.is_some() || entry.refused;
+                let gathers = !matches!(entry.data, HostData::Nothing);
                 !entry.waits && !gathers && entry.concerns(nsid) && !waits_for_half(*slot)
             })
             .map(|(slot, entry)| (slot, entry.serial))
