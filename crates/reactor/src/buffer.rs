@@ -42,6 +42,16 @@ enum Block {
     },
     /// What a connection received, where the kernel put it.
     Received(ReceivedBytes),
+    /// Nothing: kept to be used again.
+    Shell,
+}
+
+/// Shells that a thread keeps, at most: as many as views of received bytes are likely to live at once.
+const SHELLS_MAX: usize = 64;
+
+thread_local! {
+    /// So that receiving allocates nothing once it is warm.
+    static SHELLS: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Block {
@@ -52,6 +62,7 @@ impl Block {
             Self::Lent { first, .. } => first.as_ptr().wrapping_add(start),
             // As above. Only views that may be written are written, and none of these is.
             Self::Received(bytes) => bytes.as_ptr().wrapping_add(start).cast_mut(),
+            Self::Shell => NonNull::dangling().as_ptr(),
         }
     }
 }
@@ -226,8 +237,21 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
+        let Some(mut block) = self.block.take() else {
+            return;
+        };
         if Rc::strong_count(&block) > 1 {
+            return;
+        }
+        if let Some(received @ Block::Received(_)) = Rc::get_mut(&mut block) {
+            *received = Block::Shell;
+            // Where the thread ends there is no list any more, and no use for it.
+            let _ = SHELLS.try_with(|shells| {
+                let mut shells = shells.borrow_mut();
+                if shells.len() < SHELLS_MAX {
+                    shells.push(block);
+                }
+            });
             return;
         }
         let Block::Pooled { class, pool, .. } = &*block else {
@@ -367,9 +391,12 @@ impl Buffer {
 impl From<ReceivedBytes> for Buffer {
     fn from(bytes: ReceivedBytes) -> Buffer {
         let length = bytes.len();
+        let shell = SHELLS.with(|shells| shells.borrow_mut().pop());
+        let mut block = shell.unwrap_or_else(|| Rc::new(Block::Shell));
+        *Rc::get_mut(&mut block).expect("nobody else has a shell") = Block::Received(bytes);
         Buffer {
             view: View {
-                block: Some(Rc::new(Block::Received(bytes))),
+                block: Some(block),
                 start: 0,
                 length,
             },

@@ -7,7 +7,8 @@ use protocols::nvme::{NvmOpcode, Status};
 use reactor::mailbox::MailboxSender;
 use reactor::{spawn, time};
 
-use super::{Connection, HostData, Slot};
+use super::data::HostData;
+use super::{Connection, Slot};
 use crate::target::queue::{Answer, Queue};
 
 /// Between two looks at commands that a device has. Looking costs nothing where nobody is preempted; being told would
