@@ -14,6 +14,7 @@ mod target;
 mod training;
 mod tree;
 mod up;
+mod volume;
 
 use bench::report::Row;
 use clap::{Args, Subcommand};
@@ -39,6 +40,8 @@ pub(crate) enum Bench {
     Memory(memory::MemoryArguments),
     /// What a training run gets: a mount, a loader, an import, against local files, EROFS and tar
     Training(training::TrainingArguments),
+    /// What a volume costs a reader, with checksums and without, against a bare target (needs two CPUs)
+    Volume(volume::VolumeArguments),
     /// What a large cluster costs a master: placement, a node's loss, heartbeats
     Masters(masters::MastersArguments),
     /// What faults cost: pauses while processes are killed, hosts cut off or frozen, masters gone; and random faults with a
@@ -60,7 +63,7 @@ pub(crate) struct AllArguments {
     /// Paired rounds of each comparison
     #[arg(long, default_value_t = 20)]
     rounds: usize,
-    /// Only the measurements whose name contains this: index, tree, fs, training, memory, target, masters, echo
+    /// Only the measurements whose name contains this: index, tree, fs, training, memory, target, volume, masters, echo
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -74,6 +77,7 @@ pub(crate) fn run(bench: Bench, output: &Output) -> Result<(), Failure> {
         Bench::Tree(arguments) => tree::run(&arguments, output),
         Bench::Memory(arguments) => memory::run(&arguments, output),
         Bench::Training(arguments) => training::run(&arguments, output),
+        Bench::Volume(arguments) => volume::run(&arguments, output),
         Bench::Masters(arguments) => masters::run(&arguments, output),
         Bench::Faults(faults) => faults::run(&faults, output),
         Bench::All(arguments) => all(&arguments, output),
@@ -86,7 +90,7 @@ type Measurement = (&'static str, &'static str, fn(usize) -> Result<Vec<Row>, Fa
 /// Length of a slice of a comparison on loopback.
 const SLICE_MILLISECONDS: u64 = 300;
 
-const MEASUREMENTS: [Measurement; 8] = [
+const MEASUREMENTS: [Measurement; 9] = [
     ("index", "the index in memory", |_| {
         index::rows(&index::IndexArguments::default())
     }),
@@ -104,6 +108,9 @@ const MEASUREMENTS: [Measurement; 8] = [
     }),
     ("target", "the target against the bare loop", |rounds| {
         target::rows(rounds, SLICE_MILLISECONDS)
+    }),
+    ("volume", "reads of a volume against a bare target", |rounds| {
+        volume::rows(&volume::VolumeArguments::with(rounds))
     }),
     ("masters", "a master of a large cluster", |_| {
         masters::rows(&masters::MastersArguments::default())

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bench::local_files::LocalFile;
-use bench::process;
+use bench::process::{self, Priority};
 use foundation::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,8 +15,6 @@ use crate::output::Failure;
 use master::v1;
 
 const FILES_PER_DIRECTORY: usize = 250;
-/// Nodes of a cluster that is started here.
-const NODES: usize = 3;
 /// How long the cluster may take until all nodes are alive.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -37,13 +35,38 @@ impl Drop for Up {
     }
 }
 
+/// How large a cluster is, and where it runs.
+pub(super) struct Place<'a> {
+    /// How many nodes.
+    pub(super) nodes: usize,
+    /// On these processors, and how it stands to other programs; as any program if there is none.
+    pub(super) on: Option<(Priority, &'a str)>,
+}
+
 impl Up {
-    /// Starts it, and waits until all nodes are alive. `disk_bytes` is the size of each node's disk.
+    /// Starts one of three nodes, see [`Up::start_at`].
     pub(super) fn start(data: &Path, port: u16, disk_bytes: u64) -> Result<Self, Failure> {
+        Self::start_at(&Place { nodes: 3, on: None }, data, port, disk_bytes)
+    }
+
+    /// Starts it, and waits until all nodes are alive. `disk_bytes` is the size of each node's disk.
+    pub(super) fn start_at(
+        place: &Place<'_>,
+        data: &Path,
+        port: u16,
+        disk_bytes: u64,
+    ) -> Result<Self, Failure> {
         let own = std::env::current_exe().map_err(Failure::new)?;
-        let child = Command::new(own)
+        let mut command = match place.on {
+            None => Command::new(own),
+            Some((priority, cpus)) => process::pinned(priority, cpus, &[own.display().to_string()]),
+        };
+        let nodes = place.nodes;
+        let child = command
             .args([
                 "up",
+                "--nodes",
+                &nodes.to_string(),
                 "--port",
                 &port.to_string(),
                 "--disk-size",
@@ -65,14 +88,14 @@ impl Up {
             // A node that has just come may not have said which disks it has.
             let is_ready = |node: &&v1::NodeStatus| node.alive && !node.disks.is_empty();
             let alive = status.map_or(0, |status| status.nodes.iter().filter(is_ready).count());
-            if alive == NODES {
+            if alive == nodes {
                 return Ok(up);
             }
             let ended = !matches!(up.child.try_wait(), Ok(None));
             if ended || Instant::now() > deadline {
                 return Err(Failure::new(format!(
-                    "the cluster for the measurement did not start ({alive} of {NODES} nodes are alive); is port {port} \
-                     or one of the three that follow in use?"
+                    "the cluster for the measurement did not start ({alive} of {nodes} nodes are alive); is port {port} \
+                     or one of the {nodes} that follow in use?"
                 )));
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -1,0 +1,124 @@
+//! The data that a host sends for a command: in its capsule, or when it is asked for them.
+
+use protocols::nvme::command::DataPointerKind;
+use protocols::nvme::{Command, SglDescriptor, Status};
+use reactor::{Buffer, BufferMut, spawn, time};
+
+use super::{Connection, State};
+use crate::target::queue::{Answer, Queue};
+
+/// The host's data of a command that has not begun.
+#[derive(Default)]
+pub(super) enum HostData {
+    /// It needs none, or none was asked for yet.
+    #[default]
+    Nothing,
+    /// So many bytes follow in the capsule.
+    InCapsule(usize),
+    /// Goes here as it arrives.
+    Into(BufferMut),
+    /// All of it, where it was received.
+    Whole(Buffer),
+    /// No buffer could be had: it is passed over and the command fails.
+    Refused,
+}
+
+impl Connection {
+    /// Asks the host for the command's data, once there is a buffer for it.
+    pub(super) fn ask(&self, slot: u16, length: usize) {
+        if !self.may_hold(slot, length) {
+            return;
+        }
+        match self.pool.try_allocate(length) {
+            Ok(buffer) => self.ask_into(slot, buffer),
+            // `data_length` has refused what is longer than any buffer.
+            Err(_) => {
+                let connection = self.own();
+                let serial = self.wait_for_buffer(slot);
+                drop(spawn(async move {
+                    if let Ok(buffer) = connection.pool.allocate(length).await
+                        && connection.has_buffer(slot, serial)
+                    {
+                        connection.ask_into(slot, buffer);
+                        connection.flush();
+                    }
+                }));
+            }
+        }
+    }
+
+    fn ask_into(&self, slot: u16, buffer: BufferMut) {
+        let mut state = self.state.borrow_mut();
+        let State {
+            protocol, out, slots, ..
+        } = &mut *state;
+        let length = u32::try_from(buffer.len()).expect("pool buffers are at most 1 MiB");
+        let entry = &mut slots[usize::from(slot)];
+        entry.data = HostData::Into(buffer);
+        entry.due = Some(time::turn());
+        self.progress.gathering.set(self.progress.gathering.get() + 1);
+        protocol.request_data(slot, length, out.headers());
+    }
+
+    /// Takes in some of a command's data; `shared` if what they are part of can be kept.
+    pub(super) fn fill(&self, slot: u16, offset: u32, bytes: &[u8], shared: Option<&Buffer>) {
+        self.progress.note_received();
+        let mut state = self.state.borrow_mut();
+        // With a digest the command waits for more bytes, perhaps for long, and what is received lies in memory that all
+        // connections share.
+        let shared = shared.filter(|_| !state.protocol.has_data_digest());
+        let entry = &mut state.slots[usize::from(slot)];
+        if let HostData::InCapsule(length) = entry.data {
+            let is_whole = bytes.len() == length;
+            if is_whole
+                && let Some(whole) = shared.and_then(|shared| shared.slice_of(bytes))
+                && entry.command.is_some_and(|command| self.ends_at_once(&command))
+            {
+                entry.data = HostData::Whole(whole);
+                return;
+            }
+            entry.data = match self.pool.try_allocate(length) {
+                Ok(buffer) => HostData::Into(buffer),
+                Err(_) => HostData::Refused,
+            };
+        }
+        if let HostData::Into(buffer) = &mut entry.data {
+            let start = offset as usize;
+            buffer[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Whether the device that is to have a command's data lets go of them when it is given them.
+    fn ends_at_once(&self, command: &Command) -> bool {
+        !self.queue.is_barred() && matches!(self.queue.get(), Queue::Io(io) if io.ends_at_once(command))
+    }
+
+    /// All of a command's data have come: starts it.
+    pub(super) fn filled(&self, slot: u16, digest_ok: bool) {
+        let (command, data) = {
+            let mut state = self.state.borrow_mut();
+            let entry = &mut state.slots[usize::from(slot)];
+            entry.due = None;
+            (entry.command, std::mem::take(&mut entry.data))
+        };
+        let Some(command) = command else { return };
+        self.progress.gathering.set(self.progress.gathering.get() - 1);
+        let is_offset = matches!(command.sgl(), SglDescriptor::InCapsule { offset, .. } if offset > 0);
+        match data {
+            // ICDOFF is 0: in-capsule data begins where the capsule's data begins.
+            _ if command.data_pointer_kind() != DataPointerKind::Sgl => {
+                self.fail(slot, &command, Answer::refuse(Status::INVALID_FIELD_IN_COMMAND));
+            }
+            _ if is_offset => self.fail(slot, &command, Answer::refuse(Status::SGL_OFFSET_INVALID)),
+            _ if !digest_ok => {
+                self.fail(slot, &command, Answer::status(Status::TRANSIENT_TRANSPORT_ERROR));
+            }
+            HostData::Into(buffer) => self.execute(slot, command, buffer.freeze()),
+            HostData::Whole(bytes) => self.execute(slot, command, bytes),
+            HostData::Refused => self.fail(slot, &command, Answer::status(Status::COMMAND_INTERRUPTED)),
+            HostData::Nothing | HostData::InCapsule(_) => {
+                self.fail(slot, &command, Answer::status(Status::INTERNAL_ERROR));
+            }
+        }
+    }
+}
