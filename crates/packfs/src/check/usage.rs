@@ -164,7 +164,7 @@ fn check_segments(
     }
     let in_segment = |extent: &Extent| {
         let segment = space.segment_of(extent.address);
-        let end = segment * PAGE_BYTES_U64 + segment_bytes;
+        let end = (segment * PAGE_BYTES_U64).saturating_add(segment_bytes);
         space.segments().contains_key(&segment) && extent.end().is_some_and(|past| past <= end)
     };
     let counted = extents.iter().map(|(_, extent)| *extent).filter(in_segment);

@@ -35,7 +35,7 @@ impl Writer {
     /// Whether an extent lies in a data segment. What lies elsewhere is damage, and nobody counts it.
     pub(super) fn is_counted(&self, extent: &Extent) -> bool {
         let segment = self.space.segment_of(extent.address);
-        let end = segment * PAGE_BYTES_U64 + self.segment_bytes();
+        let end = (segment * PAGE_BYTES_U64).saturating_add(self.segment_bytes());
         self.space.segments().contains_key(&segment) && extent.end().is_some_and(|past| past <= end)
     }
 
