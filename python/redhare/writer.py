@@ -67,6 +67,11 @@ class Writer:
         """Gives an entry another name, and replaces a file or empty directory there; with ``exchange`` both change names."""
         self._handle.rename(old, new, exchange)
 
+    def clone(self, source: Path, destination: Path) -> None:
+        """Makes a file or directory, with all that is below it, a second time under a name that is free. No content is copied: both
+        share it until one of them changes."""
+        self._handle.clone(source, destination)
+
     def remove(self, path: Path) -> None:
         """Removes a file, or a directory with all that is in it."""
         self._handle.remove(path)

@@ -54,6 +54,27 @@ def test_what_is_committed_is_read(empty):
     assert '"clean": true' in program("fs", "verify", empty, "--json")
 
 
+def test_a_clone_shares_and_goes_on_alone(empty):
+    content = random.Random(2).randbytes(3_000_001)
+    with redhare.open(empty, writable=True) as writer:
+        writer.makedirs("v1/in")
+        writer.write("v1/in/large", content)
+        writer.write("v1/small", b"one")
+        # What was not committed is part of it.
+        writer.clone("v1", "v2")
+        writer.write("v2/small", b"two")
+        with pytest.raises(FileExistsError):
+            writer.clone("v1", "v2")
+        with pytest.raises(FileNotFoundError):
+            writer.clone("v0", "v3")
+    with redhare.open(empty, writable=True) as writer:
+        writer.remove("v1")
+    with redhare.open(empty) as data:
+        assert data.list("") == ["v2"]
+        assert data.read("v2/in/large") == content and data.read("v2/small") == b"two"
+    assert '"clean": true' in program("fs", "verify", empty, "--json")
+
+
 def test_nothing_is_there_before_a_commit(empty):
     with pytest.raises(RuntimeError), redhare.open(empty, writable=True) as writer:
         writer.write("never", b"x")

@@ -175,6 +175,9 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         done.outcome = guests::whole_posix();
     }
     if matches!(done.outcome, Outcome::Passed) {
+        done.outcome = guests::fsx_and_deaths();
+    }
+    if matches!(done.outcome, Outcome::Passed) {
         done.outcome = guests::long_faults();
     }
     let ended = match done.outcome {
@@ -186,7 +189,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let date = output(Command::new("date").args(["-u", "+%F"]));
     let text = format!(
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
-         time, then `WHOLE=1 tests/posix/run`, then \
+         time, then `WHOLE=1 tests/posix/run`, ten minutes of `tests/posix/deaths`, then \
          twenty minutes of `tests/linearizability/run`.\n\n| date | commit | hours | seeds of each simulation | result |\n| --- | --- | --- | --- | --- |\n\
          | {} | {} | {:.2} | {} from {} on | {ended} |\n",
         date.trim(),

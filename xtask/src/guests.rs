@@ -104,7 +104,10 @@ const GUESTS: &[Guest] = &[
 ];
 
 const POSIX: &str = "tests/posix/run";
+const DEATHS: &str = "tests/posix/deaths";
 const FAULTS: &str = "tests/linearizability/run";
+/// How long fsx runs while targets die in a soak.
+const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
 /// How long faults happen in a soak, and how many at a time.
 const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
 
@@ -175,6 +178,11 @@ fn measure_nvmet() -> Result<Outcome, String> {
 /// All that the foreign judges of a mount have to ask, for `soak`.
 pub(crate) fn whole_posix() -> Outcome {
     judge(POSIX, &[("WHOLE", "1")]).unwrap_or_else(Outcome::Unusable)
+}
+
+/// Ten minutes of fsx on a volume whose targets die, for `soak`.
+pub(crate) fn fsx_and_deaths() -> Outcome {
+    judge(DEATHS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
 }
 
 /// Twenty minutes of random faults, for `soak`.

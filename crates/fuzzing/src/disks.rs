@@ -309,6 +309,10 @@ fn make_packfs() -> Vec<u8> {
         let linked = writer.link(directory, b"second name", tiny).await;
         linked.expect("there is room");
         writer.remove(root, b"one").await.expect("it is there");
+        let some = writer.lookup(root, b"some").await.expect("it can be read");
+        let some = some.expect("it is there").inode();
+        let clone = writer.clone_tree(some, directory, b"some").await;
+        clone.expect("there is room");
         writer.commit().await.expect("nothing fails");
     });
     channel.0.take()
@@ -394,6 +398,10 @@ async fn change(medium: Medium, leases: Rc<LocalLeases>) -> Result<(), packfs::W
     };
     let (root, all) = (InodeNumber::ROOT, Attributes::default());
     let _ = writer.remove(root, b"some").await;
+    if let Ok(Some(entry)) = writer.lookup(root, b"directory").await {
+        let _ = writer.clone_tree(entry.inode(), root, b"clone").await;
+        let _ = writer.remove(entry.inode(), b"some").await;
+    }
     let _ = writer.remove(root, b"tiny").await;
     let _ = writer.create_file(root, b"another", &all, &[3; 30_000]).await;
     if let Ok(directory) = writer.mkdir(root, b"below", &all).await {

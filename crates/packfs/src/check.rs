@@ -110,6 +110,18 @@ pub enum Problem {
         /// As counted.
         counted: u64,
     },
+    /// The record of shared bytes is not what files have.
+    #[error("bytes {start} to {end} of the volume: that {users} extents share them {what}")]
+    Shared {
+        /// First byte.
+        start: u64,
+        /// First byte after.
+        end: u64,
+        /// How many extents.
+        users: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// Space that nothing uses is not recorded as free.
     #[error("{pages} pages from page {start} on are neither used nor free")]
     Lost {
@@ -258,7 +270,7 @@ async fn verify_generation(
     }
     let space = match load_space(medium, superblock).await {
         Ok(space) => {
-            usage.check(&space, superblock, &extents, whole, &mut report);
+            usage.check(&space, superblock, &extents, index.shared(), whole, &mut report);
             Some(space)
         }
         Err(error) => {

@@ -269,6 +269,19 @@ pub enum WriteError {
         crate::writer::QUOTAS_MAX
     )]
     TooManyQuotas,
+    /// A clone would have too much index to be made at once.
+    #[error(
+        "a clone of {inodes} files and directories would add {bytes} of index at once, and {limit} is the most; clone what is below it \
+         one by one"
+    )]
+    CloneTooLarge {
+        /// Inodes.
+        inodes: u64,
+        /// Index.
+        bytes: ByteCount,
+        /// The most.
+        limit: ByteCount,
+    },
     /// No quota was set on a directory.
     #[error("directory {0} has no quota")]
     NoQuota(InodeNumber),

@@ -47,22 +47,18 @@ pub(crate) async fn get(tree: &Tree, inode: InodeNumber, name: &[u8]) -> Result<
 pub(crate) async fn list(tree: &Tree, inode: InodeNumber) -> Result<Vec<Vec<u8>>, TreeError> {
     let prefix = extended_prefix(inode, 0);
     let mut names = Vec::new();
-    let (mut from, mut bytes) = (prefix.clone(), 0);
-    loop {
-        let batch = tree.batch(&from).await?;
-        for (key, _) in batch.cells {
-            let Some(name) = key.strip_prefix(&prefix[..]) else {
-                return Ok(names);
-            };
+    let (mut from, mut bytes) = (Some(prefix.clone()), 0);
+    while let Some(at) = from {
+        let part = tree.part(&prefix, &at).await?;
+        for (key, _) in part.cells {
+            let name = &key[prefix.len()..];
             bytes += name.len() + 1;
             if bytes > LIST_BYTES_MAX {
                 return Err(inconsistent(0, CodecError::TooLarge));
             }
             names.push(name.to_vec());
         }
-        match batch.next {
-            Some(next) if next[..] <= prefix[..] || next.starts_with(&prefix) => from = next,
-            _ => return Ok(names),
-        }
+        from = part.next;
     }
+    Ok(names)
 }

@@ -9,6 +9,7 @@
 //! put into the tree the reading of the extents that it changes a part of.
 
 mod attributes;
+mod clone;
 mod content;
 mod directories;
 mod dirty;

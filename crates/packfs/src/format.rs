@@ -9,6 +9,7 @@ pub mod extent;
 pub mod key;
 pub mod page;
 pub mod quota;
+pub mod shared;
 pub mod snapshot;
 pub mod space_page;
 pub mod superblock;

@@ -26,6 +26,7 @@ mod mount;
 pub mod name;
 mod quotas;
 mod reader;
+mod shared;
 mod snapshots;
 mod space;
 mod sparse;
@@ -56,4 +57,6 @@ pub use reader::{
 pub use space::ReaderFloor;
 pub use sparse::Seek;
 pub use usage::{Usage, usage};
-pub use writer::{CompactionProgress, FileStream, FormatOptions, QUOTAS_MAX, Writer, WriterOptions, format};
+pub use writer::{
+    Cloned, CompactionProgress, FileStream, FormatOptions, QUOTAS_MAX, Writer, WriterOptions, format,
+};

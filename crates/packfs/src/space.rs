@@ -58,6 +58,8 @@ pub(crate) enum PlantedBug {
     MountBeforeFence,
     /// Counters of quotas are changed in memory only.
     QuotaNotCommitted,
+    /// A clone's users of bytes are not counted.
+    SharedNotCounted,
 }
 
 /// See the module.

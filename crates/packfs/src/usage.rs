@@ -31,7 +31,7 @@ pub struct Usage {
     pub waiting: ByteCount,
     /// Those of them that snapshots by name hold.
     pub held: ByteCount,
-    /// Bytes in packed segments that no file uses, which compaction makes free.
+    /// Bytes in packed segments that no file uses, which compaction makes free; beside shared ones, once these are not shared any more.
     pub dead: ByteCount,
     /// Contents.
     pub totals: Totals,

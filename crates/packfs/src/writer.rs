@@ -4,6 +4,7 @@
 //! without another. Cost of a commit: the changed pages (each 4 KiB), a page or so of the space record, one
 //! flush and one forced superblock write.
 
+mod clone;
 mod commit;
 mod compact;
 mod content;
@@ -16,6 +17,7 @@ mod orphans;
 mod outbox;
 mod pack;
 mod quotas;
+mod shared;
 mod snapshots;
 mod stream;
 
@@ -39,6 +41,7 @@ use crate::space::PlantedBug;
 use crate::space::Space;
 use crate::tree::{Tree, inconsistent};
 
+pub use clone::Cloned;
 pub use compact::CompactionProgress;
 pub use format::{FormatOptions, format};
 pub use quotas::QUOTAS_MAX;

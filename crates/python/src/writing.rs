@@ -46,6 +46,7 @@ enum Change {
     Write(Vec<u8>, u64, Vec<u8>),
     MakeDirectories(Vec<u8>),
     Rename(Vec<u8>, Vec<u8>, RenameMode),
+    Clone(Vec<u8>, Vec<u8>),
     Remove(Vec<u8>),
     List(Vec<u8>),
     Commit,
@@ -214,6 +215,16 @@ async fn work(files: &mut FileSystem, root: &[u8], change: Change) -> Result<Ans
             let renamed = files.rename(old, new, mode, now()).await;
             renamed.map_err(from.failed())?;
         }
+        Change::Clone(from, to) => {
+            let (from, to) = (Named::new(root, &from), Named::new(root, &to));
+            let mut source = InodeNumber::ROOT;
+            for name in &from.names {
+                source = files.lookup(source, name).await.map_err(from.failed())?.number;
+            }
+            let (directory, name) = to.parent(files).await?;
+            let cloned = files.clone_tree(source, directory, name, now()).await;
+            cloned.map_err(to.failed())?;
+        }
         Change::Remove(path) => remove(files, &Named::new(root, &path)).await?,
         Change::List(path) => return list(files, &Named::new(root, &path)).await.map(Answer::Names),
         Change::Commit => return Ok(Answer::Generation(files.commit().await?)),
@@ -364,6 +375,12 @@ impl WriterHandle {
         };
         self.call(py, Change::Rename(old.into_bytes(), new.into_bytes(), mode))
             .map(drop)
+    }
+
+    /// Gives a file or directory a further time a name, with all that is below it; its content is shared.
+    fn clone(&self, py: Python<'_>, source: PathBytes, destination: PathBytes) -> PyResult<()> {
+        let change = Change::Clone(source.into_bytes(), destination.into_bytes());
+        self.call(py, change).map(drop)
     }
 
     /// Removes a name and all that is below it.

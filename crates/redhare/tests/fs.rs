@@ -425,6 +425,31 @@ fn snapshots_are_made_read_and_deleted_and_dead_space_is_asked_for() {
 }
 
 #[test]
+fn a_clone_is_what_it_was_made_of_and_takes_no_room() {
+    let (place, source) = filled();
+    let free = || json(words!["df", &place.whole()])["free_bytes"].as_u64().unwrap();
+    let before = free();
+    let text = done(words!["clone", &place.whole(), "/", "clone"]);
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains(":clone is a clone: "), "{text}");
+    assert!(free() + (1 << 20) > before, "{} of {before} are free", free());
+    done(words!["compare", &place.volume("clone"), &source]);
+    assert_eq!(json(words!["verify", &place.whole()])["clean"], true);
+    let made = json(words!["clone", &place.whole(), "clone", "clone/inside/"]);
+    assert_eq!(made["clone"], "clone/inside", "{made}");
+    for (from, to, why) in [
+        ("none", "x", "none: does not exist"),
+        ("clone", "none/x", "none: does not exist"),
+        ("clone", "clone", "exists already"),
+        ("clone", "/", "the clone would be the root directory"),
+    ] {
+        let text = refused(words!["clone", &place.whole(), from, to]);
+        assert!(text.contains(why), "{text}");
+    }
+    assert_eq!(json(words!["verify", &place.whole()])["clean"], true);
+}
+
+#[test]
 fn damage_is_found_and_named() {
     let (place, source) = filled();
     let wanted = std::fs::read(source.join("sizes/262144")).unwrap();

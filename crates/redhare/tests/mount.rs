@@ -439,6 +439,16 @@ fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
     let (whole, part) = (fs::read(path("a")).unwrap(), fs::read(path("b")).unwrap());
     assert!(whole[..100_000] == [7; 100_000] && whole[100_000..500_000] == [0; 400_000]);
     assert!(part[10..] == whole[50_000..550_000] && part[..10] == [0; 10]);
+    // A whole file shares its content, its holes too, until one of both changes.
+    let shared = open("c");
+    let (mut from, mut to) = (0, 0);
+    let copied = copy_file_range(&file, Some(&mut from), &shared, Some(&mut to), 1 << 30);
+    assert_eq!(copied, Ok(2_000_000));
+    assert!(fs::read(path("c")).unwrap() == whole);
+    assert_eq!(seek(&shared, SeekFrom::Data(100_000)), Ok(500_000));
+    shared.write_all_at(b"changed", 500_000).unwrap();
+    assert!(fs::read(path("a")).unwrap() == whole);
+    assert!(fs::read(path("c")).unwrap()[500_000..500_007] == *b"changed");
 
     let node = |name, kind, device| {
         let mode = Mode::RUSR | Mode::WUSR;
@@ -463,7 +473,7 @@ fn holes_copies_and_special_files_are_as_the_kernel_has_them() {
         }
     };
     check(&mount.directory);
-    drop((file, copy));
+    drop((file, copy, shared));
     let directory = mount.directory.clone();
     mount.end();
     let mount = Mount::start(None, &volume, &directory, &["--read-only"]);

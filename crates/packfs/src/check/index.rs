@@ -10,12 +10,14 @@ use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{InodeNumber, Key};
 use crate::format::page::Page;
 use crate::format::quota::Quota;
+use crate::format::shared::Shared;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Features, Superblock};
 use crate::format::{PAGE_BYTES_U64, PagePointer};
 use crate::io::Medium;
 use crate::name::{Shown, check_name};
 use crate::quotas::{Trees, charged, count};
+use crate::shared::Record;
 use crate::writer::Charged;
 
 /// A name that leads to an inode.
@@ -39,6 +41,7 @@ pub(super) struct Index {
     orphans: BTreeMap<InodeNumber, Charged>,
     quotas: BTreeMap<InodeNumber, Quota>,
     snapshots: Vec<Snapshot>,
+    shared: Record,
     /// Extended attributes by name: number and length of the last part seen.
     extended: BTreeMap<(InodeNumber, Vec<u8>), (u8, usize)>,
     features: Features,
@@ -195,6 +198,10 @@ impl Index {
                 self.quotas.insert(directory, Quota::decode(value).ok()?);
                 return self.features.has(Features::QUOTAS).then_some(());
             }
+            Key::Shared(start) => {
+                self.shared.insert(start, Shared::decode(start, value).ok()?);
+                return self.features.has(Features::SHARED).then_some(());
+            }
         }
         Some(())
     }
@@ -202,6 +209,11 @@ impl Index {
     /// `None` for a kind that the superblock's features do not announce.
     fn knows(&self, kind: Kind) -> Option<()> {
         (!kind.is_special() || self.features.has(Features::SPECIAL)).then_some(())
+    }
+
+    /// What is recorded as shared; `None` where nothing may be.
+    pub(super) fn shared(&self) -> Option<&Record> {
+        self.features.has(Features::SHARED).then_some(&self.shared)
     }
 
     /// Snapshots by name that were found.

@@ -7,6 +7,7 @@ use crate::format::extent::Extent;
 use crate::format::superblock::Superblock;
 use crate::format::{PAGE_BYTES_U64, RESERVED_BYTES};
 use crate::name::Shown;
+use crate::shared::{Record, Run, count, record};
 use crate::space::Space;
 
 /// Claims by first byte: length and claimant.
@@ -26,6 +27,7 @@ impl Usage {
         space: &Space,
         superblock: &Superblock,
         extents: &[(Shown, Extent)],
+        shared: Option<&Record>,
         whole: bool,
         report: &mut VerifyReport,
     ) {
@@ -46,7 +48,7 @@ impl Usage {
             });
         }
         self.check_overlaps(whole.then_some(superblock), report);
-        check_segments(space, extents, whole, report);
+        check_segments(space, extents, shared, whole, report);
     }
 
     /// Checks that nothing that a snapshot needs is recorded as free.
@@ -113,11 +115,17 @@ fn lost(start: u64, end: u64) -> Problem {
     }
 }
 
-/// Extents lie apart from each other, inside segments that know of them.
-fn check_segments(space: &Space, extents: &[(Shown, Extent)], whole: bool, report: &mut VerifyReport) {
+/// Extents lie apart from each other or are recorded as sharing bytes, inside segments that know of them.
+fn check_segments(
+    space: &Space,
+    extents: &[(Shown, Extent)],
+    shared: Option<&Record>,
+    whole: bool,
+    report: &mut VerifyReport,
+) {
+    let segment_bytes = space.segment_pages() * PAGE_BYTES_U64;
     let mut sorted: Vec<&(Shown, Extent)> = extents.iter().collect();
     sorted.sort_by_key(|(_, extent)| (extent.address, extent.length));
-    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     let mut before: Option<&(Shown, Extent)> = None;
     for item in sorted {
         let (path, extent) = item;
@@ -137,8 +145,8 @@ fn check_segments(space: &Space, extents: &[(Shown, Extent)], whole: bool, repor
                 second,
             });
         }
-        *live.entry(segment).or_default() += u64::from(extent.length);
         if let Some((other, previous)) = before
+            && shared.is_none()
             && previous.end().is_some_and(|previous| previous > start)
         {
             let (first, second) = (other.to_string(), path.to_string());
@@ -154,6 +162,22 @@ fn check_segments(space: &Space, extents: &[(Shown, Extent)], whole: bool, repor
     if !whole {
         return;
     }
+    let in_segment = |extent: &Extent| {
+        let segment = space.segment_of(extent.address);
+        let end = (segment * PAGE_BYTES_U64).saturating_add(segment_bytes);
+        space.segments().contains_key(&segment) && extent.end().is_some_and(|past| past <= end)
+    };
+    let counted = extents.iter().map(|(_, extent)| *extent).filter(in_segment);
+    let runs = count(counted, segment_bytes);
+    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+    for Run { bytes, users } in &runs {
+        // Without a record each has bytes of its own, and those that do not were told above.
+        let users = if shared.is_some() { 1 } else { *users };
+        *live.entry(space.segment_of(bytes.start)).or_default() += (bytes.end - bytes.start) * users;
+    }
+    if let Some(recorded) = shared {
+        check_shared(recorded, &record(&runs), report);
+    }
     for (start, state) in space.segments() {
         let counted = live.get(start).copied().unwrap_or(0);
         if counted != state.live_bytes {
@@ -164,4 +188,22 @@ fn check_segments(space: &Space, extents: &[(Shown, Extent)], whole: bool, repor
             });
         }
     }
+}
+
+/// What is recorded as shared is what is counted.
+fn check_shared(recorded: &Record, counted: &Record, report: &mut VerifyReport) {
+    let mut compare = |one: &Record, other: &Record, what| {
+        for (&start, shared) in one {
+            if other.get(&start) != Some(shared) {
+                report.add(Problem::Shared {
+                    start,
+                    end: start.saturating_add(shared.length),
+                    users: shared.users,
+                    what,
+                });
+            }
+        }
+    };
+    compare(recorded, counted, "is recorded and not what is counted");
+    compare(counted, recorded, "is counted and not what is recorded");
 }

@@ -222,7 +222,7 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::Quota { .. } => errno::EDQUOT,
         WriteError::CrossQuota { .. } => errno::EXDEV,
         WriteError::QuotaNested { .. } | WriteError::QuotaLink { .. } => errno::EBUSY,
-        WriteError::TooManyQuotas => errno::ENOSPC,
+        WriteError::TooManyQuotas | WriteError::CloneTooLarge { .. } => errno::ENOSPC,
         WriteError::NoQuota(_) => errno::ENOENT,
         WriteError::Lease(LeaseError::Held { .. }) => errno::EBUSY,
         WriteError::Lease(_) => errno::EROFS,

@@ -59,6 +59,17 @@ impl FileSystem {
         }
     }
 
+    /// Puts what waits of a file into the tree, with commits where that makes room.
+    pub(super) async fn settle(&mut self, number: InodeNumber) -> Result<(), FileError> {
+        match self.flush(number).await {
+            Err(WriteError::NoSpace { .. }) => {
+                self.make_room().await?;
+                Ok(self.flush(number).await?)
+            }
+            other => Ok(other?),
+        }
+    }
+
     /// Takes what the volume has grown by; else commits so often that what was given back may be used again.
     pub(super) async fn make_room(&mut self) -> Result<(), FileError> {
         if self.writer.look_for_growth(GROWTH_PAUSE).await {

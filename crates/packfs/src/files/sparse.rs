@@ -5,7 +5,6 @@ use std::ops::Range;
 use super::content::check_file;
 use super::dirty::{Dirty, cost_bytes};
 use super::{FILE_BYTES_MAX, FileError, FileSystem};
-use crate::error::WriteError;
 use crate::format::entry::{Inode, Timestamp};
 use crate::format::key::InodeNumber;
 use crate::sparse::{self, Seek};
@@ -83,7 +82,7 @@ impl FileSystem {
     /// is asked for. Holes are made in the index at once; a power cut in the middle may leave a part of a long one made.
     ///
     /// # Errors
-    /// [`WriteError::NoSpace`] where there is less room than was asked for.
+    /// [`crate::WriteError::NoSpace`] where there is less room than was asked for.
     pub async fn allocate(
         &mut self,
         number: InodeNumber,
@@ -149,13 +148,7 @@ impl FileSystem {
         now: Timestamp,
     ) -> Result<(), FileError> {
         // Holes are the tree's, so what waits goes there first.
-        match self.flush(number).await {
-            Err(WriteError::NoSpace { .. }) => {
-                self.make_room().await?;
-                self.flush(number).await?;
-            }
-            other => other?,
-        }
+        self.settle(number).await?;
         let (inode, _) = self.writer.find(number).await?;
         let (mut at, end) = (range.start, range.end.min(inode.size));
         self.before_removal().await?;
@@ -180,6 +173,7 @@ impl FileSystem {
 
     /// Copies bytes from one file to another, or within one, as reading and writing them would, holes as zeros. Gives how
     /// many: as many as there are up to the end of the first, at most 16 MiB, and less where something failed in the middle.
+    /// A whole file over another that is no longer is not copied: both share its content then, holes included, whatever its length.
     ///
     /// # Errors
     /// [`FileError::Overlap`] where both are parts of one file that overlap.
@@ -194,6 +188,9 @@ impl FileSystem {
             return Err(FileError::Overlap { inode: from.0 });
         }
         check_file(&self.writer.find(to.0).await?.0)?;
+        if let Some(shared) = self.share_whole(from, to, length, now).await? {
+            return Ok(shared);
+        }
         let length = length.min(COPY_BYTES_MAX);
         let mut copied = 0;
         while copied < length {

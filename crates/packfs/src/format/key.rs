@@ -33,6 +33,7 @@ const EXTENDED: u8 = 0x60;
 const ORPHAN: u8 = 0x70;
 const SNAPSHOT: u8 = 0x80;
 const QUOTA: u8 = 0x90;
+const SHARED: u8 = 0xa0;
 
 /// A key of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub enum Key {
     Snapshot(u64, Vec<u8>),
     /// The quota of what stands below a directory: → [`super::quota::Quota`].
     Quota(InodeNumber),
+    /// Bytes of content that several extents have, by their first address: → [`super::shared::Shared`].
+    Shared(u64),
 }
 
 fn put_number(out: &mut Vec<u8>, value: u64) {
@@ -128,6 +131,11 @@ pub(crate) fn quotas_prefix() -> Vec<u8> {
     vec![QUOTA]
 }
 
+/// The bytes that the keys of all shared runs begin with.
+pub(crate) fn shared_prefix() -> Vec<u8> {
+    vec![SHARED]
+}
+
 impl Key {
     /// The bytes that stand in the tree.
     pub fn encode(&self) -> Vec<u8> {
@@ -167,6 +175,10 @@ impl Key {
                 out.push(QUOTA);
                 put_number(&mut out, directory.0);
             }
+            Key::Shared(address) => {
+                out.push(SHARED);
+                put_number(&mut out, *address);
+            }
         }
         out
     }
@@ -189,6 +201,7 @@ impl Key {
             ORPHAN => Key::Orphan(InodeNumber(number)),
             SNAPSHOT => Key::Snapshot(number, decoder.rest().to_vec()),
             QUOTA => Key::Quota(InodeNumber(number)),
+            SHARED => Key::Shared(number),
             other => return Err(CodecError::Unknown(other)),
         };
         decoder.finish()?;
@@ -204,7 +217,7 @@ mod tests {
     fn key() -> impl Strategy<Value = Key> {
         let number = prop_oneof![0..3u64, any::<u64>(), any::<u16>().prop_map(u64::from)];
         (
-            0..9,
+            0..10,
             number.clone(),
             number,
             proptest::collection::vec(any::<u8>(), 0..30),
@@ -218,6 +231,7 @@ mod tests {
                 5 => Key::Extended(InodeNumber(a), b as u8, name),
                 6 => Key::Orphan(InodeNumber(a)),
                 7 => Key::Quota(InodeNumber(a)),
+                8 => Key::Shared(a),
                 _ => Key::Snapshot(a, name),
             })
     }
@@ -262,5 +276,6 @@ mod tests {
         );
         assert_eq!(Key::Orphan(InodeNumber(9)).encode(), b"\x70\x01\x09");
         assert_eq!(Key::Quota(InodeNumber(9)).encode(), b"\x90\x01\x09");
+        assert_eq!(Key::Shared(0x1000).encode(), b"\xa0\x02\x10\x00");
     }
 }

@@ -71,7 +71,10 @@ impl Features {
     /// Quotas of trees.
     pub const QUOTAS: Features = Features(32);
 
-    const KNOWN: u32 = 63;
+    /// Extents that share bytes with others, which are counted.
+    pub const SHARED: Features = Features(64);
+
+    const KNOWN: u32 = 127;
 
     /// Whether this program knows all of them.
     pub(crate) fn are_known(self) -> bool {
@@ -86,6 +89,11 @@ impl Features {
     /// These and `other`.
     pub fn with(self, other: Features) -> Features {
         Features(self.0 | other.0)
+    }
+
+    /// These without `other`.
+    pub(crate) fn without(self, other: Features) -> Features {
+        Features(self.0 & !other.0)
     }
 
     /// The version of the format that a reader must know.

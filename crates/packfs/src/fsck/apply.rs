@@ -15,9 +15,11 @@ use crate::format::RESERVED_BYTES;
 use crate::format::entry::Inode;
 use crate::format::extent::Extent;
 use crate::format::key::InodeNumber;
+use crate::format::superblock::Features;
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
 use crate::mount::Mounted;
+use crate::shared::{Record, Run, count, record};
 use crate::space::{Ranges, Recount, Space};
 use crate::tree::Tree;
 use crate::writer::Writer;
@@ -46,6 +48,8 @@ type Owner = (InodeNumber, u64);
 struct Sorted {
     /// Bytes that are live, and pages filled, by the segment's first page.
     segments: BTreeMap<u64, (u64, u64)>,
+    /// Which of them several extents have.
+    shared: Record,
     /// Those that need a place of their own.
     misplaced: Vec<(Owner, Extent)>,
 }
@@ -64,7 +68,14 @@ pub(super) fn pages_of(extent: &Extent) -> (u64, u64) {
     (start, end.div_ceil(PAGE_BYTES_U64) - start)
 }
 
-fn sort_out(contents: &Contents, pages: &BTreeSet<u64>, segment_pages: u64, limit: u64) -> Sorted {
+/// `shares` says whether bytes that two extents have are both's, or one of them claims what is not its own.
+fn sort_out(
+    contents: &Contents,
+    pages: &BTreeSet<u64>,
+    segment_pages: u64,
+    limit: u64,
+    shares: bool,
+) -> Sorted {
     let mut extents: Vec<(Extent, Owner)> = Vec::new();
     for inode in contents.inodes() {
         let all = placed(inode, contents.mapped.get(&inode.number));
@@ -72,6 +83,7 @@ fn sort_out(contents: &Contents, pages: &BTreeSet<u64>, segment_pages: u64, limi
     }
     extents.sort_by_key(|(extent, owner)| (extent.address, extent.length, *owner));
     let mut sorted = Sorted::default();
+    let mut kept = Vec::with_capacity(extents.len());
     let mut reached = RESERVED_BYTES;
     for (extent, owner) in extents {
         let (first, count) = pages_of(&extent);
@@ -84,15 +96,22 @@ fn sort_out(contents: &Contents, pages: &BTreeSet<u64>, segment_pages: u64, limi
             && segment + segment_pages <= limit
             && first + count <= segment + segment_pages
             && pages.range(segment..segment + segment_pages).next().is_none();
-        if !in_segment || extent.address < reached {
+        if !in_segment || (extent.address < reached && !shares) {
             sorted.misplaced.push((owner, extent));
             continue;
         }
         reached = extent.address + u64::from(extent.length);
-        let (live, filled) = sorted.segments.entry(segment).or_default();
-        *live += u64::from(extent.length);
+        kept.push(extent);
+        let (_, filled) = sorted.segments.entry(segment).or_default();
         *filled = (*filled).max(first + count - segment);
     }
+    let segment_bytes = segment_pages * PAGE_BYTES_U64;
+    let runs = count(kept.into_iter(), segment_bytes);
+    for Run { bytes, .. } in &runs {
+        let segment = bytes.start / segment_bytes * segment_pages;
+        sorted.segments.entry(segment).or_default().0 += bytes.end - bytes.start;
+    }
+    sorted.shared = record(&runs);
     sorted
 }
 
@@ -102,7 +121,16 @@ impl Repair<'_> {
         let superblock = self.mounted.superblock;
         let limit = superblock.volume_bytes / PAGE_BYTES_U64;
         let segment_pages = u64::from(superblock.parameters.segment_bytes) / PAGE_BYTES_U64;
-        let sorted = sort_out(&contents, &self.gathered.pages, segment_pages, limit);
+        let shares = superblock.features.has(Features::SHARED);
+        let sorted = sort_out(&contents, &self.gathered.pages, segment_pages, limit, shares);
+        if contents.shared != sorted.shared {
+            told.repaired.push(format!(
+                "the record of shared bytes was made anew: {} runs are shared, and {} were recorded",
+                sorted.shared.len(),
+                contents.shared.len()
+            ));
+            contents.shared = sorted.shared;
+        }
         let mut tree_pages = Ranges::default();
         if self.gathered.whole {
             for &page in &self.gathered.pages {

@@ -8,9 +8,11 @@ use crate::format::entry::{Entry, Inode, Kind, Layout, decode_place, encode_plac
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key};
 use crate::format::quota::Quota;
+use crate::format::shared::Shared;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Features, Totals};
 use crate::name::{NAME_BYTES_MAX, Shown, check_name};
+use crate::shared::Record;
 
 /// A directory and a name in it.
 pub(super) type Place = (InodeNumber, Vec<u8>);
@@ -30,6 +32,8 @@ pub(super) struct Contents {
     pub(super) extended: BTreeMap<(InodeNumber, Vec<u8>), Vec<u8>>,
     pub(super) snapshots: Vec<Snapshot>,
     pub(super) quotas: BTreeMap<InodeNumber, Quota>,
+    /// As found, and then as counted.
+    pub(super) shared: Record,
     /// As found.
     pub(super) places: BTreeMap<u64, Place>,
     pub(super) links: BTreeSet<(u64, InodeNumber)>,
@@ -162,6 +166,9 @@ impl Contents {
                 self.note(directory.0)?;
                 self.quotas.insert(directory, Quota::decode(value).ok()?);
             }
+            Key::Shared(start) => {
+                self.shared.insert(start, Shared::decode(start, value).ok()?);
+            }
         }
         Some(())
     }
@@ -222,6 +229,9 @@ impl Contents {
         if !self.snapshots.is_empty() {
             features = features.with(Features::SNAPSHOTS);
         }
+        if !self.shared.is_empty() {
+            features = features.with(Features::SHARED);
+        }
         let special = self.entries.values().map(Entry::kind).any(Kind::is_special);
         if special || self.own.values().any(|inode| inode.kind.is_special()) {
             features = features.with(Features::SPECIAL);
@@ -274,6 +284,9 @@ impl Contents {
         }
         for (directory, quota) in &self.quotas {
             cells.insert(Key::Quota(*directory).encode(), quota.encode());
+        }
+        for (start, shared) in &self.shared {
+            cells.insert(Key::Shared(*start).encode(), shared.encode());
         }
         for snapshot in &self.snapshots {
             cells.insert(snapshot.key().encode(), snapshot.encode());

@@ -524,6 +524,11 @@ async fn copy(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
         .below(model.node(to).bytes.len() as u64 + 1000)
         .min(350_000);
     let length = random.between(1, 60_000);
+    // As cp does it.
+    let (at, there, length) = match random.chance(1, 2) {
+        true => (0, 0, 1 << 30),
+        false => (at, there, length),
+    };
     let copied = files.copy_range((from, at), (to, there), length, now).await;
     if from == to && at.abs_diff(there) < length {
         return same(copied.map(|_| ()), Some(errno::EINVAL));

@@ -10,7 +10,7 @@ use foundation::Random;
 use foundation::checksum::crc32c;
 use reactor::sim::disk::DiskHandle;
 
-use super::model::{Model, change, read_back};
+use super::model::{CHANGES_OF_VERSION_1, Model, change_of, read_back};
 use super::support::{DISK, leases, on_host, sized_medium, superblock_of, world};
 use crate::format::superblock::Superblock;
 use crate::format::{PAGE_BYTES, SUPERBLOCK_ADDRESSES};
@@ -217,7 +217,8 @@ fn volumes_of_every_format_open_and_are_written() {
                 let writer = Writer::open(medium.clone(), leases.clone(), &WriterOptions::default()).await;
                 let mut writer = writer.unwrap();
                 for _ in 0..40 {
-                    change(&mut writer, &mut model, &mut random).await.unwrap();
+                    let changed = change_of(CHANGES_OF_VERSION_1, &mut writer, &mut model, &mut random);
+                    changed.await.unwrap();
                 }
                 writer.commit().await.unwrap();
                 writer.close().await.unwrap();

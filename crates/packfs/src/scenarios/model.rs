@@ -110,8 +110,22 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// Kinds of changes, and those of them that need no feature of version 2.
+const CHANGES: u64 = 15;
+pub(super) const CHANGES_OF_VERSION_1: u64 = 13;
+
 /// One random change to both. A full volume changes nothing.
 pub(super) async fn change(
+    writer: &mut Writer,
+    model: &mut Model,
+    random: &mut Random,
+) -> Result<(), WriteError> {
+    change_of(CHANGES, writer, model, random).await
+}
+
+/// The same of the first so many kinds.
+pub(super) async fn change_of(
+    kinds: u64,
     writer: &mut Writer,
     model: &mut Model,
     random: &mut Random,
@@ -133,7 +147,7 @@ pub(super) async fn change(
         bytes,
         device: None,
     };
-    match random.below(13) {
+    match random.below(kinds) {
         0..=5 => {
             let bytes = content(random);
             let made = match random.chance(1, 4) {
@@ -171,6 +185,7 @@ pub(super) async fn change(
             }
         }
         11 => writer.compact_a_little().await?,
+        13.. => clone(writer, model, random, (parent, &name), &path).await?,
         10 => {
             let (_, inode) = model.pick(random, |_| true).unwrap();
             writer.set_attributes(inode, &a).await?;
@@ -195,6 +210,69 @@ fn expect<T>(made: Result<T, WriteError>, exists: bool) -> Result<Option<T>, Wri
         Err(WriteError::Exists { .. }) if exists => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Clones anything once more, unless that would make the model large.
+async fn clone(
+    writer: &mut Writer,
+    model: &mut Model,
+    random: &mut Random,
+    (parent, name): (InodeNumber, &[u8]),
+    to: &[u8],
+) -> Result<(), WriteError> {
+    let (from, source) = model.pick(random, |_| true).unwrap();
+    let below = if from.is_empty() {
+        Vec::new()
+    } else {
+        [&from[..], b"/"].concat()
+    };
+    let paths: Vec<Vec<u8>> = model
+        .names
+        .keys()
+        .filter(|path| path.starts_with(&below) && **path != from)
+        .cloned()
+        .collect();
+    if paths.len() > 40 {
+        return Ok(());
+    }
+    let made = writer.clone_tree(source, parent, name).await;
+    let Some(cloned) = expect(made, model.names.contains_key(to))? else {
+        return Ok(());
+    };
+    let first = Node {
+        links: 1,
+        ..model.nodes[&source].clone()
+    };
+    let (mut files, mut content) = (u64::from(first.kind != Kind::Directory), first.bytes.len() as u64);
+    model.add(to.to_vec(), cloned.inode, first);
+    let mut made: BTreeMap<InodeNumber, InodeNumber> = BTreeMap::new();
+    for path in paths {
+        let old = model.names[&path];
+        let path = join(to, &path[below.len()..]);
+        let new = match made.get(&old) {
+            Some(new) => {
+                model.nodes.get_mut(new).unwrap().links += 1;
+                *new
+            }
+            None => {
+                // Which numbers it gets is the writer's; that they are different is the model's.
+                let (directory, name) = split(&path);
+                let entry = writer.lookup(model.names[directory], name).await?.unwrap();
+                let node = Node {
+                    links: 1,
+                    ..model.nodes[&old].clone()
+                };
+                files += u64::from(node.kind != Kind::Directory);
+                content += node.bytes.len() as u64;
+                assert!(model.nodes.insert(entry.inode(), node).is_none());
+                made.insert(old, entry.inode());
+                entry.inode()
+            }
+        };
+        model.names.insert(path, new);
+    }
+    assert_eq!((cloned.files, cloned.content.0), (files, content));
+    Ok(())
 }
 
 async fn stream(

@@ -19,12 +19,13 @@ impl Space {
 
     /// The segments whose emptying gives most for what it costs: the least live first, none that is more than three
     /// quarters live, and no more than `budget_bytes` of live data in all. Left out are the one that is being written
-    /// and those that a pass could not empty and that have not changed since (`stuck`: what was live in them).
+    /// those that a pass could not empty and that have not changed since (`stuck`: what was live in them), and those that `kept` says.
     pub(crate) fn victims(
         &self,
         open: Option<u64>,
         budget_bytes: u64,
         stuck: &BTreeMap<u64, u64>,
+        kept: impl Fn(u64) -> bool,
     ) -> BTreeSet<u64> {
         let worth = self.segment_pages * PAGE_BYTES_U64 / 4 * 3;
         let mut found: Vec<(u64, u64)> = self
@@ -34,6 +35,7 @@ impl Space {
                 (1..=worth).contains(&segment.live_bytes)
                     && Some(**start) != open
                     && stuck.get(start) != Some(&segment.live_bytes)
+                    && !kept(**start)
             })
             .map(|(&start, segment)| (segment.live_bytes, start))
             .collect();
@@ -83,7 +85,9 @@ mod tests {
             })
             .collect();
         let chosen = |budget, stuck: &BTreeMap<u64, u64>| -> Vec<u64> {
-            let victims = space.victims(Some(taken[5]), budget, stuck);
+            let victims = space.victims(Some(taken[5]), budget, stuck, |start| {
+                start == taken[4] && budget == 35_001
+            });
             victims
                 .into_iter()
                 .map(|start| live[taken.iter().position(|t| *t == start).unwrap()])
@@ -91,6 +95,7 @@ mod tests {
         };
         let none = BTreeMap::new();
         assert_eq!(chosen(35_000, &none), [10_000, 20_000]);
+        assert_eq!(chosen(35_001, &none), [10_000], "the third is kept");
         assert_eq!(chosen(u64::MAX, &none), [10_000, 30_000, 20_000]);
         assert_eq!(
             chosen(u64::MAX, &BTreeMap::from([(taken[1], 10_000)])),

@@ -72,7 +72,25 @@ pub(crate) struct Batch {
     pub(crate) next: Option<Vec<u8>>,
 }
 
+/// The same for those cells alone whose keys begin with a prefix.
+pub(crate) struct Part {
+    /// Keys and values.
+    pub(crate) cells: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where the next ones begin; `None` after the last.
+    pub(crate) next: Option<Vec<u8>>,
+}
+
 impl Tree {
+    /// Cells whose keys begin with `prefix`, some at a time; `from` is the prefix at first, and `next` of the part before then.
+    pub(crate) async fn part(&self, prefix: &[u8], from: &[u8]) -> Result<Part, TreeError> {
+        let Batch { mut cells, next } = self.batch(from).await?;
+        let found = cells.len();
+        cells.retain(|(key, _)| key.starts_with(prefix));
+        let goes_on = |next: &Vec<u8>| next[..] <= *prefix || next.starts_with(prefix);
+        let next = next.filter(|next| cells.len() == found && goes_on(next));
+        Ok(Part { cells, next })
+    }
+
     /// The cells of the leaf in which `from` stands or would stand, from there on.
     pub(crate) async fn batch(&self, from: &[u8]) -> Result<Batch, TreeError> {
         let mut child = self.root;

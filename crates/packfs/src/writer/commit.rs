@@ -30,6 +30,7 @@ impl Writer {
             return Err(WriteError::Broken);
         }
         self.put_quotas().await?;
+        self.end_sharing().await;
         self.packer.finish_chunk(&mut self.space).await;
         // The record can grow by a segment given back for each one touched, which its bound has counted.
         let needed = self.tree.changed_pages() as u64 + self.record_pages_max();

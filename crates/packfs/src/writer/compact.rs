@@ -6,6 +6,9 @@
 //! rule as everything else. So readers and crashes see nothing new. Cost of a pass: each leaf of entries, inodes and
 //! extents read once, each live byte of the chosen segments read and written once, each leaf that names one changed
 //! once. Nothing about a pass stands on the volume: one that is cut off is as if it had ended there.
+//!
+//! A segment in which anything is shared is not chosen: nothing says who has the bytes of an extent besides, and moving it for one would make
+//! two of them. Which these are is read from the record of shared bytes before the first pass, and kept in memory then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +21,7 @@ use crate::format::PAGE_BYTES_U64;
 use crate::format::entry::{Entry, Inode, Layout};
 use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{InodeNumber, Key};
+use crate::shared::Change;
 use crate::tree::inconsistent;
 
 /// What a commit moves along at most, in bytes, and the leaves of the index that it looks at for it.
@@ -67,6 +71,8 @@ pub(super) struct Compaction {
     dead: u64,
     hoped: u64,
     progress: CompactionProgress,
+    /// Shared bytes by segment, once they were read.
+    shared: Option<BTreeMap<u64, u64>>,
     /// Content that is moved may use the room that is kept for moving.
     pub(super) moving: bool,
 }
@@ -97,8 +103,13 @@ impl Writer {
             let much = dead > volume / 8 && dead > left + volume / 16;
             // What readers hold would only grow.
             let waits = self.waiting_bytes().0 > volume / 8;
-            if !short || !much || waits || !self.has_no_snapshots() || !self.begin_pass() {
+            if !short || !much || waits || !self.has_no_snapshots() {
                 return Ok(());
+            }
+            match self.begin_pass().await {
+                Ok(true) => {}
+                // Whoever needs what cannot be read will be told.
+                Ok(false) | Err(_) => return Ok(()),
             }
         }
         match self.compact_step(ALONG_BYTES, ALONG_LEAVES).await {
@@ -112,20 +123,23 @@ impl Writer {
     }
 
     /// Chooses segments; `false` where none is worth it or there is no room to move anything to.
-    fn begin_pass(&mut self) -> bool {
+    async fn begin_pass(&mut self) -> Result<bool, WriteError> {
         let segment = self.space.segment_pages();
         let spare = self.space.free_pages().saturating_sub(self.pages_needed() + 32);
         // Half of the room, so that what is freed meanwhile may wait for its commits.
         let segments = match spare / segment {
-            0 => return false,
+            0 => return Ok(false),
             n => n.div_ceil(2),
         };
         // Packing leaves gaps.
         let budget = segments * segment * PAGE_BYTES_U64 / 8 * 7;
         let open = self.packer.open_segment();
-        let victims = self.space.victims(open, budget, &self.compaction.stuck);
+        self.load_shared().await?;
+        let Compaction { stuck, shared, .. } = &self.compaction;
+        let is_shared = |start| shared.as_ref().is_some_and(|shared| shared.contains_key(&start));
+        let victims = self.space.victims(open, budget, stuck, is_shared);
         if victims.is_empty() {
-            return false;
+            return Ok(false);
         }
         let planned: u64 = victims.iter().map(|&start| self.space.live_bytes(start)).sum();
         let progress = &mut self.compaction.progress;
@@ -136,7 +150,46 @@ impl Writer {
         self.compaction.dead = self.space.dead_bytes();
         self.compaction.hoped = (victims.len() as u64 * segment * PAGE_BYTES_U64).saturating_sub(planned);
         self.compaction.pass = Some(Pass { victims, cursor });
-        true
+        Ok(true)
+    }
+
+    async fn load_shared(&mut self) -> Result<(), WriteError> {
+        if self.compaction.shared.is_none() {
+            let mut shared = BTreeMap::new();
+            for (start, run) in self.shared().await? {
+                *shared.entry(self.space.segment_of(start)).or_default() += run.length;
+            }
+            self.compaction.shared = Some(shared);
+        }
+        Ok(())
+    }
+
+    /// The record of shared bytes changes: segments begin or end to be left alone.
+    pub(super) fn note_shared(&mut self, change: &Change) {
+        let Compaction {
+            shared: Some(shared),
+            pass,
+            ..
+        } = &mut self.compaction
+        else {
+            return;
+        };
+        for (start, run) in &change.put {
+            let segment = self.space.segment_of(*start);
+            *shared.entry(segment).or_default() += run.length;
+            if let Some(pass) = pass {
+                pass.victims.remove(&segment);
+            }
+        }
+        for (start, run) in &change.taken {
+            let segment = self.space.segment_of(*start);
+            if let Some(bytes) = shared.get_mut(&segment) {
+                *bytes = bytes.saturating_sub(run.length);
+                if *bytes == 0 {
+                    shared.remove(&segment);
+                }
+            }
+        }
     }
 
     fn end_pass(&mut self) {
@@ -322,7 +375,7 @@ impl Writer {
 
     /// One pass to its end, with commits on the way. `Ok(false)` where nothing was worth it.
     async fn run_pass(&mut self, tell: &mut impl FnMut(&CompactionProgress)) -> Result<bool, WriteError> {
-        if self.compaction.pass.is_none() && !self.begin_pass() {
+        if self.compaction.pass.is_none() && !self.begin_pass().await? {
             return Ok(false);
         }
         let mut refused = 0;
@@ -401,7 +454,7 @@ impl Writer {
     /// One small step of a pass, begun if there is none.
     #[cfg(test)]
     pub(crate) async fn compact_a_little(&mut self) -> Result<(), WriteError> {
-        if self.compaction.pass.is_none() && !self.begin_pass() {
+        if self.compaction.pass.is_none() && !self.begin_pass().await? {
             self.compaction.stuck.clear();
             return Ok(());
         }

@@ -132,10 +132,10 @@ impl Writer {
                 dropped.push(tail);
             }
         }
+        self.check_shared(&dropped).await?;
         self.set_size(inode, size);
         self.put_window(inode, keys, kept).await?;
-        self.give_back(&dropped);
-        Ok(())
+        self.give_back(&dropped).await
     }
 
     /// Makes a hole of a range, which lies inside the content. Content that stands beside the inode gets zeros. The caller
@@ -181,10 +181,10 @@ impl Writer {
         if dropped.is_empty() {
             return Ok(());
         }
+        self.check_shared(&dropped).await?;
         self.features = self.features.with(Features::HOLES);
         self.put_window(inode, keys, kept).await?;
-        self.give_back(&dropped);
-        Ok(())
+        self.give_back(&dropped).await
     }
 
     /// Names a file of these extents, in the order of their places, with zeros between and behind them; gives them back
@@ -208,7 +208,7 @@ impl Writer {
         }
         if let Err(error) = checked {
             let extents: Vec<Extent> = placed.iter().map(|(_, extent)| *extent).collect();
-            self.give_back(&extents);
+            self.forget(&extents);
             return Err(error);
         }
         self.features = self.features.with(Features::HOLES);
@@ -311,6 +311,7 @@ impl Writer {
                 dropped.push(rest);
             }
         }
+        self.check_shared(&dropped).await?;
         let whole = [&before[..], bytes, &behind[..]].concat();
         let mut at = start;
         for extent in self.pack(&whole).await? {
@@ -320,8 +321,7 @@ impl Writer {
         kept.sort_by_key(|(at, _)| *at);
         self.set_size(inode, inode.size.max(range.end));
         self.put_window(inode, keys, kept).await?;
-        self.give_back(&dropped);
-        Ok(())
+        self.give_back(&dropped).await
     }
 
     /// Gives an inode other content as a whole, which is short. The caller writes the inode.
@@ -339,7 +339,7 @@ impl Writer {
         Ok(())
     }
 
-    fn set_size(&mut self, inode: &mut Inode, size: u64) {
+    pub(super) fn set_size(&mut self, inode: &mut Inode, size: u64) {
         let without = self.totals.content_bytes.saturating_sub(inode.size);
         self.totals.content_bytes = without.saturating_add(size);
         inode.size = size;

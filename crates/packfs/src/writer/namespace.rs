@@ -88,7 +88,7 @@ impl Writer {
             checked = tree.and_then(|tree| self.check_quota(tree, 1, size));
         }
         if let Err(error) = checked {
-            self.give_back(&extents);
+            self.forget(&extents);
             return Err(error);
         }
         if extents.len() <= EXTENTS_EMBEDDED_MAX {
@@ -280,16 +280,28 @@ impl Writer {
     }
 
     pub(super) async fn check_droppable(&self, inode: &Inode) -> Result<(), WriteError> {
-        if inode.layout == Layout::Mapped {
-            let prefix = extents_prefix(inode.number);
-            let mut from = prefix.clone();
-            while let Some((mut key, value)) = self.tree.first_with_prefix(&from, &prefix).await? {
-                decode_value(&value).map_err(|source| inconsistent(0, source))?;
-                key.push(0);
-                from = key;
+        self.check_droppable_content(inode).await?;
+        self.check_extended(inode.number).await
+    }
+
+    pub(super) async fn check_droppable_content(&self, inode: &Inode) -> Result<(), WriteError> {
+        match &inode.layout {
+            Layout::Inline(_) | Layout::Device(_) => {}
+            Layout::Extents(extents) => self.check_shared(extents).await?,
+            Layout::Mapped => {
+                let prefix = extents_prefix(inode.number);
+                let mut from = Some(prefix.clone());
+                while let Some(at) = from {
+                    let part = self.tree.part(&prefix, &at).await?;
+                    for (_, value) in part.cells {
+                        let extents = decode_value(&value).map_err(|source| inconsistent(0, source))?;
+                        self.check_shared(&extents).await?;
+                    }
+                    from = part.next;
+                }
             }
         }
-        self.check_extended(inode.number).await
+        Ok(())
     }
 
     /// Takes one of several names away; gives the inode if it was the last.
@@ -335,7 +347,7 @@ impl Writer {
     pub(crate) async fn drop_content(&mut self, inode: &Inode) -> Result<(), WriteError> {
         match &inode.layout {
             Layout::Inline(_) | Layout::Device(_) => {}
-            Layout::Extents(extents) => self.give_back(extents),
+            Layout::Extents(extents) => self.give_back(extents).await?,
             Layout::Mapped => self.drop_mapped(inode.number).await?,
         }
         Ok(())
@@ -371,7 +383,7 @@ impl Writer {
             };
             taken = true;
             self.take(&key).await?;
-            self.give_back(&extents);
+            self.give_back(&extents).await?;
         }
     }
 
@@ -414,13 +426,6 @@ impl Writer {
         self.check_room(false)?;
         let keep = self.pages_kept();
         self.packer.pack(&mut self.space, bytes, keep).await
-    }
-
-    /// Bytes that no file uses any more. Extents outside every segment are damage that `verify` reports.
-    pub(crate) fn give_back(&mut self, extents: &[Extent]) {
-        for extent in extents {
-            self.space.remove_live(extent.address, u64::from(extent.length));
-        }
     }
 
     /// A change that fails in the middle of several leaves nothing that may be committed.

@@ -296,13 +296,10 @@ impl Writer {
                 return Err(WriteError::QuotaNested { directory, other });
             }
             let prefix = directory_prefix(directory_now);
-            let mut from = prefix.clone();
-            'entries: loop {
-                let batch = self.tree.batch(&from).await?;
-                for (key, value) in batch.cells {
-                    if !key.starts_with(&prefix) {
-                        break 'entries;
-                    }
+            let mut from = Some(prefix.clone());
+            while let Some(at) = from {
+                let part = self.tree.part(&prefix, &at).await?;
+                for (_, value) in part.cells {
                     match Entry::decode(&value).map_err(|source| inconsistent(0, source))? {
                         Entry::Link { inode, .. } => *linked.entry(inode).or_default() += 1,
                         Entry::Embedded(inode) => {
@@ -314,10 +311,7 @@ impl Writer {
                         }
                     }
                 }
-                match batch.next {
-                    Some(next) if next[..] <= prefix[..] || next.starts_with(&prefix) => from = next,
-                    _ => break,
-                }
+                from = part.next;
             }
         }
         // A quota that was here before may have left some.

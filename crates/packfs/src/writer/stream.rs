@@ -125,7 +125,7 @@ impl Writer {
 
     /// Gives the space of an unfinished file back.
     pub fn abandon_file(&mut self, stream: FileStream) {
-        self.give_back(&extents(&stream.placed));
+        self.forget(&extents(&stream.placed));
     }
 }
 

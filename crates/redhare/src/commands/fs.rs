@@ -2,6 +2,7 @@
 
 mod against;
 mod bench;
+mod clone;
 mod compact;
 mod compare;
 mod df;
@@ -54,6 +55,7 @@ enum Fs {
     Compare(compare::CompareArguments),
     Df(df::DfArguments),
     Compact(compact::CompactArguments),
+    Clone(clone::CloneArguments),
     Snapshot(snapshot::SnapshotArguments),
     Quota(quota::QuotaArguments),
     Mount(mount::MountArguments),
@@ -71,6 +73,7 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Bench(arguments) => on_reactor(bench::run(&arguments, output)),
         Fs::Compare(arguments) => on_reactor(compare::run(&arguments, output)),
         Fs::Df(arguments) => on_reactor(df::run(&arguments, output)),
+        Fs::Clone(arguments) => on_reactor(clone::run(&arguments, output)),
         Fs::Compact(arguments) => on_reactor(compact::run(&arguments, output)),
         Fs::Snapshot(arguments) => on_reactor(snapshot::run(&arguments, output)),
         Fs::Quota(arguments) => on_reactor(quota::run(&arguments, output)),

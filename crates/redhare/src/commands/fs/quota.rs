@@ -119,14 +119,14 @@ async fn writer(volume: &Volume) -> Result<(Opened, Writer), Failure> {
     Ok((opened, writer))
 }
 
-/// A path without what says nothing.
-fn plain(path: &OsStr) -> Vec<u8> {
+/// A path without what says nothing: a name, then a slash before each further one.
+pub(super) fn plain(path: &OsStr) -> Vec<u8> {
     let names = path.as_bytes().split(|&byte| byte == b'/');
     let names: Vec<&[u8]> = names.filter(|name| !name.is_empty() && *name != b".").collect();
     names.join(&b'/')
 }
 
-async fn find(volume: &Volume, writer: &Writer, path: &[u8]) -> Result<InodeNumber, Failure> {
+pub(super) async fn find(volume: &Volume, writer: &Writer, path: &[u8]) -> Result<InodeNumber, Failure> {
     let mut at = InodeNumber::ROOT;
     for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
         let entry = writer.lookup(at, name).await;
