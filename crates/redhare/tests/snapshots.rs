@@ -217,7 +217,7 @@ impl Test {
 
     /// Writes the same byte over all that is only written now and then.
     fn fill(&self, byte: u8) {
-        let session = Session::connect(self.cluster.address(), "data").unwrap();
+        let session = Session::connect(&self.cluster.address()[..], "data").unwrap();
         let device = session.device(Nearby::Socket);
         let written = reactor::run(&reactor::Config::default(), async {
             let channel = device.open_channel().unwrap();
