@@ -153,7 +153,8 @@ impl Copies {
 
     /// False if it stays, which is logged.
     async fn delete_snapshot(&self, key: Key) -> bool {
-        let Some((disk, blob)) = self.kept.at.borrow().get(&key).copied() else {
+        // From now on nobody opens it; what reads it already has its own way to the blob.
+        let Some((disk, blob)) = self.kept.at.borrow_mut().remove(&key) else {
             return true;
         };
         self.kept.open.borrow_mut().remove(&key);
@@ -163,25 +164,22 @@ impl Copies {
             Err(blobstore::Error::NoSuchBlob(_)) => Ok(()),
             Err(error) => Err(error),
         };
-        match deleted {
-            Ok(()) => drop(self.kept.at.borrow_mut().remove(&key)),
-            Err(error) => {
-                let (chunk, snapshot) = (key.0, key.1.0);
-                tracing::error!(?chunk, snapshot, %error, "a copy of a snapshot stays on its disk");
-                return false;
-            }
+        if let Err(error) = &deleted {
+            let (chunk, snapshot) = (key.0, key.1.0);
+            tracing::error!(?chunk, snapshot, %error, "a copy of a snapshot stays on its disk");
+            self.kept.at.borrow_mut().insert(key, (disk, blob));
         }
-        true
+        deleted.is_ok()
     }
 
     /// The snapshot of a copy, to be read; none if it is not here.
     async fn open_snapshot(&self, key: Key) -> Result<Option<Rc<Opened>>, CopyError> {
-        if let Some(opened) = self.kept.open.borrow().get(&key) {
-            return Ok(Some(opened.clone()));
-        }
         let Some((disk, blob)) = self.kept.at.borrow().get(&key).copied() else {
             return Ok(None);
         };
+        if let Some(opened) = self.kept.open.borrow().get(&key) {
+            return Ok(Some(opened.clone()));
+        }
         let chunk = key.0;
         let failed = |source| CopyError::Store { chunk, source };
         let blob = self.store(disk).blob(blob).map_err(failed)?;
@@ -195,6 +193,9 @@ impl Copies {
             geometry: record.geometry,
             channel,
         });
+        if !self.kept.at.borrow().contains_key(&key) {
+            return Ok(None);
+        }
         self.kept.open.borrow_mut().insert(key, opened.clone());
         Ok(Some(opened))
     }
