@@ -5,8 +5,16 @@ use std::path::Path;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Asked when it runs: a build directory that was copied from another tree has the program that was built there.
     let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
-    let files = ["types", "cluster", "nodes", "volumes", "chunks", "leases"]
-        .map(|name| root.join(format!("redhare/v1/{name}.proto")));
+    let files = [
+        "types",
+        "cluster",
+        "nodes",
+        "volumes",
+        "chunks",
+        "leases",
+        "snapshots",
+    ]
+    .map(|name| root.join(format!("redhare/v1/{name}.proto")));
     for file in &files {
         println!("cargo::rerun-if-changed={}", file.display());
     }

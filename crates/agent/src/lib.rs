@@ -18,6 +18,7 @@ mod proof;
 mod state;
 mod supervise;
 mod target_config;
+mod wire;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

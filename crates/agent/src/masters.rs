@@ -8,10 +8,12 @@ use proto::client::{Client, ClientError, Masters};
 use proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-use volume::{Geometry, GeometryError, GeometrySizes};
 
 use crate::link::{Hello, Link};
 use crate::supervise::AgentError;
+use crate::wire::{
+    Kind, chunk_id, configuration, export, is_growth, kind_of, number, resync, snapshot_id, to_wire,
+};
 
 /// Pause between attempts to reach the masters.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -23,11 +25,6 @@ const ANSWERS: usize = 64;
 const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
-
-/// 16 bytes as a number.
-pub(crate) fn number(bytes: &[u8]) -> Option<u128> {
-    Some(u128::from_be_bytes(bytes.try_into().ok()?))
-}
 
 /// Connects to a master, for as long as it takes; addresses that are none and credentials that cannot be used are an answer.
 pub(crate) async fn connect(masters: &Masters) -> Result<Client, AgentError> {
@@ -71,6 +68,8 @@ pub(crate) struct Life {
     heartbeat: Duration,
     disks: Vec<agentlink::Disk>,
     resyncs: Vec<agentlink::Resync>,
+    /// Snapshots of which copies are here, as the target says.
+    snapshots: Vec<(u32, u64)>,
     /// Copies that are here, as the target says.
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
@@ -131,34 +130,6 @@ pub(crate) struct Placed {
     disk: u128,
 }
 
-/// What the copies of a volume are like.
-#[derive(Clone)]
-struct Kind {
-    /// The volume's geometry, as the volume crate encodes it.
-    geometry: Vec<u8>,
-    /// They keep checksums of their blocks.
-    checksums: bool,
-}
-
-impl Kind {
-    /// Has a target make such a copy.
-    fn create(self, chunk: Chunk, disk: u128) -> ToTarget {
-        let Self { geometry, checksums } = self;
-        match checksums {
-            true => ToTarget::CreateCopyWithSums {
-                chunk,
-                geometry,
-                disk,
-            },
-            false => ToTarget::CreateCopy {
-                chunk,
-                geometry,
-                disk,
-            },
-        }
-    }
-}
-
 impl Life {
     pub(crate) fn new(
         client: Client,
@@ -176,6 +147,7 @@ impl Life {
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
+            snapshots: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
             kinds: BTreeMap::new(),
@@ -222,6 +194,7 @@ impl Life {
             resyncs: self.resyncs.iter().map(resync).collect(),
             copies: self.here.iter().filter(|_| names_copies).map(chunk_id).collect(),
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
+            snapshots: self.snapshots.iter().map(snapshot_id).collect(),
         }
     }
 
@@ -318,6 +291,10 @@ impl Life {
         self.deleted.retain(|chunk| removals.contains_key(chunk));
         for (&chunk, &epoch) in &removals {
             self.delete_copy(chunk, epoch, link).await;
+        }
+        if !answer.remove_snapshots.is_empty() {
+            let removed = answer.remove_snapshots.iter().map(|id| (id.volume, id.number));
+            let _ = link.send.send(ToTarget::DeleteSnapshots(removed.collect())).await;
         }
         self.export(&answer.exports, link).await;
     }
@@ -537,51 +514,8 @@ impl Life {
             FromTarget::WantRoutes { volume } => self.route(volume),
             FromTarget::Disks(disks) => self.disks = disks,
             FromTarget::Resyncs(resyncs) => self.resyncs = resyncs,
+            FromTarget::Snapshots(snapshots) => self.snapshots = snapshots,
         }
-    }
-}
-
-fn configuration(chunk: &v1::Chunk) -> Option<Configuration> {
-    if chunk.epoch == 0 {
-        return None;
-    }
-    let mut members: Vec<(u128, u64)> = chunk
-        .copies
-        .iter()
-        .filter(|copy| copy.incarnation != 0)
-        .filter_map(|copy| Some((number(&copy.node)?, copy.incarnation)))
-        .collect();
-    members.sort_unstable();
-    Some(Configuration {
-        epoch: chunk.epoch,
-        write_node: number(&chunk.write_node)?,
-        members,
-    })
-}
-
-pub(crate) fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
-    v1::Disk {
-        uuid: disk.uuid.to_be_bytes().to_vec(),
-        capacity_bytes: disk.capacity_bytes,
-        used_bytes: disk.capacity_bytes - disk.free_bytes.min(disk.capacity_bytes),
-    }
-}
-
-fn chunk_id(chunk: &Chunk) -> v1::ChunkId {
-    v1::ChunkId {
-        volume: chunk.volume,
-        index: chunk.index,
-    }
-}
-
-fn resync(resync: &agentlink::Resync) -> v1::Resync {
-    v1::Resync {
-        volume: resync.chunk.volume,
-        index: resync.chunk.index,
-        node: resync.node.to_be_bytes().to_vec(),
-        left_bytes: resync.left_bytes,
-        total_bytes: resync.total_bytes,
-        elapsed_ms: resync.elapsed_ms,
     }
 }
 
@@ -674,67 +608,6 @@ async fn read_routes(client: &Client, volume: u32) -> Result<Routes, ClientError
             _ => return Ok(routes),
         }
     }
-}
-
-/// A volume to be exported, as the target wants to hear it.
-fn export(export: &v1::Export) -> Option<Export> {
-    let volume = export.volume.as_ref()?;
-    let geometry = match geometry(volume.geometry.as_ref()?) {
-        Ok(geometry) => geometry,
-        Err(error) => {
-            tracing::error!(volume = volume.number, %error, "the masters' geometry of a volume cannot be used");
-            return None;
-        }
-    };
-    Some(Export {
-        volume: volume.number,
-        uuid: number(&volume.uuid)?,
-        geometry: geometry.encode(),
-        nqn: volume.export_nqn.clone(),
-        hosts: volume.hosts.clone(),
-        place: u8::try_from(export.place).ok()?,
-        elsewhere: export.elsewhere.clone(),
-    })
-}
-
-/// Whether this is what the volume is growing by now.
-fn is_growth(volume: &v1::Volume, growing: &v1::Growing) -> bool {
-    let sum = |groups: &[u32]| {
-        groups
-            .iter()
-            .fold(0u32, |sum, &chunks| sum.saturating_add(chunks))
-    };
-    let from = volume
-        .geometry
-        .as_ref()
-        .map_or(0, |geometry| sum(&geometry.group_chunks));
-    let chunks = from.saturating_add(sum(&volume.growth_chunks));
-    (from, chunks) == (growing.from_chunk, growing.chunks) && from < chunks
-}
-
-/// What the copies that are made for a volume are like; their geometry has what it is growing by.
-fn kind_of(volume: &v1::Volume) -> Option<Result<Kind, GeometryError>> {
-    let mut described = volume.geometry.clone()?;
-    described.group_chunks.extend_from_slice(&volume.growth_chunks);
-    let checksums = volume.checksums;
-    Some(geometry(&described).map(|geometry| Kind {
-        geometry: geometry.encode(),
-        checksums,
-    }))
-}
-
-/// The masters' geometry in the volume crate's terms.
-fn geometry(described: &v1::Geometry) -> Result<Geometry, GeometryError> {
-    Geometry::try_from(GeometrySizes {
-        block_bytes: described.block_bytes,
-        metadata_bytes: described.metadata_bytes,
-        stripe_unit_bytes: described.stripe_unit_bytes,
-        chunk_bytes: described.chunk_bytes,
-        region_bytes: described.region_bytes,
-        copies: described.copies,
-        minimum: described.minimum,
-        group_chunks: described.group_chunks.clone(),
-    })
 }
 
 fn ticks(period: Duration) -> Interval {

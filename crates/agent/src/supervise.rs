@@ -189,7 +189,7 @@ impl Supervisor<'_> {
         let identity = masters::patiently(|| client.identity(v1::GetIdentityRequest {}))
             .await
             .map_err(AgentError::Masters)?;
-        let cluster = masters::number(&identity.cluster).unwrap_or(0);
+        let cluster = crate::wire::number(&identity.cluster).unwrap_or(0);
         let mut state = State::load(&self.config.directory, cluster, named)?;
         let mut pauses = Pauses::default();
         let (mut pause, mut is_first) = (Duration::ZERO, true);
@@ -485,7 +485,7 @@ async fn register(
         peer_address: hello.address.clone(),
         incarnation: hello.incarnation,
         ended_through: hello.incarnation.saturating_sub(1),
-        disks: hello.disks.iter().map(masters::to_wire).collect(),
+        disks: hello.disks.iter().map(crate::wire::to_wire).collect(),
     };
     let registered = masters::patiently(|| client.register(request.clone())).await?;
     Ok(Life::new(client.clone(), cluster, node, &registered, hello))

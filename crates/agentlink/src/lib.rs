@@ -119,6 +119,9 @@ pub enum ToTarget {
         /// On this disk.
         disk: u128,
     },
+    /// Delete all copies of these snapshots, each a volume's number and the snapshot's, in the background. Those that are being
+    /// deleted already may be named again.
+    DeleteSnapshots(Vec<(u32, u64)>),
 }
 
 /// A volume that a node exports to ordinary hosts.
@@ -193,6 +196,9 @@ pub enum FromTarget {
         /// The volume's number.
         volume: u32,
     },
+    /// All snapshots of which copies are here, each a volume's number and the snapshot's: in the beginning, and when that has
+    /// changed.
+    Snapshots(Vec<(u32, u64)>),
 }
 
 /// Why a frame could not be read. The connection is of no use after that.
@@ -288,6 +294,7 @@ mod tests {
             },
             ToTarget::DeleteVolume { volume: 7 },
             ToTarget::DeleteCopy { chunk, epoch: 4 },
+            ToTarget::DeleteSnapshots(vec![(7, 1 << 50)]),
             ToTarget::CreateCopyWithSums {
                 chunk,
                 geometry: vec![4, 5],

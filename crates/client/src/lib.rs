@@ -4,6 +4,7 @@
 //! sessions come from the masters: whoever speaks with them implements [`volume::client::MapSource`] and
 //! [`NodeDirectory`] and hands them in. Nothing here knows FUSE or Python.
 
+mod ask;
 mod connection;
 mod copies;
 mod leases;
@@ -11,9 +12,13 @@ mod links;
 mod past;
 mod scrub;
 mod session;
+mod snapshot_device;
+mod snapshots;
 
 pub use copies::Copies;
 pub use leases::MasterLeases;
 pub use links::{LinkOptions, Nearby, NodeDirectory, NodeLinks, node_subsystem};
 pub use scrub::Scrubbed;
 pub use session::{Session, SessionError};
+pub use snapshot_device::{CopiesOfSnapshot, SnapshotDevice};
+pub use snapshots::{SnapshotError, SnapshotMade};

@@ -20,7 +20,7 @@ use protocols::nvme::Nqn;
 use reactor::net::TcpOptions;
 use reactor::{spawn, time};
 use volume::client::{AnswerSink, PeerStatus, Peers, Place, Reply, Sessions};
-use volume::message::codec::{NativeCommand, NativeOperation};
+use volume::message::codec::NativeCommand;
 use volume::{HostId, NodeId};
 
 use crate::connection::Connection;
@@ -222,7 +222,7 @@ struct Waiting {
 
 impl Waiting {
     fn is_read(&self) -> bool {
-        self.command.operation == NativeOperation::Read
+        self.command.operation.is_read()
     }
 
     fn fail(self) {

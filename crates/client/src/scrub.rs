@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use bdev::Data;
 use foundation::Lba;
-use reactor::sync::{OneshotSender, Semaphore, oneshot};
+use reactor::sync::Semaphore;
 use reactor::{BufferPool, spawn, time};
-use volume::client::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
+use volume::client::{PeerStatus, Place};
 use volume::message::codec::{Checked, NativeCommand, NativeFields, NativeOperation};
 use volume::{ChunkIndex, NodeId, Piece, Status, TraceId, WriterToken};
 
+use crate::ask::ask;
 use crate::links::{Nearby, NodeLinks};
 use crate::session::Session;
 
@@ -151,7 +152,7 @@ impl Scrub {
         let count = u64::from(part.piece.range.count);
         let began = time::now();
         loop {
-            let (status, data) = self.ask(part).await;
+            let (status, data) = self.ask_for(part).await;
             match status {
                 PeerStatus::Answered(Status::Done) => {
                     let Data::Into(bytes) = data else {
@@ -198,7 +199,7 @@ impl Scrub {
         config.is_some_and(|config| config.members.iter().any(|member| member.node == part.node))
     }
 
-    async fn ask(&self, part: Part) -> (PeerStatus, Data) {
+    async fn ask_for(&self, part: Part) -> (PeerStatus, Data) {
         let Ok(room) = BufferPool::current().allocate(Checked::BYTES).await else {
             return (PeerStatus::Unreachable, Data::None);
         };
@@ -219,30 +220,6 @@ impl Scrub {
             chunk: part.piece.chunk,
             first_block: part.piece.range.start,
         };
-        let (sender, receiver) = oneshot();
-        let sink = Rc::new(Waiting(RefCell::new(Some(sender))));
-        self.links.submit(
-            part.node,
-            0,
-            command,
-            place,
-            Data::Into(room),
-            Reply::new(sink, 0),
-        );
-        receiver.await.unwrap_or((PeerStatus::Lost, Data::None))
-    }
-}
-
-struct Waiting(RefCell<Option<OneshotSender<(PeerStatus, Data)>>>);
-
-impl AnswerSink for Waiting {
-    fn answer(&self, _: u64, answer: Answer) {
-        if let Some(sender) = self.0.borrow_mut().take() {
-            sender.send((answer.status, answer.data));
-        }
-    }
-
-    fn waits(&self, _: u64) -> bool {
-        true
+        ask(&self.links, part.node, command, place, Data::Into(room)).await
     }
 }

@@ -57,6 +57,8 @@ pub enum SessionError {
 struct State {
     map: Arc<VolumeMap>,
     nodes: BTreeMap<NodeId, SocketAddr>,
+    /// The nodes that have a place for a copy of each chunk, in sync or not.
+    places: Vec<Vec<NodeId>>,
 }
 
 /// See the module. Shared by all cores.
@@ -134,6 +136,11 @@ impl Session {
         }))
     }
 
+    /// The volume's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The volume's number.
     pub fn number(&self) -> VolumeNumber {
         self.number
@@ -178,6 +185,21 @@ impl Session {
         self.state().map.clone()
     }
 
+    /// All nodes that are known, those that have a place for a copy of the chunk first.
+    pub(crate) fn nodes_for(&self, chunk: ChunkIndex) -> Vec<NodeId> {
+        let state = self.state();
+        let mut nodes = state.places.get(chunk.0 as usize).cloned().unwrap_or_default();
+        let others = state.nodes.keys().filter(|node| !nodes.contains(node)).copied();
+        let others: Vec<NodeId> = others.collect();
+        nodes.extend(others);
+        nodes
+    }
+
+    /// Where further nodes are found.
+    pub(crate) fn learn_nodes(&self, nodes: &[v1::NodeAddress]) {
+        self.state().nodes.extend(nodes.iter().filter_map(address));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,8 +225,14 @@ impl Session {
             .await;
         match answer {
             Some(Ok(part)) => match state_of(&part) {
-                Ok(fresh) => {
-                    *self.state() = fresh;
+                Ok(mut fresh) => {
+                    let mut state = self.state();
+                    let known = std::mem::take(&mut state.nodes);
+                    for (node, address) in known {
+                        fresh.nodes.entry(node).or_insert(address);
+                    }
+                    *state = fresh;
+                    drop(state);
                     self.version.fetch_add(1, Ordering::Release);
                 }
                 Err(why) => tracing::warn!(volume = self.name, why, "the masters' map cannot be used"),
@@ -280,7 +308,15 @@ fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
     };
     let geometry = Geometry::try_from(geometry).map_err(|error| error.to_string())?;
     let mut chunks = ChunkMap::new(usize::try_from(geometry.chunks()).unwrap_or(usize::MAX));
+    let mut places = vec![Vec::new(); usize::try_from(geometry.chunks()).unwrap_or(0)];
     for chunk in map.chunks.iter().filter(|chunk| chunk.epoch > 0) {
+        if let Some(places) = places.get_mut(chunk.index as usize) {
+            *places = chunk
+                .copies
+                .iter()
+                .filter_map(|copy| node_id(&copy.node))
+                .collect();
+        }
         let mut members: Vec<Membership> = chunk
             .copies
             .iter()
@@ -303,12 +339,13 @@ fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
             .update(ChunkIndex(chunk.index), config)
             .map_err(|error| error.to_string())?;
     }
-    let nodes = map
-        .nodes
-        .iter()
-        .filter_map(|node| Some((node_id(&node.node)?, node.peer_address.parse().ok()?)));
     Ok(State {
         map: Arc::new(VolumeMap { geometry, chunks }),
-        nodes: nodes.collect(),
+        nodes: map.nodes.iter().filter_map(address).collect(),
+        places,
     })
+}
+
+fn address(node: &v1::NodeAddress) -> Option<(NodeId, SocketAddr)> {
+    Some((node_id(&node.node)?, node.peer_address.parse().ok()?))
 }

@@ -11,6 +11,7 @@ pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;
 mod removal;
+pub(crate) mod snapshots;
 pub(crate) mod status;
 pub(crate) mod volumes;
 
@@ -34,6 +35,7 @@ use care::Care;
 use changes::ChangeLog;
 use leases::LeaseClock;
 use reconcile::Reconciler;
+use snapshots::{SnapshotKey, Snapshots};
 
 /// How often a decision is made anew when another master was quicker.
 const ATTEMPTS_MAX: u32 = 16;
@@ -66,6 +68,7 @@ pub struct Controller<S> {
     /// The nodes' records, and the store's revision at which they were so.
     nodes_known: RefCell<Option<(u64, BTreeMap<NodeId, Node>)>>,
     balancer: Balancer,
+    snapshots: Snapshots,
 }
 
 /// When a node was last heard.
@@ -76,6 +79,8 @@ struct Heard {
     at: Instant,
     used: BTreeMap<DiskId, ByteCount>,
     resyncs: Vec<nodes::Resync>,
+    /// Of which it has copies; none before it has said so.
+    snapshots: Option<BTreeSet<SnapshotKey>>,
 }
 
 /// What is needed to bring a volume to its next state.
@@ -132,8 +137,10 @@ impl<S: MetadataStore> Controller<S> {
             exported: None,
             nodes_known: RefCell::default(),
             balancer: Balancer::default(),
+            snapshots: Snapshots::default(),
         };
         controller.note_drains()?;
+        controller.note_snapshots()?;
         controller.note_leases(now)?;
         controller.note_unfinished()?;
         Ok(controller)
@@ -212,6 +219,7 @@ impl<S: MetadataStore> Controller<S> {
             Committed::At { revision, previous } => {
                 self.changes.committed(previous, revision, transaction);
                 for operation in &transaction.operations {
+                    self.snapshots.committed(operation)?;
                     let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
                     let Some(id) = keys::parse_chunk(key) else {
                         continue;

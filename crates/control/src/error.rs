@@ -5,7 +5,9 @@ use std::time::Duration;
 use foundation::{ByteCount, Epoch};
 use thiserror::Error;
 
-use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber, WriterToken};
+use crate::identity::{
+    ChunkId, ClusterId, DiskId, Incarnation, NodeId, SnapshotNumber, VolumeNumber, WriterToken,
+};
 use crate::model::GeometryError;
 use crate::record::RecordError;
 use crate::store::StoreError;
@@ -144,6 +146,40 @@ pub enum ControlError {
     )]
     VolumeDeleting { name: String },
     #[error(
+        "volume \"{volume}\" has no snapshot \"{name}\"; \"redhare volume snapshot list {volume}\" shows those it has"
+    )]
+    NoSuchSnapshot { volume: String, name: String },
+    #[error("volume \"{volume}\" has a snapshot \"{name}\" already; choose another name, or delete it first")]
+    SnapshotExists { volume: String, name: String },
+    #[error(
+        "volume \"{volume}\" has {count} snapshots, which is the most; delete one with \"redhare volume snapshot delete {volume} NAME\""
+    )]
+    SnapshotsMax { volume: String, count: usize },
+    #[error(
+        "volume \"{volume}\" cannot {what} now: its snapshot \"{name}\" is being made; try again in a moment (one that is not finished is given up after {} s)", .term.as_secs()
+    )]
+    SnapshotPending {
+        volume: String,
+        name: String,
+        what: &'static str,
+        term: Duration,
+    },
+    #[error(
+        "volume \"{volume}\" has {count} snapshots, which would be lost with it; delete them first (\"redhare volume snapshot list {volume}\" shows them)"
+    )]
+    VolumeHasSnapshots { volume: String, count: usize },
+    #[error(
+        "snapshot {number} of volume {volume} was given up or deleted meanwhile, it cannot be completed; make another one"
+    )]
+    SnapshotOver {
+        volume: VolumeNumber,
+        number: SnapshotNumber,
+    },
+    #[error(
+        "volume \"{volume}\" is not ready for a snapshot: it is being made, or grows; wait until \"redhare volume list\" shows it ready in its new size"
+    )]
+    NotSettled { volume: String },
+    #[error(
         "volume \"{name}\" is leased by \"{holder}\" for another {} s; end that program, or wait", .remaining.as_secs()
     )]
     VolumeLeased {
@@ -243,9 +279,12 @@ impl ControlError {
             | Self::NoSuchDisk { .. }
             | Self::NoSuchVolumeName { .. }
             | Self::NoSuchVolume { .. }
+            | Self::NoSuchSnapshot { .. }
             | Self::NoSuchChunk { .. } => ErrorKind::NotFound,
-            Self::VolumeExists { .. } => ErrorKind::AlreadyExists,
-            Self::Contended { .. } | Self::StaleProposal { .. } => ErrorKind::Aborted,
+            Self::VolumeExists { .. } | Self::SnapshotExists { .. } => ErrorKind::AlreadyExists,
+            Self::Contended { .. } | Self::StaleProposal { .. } | Self::SnapshotOver { .. } => {
+                ErrorKind::Aborted
+            }
             Self::ForeignCluster { .. }
             | Self::ForeignCertificate { .. }
             | Self::StoreClosed { .. }
@@ -255,6 +294,10 @@ impl ControlError {
             | Self::DiskInUse { .. }
             | Self::VolumeDeleting { .. }
             | Self::VolumeLeased { .. }
+            | Self::SnapshotsMax { .. }
+            | Self::SnapshotPending { .. }
+            | Self::VolumeHasSnapshots { .. }
+            | Self::NotSettled { .. }
             | Self::NotEnoughNodes { .. }
             | Self::NotEnoughSpace { .. }
             | Self::DrainNodes { .. }

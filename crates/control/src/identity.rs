@@ -114,6 +114,10 @@ pub struct Incarnation(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeNumber(pub u32);
 
+/// A snapshot's number in its cluster. Never used again, neither after its deletion nor for a second try.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotNumber(pub u64);
+
 /// One chunk of one volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId {
@@ -134,6 +138,12 @@ impl fmt::Display for Incarnation {
 }
 
 impl fmt::Display for VolumeNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for SnapshotNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

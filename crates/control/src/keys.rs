@@ -1,6 +1,6 @@
 //! The keys of the store. Numbers stand big-endian, so that keys sort as what they name.
 
-use crate::identity::{ChunkId, DiskId, NodeId, SessionId, Uuid, VolumeNumber};
+use crate::identity::{ChunkId, DiskId, NodeId, SessionId, SnapshotNumber, Uuid, VolumeNumber};
 
 /// The cluster's identity.
 pub(crate) const CLUSTER: &[u8] = b"cluster";
@@ -8,9 +8,12 @@ pub(crate) const CLUSTER: &[u8] = b"cluster";
 pub(crate) const CLOSED: &[u8] = b"closed";
 /// The number the next volume gets.
 pub(crate) const NEXT_VOLUME: &[u8] = b"next-volume";
+/// The number the next snapshot gets.
+pub(crate) const NEXT_SNAPSHOT: &[u8] = b"next-snapshot";
 pub(crate) const NODES: &[u8] = b"node/";
 pub(crate) const VOLUMES: &[u8] = b"volume/";
 pub(crate) const CHUNKS: &[u8] = b"chunk/";
+pub(crate) const SNAPSHOTS: &[u8] = b"snapshot/";
 pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
 pub(crate) const DRAINS: &[u8] = b"drain/";
 /// Nodes that were removed.
@@ -125,6 +128,26 @@ pub(crate) fn writer(number: VolumeNumber) -> Vec<u8> {
 
 pub(crate) fn reader(number: VolumeNumber, session: SessionId) -> Vec<u8> {
     join(&[READERS, &number.0.to_be_bytes(), &session.0.to_bytes()])
+}
+
+pub(crate) fn snapshot(volume: VolumeNumber, number: SnapshotNumber) -> Vec<u8> {
+    join(&[SNAPSHOTS, &volume.0.to_be_bytes(), &number.0.to_be_bytes()])
+}
+
+/// All snapshots of a volume: first key and end.
+pub(crate) fn snapshots_of(volume: VolumeNumber) -> (Vec<u8>, Vec<u8>) {
+    let first = join(&[SNAPSHOTS, &volume.0.to_be_bytes()]);
+    let end = end_of(&first);
+    (first, end)
+}
+
+/// Volume and number that a key of [`SNAPSHOTS`] names.
+pub(crate) fn parse_snapshot(key: &[u8]) -> Option<(VolumeNumber, SnapshotNumber)> {
+    let (volume, number) = key.strip_prefix(SNAPSHOTS)?.split_at_checked(4)?;
+    Some((
+        VolumeNumber(u32::from_be_bytes(volume.try_into().ok()?)),
+        SnapshotNumber(u64::from_be_bytes(number.try_into().ok()?)),
+    ))
 }
 
 /// All reader leases of a volume: first key and end.

@@ -4,12 +4,14 @@ mod chunk;
 mod geometry;
 mod lease;
 mod node;
+mod snapshot;
 mod volume;
 
 pub use chunk::{Chunk, Copy, Moving};
 pub use geometry::{Geometry, GeometryError};
 pub use lease::{ReaderLease, WriterLease};
 pub use node::{ClusterRecord, Disk, Node};
+pub use snapshot::{Snapshot, SnapshotState};
 pub use volume::{Volume, VolumeState};
 
 pub(crate) use node::Number;

@@ -20,6 +20,8 @@ pub struct Settings {
     /// Every so often all chunks are looked at, though nothing is known to have happened: another
     /// master may have acted.
     pub audit_interval: Duration,
+    /// A snapshot that is not complete after so long is given up.
+    pub snapshot_term: Duration,
     /// A copy that is out of sync for so long, and sent nothing, is rebuilt on another node.
     pub rebuild_after: Duration,
     /// The most copies made anew at a time for each living node; the others follow as these are in sync.
@@ -44,6 +46,7 @@ impl Default for Settings {
             writer_term_max: Duration::from_secs(600),
             reader_term: Duration::from_secs(60),
             audit_interval: Duration::from_secs(60),
+            snapshot_term: Duration::from_secs(30),
             rebuild_after: Duration::from_secs(600),
             rebuilds_per_node: 8,
             rebalance: true,

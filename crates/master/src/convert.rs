@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::{
     Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Growing, Incarnation, Node, NodeId,
-    NodeView, Resync, Uuid, Volume, VolumeNumber, VolumeState,
+    NodeView, Resync, SnapshotKey, SnapshotNumber, Uuid, Volume, VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Epoch};
 use proto::v1;
@@ -106,6 +106,17 @@ pub(crate) fn chunk_ids(chunks: &[v1::ChunkId]) -> Vec<ChunkId> {
         index: chunk.index,
     };
     chunks.iter().map(id).collect()
+}
+
+pub(crate) fn snapshot_key(id: &v1::SnapshotId) -> SnapshotKey {
+    (VolumeNumber(id.volume), SnapshotNumber(id.number))
+}
+
+pub(crate) fn snapshot_id((volume, number): &SnapshotKey) -> v1::SnapshotId {
+    v1::SnapshotId {
+        volume: volume.0,
+        number: number.0,
+    }
 }
 
 pub(crate) fn remove_copy((chunk, epoch): &(ChunkId, Epoch)) -> v1::RemoveCopy {

@@ -17,6 +17,7 @@ mod redb_store;
 mod seat;
 mod server;
 mod service;
+mod snapshots;
 mod watch;
 
 pub use config::{Config, ConfigError, StoreConfig};

@@ -12,6 +12,7 @@ use proto::v1::chunks_server::ChunksServer;
 use proto::v1::cluster_server::ClusterServer;
 use proto::v1::leases_server::LeasesServer;
 use proto::v1::nodes_server::NodesServer;
+use proto::v1::snapshots_server::SnapshotsServer;
 use proto::v1::volumes_server::VolumesServer;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -229,6 +230,7 @@ impl Master {
             .add_service(Guarded::new(NodesServer::new(face.clone()), &policy))
             .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy))
             .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(SnapshotsServer::new(face.clone()), &policy))
             .add_service(Guarded::new(LeasesServer::new(face), &policy))
             .serve_with_incoming_shutdown(door::open(listener, credentials), async {
                 // A dropped sender is a request to end, too.

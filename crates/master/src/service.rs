@@ -232,6 +232,7 @@ impl Nodes for Face {
             resyncs: convert::resyncs(&request.resyncs)?,
             copies: convert::chunk_ids(&request.copies),
             removed_copies: convert::chunk_ids(&request.removed_copies),
+            snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
         };
         let answer = self.engine.heartbeat(heartbeat).await?;
         let numbers = |volumes: &[VolumeNumber]| volumes.iter().map(|number| number.0).collect();
@@ -242,6 +243,7 @@ impl Nodes for Face {
             remove_volumes: numbers(&answer.remove),
             remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
             exports: answer.exports.iter().map(convert::export).collect(),
+            remove_snapshots: answer.remove_snapshots.iter().map(convert::snapshot_id).collect(),
         }))
     }
 

@@ -12,6 +12,7 @@ use crate::v1::chunks_client::ChunksClient;
 use crate::v1::cluster_client::ClusterClient;
 use crate::v1::leases_client::LeasesClient;
 use crate::v1::nodes_client::NodesClient;
+use crate::v1::snapshots_client::SnapshotsClient;
 use crate::v1::volumes_client::VolumesClient;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -500,6 +501,16 @@ calls! {
     move_writes(Yes, CALL_LIMIT): VolumesClient.move_writes(MoveWritesRequest) -> MoveWritesResponse;
     /// Pins the writes of a volume to a node.
     pin_writes(Yes, CALL_LIMIT): VolumesClient.pin_writes(PinWritesRequest) -> PinWritesResponse;
+    /// Begins a snapshot of a volume.
+    begin_snapshot(No, CALL_LIMIT): SnapshotsClient.begin(BeginSnapshotRequest) -> BeginSnapshotResponse;
+    /// Says that every chunk has its part of a snapshot.
+    complete_snapshot(Yes, CALL_LIMIT): SnapshotsClient.complete(CompleteSnapshotRequest) -> CompleteSnapshotResponse;
+    /// Gives up a snapshot that is pending.
+    abort_snapshot(Yes, CALL_LIMIT): SnapshotsClient.abort(AbortSnapshotRequest) -> AbortSnapshotResponse;
+    /// The snapshots of a volume.
+    list_snapshots(Yes, CALL_LIMIT): SnapshotsClient.list(ListSnapshotsRequest) -> ListSnapshotsResponse;
+    /// Begins to delete a snapshot.
+    delete_snapshot(No, CALL_LIMIT): SnapshotsClient.delete(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
     /// A part of a volume's map.
     map(Yes, CALL_LIMIT): ChunksClient.get_map(GetMapRequest) -> GetMapResponse;
     /// Proposes a configuration as write node.

@@ -13,7 +13,7 @@ use foundation::Epoch;
 use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::sync::channel;
 use reactor::{spawn, time};
-use volume::{Geometry, Incarnation, NodeId};
+use volume::{Geometry, Incarnation, NodeId, SnapshotId};
 
 use crate::node::{Node, from_chunk, to_config};
 use crate::portal::{Export, Portals};
@@ -24,6 +24,9 @@ const QUEUE_MESSAGES: usize = 65_536;
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it hears how far the copies are that come back.
 const RESYNCS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether there are other snapshots than the agent knows.
+const SNAPSHOTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Before another connection is taken when one could not be.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -81,6 +84,7 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
     let _ = sender.try_send(node.hello(address));
     drop(spawn(tell_disks(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
+    drop(spawn(tell_snapshots(Rc::downgrade(node), sender.clone())));
     node.set_agent(sender);
     drop(spawn(async move {
         while let Some(message) = receiver.recv().await {
@@ -114,6 +118,22 @@ async fn tell_resyncs(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget
             return;
         }
         told = count;
+    }
+}
+
+async fn tell_snapshots(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+    let mut told = None;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let snapshots = node.snapshots();
+        if told.as_ref() != Some(&snapshots) {
+            if sender.try_send(FromTarget::Snapshots(snapshots.clone())).is_err() {
+                return;
+            }
+            told = Some(snapshots);
+        }
+        drop(node);
+        time::sleep(SNAPSHOTS_INTERVAL).await;
     }
 }
 
@@ -153,6 +173,10 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
                     node.tell(FromTarget::CopyDeleted { chunk });
                 }
             }));
+        }
+        ToTarget::DeleteSnapshots(snapshots) => {
+            let named = |(volume, number)| (volume::VolumeNumber(volume), SnapshotId(number));
+            node.delete_snapshots(snapshots.into_iter().map(named));
         }
         ToTarget::Configure { chunk, configuration } => {
             let config = to_config(&configuration);

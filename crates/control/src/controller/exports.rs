@@ -102,6 +102,9 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             };
             let (portals, hosts) = change(self, &stored.record)?;
+            if (&portals, &hosts) != (&stored.record.portals, &stored.record.hosts) {
+                self.check_not_pending(&stored.record, "be exported otherwise")?;
+            }
             let volume = Volume {
                 portals,
                 hosts,

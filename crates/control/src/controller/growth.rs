@@ -58,6 +58,7 @@ impl<S: MetadataStore> Controller<S> {
                 growth if growth.is_empty() || !volume.growth.is_empty() => return Ok(stored.record),
                 growth => growth,
             };
+            self.check_not_pending(volume, "grow")?;
             let added = growth.iter().sum();
             self.places(&volume.geometry, added, volume.write_pin, now)?;
             let grown = Volume {

@@ -1,11 +1,13 @@
 //! Registration and heartbeats.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use foundation::{ByteCount, Epoch, Instant};
 
 use crate::controller::exports::Export;
 use crate::controller::growth::Growing;
+use crate::controller::snapshots::SnapshotKey;
 use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
@@ -69,6 +71,8 @@ pub struct Heartbeat {
     pub copies: Vec<ChunkId>,
     /// Copies that it was told to delete and has no more.
     pub removed_copies: Vec<ChunkId>,
+    /// All snapshots of which it has copies, as volume and number.
+    pub snapshots: BTreeSet<SnapshotKey>,
 }
 
 /// A copy that is sent what it has missed.
@@ -101,6 +105,8 @@ pub struct HeartbeatAnswer {
     pub remove_copies: Vec<(ChunkId, Epoch)>,
     /// Volumes it has to export, and no others.
     pub exports: Vec<Export>,
+    /// Snapshots whose copies it has to delete.
+    pub remove_snapshots: Vec<SnapshotKey>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -226,6 +232,7 @@ impl<S: MetadataStore> Controller<S> {
             self.hear(id, life, &heartbeat.disks, now);
             if let Some(heard) = self.heard.get_mut(&id) {
                 heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
+                heard.snapshots = Some(heartbeat.snapshots.clone());
             }
             for resync in &heartbeat.resyncs {
                 self.care.note_resync(resync.node, now);
@@ -233,7 +240,11 @@ impl<S: MetadataStore> Controller<S> {
             self.care.removed(id, &heartbeat.removed_copies);
             self.look_over_copies(id, &heartbeat.copies)?;
             self.take_reports(heartbeat);
-            return self.duties(id, heartbeat.incarnation);
+            let remove_snapshots = self.snapshots_to_remove(&heartbeat.snapshots)?;
+            return Ok(HeartbeatAnswer {
+                remove_snapshots,
+                ..self.duties(id, heartbeat.incarnation)?
+            });
         }
         Err(contended())
     }
@@ -254,11 +265,13 @@ impl<S: MetadataStore> Controller<S> {
             resyncs,
             copies,
             removed_copies,
+            snapshots,
         } = heartbeat;
-        let lives_on = self
-            .heard
-            .get(node)
-            .is_some_and(|heard| heard.incarnation == *incarnation && heard.ended_through == *ended_through);
+        let lives_on = self.heard.get(node).is_some_and(|heard| {
+            heard.incarnation == *incarnation
+                && heard.ended_through == *ended_through
+                && heard.snapshots.as_ref() == Some(snapshots)
+        });
         let reports = prepared.len()
             + grown.len()
             + removed.len()
@@ -271,6 +284,7 @@ impl<S: MetadataStore> Controller<S> {
             && self.is_life_known()
             && self.is_exported_known()
             && !self.care.has_removals_of(*node)
+            && self.snapshots.keeps(snapshots)
     }
 
     /// Puts on record which lives of a node have ended; false if its record has changed meanwhile.
@@ -305,6 +319,7 @@ impl<S: MetadataStore> Controller<S> {
             at: now,
             used,
             resyncs: Vec::new(),
+            snapshots: None,
         };
         if self.heard.insert(id, heard).is_none() {
             self.arrival = now;

@@ -183,10 +183,12 @@ impl<S: MetadataStore> Controller<S> {
             self.audited = now;
             self.reconciler.begin_sweep(&standings);
             self.note_unfinished()?;
+            self.note_snapshots()?;
             self.forget_readers(now)?;
         }
         self.reconcile(&standings)?;
         self.bring_volumes_on(now)?;
+        self.look_after_snapshots(now)?;
         self.look_after_places(&standings, now)?;
         self.rebalance(&standings, now)?;
         Ok(self.changes.end() != before)

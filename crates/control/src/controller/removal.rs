@@ -107,6 +107,13 @@ impl<S: MetadataStore> Controller<S> {
                 return refuse(format!("the writes of volume {name} are pinned to it"), remedy);
             }
         }
+        let snapshots = self.snapshots_on(node);
+        if snapshots > 0 {
+            return refuse(
+                format!("its disks have copies of {snapshots} snapshots of volumes, which stay where they were made"),
+                "delete those snapshots (\"redhare volume snapshot list VOLUME\" counts the copies), or keep the node".to_owned(),
+            );
+        }
         let is_heard = self.is_heard(node, stored.record.incarnation, now);
         if is_heard && !is_drained {
             return refuse(

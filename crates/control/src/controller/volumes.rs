@@ -414,6 +414,9 @@ impl<S: MetadataStore> Controller<S> {
             let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
                 continue;
             };
+            if stored.record.state != VolumeState::Deleting {
+                self.check_no_snapshots(&stored.record)?;
+            }
             if stored.record.state == VolumeState::Deleting
                 || self.set_state(stored, VolumeState::Deleting)?
             {
@@ -586,6 +589,7 @@ impl<S: MetadataStore> Controller<S> {
     fn forget_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
         let number = stored.record.number;
         self.remove_readers(number)?;
+        self.remove_snapshots(number)?;
         let tombstone = keys::tombstone(number);
         let mut transaction = Transaction::new();
         transaction.compare(keys::volume(number), stored.revision);
@@ -602,12 +606,12 @@ impl<S: MetadataStore> Controller<S> {
 }
 
 /// A name that may be anything, for a message: its beginning, without what a terminal would obey.
-fn shown(name: &str) -> String {
+pub(super) fn shown(name: &str) -> String {
     let beginning = name.chars().take(64);
     beginning.flat_map(char::escape_debug).collect()
 }
 
-fn check_name(name: &str) -> Result<(), ControlError> {
+pub(super) fn check_name(name: &str) -> Result<(), ControlError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if begins_well && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed) {

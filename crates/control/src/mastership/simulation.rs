@@ -286,6 +286,7 @@ impl World {
             resyncs: Vec::new(),
             copies: Vec::new(),
             removed_copies: Vec::new(),
+            snapshots: Default::default(),
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

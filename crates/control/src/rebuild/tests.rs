@@ -153,6 +153,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 resyncs: Vec::new(),
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
+                snapshots: Default::default(),
             };
             control.heartbeat(&heartbeat, now).unwrap();
         }

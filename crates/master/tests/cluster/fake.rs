@@ -125,6 +125,7 @@ impl Fake {
                         resyncs: Vec::new(),
                         copies: Vec::new(),
                         removed_copies: Vec::new(),
+                        snapshots: Default::default(),
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

@@ -74,7 +74,7 @@ pub(crate) fn status_of(masters: &Masters) -> Result<v1::GetStatusResponse, Fail
     })
 }
 
-fn call_at<T, F: Future<Output = Result<T, ClientError>>>(
+pub(crate) fn call_at<T, F: Future<Output = Result<T, ClientError>>>(
     masters: &Masters,
     call: impl FnOnce(Client) -> F,
 ) -> Result<T, Failure> {

@@ -21,7 +21,7 @@ mod quota;
 mod readers;
 mod snapshot;
 mod verify;
-mod view;
+pub(crate) mod view;
 
 use clap::{Args, Subcommand};
 
@@ -32,7 +32,7 @@ use crate::output::{Failure, Output};
 #[command(
     after_help = "VOLUME is the name of a cluster's volume, or file:PATH for a local file or block device. A path \
 inside a volume follows a colon: data:train/cats, file:/dev/nvme0n1:train. Whatever reads takes VOLUME@NAME for a \
-snapshot: data@monday:train.\n\nExample:\n  \
+snapshot: data@monday:train, and VOLUME@@NAME for a snapshot of a cluster's volume (\"redhare volume snapshot\").\n\nExample:\n  \
 redhare fs format file:images.packfs --size 64GiB\n  redhare fs import ./images file:images.packfs\n  \
 redhare fs compare file:images.packfs ./images"
 )]

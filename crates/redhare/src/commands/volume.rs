@@ -1,7 +1,9 @@
 //! `redhare volume`.
 
 mod moves;
+mod read;
 mod scrub;
+mod snapshot;
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
@@ -13,7 +15,7 @@ use crate::output::{Failure, Output, table};
 /// Create, list, show, enlarge, export and delete volumes
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB\n  redhare volume export data"
+    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB\n  redhare volume export data\n  redhare volume snapshot create data monday"
 )]
 pub(crate) struct VolumeArguments {
     #[command(flatten)]
@@ -142,6 +144,11 @@ enum Volume {
         #[arg(long, default_value = "200MiB", value_name = "SIZE", value_parser = parse_rate)]
         rate: ByteCount,
     },
+    /// Keep a volume as it is at one moment, list what is kept, delete it
+    Snapshot(snapshot::SnapshotArguments),
+    /// Read the bytes of a volume, or of a snapshot of it
+    #[command(after_help = read::EXAMPLES)]
+    Read(read::ReadArguments),
     /// Delete a volume and what is in it
     #[command(after_help = "Example:\n  redhare volume delete scratch")]
     Delete {
@@ -331,6 +338,8 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             output.print(&view, || format!("volume {name} is exported no more"));
         }
         Volume::Scrub { name, rate } => scrub::run(cluster, name, rate, output)?,
+        Volume::Snapshot(arguments) => snapshot::run(cluster, arguments, output)?,
+        Volume::Read(arguments) => read::run(cluster, &arguments, output)?,
         Volume::Delete { name } => {
             let request = v1::DeleteVolumeRequest { name: name.clone() };
             let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;

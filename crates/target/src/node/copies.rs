@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::inventory::FoundCopy;
-use super::snapshots::{ATTRIBUTE_SNAPSHOT, delete_with_snapshots};
+use super::snapshots::{ATTRIBUTE_SNAPSHOT, Kept};
 use super::sums::{CopySums, tail_blocks};
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
@@ -146,6 +146,8 @@ pub(super) struct Copies {
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
     /// Copies whose records cannot be read, by disk and blob.
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
+    /// Copies as they were once.
+    pub(super) kept: Kept,
 }
 
 /// What a blob of a disk is found to be.
@@ -154,7 +156,7 @@ enum Found {
     /// Its record cannot be read. The node starts without it: its other copies are as good as ever.
     Damaged(ChunkId, DiskError),
     /// A copy as it was once.
-    Snapshot,
+    Snapshot(Vec<u8>),
     /// Its making was cut off before it had a name.
     Unnamed,
 }
@@ -164,6 +166,7 @@ impl Copies {
         let mut disks = Vec::new();
         let mut copies = BTreeMap::new();
         let mut damaged = BTreeMap::new();
+        let kept = Kept::default();
         for (index, disk) in configured.iter().enumerate() {
             let opened = open_disk(cluster, disk).await?;
             for blob in opened.store.blobs() {
@@ -173,7 +176,11 @@ impl Copies {
                         tracing::error!(?chunk, %error, "a chunk copy is left out");
                         damaged.insert(chunk, (index, blob));
                     }
-                    Found::Snapshot => {}
+                    Found::Snapshot(name) => {
+                        if !kept.found(&name, index, blob) {
+                            tracing::warn!(path = %Path::display(&opened.path), blob = blob.0, ?name, "a snapshot has a name that is none");
+                        }
+                    }
                     Found::Unnamed => {
                         if let Err(error) = opened.store.delete(blob).await {
                             tracing::warn!(path = %Path::display(&opened.path), blob = blob.0, %error, "an unfinished copy stays");
@@ -187,6 +194,7 @@ impl Copies {
             disks,
             copies: RefCell::new(copies),
             damaged: RefCell::new(damaged),
+            kept,
         })
     }
 
@@ -225,6 +233,16 @@ impl Copies {
         let store = self.disks[copy.disk].store.clone();
         let blob = store.blob(copy.blob).ok()?;
         Some((store, blob))
+    }
+
+    /// On which disk a copy is.
+    pub(super) fn disk_of(&self, chunk: ChunkId) -> Option<usize> {
+        self.copies.borrow().get(&chunk).map(|copy| copy.disk)
+    }
+
+    /// What is on a disk.
+    pub(super) fn store(&self, disk: usize) -> &Blobstore {
+        &self.disks[disk].store
     }
 
     pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
@@ -396,12 +414,13 @@ impl Copies {
         store.sync().await.map_err(failed)
     }
 
-    /// Deletes a volume's copies.
+    /// Deletes a volume's copies and their snapshots.
     pub(super) async fn delete_volume(&self, volume: volume::VolumeNumber) {
         self.delete(|chunk| chunk.volume == volume).await;
+        self.delete_snapshots_of(volume).await;
     }
 
-    /// Deletes one chunk's copy, if it is here.
+    /// Deletes one chunk's copy, if it is here. Its snapshots stay: there may be no other copies of them.
     pub(super) async fn delete_copy(&self, deleted: ChunkId) {
         self.delete(|chunk| *chunk == deleted).await;
     }
@@ -419,7 +438,11 @@ impl Copies {
             !taken
         });
         for (chunk, disk, blob) in blobs {
-            let deleted = delete_with_snapshots(&self.disks[disk].store, blob).await;
+            let store = &self.disks[disk].store;
+            let deleted = match store.delete(blob).await {
+                Ok(()) => store.sync().await,
+                failed => failed,
+            };
             if let Err(error) = deleted {
                 tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
             }
@@ -507,7 +530,7 @@ pub(super) fn chunk_bytes(chunk: ChunkId) -> [u8; 8] {
     bytes
 }
 
-fn chunk_of(name: &[u8]) -> Option<ChunkId> {
+pub(super) fn chunk_of(name: &[u8]) -> Option<ChunkId> {
     let (volume, index) = name.split_first_chunk::<4>()?;
     Some(ChunkId {
         volume: volume::VolumeNumber(u32::from_le_bytes(*volume)),
@@ -603,23 +626,38 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
         .store
         .blob(id)
         .map_err(|error| unreadable(error.to_string()))?;
-    if blob.is_snapshot() && blob.attribute(ATTRIBUTE_SNAPSHOT).is_some() {
-        return Ok(Found::Snapshot);
+    if let Some(name) = blob.attribute(ATTRIBUTE_SNAPSHOT).filter(|_| blob.is_snapshot()) {
+        return Ok(Found::Snapshot(name));
     }
     let Some(name) = blob.attribute(ATTRIBUTE_CHUNK) else {
         return Ok(Found::Unnamed);
     };
     let chunk = chunk_of(&name).ok_or_else(|| unreadable(format!("it is named {name:?}")))?;
     let channel = blob.channel();
+    Ok(match newest_record(&*channel, chunk, blob.size_pages()).await {
+        Ok((generation, record, has_sums)) => {
+            let copy = copy_of(&blob, index, record, generation, has_sums);
+            Found::Copy(chunk, Rc::new(copy))
+        }
+        Err(why) => Found::Damaged(chunk, unreadable(why)),
+    })
+}
+
+/// The newer of the records in a copy's two places, with its generation, and whether the copy has checksums.
+pub(super) async fn newest_record(
+    channel: &dyn Channel,
+    chunk: ChunkId,
+    size_pages: u64,
+) -> Result<(u64, ChunkRecord, bool), String> {
     let mut best: Option<(u64, ChunkRecord, bool)> = None;
     let mut why = "neither place holds one".to_owned();
     for slot in 0..2 {
-        match read_slot(&*channel, slot).await {
+        match read_slot(channel, slot).await {
             Ok((_, record, _)) if record.chunk != chunk => {
                 why = format!("it is that of {:?}", record.chunk);
             }
-            Ok((_, record, has_sums)) if blob.size_pages() < pages_of(&record, has_sums) => {
-                why = format!("its blob has {} pages, too few for it", blob.size_pages());
+            Ok((_, record, has_sums)) if size_pages < pages_of(&record, has_sums) => {
+                why = format!("its blob has {size_pages} pages, too few for it");
             }
             Ok(found) => {
                 if best.as_ref().is_none_or(|(newest, ..)| found.0 > *newest) {
@@ -629,13 +667,7 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
             Err(error) => why = error,
         }
     }
-    Ok(match best {
-        Some((generation, record, has_sums)) => {
-            let copy = copy_of(&blob, index, record, generation, has_sums);
-            Found::Copy(chunk, Rc::new(copy))
-        }
-        None => Found::Damaged(chunk, unreadable(why)),
-    })
+    best.ok_or(why)
 }
 
 /// Pages of a copy's blob.

@@ -13,7 +13,9 @@ use reactor::sync::OneshotSender;
 use reactor::{Buffer, time};
 use volume::client::PeerStatus;
 use volume::message::codec::{Checked, NativeCommand, NativeOperation, native_status_code};
-use volume::{BlockRange, ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
+use volume::{
+    BlockRange, ChunkId, HostId, Operation, RequestId, Session, SnapshotId, Status, VolumeNumber, WriteKind,
+};
 
 use super::peers::fields_of;
 use super::{Event, Node, copies};
@@ -234,7 +236,9 @@ fn request_of(
         NativeOperation::Cut(snapshot) => (Operation::Cut(snapshot), false),
         NativeOperation::Release(snapshot) => (Operation::Release(snapshot), false),
         NativeOperation::Abandon(snapshot) => (Operation::Abandon(snapshot), false),
-        NativeOperation::Locate { .. } | NativeOperation::Check => (Operation::Read, false),
+        NativeOperation::Locate { .. } | NativeOperation::Check | NativeOperation::ReadSnapshot(_) => {
+            (Operation::Read, false)
+        }
     };
     let of_chunk = native.operation.is_of_chunk();
     let blocks = if of_chunk { 1 } else { native.blocks };
@@ -314,12 +318,17 @@ impl NativeHandler {
                 | NativeOperation::Cut(_)
                 | NativeOperation::Release(_)
                 | NativeOperation::Abandon(_)
+                | NativeOperation::ReadSnapshot(_)
         );
         let (session, native) = match self.session {
             Some(session) if !portals => (session, *native),
             None if !clients => native.from_portal(),
             _ => return Err((call, NvmeStatus::INVALID_FIELD_IN_COMMAND)),
         };
+        if let NativeOperation::ReadSnapshot(snapshot) = native.operation {
+            read_snapshot(node, native, snapshot, call);
+            return Ok(());
+        }
         let given = if native.operation == NativeOperation::Read {
             call.room_bytes
         } else {
@@ -387,6 +396,21 @@ impl NativeHandler {
         }
         open.push((chunk, id));
     }
+}
+
+/// Answers what a copy of a snapshot has; the core has no part in it.
+fn read_snapshot(node: &Rc<Node>, native: NativeCommand, snapshot: SnapshotId, call: Call) {
+    let node = node.clone();
+    drop(reactor::spawn(async move {
+        let Call {
+            room_bytes, reply, ..
+        } = call;
+        let (status, bytes) = match node.read_snapshot(&native, snapshot).await {
+            Ok(bytes) => (Status::Done, bytes),
+            Err(status) => (status, Buffer::empty()),
+        };
+        end(Asker::Queue(reply, room_bytes), bytes, status);
+    }));
 }
 
 impl CommandHandler for NativeHandler {

@@ -1,15 +1,79 @@
 //! Snapshots of chunk copies: each is a snapshot of the copy's blob, named by chunk and number, with the record and the
-//! checksums as they were (`docs/decisions/0081`, `docs/formats/checksums.md`).
+//! checksums as they were (`docs/decisions/0081`, `docs/formats/checksums.md`). It stays on its disk until it is deleted, also when
+//! the copy has no place here any more (`docs/decisions/0085`).
 
-use bdev::ChannelExt;
-use blobstore::{BlobId, Blobstore};
-use volume::{ChunkId, IoToken, Sequence, SnapshotId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
 
-use super::copies::{Copies, CopyError, chunk_bytes};
+use bdev::{Channel, ChannelExt};
+use blobstore::BlobId;
+use foundation::{BlockCount, Lba};
+use reactor::{Buffer, BufferPool, spawn, time};
+use volume::message::codec::NativeCommand;
+use volume::{
+    BlockRange, ChunkId, ChunkIndex, Geometry, IoToken, Sequence, SnapshotId, Status, VolumeNumber,
+};
+
+use super::copies::{BLOCK_BYTES, Copies, CopyError, HEAD_BLOCKS, chunk_bytes, chunk_of, newest_record};
+use super::sums::CopySums;
 use super::{Event, Node};
 
 /// Names a snapshot of a blob: volume and chunk index as those of the copy, then number and sequence, 8 bytes each.
 pub(super) const ATTRIBUTE_SNAPSHOT: &str = "redhare.snapshot";
+/// Between two copies of snapshots that are deleted: each stops its chunk's copy for a commit, and others want the disk.
+const DELETE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Chunk and number.
+type Key = (ChunkId, SnapshotId);
+
+/// The snapshots of all copies of a node.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// On which disk each is, and in which blob.
+    at: RefCell<BTreeMap<Key, (usize, BlobId)>>,
+    /// Those that somebody reads.
+    open: RefCell<BTreeMap<Key, Rc<Opened>>>,
+    /// What is to be deleted in the background.
+    unwanted: RefCell<BTreeSet<(VolumeNumber, SnapshotId)>>,
+    deleting: Cell<bool>,
+}
+
+/// A snapshot of a copy that can be read.
+struct Opened {
+    geometry: Geometry,
+    channel: Rc<dyn Channel>,
+    sums: Option<Rc<CopySums>>,
+}
+
+impl Kept {
+    /// A snapshot was found on a disk. False if its name is none.
+    pub(super) fn found(&self, name: &[u8], disk: usize, blob: BlobId) -> bool {
+        let Some((chunk, rest)) = name.split_at_checked(8) else {
+            return false;
+        };
+        let number = rest.first_chunk::<8>().map(|number| u64::from_le_bytes(*number));
+        let (Some(chunk), Some(number)) = (chunk_of(chunk), number) else {
+            return false;
+        };
+        self.at
+            .borrow_mut()
+            .insert((chunk, SnapshotId(number)), (disk, blob));
+        true
+    }
+
+    /// The next copy of a snapshot that is to be deleted, leaving out these: newest first, so that the older ones give their clusters
+    /// to nobody in between.
+    fn next_unwanted(&self, stay: &BTreeSet<Key>) -> Option<(Key, (usize, BlobId))> {
+        let unwanted = self.unwanted.borrow();
+        let at = self.at.borrow();
+        let mut entries = at.iter().rev();
+        let is_unwanted = |key: &Key| unwanted.contains(&(key.0.volume, key.1)) && !stay.contains(key);
+        let found = entries.find(|(key, _)| is_unwanted(key));
+        found.map(|(key, place)| (*key, *place))
+    }
+}
 
 impl Node {
     /// Keeps a copy as it is.
@@ -40,12 +104,8 @@ impl Copies {
     ) -> Result<(), CopyError> {
         let (store, blob) = self.place(chunk).ok_or(CopyError::NoSuchCopy { chunk })?;
         let failed = |source| CopyError::Store { chunk, source };
-        let name = snapshot_bytes(chunk, snapshot);
-        for id in line_of(&store, blob.id()) {
-            let there = store.blob(id).map_err(failed)?.attribute(ATTRIBUTE_SNAPSHOT);
-            if there.is_some_and(|there| there.starts_with(&name)) {
-                return Err(CopyError::SnapshotExists { chunk, snapshot });
-            }
+        if self.kept.at.borrow().contains_key(&(chunk, snapshot)) {
+            return Err(CopyError::SnapshotExists { chunk, snapshot });
         }
         let flushed = match self.sums(chunk) {
             Some(sums) => sums.flush().await,
@@ -53,20 +113,227 @@ impl Copies {
         };
         flushed.map_err(|source| CopyError::Flush { chunk, source })?;
         let kept = store.snapshot(blob.id()).await.map_err(failed)?;
-        let named = [&name[..], &sequence.0.to_le_bytes()].concat();
+        let named = [&snapshot_bytes(chunk, snapshot)[..], &sequence.0.to_le_bytes()].concat();
         // The name and the snapshot are in the same commit: neither is found without the other.
         if let Err(error) = kept.set_attribute(ATTRIBUTE_SNAPSHOT, &named) {
             store.delete(kept.id()).await.map_err(failed)?;
             return Err(failed(error));
         }
+        if let Some(disk) = self.disk_of(chunk) {
+            self.kept.found(&named, disk, kept.id());
+        }
         store.sync().await.map_err(failed)
+    }
+
+    /// All snapshots of which copies are here.
+    pub(super) fn snapshots(&self) -> BTreeSet<(VolumeNumber, SnapshotId)> {
+        let at = self.kept.at.borrow();
+        at.keys().map(|(chunk, number)| (chunk.volume, *number)).collect()
+    }
+
+    /// Deletes the snapshots of a volume's chunks, whose copies are deleted already.
+    pub(super) async fn delete_snapshots_of(&self, volume: VolumeNumber) {
+        let key = |index| ChunkId {
+            volume,
+            index: ChunkIndex(index),
+        };
+        let all = (key(0), SnapshotId(0))..=(key(u32::MAX), SnapshotId(u64::MAX));
+        let found: Vec<Key> = self
+            .kept
+            .at
+            .borrow()
+            .range(all)
+            .rev()
+            .map(|(key, _)| *key)
+            .collect();
+        for key in found {
+            self.delete_snapshot(key).await;
+        }
+    }
+
+    /// False if it stays, which is logged.
+    async fn delete_snapshot(&self, key: Key) -> bool {
+        // From now on nobody opens it; what reads it already has its own way to the blob.
+        let Some((disk, blob)) = self.kept.at.borrow_mut().remove(&key) else {
+            return true;
+        };
+        self.kept.open.borrow_mut().remove(&key);
+        let store = self.store(disk);
+        let deleted = match store.delete(blob).await {
+            Ok(()) => store.sync().await,
+            Err(blobstore::Error::NoSuchBlob(_)) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &deleted {
+            let (chunk, snapshot) = (key.0, key.1.0);
+            tracing::error!(?chunk, snapshot, %error, "a copy of a snapshot stays on its disk");
+            self.kept.at.borrow_mut().insert(key, (disk, blob));
+        }
+        deleted.is_ok()
+    }
+
+    /// The snapshot of a copy, to be read; none if it is not here.
+    async fn open_snapshot(&self, key: Key) -> Result<Option<Rc<Opened>>, CopyError> {
+        let Some((disk, blob)) = self.kept.at.borrow().get(&key).copied() else {
+            return Ok(None);
+        };
+        if let Some(opened) = self.kept.open.borrow().get(&key) {
+            return Ok(Some(opened.clone()));
+        }
+        let chunk = key.0;
+        let failed = |source| CopyError::Store { chunk, source };
+        let blob = self.store(disk).blob(blob).map_err(failed)?;
+        let channel: Rc<dyn Channel> = blob.channel();
+        let found = newest_record(&*channel, chunk, blob.size_pages()).await;
+        let (_, mut record, has_sums) = found.map_err(|why| CopyError::SnapshotRecord { chunk, why })?;
+        // No write was under way: there is no block of which both an old and a new one may be right.
+        record.intent.clear();
+        let opened = Rc::new(Opened {
+            sums: has_sums.then(|| CopySums::new(&record, channel.clone())),
+            geometry: record.geometry,
+            channel,
+        });
+        if !self.kept.at.borrow().contains_key(&key) {
+            return Ok(None);
+        }
+        self.kept.open.borrow_mut().insert(key, opened.clone());
+        Ok(Some(opened))
+    }
+
+    /// The chunk and its blocks that a range of a snapshot lies in; none if no copy of the snapshot is here.
+    async fn place_in_snapshot(
+        &self,
+        (volume, snapshot): (VolumeNumber, SnapshotId),
+        first: Lba,
+        blocks: u32,
+    ) -> Result<Option<(ChunkId, BlockRange)>, CopyError> {
+        let from = ChunkId {
+            volume,
+            index: ChunkIndex(0),
+        };
+        let any = {
+            let at = self.kept.at.borrow();
+            let of_volume = at.range((from, SnapshotId(0))..);
+            let mut of_volume = of_volume.take_while(|((chunk, _), _)| chunk.volume == volume);
+            of_volume
+                .find(|((_, number), _)| *number == snapshot)
+                .map(|(key, _)| *key)
+        };
+        let Some(any) = any else { return Ok(None) };
+        let Some(opened) = self.open_snapshot(any).await? else {
+            return Ok(None);
+        };
+        let outside = CopyError::OutsideSnapshot { chunk: any.0 };
+        let Ok(mut pieces) = opened.geometry.pieces(first, BlockCount(blocks.into())) else {
+            return Err(outside);
+        };
+        match (pieces.next(), pieces.next()) {
+            (Some(piece), None) => Ok(Some((
+                ChunkId {
+                    volume,
+                    index: piece.chunk,
+                },
+                piece.range,
+            ))),
+            _ => Err(outside),
+        }
     }
 }
 
-/// The snapshots that a copy's blob shows, newest first.
-fn line_of(store: &Blobstore, copy: BlobId) -> Vec<BlobId> {
-    let parent = |id: &BlobId| store.blob(*id).ok()?.parent();
-    std::iter::successors(parent(&copy), parent).collect()
+impl Node {
+    /// Reads what the copy of a snapshot on this node has.
+    pub(super) async fn read_snapshot(
+        &self,
+        native: &NativeCommand,
+        snapshot: SnapshotId,
+    ) -> Result<Buffer, Status> {
+        let read = self.read_snapshot_blocks(native, snapshot).await;
+        read.unwrap_or_else(|error| {
+            tracing::warn!(snapshot = snapshot.0, %error, "a snapshot cannot be read");
+            Err(match error {
+                CopyError::OutsideSnapshot { .. } => Status::OutOfRange,
+                _ => Status::DeviceFailed,
+            })
+        })
+    }
+
+    async fn read_snapshot_blocks(
+        &self,
+        native: &NativeCommand,
+        snapshot: SnapshotId,
+    ) -> Result<Result<Buffer, Status>, CopyError> {
+        let copies = &self.copies;
+        let of = (native.volume, snapshot);
+        let place = copies
+            .place_in_snapshot(of, native.fields.first_lba, native.blocks)
+            .await?;
+        let Some((chunk, range)) = place else {
+            return Ok(Err(Status::SnapshotAborted));
+        };
+        let Some(opened) = copies.open_snapshot((chunk, snapshot)).await? else {
+            return Ok(Err(Status::SnapshotAborted));
+        };
+        let Ok(room) = BufferPool::current()
+            .allocate(range.count as usize * BLOCK_BYTES)
+            .await
+        else {
+            return Ok(Err(Status::Busy));
+        };
+        let first = Lba(HEAD_BLOCKS + u64::from(range.start));
+        let (result, bytes) = opened.channel.read(first, room).await;
+        if copies.open_snapshot((chunk, snapshot)).await?.is_none() {
+            // Deleted meanwhile: what was read may be somebody else's.
+            return Ok(Err(Status::SnapshotAborted));
+        }
+        result.map_err(|source| CopyError::ReadSnapshot { chunk, source })?;
+        let bytes = bytes.freeze();
+        if let Some(sums) = &opened.sums {
+            let wrong = sums.check_reading(range, &bytes).await;
+            if let Some(&block) = wrong.first() {
+                return Err(CopyError::SnapshotDamaged { chunk, block });
+            }
+        }
+        Ok(Ok(bytes))
+    }
+
+    /// Deletes the copies of these snapshots in the background.
+    pub fn delete_snapshots(&self, snapshots: impl IntoIterator<Item = (VolumeNumber, SnapshotId)>) {
+        let kept = &self.copies.kept;
+        let known = self.copies.snapshots();
+        let new = snapshots.into_iter().filter(|snapshot| known.contains(snapshot));
+        kept.unwanted.borrow_mut().extend(new);
+        if !kept.unwanted.borrow().is_empty() && !kept.deleting.replace(true) {
+            drop(spawn(delete_unwanted(Rc::downgrade(&self.own()))));
+        }
+    }
+
+    /// All snapshots of which copies are here, as the agent hears it.
+    pub(crate) fn snapshots(&self) -> Vec<(u32, u64)> {
+        let all = self.copies.snapshots();
+        all.into_iter()
+            .map(|(volume, number)| (volume.0, number.0))
+            .collect()
+    }
+}
+
+/// One after the other, with pauses.
+async fn delete_unwanted(weak: Weak<Node>) {
+    let mut stay = BTreeSet::new();
+    loop {
+        let Some(node) = weak.upgrade() else { return };
+        let kept = &node.copies.kept;
+        let Some((key, _)) = kept.next_unwanted(&stay) else {
+            // What could not be deleted is asked for again.
+            kept.unwanted.borrow_mut().clear();
+            kept.deleting.set(false);
+            return;
+        };
+        if !node.copies.delete_snapshot(key).await {
+            stay.insert(key);
+        }
+        drop(node);
+        time::sleep(DELETE_PAUSE).await;
+    }
 }
 
 /// A snapshot's name on a disk, without its sequence.
@@ -75,17 +342,4 @@ fn snapshot_bytes(chunk: ChunkId, snapshot: SnapshotId) -> [u8; 16] {
     bytes[..8].copy_from_slice(&chunk_bytes(chunk));
     bytes[8..].copy_from_slice(&snapshot.0.to_le_bytes());
     bytes
-}
-
-/// Deletes a copy's blob and the snapshots that nobody else is made of.
-pub(super) async fn delete_with_snapshots(store: &Blobstore, copy: BlobId) -> Result<(), blobstore::Error> {
-    let line = line_of(store, copy);
-    store.delete(copy).await?;
-    for snapshot in line {
-        if !store.blob(snapshot)?.children().is_empty() {
-            break;
-        }
-        store.delete(snapshot).await?;
-    }
-    store.sync().await
 }

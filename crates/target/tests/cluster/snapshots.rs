@@ -8,12 +8,13 @@ use std::time::Duration;
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Data};
 use blobstore::Blobstore;
+use foundation::Epoch;
 use reactor::time;
 use volume::message::codec::NativeOperation;
-use volume::{SnapshotId, Status};
+use volume::{ChunkId, ChunkIndex, SnapshotId, Status, VolumeNumber};
 
 use super::{expected, on_client};
-use crate::support::{Client, Cluster};
+use crate::support::{Client, Cluster, VOLUME};
 
 /// Pages of a copy's blob before the chunk's blocks.
 const HEAD_PAGES: u64 = 32;
@@ -109,7 +110,79 @@ fn a_snapshot_holds_acknowledgements_and_survives_its_process() {
         let client = Client::connect(hosts[2], 2, 9).await.unwrap();
         client.write_until_done(2, 60, 7).await;
         assert!(client.read_until_done(2, 60).await == expected(7));
+        for (index, host) in hosts.into_iter().enumerate() {
+            let reader = Client::connect(host, index, 20).await.unwrap();
+            assert!(
+                read_snapshot(&reader, 5, 0).await == Ok(expected(1)),
+                "node {index}"
+            );
+            assert!(
+                read_snapshot(&reader, 6, 0).await == Ok(expected(3)),
+                "node {index}"
+            );
+            assert!(
+                read_snapshot(&reader, 7, 60).await == Ok(vec![0; 8192]),
+                "never written"
+            );
+            assert!(read_snapshot(&reader, 8, 0).await == Err(Status::SnapshotAborted));
+            assert!(read_snapshot(&reader, 5, 1 << 40).await == Err(Status::OutOfRange));
+        }
     });
+    a_copy_goes_and_its_snapshots_stay(&cluster);
+}
+
+/// Two blocks of a snapshot, as a node has them.
+async fn read_snapshot(client: &Client, number: u64, lba: u64) -> Result<Vec<u8>, Status> {
+    let room = reactor::BufferPool::current().try_allocate(8192).unwrap();
+    let operation = NativeOperation::ReadSnapshot(SnapshotId(number));
+    match client.run(operation, 0, lba, 2, Data::Into(room)).await {
+        (Status::Done, data) => Ok(data.into_read().to_vec()),
+        (status, _) => Err(status),
+    }
+}
+
+/// The copy on a node has no place there any more; then two of its snapshots are deleted, and after a restart the third is there
+/// still.
+fn a_copy_goes_and_its_snapshots_stay(cluster: &Cluster) {
+    let (node, volume) = (cluster.node(1), VolumeNumber(VOLUME));
+    let chunk = ChunkId {
+        volume,
+        index: ChunkIndex(0),
+    };
+    let used = |node: &target::node::Node| {
+        let disk = &node.disks()[0];
+        disk.capacity_bytes - disk.free_bytes
+    };
+    let before = Rc::new(std::cell::Cell::new(0));
+    let found = before.clone();
+    cluster.simulation.start(cluster.hosts[1], move || async move {
+        assert!(node.delete_copy(chunk, Epoch(3)).await);
+        found.set(used(&node));
+        node.delete_snapshots([
+            (volume, SnapshotId(5)),
+            (volume, SnapshotId(7)),
+            (volume, SnapshotId(9)),
+        ]);
+    });
+    cluster.simulation.run_for(Duration::from_secs(2));
+    assert!(used(&cluster.node(1)) < before.get(), "nothing was given back");
+    for restarted in [false, true] {
+        if restarted {
+            cluster.simulation.power_off(cluster.hosts[1]);
+            cluster.simulation.run_for(Duration::from_secs(1));
+            cluster.start(1);
+            cluster.simulation.run_for(Duration::from_secs(2));
+        }
+        let host = cluster.hosts[1];
+        on_client(cluster, Duration::from_secs(10), move || async move {
+            let reader = Client::connect(host, 1, 30).await.unwrap();
+            for gone in [5, 7] {
+                assert!(read_snapshot(&reader, gone, 0).await == Err(Status::SnapshotAborted));
+            }
+            assert!(read_snapshot(&reader, 6, 0).await == Ok(expected(3)));
+            assert!(read_snapshot(&reader, 6, 30).await == Ok(expected(4)));
+        });
+    }
 }
 
 /// The snapshots on a node's disk: what the first one has, and that all have names.

@@ -97,6 +97,7 @@ fn needs_flush(operation: NativeOperation) -> bool {
         | NativeOperation::Locate { .. }
         | NativeOperation::Cut(_)
         | NativeOperation::Release(_)
+        | NativeOperation::ReadSnapshot(_)
         | NativeOperation::Abandon(_)
         | NativeOperation::Claim => false,
         NativeOperation::Write { fua }

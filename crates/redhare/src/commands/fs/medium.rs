@@ -9,8 +9,9 @@ use std::sync::Arc;
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{BlockDevice, Channel};
-use client::{Copies, MasterLeases, Nearby, Session};
+use client::{Copies, MasterLeases, Nearby, Session, SnapshotDevice};
 use foundation::ByteCount;
+use master::v1;
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
 use volume::client::VolumeDevice;
@@ -42,6 +43,7 @@ pub(super) struct Found {
 enum Way {
     File(FileDevice),
     Named(Arc<Session>, VolumeDevice),
+    Kept(SnapshotDevice),
 }
 
 /// A volume that can be used, by one core.
@@ -84,7 +86,9 @@ pub(super) enum Volume {
     File(PathBuf),
     /// A cluster's volume.
     Named(String),
-    /// A snapshot by name of one of those.
+    /// A snapshot of a cluster's volume, with all that was in it, snapshots of the file system included.
+    Kept(String, String),
+    /// A snapshot of the file system by name, of one of those.
     Snapshot(Box<Volume>, Vec<u8>),
 }
 
@@ -93,6 +97,7 @@ impl std::fmt::Display for Volume {
         match self {
             Volume::File(path) => write!(f, "file:{}", path.display()),
             Volume::Named(name) => write!(f, "{name}"),
+            Volume::Kept(name, snapshot) => write!(f, "{name}@@{snapshot}"),
             Volume::Snapshot(volume, name) => write!(f, "{volume}@{}", String::from_utf8_lossy(name)),
         }
     }
@@ -107,7 +112,7 @@ impl Volume {
     /// The snapshot that was named with it.
     pub(super) fn snapshot(&self) -> Option<&[u8]> {
         match self {
-            Volume::File(_) | Volume::Named(_) => None,
+            Volume::File(_) | Volume::Named(_) | Volume::Kept(..) => None,
             Volume::Snapshot(_, name) => Some(name),
         }
     }
@@ -130,6 +135,8 @@ impl Volume {
         let file = bytes.strip_prefix(b"file:");
         let exists = file.is_some_and(|path| Path::new(OsStr::from_bytes(path)).exists());
         let sign = bytes.iter().rposition(|&byte| byte == b'@');
+        // The second sign of two: a snapshot of the volume.
+        let sign = sign.filter(|&at| file.is_some() || at == 0 || bytes[at - 1] != b'@');
         if let Some(at) = sign.filter(|&at| !exists && !bytes[at..].contains(&b'/')) {
             let name = &bytes[at + 1..];
             if !is_snapshot_name(name) {
@@ -152,10 +159,14 @@ impl Volume {
             }
             return Ok(Volume::File(PathBuf::from(OsString::from_vec(path.to_vec()))));
         }
-        match text.to_str() {
-            Some(name) if !name.is_empty() => Ok(Volume::Named(name.to_owned())),
+        let kept = text.to_str().and_then(|text| text.split_once("@@"));
+        match (kept, text.to_str()) {
+            (Some((name, snapshot)), _) if !name.is_empty() && !snapshot.is_empty() => {
+                Ok(Volume::Kept(name.to_owned(), snapshot.to_owned()))
+            }
+            (None, Some(name)) if !name.is_empty() => Ok(Volume::Named(name.to_owned())),
             _ => Err(Failure::new(format!(
-                "\"{}\" is not a volume's name; write a name, or file:PATH for a local file or block device",
+                "\"{}\" is not a volume's name; write a name, VOLUME@@SNAPSHOT for a snapshot of the volume (\"redhare volume snapshot list\" names those there are), or file:PATH for a local file or block device",
                 text.display()
             ))),
         }
@@ -202,7 +213,7 @@ pub(super) fn open_volume(volume: &Volume, role: Role) -> Result<Opened, Failure
 /// As [`open_volume`]; without `local`, nodes of this machine are reached by TCP too.
 pub(super) fn open_volume_over(volume: &Volume, role: Role, nearby: Nearby) -> Result<Opened, Failure> {
     let plain = match volume {
-        Volume::Snapshot(_, _) if role != Role::Read => {
+        Volume::Snapshot(..) | Volume::Kept(..) if role != Role::Read => {
             return Err(volume.failure("a snapshot is never written; name the volume without it"));
         }
         Volume::Snapshot(plain, _) => plain,
@@ -211,6 +222,7 @@ pub(super) fn open_volume_over(volume: &Volume, role: Role, nearby: Nearby) -> R
     let way = match plain {
         Volume::File(path) => Way::File(find_file(plain, path, role)?),
         Volume::Named(name) => find_named(plain, name, nearby)?,
+        Volume::Kept(name, snapshot) => find_kept(plain, name, snapshot)?,
         Volume::Snapshot(_, _) => return Err(volume.failure("a snapshot has no snapshots; name one")),
     };
     let volume = volume.clone();
@@ -221,7 +233,7 @@ impl Found {
     /// Reads that went past nodes of this machine, to their disks.
     pub(super) fn past_reads(&self) -> u64 {
         match &self.way {
-            Way::File(_) => 0,
+            Way::File(_) | Way::Kept(_) => 0,
             Way::Named(session, _) => session.past_reads(),
         }
     }
@@ -247,6 +259,13 @@ impl Found {
                     found: self,
                 })
             }
+            Way::Kept(device) => Ok(Opened {
+                channel: device.open_channel().map_err(Failure::new)?,
+                // Nobody changes it, so that nobody need know who reads it.
+                leases: Rc::new(LocalLeases::new()),
+                copies: None,
+                found: self,
+            }),
             Way::Named(session, device) => {
                 let channel = Rc::new(device.open());
                 let leases = MasterLeases::new(session.clone(), &holder("redhare fs"));
@@ -261,6 +280,26 @@ impl Found {
             }
         }
     }
+}
+
+/// A snapshot of a cluster's volume. Blocks until a master has answered.
+fn find_kept(volume: &Volume, name: &str, snapshot: &str) -> Result<Way, Failure> {
+    let masters = crate::commands::cluster::named_or_local().map_err(|error| volume.failure(error))?;
+    let request = v1::ListSnapshotsRequest {
+        volume: name.to_owned(),
+    };
+    let listed = crate::commands::cluster::call_at(&masters, |client: master::Client| async move {
+        client.list_snapshots(request).await
+    })?;
+    let is_it =
+        |found: &&v1::Snapshot| found.name == snapshot && found.state() == v1::SnapshotState::Complete;
+    let found = listed.snapshots.iter().find(is_it).ok_or_else(|| {
+        volume.failure(format!(
+            "the volume has no complete snapshot \"{snapshot}\"; \"redhare volume snapshot list {name}\" shows those it has"
+        ))
+    })?;
+    let session = Session::connect(&masters, name).map_err(|error| volume.failure(error))?;
+    Ok(Way::Kept(session.snapshot_device(found)))
 }
 
 /// A cluster's volume, through a session with its masters. Blocks until a master has answered.
@@ -342,6 +381,15 @@ mod tests {
                 Volume::Snapshot(Box::new(Volume::Named("data".into())), b"mon".to_vec()),
                 "a@b",
             ),
+            ("data@@mon:a@b", Volume::Kept("data".into(), "mon".into()), "a@b"),
+            (
+                "data@@mon@tue:a",
+                Volume::Snapshot(
+                    Box::new(Volume::Kept("data".into(), "mon".into())),
+                    b"tue".to_vec(),
+                ),
+                "a",
+            ),
             (
                 "file:/no/x@y",
                 Volume::Snapshot(Box::new(Volume::File("/no/x".into())), b"y".to_vec()),
@@ -366,7 +414,7 @@ mod tests {
         let text = format!("file:{}:a", file.display());
         let found = Location::parse(OsStr::new(&text)).expect("a location");
         assert_eq!((found.volume, &found.path[..]), (Volume::File(file), &b"a"[..]));
-        for text in ["", "file:", ":a", "data@", "@mon"] {
+        for text in ["", "file:", ":a", "data@", "@mon", "data@@", "@@mon"] {
             assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
         }
     }

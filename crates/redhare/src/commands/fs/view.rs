@@ -80,7 +80,7 @@ pub(super) fn mode(kind: Kind, mode: u32) -> String {
 }
 
 /// RFC 3339 in UTC, to the nanosecond.
-pub(super) fn time(time: Timestamp) -> String {
+pub(crate) fn time(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     // Days are counted in eras of 400 years from 0000-03-01, so that leap days end years.
     let days = days.saturating_add(719_468);

@@ -78,4 +78,40 @@ pub enum CopyError {
         /// Why.
         source: IoError,
     },
+    /// The record in a snapshot of a copy.
+    #[error(
+        "the record in a snapshot of {chunk:?} cannot be read: {why}; other nodes may have copies of the snapshot"
+    )]
+    SnapshotRecord {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What is wrong.
+        why: String,
+    },
+    /// A range that is none of one chunk.
+    #[error(
+        "what was asked of a snapshot does not lie in one chunk of it, such as {chunk:?}: the volume has another geometry"
+    )]
+    OutsideSnapshot {
+        /// A chunk of it.
+        chunk: ChunkId,
+    },
+    /// The disk.
+    #[error("a snapshot of {chunk:?} cannot be read: {source}")]
+    ReadSnapshot {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: IoError,
+    },
+    /// What is on the disk is not what was written.
+    #[error(
+        "block {block} of a snapshot of {chunk:?} does not fit its checksum; other nodes may have it right"
+    )]
+    SnapshotDamaged {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The first such block.
+        block: u32,
+    },
 }

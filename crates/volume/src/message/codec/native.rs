@@ -34,6 +34,8 @@ pub mod native_opcode {
     pub const LOCATE: u8 = 0x82;
     /// Read the blocks of this copy and compare them with their checksums; vendor specific, [`super::Checked`] to the host.
     pub const CHECK: u8 = 0x8a;
+    /// Read blocks of this node's copy of a snapshot; vendor specific, data to the host.
+    pub const READ_SNAPSHOT: u8 = 0x8e;
     /// A chunk's part in a snapshot of its volume: begin; vendor specific, no data.
     pub const CUT: u8 = 0x90;
     /// All chunks have been cut; vendor specific, no data.
@@ -119,12 +121,23 @@ pub enum NativeOperation {
     Release(SnapshotId),
     /// See [`crate::Operation::Abandon`].
     Abandon(SnapshotId),
+    /// Read what this node's copy of a snapshot has, whatever the chunk's configuration is: a snapshot never changes. Epoch and
+    /// writer's token say nothing; in the place of the token stands the snapshot's number.
+    ReadSnapshot(SnapshotId),
 }
 
 impl NativeOperation {
     /// Whether it changes the chunk, so that a second run of it would count.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::Read | Self::Flush | Self::Locate { .. } | Self::Check)
+        !matches!(
+            self,
+            Self::Read | Self::Flush | Self::Locate { .. } | Self::Check | Self::ReadSnapshot(_)
+        )
+    }
+
+    /// Whether it reads blocks, of which another copy may do.
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::Read | Self::ReadSnapshot(_))
     }
 
     /// Whether it is about a chunk as a whole and names no blocks.
@@ -141,7 +154,7 @@ impl NativeOperation {
         )
     }
 
-    /// The snapshot that it is a step of.
+    /// The snapshot that it is a step of making.
     pub fn snapshot(self) -> Option<SnapshotId> {
         match self {
             Self::Cut(snapshot) | Self::Release(snapshot) | Self::Abandon(snapshot) => Some(snapshot),
@@ -217,13 +230,18 @@ impl NativeCommand {
             NativeOperation::Cut(_) => (native_opcode::CUT, false, false),
             NativeOperation::Release(_) => (native_opcode::RELEASE, false, false),
             NativeOperation::Abandon(_) => (native_opcode::ABANDON, false, false),
+            NativeOperation::ReadSnapshot(_) => (native_opcode::READ_SNAPSHOT, false, false),
         };
         let mut fields = CommandFields {
             opcode,
             nsid: self.volume.0,
             ..CommandFields::default()
         };
-        self.fields.encode(&mut fields);
+        let mut own = self.fields;
+        if let NativeOperation::ReadSnapshot(snapshot) = self.operation {
+            own.writer_token = WriterToken(snapshot.0);
+        }
+        own.encode(&mut fields);
         if !of_chunk {
             fields.cdw10_15[2] = self.blocks - 1;
         }
@@ -250,7 +268,12 @@ impl NativeCommand {
     pub fn decode(fields: &CommandFields) -> Result<Self, FormatError> {
         let dword = fields.cdw10_15[2];
         let fua = dword & FORCE_UNIT_ACCESS != 0;
+        let mut own = NativeFields::decode(fields);
         let operation = match fields.opcode {
+            native_opcode::READ_SNAPSHOT => {
+                let number = std::mem::take(&mut own.writer_token);
+                NativeOperation::ReadSnapshot(SnapshotId(number.0))
+            }
             native_opcode::READ => NativeOperation::Read,
             native_opcode::WRITE => NativeOperation::Write { fua },
             native_opcode::WRITE_ZEROES if dword & DEALLOCATE != 0 => NativeOperation::Deallocate { fua },
@@ -280,7 +303,7 @@ impl NativeCommand {
         Ok(Self {
             operation,
             volume: VolumeNumber(fields.nsid),
-            fields: NativeFields::decode(fields),
+            fields: own,
             blocks,
             trace: TraceId(fields.quad(4)),
         })
@@ -458,6 +481,24 @@ mod tests {
 
     #[test]
     fn a_step_of_a_snapshot_names_it_where_the_table_says() {
+        let read = CommandFields {
+            opcode: 0x8e,
+            cdw2: 6,
+            cdw3: 5,
+            cdw10_15: [7, 0, 3, 0, 0, 0],
+            ..Default::default()
+        };
+        let command = NativeCommand::decode(&read).unwrap();
+        assert_eq!(
+            (command.operation, command.fields.writer_token, command.blocks),
+            (
+                NativeOperation::ReadSnapshot(SnapshotId(0x5_0000_0006)),
+                WriterToken(0),
+                4
+            )
+        );
+        assert_eq!(command.encode(), read);
+        assert!(TABLE.contains("8Eh Read Snapshot"));
         for (operation, opcode, name) in [
             (NativeOperation::Cut(SnapshotId(0x5_0000_0006)), 0x90, "90h Cut"),
             (
@@ -511,7 +552,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..12u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..13u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -524,12 +565,13 @@ mod tests {
                 8 => NativeOperation::Cut(SnapshotId(n[3])),
                 9 => NativeOperation::Release(SnapshotId(n[3])),
                 10 => NativeOperation::Abandon(SnapshotId(n[3])),
+                11 => NativeOperation::ReadSnapshot(SnapshotId(n[3])),
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
                 operation,
                 volume: VolumeNumber(volume),
-                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(n[1]), first_lba: Lba(n[2]) },
+                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(if kind == 11 { 0 } else { n[1] }), first_lba: Lba(n[2]) },
                 blocks: if operation.is_of_chunk() { 0 } else { blocks },
                 trace: TraceId(n[3]),
             };
