@@ -122,7 +122,11 @@ impl Engine {
     ) -> Result<T, Status> {
         let (answer, answered) = oneshot::channel();
         let call: Call = Box::new(move |master, now| {
-            // The caller may have gone; the call was made all the same.
+            // Who has given up waiting asks again: were it still done, a thread that is behind would stay behind.
+            if answer.is_closed() {
+                return;
+            }
+            // The caller may have gone meanwhile; the call was made all the same.
             drop(answer.send(call(master, now)));
         });
         let ending = || Status::unavailable("this master is ending; ask another one, or repeat the call");
@@ -261,4 +265,47 @@ fn boot_time() -> Instant {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (seconds, nanoseconds) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::redb_store::RedbStore;
+
+    #[test]
+    fn a_call_that_nobody_waits_for_any_more_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = RedbStore::open(directory.path()).unwrap();
+        let candidate = Candidate::alone(store, "192.0.2.1:7400".to_owned());
+        let (engine, thread) = Engine::start(candidate, Settings::default(), 1, true).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let made = Arc::new(AtomicUsize::new(0));
+        runtime.block_on(async {
+            let (release, held) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::spawn({
+                let engine = engine.clone();
+                async move { engine.look(move |_| held.recv().is_ok()).await }
+            });
+            let count = || {
+                let (engine, made) = (engine.clone(), made.clone());
+                async move {
+                    let seen = engine.look(move |_| made.fetch_add(1, Ordering::Relaxed));
+                    seen.await.unwrap()
+                }
+            };
+            // It gives up while the thread is at work; then it asks again.
+            let given_up = tokio::time::timeout(Duration::from_millis(50), count()).await;
+            assert!(given_up.is_err());
+            release.send(()).unwrap();
+            assert!(busy.await.unwrap().unwrap());
+            assert_eq!(count().await, 0, "the first attempt was made, too");
+            engine.end().await;
+        });
+        thread.join().unwrap();
+    }
 }

@@ -10,6 +10,7 @@
 //! learns from etcd what `revision` held before, in the same transaction.
 
 mod config;
+mod connect;
 mod election;
 mod link;
 mod store;

@@ -1,12 +1,13 @@
 //! A client of the masters, for nodes, programs and the command line.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use identity::{CredentialsError, Failure, Files, Stamp};
+use identity::{Files, Stamp};
 
-use crate::secure::Connector;
+use crate::connect::{HEAD_START, check_address, first_of, open, unreachable};
 use crate::v1;
 use crate::v1::chunks_client::ChunksClient;
 use crate::v1::cluster_client::ClusterClient;
@@ -15,14 +16,11 @@ use crate::v1::nodes_client::NodesClient;
 use crate::v1::snapshots_client::SnapshotsClient;
 use crate::v1::volumes_client::VolumesClient;
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 pub use tonic::Code;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
-pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// With the handshake, in which the master itself has to do something: the kernel alone accepts a plain connection.
-const SECURE_CONNECT_LIMIT: Duration = Duration::from_secs(8);
 /// Longer than any call takes but a watch, which has no limit.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// A node has to be heard by the next master before this one's silence costs it its place: well below the least
@@ -203,10 +201,10 @@ impl Client {
         } = masters.into();
         let addresses: Vec<String> = addresses.split(',').map(|one| one.trim().to_owned()).collect();
         for address in &addresses {
-            endpoint(address, false)?;
+            check_address(address)?;
         }
         let stamp = credentials.as_ref().map(Files::stamp);
-        let (address, channel) = first_of(addresses.iter(), &addresses, credentials.as_ref()).await?;
+        let (address, channel) = first_that_answers(addresses.clone(), credentials.as_ref()).await?;
         let current = Mutex::new(Current {
             channel,
             address,
@@ -256,6 +254,7 @@ impl Client {
         call: impl Fn(Channel) -> F,
     ) -> Result<T, ClientError> {
         let began = Instant::now();
+        let mut ahead = None;
         loop {
             let current = self.current();
             let status = match call(current.channel.clone()).await {
@@ -274,7 +273,7 @@ impl Client {
                 return Err(failure(&current.address, status));
             }
             match leader.filter(|leader| !leader.is_empty() && *leader != current.address) {
-                Some(leader) => self.turn_to(&current, &leader).await,
+                Some(leader) => ahead = self.turn_to(&current, leader, ahead).await,
                 None if is_broken(&status) => self.turn_from(&current).await?,
                 // It has no better idea, or not yet.
                 None if self.shared.addresses.len() == 1 => return Err(failure(&current.address, status)),
@@ -301,14 +300,17 @@ impl Client {
         false
     }
 
-    /// Turns to the master that leads. If it does not answer, the next attempt is another one's.
-    async fn turn_to(&self, from: &Current, leader: &str) {
-        let credentials = self.shared.credentials.as_ref();
-        let stamp = credentials.map(Files::stamp);
-        match open(leader, credentials).await {
-            Ok(channel) => self.turn(from, leader.to_owned(), channel, stamp),
-            Err(_) => sleep(PAUSE).await,
+    /// Turns to the master that leads. If it does not answer, the one that named it is asked again: another one may lead
+    /// by then. An attempt that takes its time is given back, and goes on if the same one is named again.
+    async fn turn_to(&self, from: &Current, leader: String, ahead: Option<Attempt>) -> Option<Attempt> {
+        let same = ahead.filter(|attempt| attempt.address == leader);
+        let mut attempt = same.unwrap_or_else(|| Attempt::begin(leader, self.shared.credentials.clone()));
+        match timeout(HEAD_START, &mut attempt.opening).await {
+            Err(_) => return Some(attempt),
+            Ok(Ok(channel)) => self.turn(from, attempt.address, channel, attempt.stamp),
+            Ok(Err(_)) => sleep(PAUSE).await,
         }
+        None
     }
 
     /// Turns to the next master that answers.
@@ -319,7 +321,7 @@ impl Client {
         let order = addresses.iter().cycle().skip(next).take(addresses.len());
         let credentials = self.shared.credentials.as_ref();
         let stamp = credentials.map(Files::stamp);
-        let (address, channel) = first_of(order, addresses, credentials).await?;
+        let (address, channel) = first_that_answers(order.cloned().collect(), credentials).await?;
         self.turn(from, address, channel, stamp);
         Ok(())
     }
@@ -339,89 +341,36 @@ impl Client {
     }
 }
 
-/// Connects to a master.
-async fn open(address: &str, credentials: Option<&Files>) -> Result<Channel, ClientError> {
-    let endpoint = endpoint(address, credentials.is_some())?;
-    let connected = match credentials {
-        None => endpoint.connect().await,
-        Some(files) => {
-            let connector = Connector {
-                address: address.to_owned(),
-                files: files.clone(),
-            };
-            endpoint.connect_with_connector(connector).await
-        }
-    };
-    connected.map_err(|error| unreachable(address, &error))
+/// A connection in the making to a master that is said to lead.
+struct Attempt {
+    address: String,
+    stamp: Option<Stamp>,
+    opening: Pin<Box<dyn Future<Output = Result<Channel, ClientError>> + Send>>,
 }
 
-/// What a person can act on of an error on the way to a master.
-fn unreachable(address: &str, error: &(dyn std::error::Error + 'static)) -> ClientError {
-    let address = address.to_owned();
-    let mut cause = error;
-    loop {
-        if let Some(failure) = cause.downcast_ref::<Failure>() {
-            let why = failure.to_string();
-            return ClientError::Untrusted { address, why };
+impl Attempt {
+    fn begin(address: String, credentials: Option<Files>) -> Self {
+        let stamp = credentials.as_ref().map(Files::stamp);
+        let to = address.clone();
+        let opening = Box::pin(async move { open(&to, credentials.as_ref()).await });
+        Self {
+            address,
+            stamp,
+            opening,
         }
-        if let Some(error) = cause.downcast_ref::<CredentialsError>() {
-            let why = error.to_string();
-            return ClientError::Credentials { why };
-        }
-        match cause.source() {
-            Some(source) => cause = source,
-            None => break,
-        }
-    }
-    ClientError::Unreachable {
-        addresses: address,
-        why: cause.to_string(),
     }
 }
 
-fn endpoint(address: &str, is_secure: bool) -> Result<Endpoint, ClientError> {
-    let bad = || ClientError::Address {
-        address: address.to_owned(),
-    };
-    let has_port = address
-        .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    if !has_port {
-        return Err(bad());
-    }
-    let (scheme, limit) = match is_secure {
-        true => ("https", SECURE_CONNECT_LIMIT),
-        false => ("http", CONNECT_LIMIT),
-    };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|_| bad())?;
-    Ok(endpoint
-        .connect_timeout(limit)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(Duration::from_secs(3))
-        .keep_alive_timeout(Duration::from_secs(3)))
-}
-
-/// The first master in `order` that answers. Of one that answers and cannot be used is said more than of those that do
-/// not answer.
-async fn first_of<'a>(
-    order: impl Iterator<Item = &'a String>,
-    all: &[String],
+async fn first_that_answers(
+    order: Vec<String>,
     credentials: Option<&Files>,
 ) -> Result<(String, Channel), ClientError> {
-    let mut last = String::new();
-    let mut told = None;
-    for address in order {
-        match open(address, credentials).await {
-            Ok(channel) => return Ok((address.clone(), channel)),
-            Err(ClientError::Unreachable { why, .. }) => last = why,
-            Err(error @ ClientError::Untrusted { .. }) => told = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(told.unwrap_or_else(|| ClientError::Unreachable {
-        addresses: all.join(","),
-        why: last,
-    }))
+    let credentials = credentials.cloned();
+    let connect = |address: String| {
+        let credentials = credentials.clone();
+        async move { open(&address, credentials.as_ref()).await }
+    };
+    first_of(order, HEAD_START, connect).await
 }
 
 /// A status of the connection's own making has a cause; one that a master sent has none.

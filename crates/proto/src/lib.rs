@@ -8,4 +8,5 @@ pub mod v1 {
 }
 
 pub mod client;
+mod connect;
 mod secure;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service, StdError};
 
-use crate::client::CONNECT_LIMIT;
+use crate::connect::CONNECT_LIMIT;
 
 /// What a connection is looked at for first: a frame's header (RFC 9113, section 4.1).
 const FIRST_BYTES: usize = 9;

@@ -1,22 +1,21 @@
 //! Calls to etcd, whichever of its members answers, from a thread that blocks.
 
 use std::future::Future;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use control::StoreError;
-use etcd_client::{Client, ConnectOptions, Error, OpenSslClientConfig};
-use openssl::ssl::{SslConnector, SslMethod};
+use etcd_client::{Client, Error};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::EtcdConfig;
+use super::connect::connect;
 
 /// Pause after all members were tried.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long one member is waited for when another one may be asked.
-const MEMBER_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const MEMBER_LIMIT: Duration = Duration::from_secs(1);
 /// Answers are bounded by what is asked for: 1,024 records of at most some hundred bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 32 << 20;
 
@@ -222,7 +221,7 @@ impl Shared {
             return Ok(client);
         }
         let limit = deadline.min(Instant::now() + MEMBER_LIMIT);
-        let connected = timeout_at(limit, self.connect(index)).await;
+        let connected = timeout_at(limit, connect(&self.config, index)).await;
         match connected.unwrap_or_else(|_| Err(self.silent(index))) {
             Ok(client) => {
                 self.clients()[index] = Some(client.clone());
@@ -233,40 +232,6 @@ impl Shared {
                 Err(why)
             }
         }
-    }
-
-    async fn connect(&self, index: usize) -> Result<Client, String> {
-        let config = &self.config;
-        let read = |path: &std::path::Path| {
-            std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
-        };
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(MEMBER_LIMIT)
-            .with_keep_alive(Duration::from_secs(2), Duration::from_secs(2))
-            .with_auto_token_refresh(true);
-        if config.tls {
-            let mut tls = OpenSslClientConfig::default();
-            if let Some(path) = &config.authority {
-                tls = tls.ca_cert_pem(&read(path)?);
-            }
-            if let Some((certificate, key)) = &config.certificate {
-                tls = tls.client_cert_pem_and_key(&read(certificate)?, &read(key)?);
-            }
-            options = options.with_openssl_tls(tls);
-        }
-        if let Some((name, file)) = &config.user {
-            let password = String::from_utf8_lossy(&read(file)?).trim_end().to_owned();
-            options = options.with_user(name, password);
-        }
-        // The client below tries again and again without a word: what stands in the way is found out first.
-        let looked = config.clone();
-        let probe = tokio::task::spawn_blocking(move || probe(&looked, index));
-        probe.await.map_err(|error| error.to_string())??;
-        let scheme = if config.tls { "https" } else { "http" };
-        let endpoint = format!("{scheme}://{}", config.endpoints[index]);
-        Client::connect([endpoint], Some(options))
-            .await
-            .map_err(|error| text(&error))
     }
 
     /// Forgets the connection to a member and turns to the next one.
@@ -288,33 +253,6 @@ impl Shared {
             store: self.config.name(),
             why: why.to_owned(),
         }
-    }
-}
-
-/// Whether somebody listens there and, over TLS, is whom we trust. Blocks.
-fn probe(config: &EtcdConfig, index: usize) -> Result<(), String> {
-    let endpoint = &config.endpoints[index];
-    let failed = |error: &dyn std::fmt::Display| format!("{endpoint}: {error}");
-    let mut addresses = endpoint.to_socket_addrs().map_err(|error| failed(&error))?;
-    let address = addresses.next().ok_or_else(|| failed(&"it has no address"))?;
-    let stream = TcpStream::connect_timeout(&address, MEMBER_LIMIT).map_err(|error| failed(&error))?;
-    if !config.tls {
-        return Ok(());
-    }
-    stream
-        .set_read_timeout(Some(MEMBER_LIMIT))
-        .map_err(|error| failed(&error))?;
-    let mut tls = SslConnector::builder(SslMethod::tls_client()).map_err(|error| failed(&error))?;
-    if let Some(path) = &config.authority {
-        tls.set_ca_file(path).map_err(|error| failed(&error))?;
-    }
-    let host = endpoint
-        .rsplit_once(':')
-        .map_or(endpoint.as_str(), |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    match tls.build().connect(host, stream) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(failed(&error)),
     }
 }
 
