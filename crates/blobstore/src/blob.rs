@@ -144,9 +144,14 @@ impl Blobstore {
     /// Makes all that completed before this call durable: writes to any blob, and changes of metadata, in their order.
     ///
     /// # Errors
-    /// [`Error::Stopped`]: from the first failure on nothing more is made durable.
+    /// [`Error::Stopped`]: from the first failure on nothing more is made durable. [`Error::NoRoom`], until there is.
     pub async fn sync(&self) -> Result<(), Error> {
         self.store.sync().await
+    }
+
+    /// Whether a write to where nothing was written may find room: a cluster is free, and no commit waits for room.
+    pub fn has_room(&self) -> bool {
+        self.store.state.borrow().clusters.free_count() > 0 && !self.store.lacks_room.get()
     }
 
     pub(crate) fn handle(&self, blob: Rc<BlobState>) -> Blob {

@@ -12,9 +12,12 @@
 //! next written, because the next commit flushes first. What the durable state referred to (page slots, clusters)
 //! is free again only when the commit has ended. Cost: two flushes, and for one changed blob five page writes.
 
+use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::IoError;
+use reactor::time;
 
 use crate::attributes;
 use crate::error::{BlobId, Error};
@@ -23,6 +26,10 @@ use crate::format::superblock::{ADDRESSES, FEATURE_SNAPSHOTS, Pointer, Superbloc
 use crate::format::table::{self, ENTRIES_PER_PAGE};
 use crate::format::{Identity, Kind, PAGE_BYTES, Page, seal};
 use crate::store::{BlobState, State, Store};
+
+/// Between two attempts at a commit for which the device has no room: the first pause, each twice as long as the one before,
+/// and the longest.
+const ROOM_PAUSES: Range<Duration> = Duration::from_millis(100)..Duration::from_secs(5);
 
 /// Everything that one commit writes.
 struct Plan {
@@ -35,13 +42,17 @@ struct Plan {
 }
 
 impl Store {
-    /// Makes every change of metadata made before this call durable.
+    /// Makes every change of metadata made before this call durable. A commit for which the device has no room is made
+    /// again until it has; who waits for it is told at once.
     pub(crate) async fn commit_all(self: &Rc<Self>) -> Result<(), Error> {
         let target = self.changes.get();
         loop {
             self.check_running()?;
             if self.committed.get() >= target {
                 return Ok(());
+            }
+            if self.lacks_room.get() {
+                return Err(Error::NoRoom);
             }
             let ended = self.commit_ended.changed();
             if !self.committing.replace(true) {
@@ -67,6 +78,11 @@ impl Store {
 
     /// No metadata is changed from now on. After a failed flush nobody knows what is durable.
     pub(crate) fn stop(&self, error: IoError) -> Error {
+        // Nothing that stays is a want of room.
+        let error = match error {
+            IoError::NoSpace => IoError::Media,
+            other => other,
+        };
         self.stopped.set(Some(self.stopped.get().unwrap_or(error)));
         Error::Stopped(error)
     }
@@ -74,7 +90,21 @@ impl Store {
     async fn run_commit(self: Rc<Self>) {
         self.commits_begun.set(self.commits_begun.get() + 1);
         let plan = self.plan();
-        match self.carry_out(&plan).await {
+        let mut pause = ROOM_PAUSES.start;
+        let outcome = loop {
+            let outcome = self.carry_out(&plan).await;
+            // Nothing durable names the places that were to be written, so they can be written again. Of a store that nobody
+            // else has, the changes so far are given up, as by the end of its process.
+            if outcome != Err(IoError::NoSpace) || Rc::strong_count(&self) == 1 {
+                break outcome;
+            }
+            self.lacks_room.set(true);
+            self.commit_ended.notify();
+            time::sleep(pause).await;
+            pause = ROOM_PAUSES.end.min(pause * 2);
+        };
+        self.lacks_room.set(false);
+        match outcome {
             Ok(()) => {
                 let mut state = self.state.borrow_mut();
                 state.clusters.commit_ended(plan.superblock.untouched_cluster);

@@ -265,6 +265,12 @@ pub enum Error {
          safe; close the store, check the device, open it again"
     )]
     Stopped(IoError),
+    /// The device has no room for what has changed.
+    #[error(
+        "the device has no room for the blobstore's metadata: what was synced before is safe, and it is tried again until \
+         there is room; make room on the file system that holds the device"
+    )]
+    NoRoom,
     /// The device failed.
     #[error("blob {blob}: the device answered: {error}")]
     Io {
@@ -288,7 +294,7 @@ impl Error {
         match self {
             Error::NoSuchBlob(_) => IoError::Gone,
             Error::Damaged { .. } => IoError::Checksum,
-            Error::MetadataFull { .. } => IoError::NoSpace,
+            Error::MetadataFull { .. } | Error::NoRoom => IoError::NoSpace,
             Error::Stopped(error) | Error::Io { error, .. } => *error,
             Error::ReadOnly(_) => IoError::ReadOnly,
             Error::TooLarge { .. } => IoError::OutOfRange,

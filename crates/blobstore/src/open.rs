@@ -99,6 +99,7 @@ pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: 
         committing: Cell::new(false),
         commit_ended: Notify::new(),
         stopped: Cell::new(None),
+        lacks_room: Cell::new(false),
         forced: Tokens::default(),
     })
 }

@@ -95,9 +95,12 @@ impl PageIo {
         result
     }
 
-    /// Makes what was written durable.
+    /// Makes what was written durable. A flush that fails is never a mere want of room: what was written before may be lost.
     pub(crate) async fn flush(&self) -> Result<(), IoError> {
-        self.channel.flush().await
+        self.channel.flush().await.map_err(|error| match error {
+            IoError::NoSpace => IoError::Media,
+            other => other,
+        })
     }
 
     /// Makes pages read zeros; writes them where the device cannot do it itself.

@@ -99,6 +99,8 @@ pub(crate) struct Store {
     pub(crate) committing: Cell<bool>,
     pub(crate) commit_ended: Notify,
     pub(crate) stopped: Cell<Option<IoError>>,
+    /// The device has no room for the commit that is under way.
+    pub(crate) lacks_room: Cell<bool>,
     /// Writes with FUA that went straight to the device.
     pub(crate) forced: Tokens,
 }

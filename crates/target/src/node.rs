@@ -8,6 +8,7 @@
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `native`: requests of native clients.
+//! - `room`: copies whose disks are full, until there is room again.
 //! - `scrub`: comparing all copies with their checksums in the background.
 //! - `sums`: checksums of the copies' blocks.
 
@@ -17,6 +18,7 @@ mod inventory;
 mod native;
 mod peers;
 mod persist;
+mod room;
 mod scrub;
 mod snapshots;
 mod sums;
@@ -50,6 +52,7 @@ use copies::Copies;
 use native::Natives;
 use peers::Peers;
 pub(crate) use peers::command_of;
+use room::Room;
 
 /// Names of peer subsystems and of the hosts that nodes and clients are.
 pub mod names {
@@ -122,6 +125,13 @@ enum Event {
     PersistFailed {
         chunk: ChunkId,
     },
+    /// Comes before what has failed for it.
+    Full {
+        chunk: ChunkId,
+    },
+    Room {
+        chunk: ChunkId,
+    },
     Cancel {
         chunk: ChunkId,
         request: RequestId,
@@ -157,6 +167,7 @@ pub struct Node {
     next_token: Cell<u64>,
     local: RefCell<slab::Slab<LocalIo>>,
     copies: Copies,
+    room: Room,
     /// None in a simulation, and where the system does not let us.
     board: Option<Board>,
     peers: Peers,
@@ -187,6 +198,7 @@ impl Node {
             next_token: Cell::new(1),
             local: RefCell::default(),
             copies,
+            room: Room::default(),
             board: own_board(),
             peers: Peers::new(identity),
             natives: Natives::default(),
@@ -343,6 +355,7 @@ impl Node {
             "a copy that has no place here any more is deleted"
         );
         self.copies.delete_copy(chunk).await;
+        self.room.forget(chunk);
         true
     }
 
@@ -438,6 +451,8 @@ impl Node {
             Event::PersistFailed { chunk } => {
                 self.core.borrow_mut().handle_persist_failed(now, chunk);
             }
+            Event::Full { chunk } => self.core.borrow_mut().handle_full(now, chunk),
+            Event::Room { chunk } => self.core.borrow_mut().handle_room(now, chunk),
             Event::Cancel { chunk, request } => {
                 self.core.borrow_mut().handle_cancel(now, chunk, request);
             }
@@ -554,37 +569,11 @@ impl Node {
                     "no copy of a chunk has these blocks right: reading them is an error until they are written"
                 );
             }
+            Output::Failed if self.lacks_room(place()) => self.wait_for_room(place()),
             Output::Failed => {
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
             }
         }
-    }
-
-    /// Makes a copy's writes and their checksums durable.
-    fn flush(&self, chunk: ChunkId, io: IoToken) {
-        let Some(sums) = self.copies.sums(chunk) else {
-            let local = LocalIo {
-                chunk,
-                io,
-                purpose: None,
-                range: BlockRange::default(),
-            };
-            return self.submit(local, Operation::Flush, None, Data::None);
-        };
-        let node = self.own();
-        drop(spawn(async move {
-            let flushed = sums.flush().await;
-            if let Err(error) = flushed {
-                tracing::warn!(?chunk, %error, "a chunk copy cannot be flushed");
-            }
-            let (succeeded, read) = (flushed.is_ok(), None);
-            node.push(Event::Local {
-                chunk,
-                io,
-                succeeded,
-                read,
-            });
-        }));
     }
 
     fn read(&self, local: LocalIo, range: BlockRange) {
@@ -636,6 +625,7 @@ impl Node {
     }
 
     pub(crate) fn persist_failed(&self, chunk: ChunkId) {
+        self.room.give_up(chunk);
         self.push(Event::PersistFailed { chunk });
     }
 
@@ -652,6 +642,12 @@ impl Sink for Node {
         let succeeded = completion.status.is_ok();
         if let Err(error) = completion.status {
             tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
+            if local.purpose.is_none()
+                && let Some(sums) = self.copies.sums(chunk)
+            {
+                sums.forget(local.range);
+            }
+            self.disk_failed(chunk, error);
         }
         let Data::Into(buffer) = completion.data else {
             return self.push(Event::Local {

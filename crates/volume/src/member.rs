@@ -13,6 +13,7 @@ mod lead;
 mod read;
 mod rejoin;
 mod repair;
+mod room;
 mod snapshot;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +28,7 @@ use crate::identity::{
 };
 use crate::intent::IntentMap;
 use crate::message::{Message, Refusal};
-use crate::output::{Operation, Output, Request, Status};
+use crate::output::{Operation, Output, Reason, Request, Status};
 use crate::planted::{Bug, Planted};
 use crate::record::{ChunkRecord, RecordDelta};
 use crate::sealing::PendingSeal;
@@ -62,11 +63,12 @@ pub(crate) struct Standing {
     pending: Epoch,
 }
 
-/// What a write node whose disk failed asks of the masters until they have given its chunk another one.
+/// What a write node whose disk failed asks of the masters until they have given its chunk another configuration.
 #[derive(Debug)]
 struct Resignation {
     expected: Epoch,
     config: ChunkConfig,
+    reason: Reason,
     again_at: Instant,
 }
 
@@ -89,6 +91,8 @@ pub struct Member {
     config: Option<ChunkConfig>,
     /// The newest configuration heard of in this life.
     newest: Epoch,
+    /// That configuration.
+    committed: Option<ChunkConfig>,
     pending_seal: Option<PendingSeal>,
     /// This life seals nothing before: an earlier one may have granted what this one forgot.
     quiet_until: Instant,
@@ -103,6 +107,8 @@ pub struct Member {
     /// When somebody last asked something of this node, noted while a copy is resynced here.
     foreground: Option<Instant>,
     failed: bool,
+    /// It failed for want of room only: all that it has answered is there.
+    lacks_room: bool,
     resignation: Option<Resignation>,
     window: Window,
     intent: IntentMap,
@@ -139,6 +145,7 @@ impl Member {
             settings,
             config: None,
             newest: Epoch(0),
+            committed: None,
             pending_seal: None,
             quiet_until: started + settings.grant_term,
             open: false,
@@ -147,6 +154,7 @@ impl Member {
             not_again: None,
             foreground: None,
             failed: false,
+            lacks_room: false,
             resignation: None,
             window: Window::default(),
             intent: IntentMap::new(&record),

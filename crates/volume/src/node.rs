@@ -448,6 +448,18 @@ impl NodeCore {
         self.with(now, chunk, |member, _| member.handle_persist_failed(now));
     }
 
+    /// The disk of `chunk`'s copy has no room for a write, a flush or a change of the record: as if it had failed, but until
+    /// [`Self::handle_room`]. To be said before that failure is reported.
+    pub fn handle_full(&mut self, now: Instant, chunk: ChunkId) {
+        self.with(now, chunk, |member, _| member.handle_full(now));
+    }
+
+    /// The disk of `chunk`'s copy, which had no room, may have some again. Only to be said if nothing there has failed but
+    /// for want of room; changes of the record that were not made durable then are with the next one.
+    pub fn handle_room(&mut self, now: Instant, chunk: ChunkId) {
+        self.with(now, chunk, |member, grants| member.handle_room(now, grants));
+    }
+
     /// The node agent of `node` has proved that this life of its target and all the I/O it gave
     /// to its kernel have ended.
     pub fn handle_incarnation_ended(&mut self, now: Instant, node: NodeId, incarnation: Incarnation) {

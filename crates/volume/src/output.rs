@@ -193,7 +193,8 @@ pub enum Output {
         /// Why.
         reason: Reason,
     },
-    /// The local disk failed: this copy serves no more in this life.
+    /// The local disk failed: this copy serves no more in this life, or, if it only lacks room
+    /// ([`crate::Member::lacks_room`]), until [`crate::NodeCore::handle_room`].
     Failed,
     /// No copy has these blocks right, as this write node has found: reading them is an error until they are written.
     Lost {
@@ -217,6 +218,8 @@ pub enum Reason {
     InSync(NodeId),
     /// The copy on this node was to be in sync, and the masters have not made it so.
     JoinUndone(NodeId),
+    /// The disk of the copy on this node, without which nothing is written, has room again.
+    RoomAgain(NodeId),
 }
 
 impl std::fmt::Display for Reason {
@@ -234,6 +237,12 @@ impl std::fmt::Display for Reason {
                 write!(
                     f,
                     "node {node} was to be in sync again, and the masters have not made it so"
+                )
+            }
+            Reason::RoomAgain(node) => {
+                write!(
+                    f,
+                    "the disk of node {node}, for which writes wait, has room again"
                 )
             }
         }

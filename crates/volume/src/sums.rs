@@ -187,6 +187,14 @@ impl Sums {
         }
     }
 
+    /// A write of these blocks has failed: nothing is known of them.
+    ///
+    /// # Panics
+    /// If the copy has no such blocks.
+    pub fn forget(&mut self, first: u32, count: u32) {
+        self.note(first, (0..count).map(|_| UNKNOWN));
+    }
+
     /// Compares what was read with the sums. Of blocks of which nothing is known, what they hold is taken for right from
     /// now on.
     pub fn check(&mut self, first: u32, found: impl ExactSizeIterator<Item = u32>) -> Verdict {
@@ -297,6 +305,13 @@ impl Sums {
         page.unflushed = true;
         page.generation += 1;
         Some((page.spare, encode(chunk, number, page.generation, &page.sums)))
+    }
+
+    /// What [`Sums::write`] gave could not be written: it is to be written again, to the same place.
+    pub fn write_failed(&mut self, number: u32) {
+        if let Some(page) = self.pages.get_mut(&number) {
+            page.dirty = true;
+        }
     }
 
     /// Everything that was written before a flush began is durable. Nothing may have been written since.

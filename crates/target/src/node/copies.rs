@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use foundation::checksum::Crc32c;
 use foundation::{ByteCount, Lba};
 use reactor::BufferPool;
 use reactor::sync::Notify;
+use rustix::fs::FileType;
 use volume::message::codec::{OpenFile, Run};
 use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
 
@@ -135,8 +136,8 @@ struct Copy {
     generation: Cell<u64>,
     /// The newest change that is in the record and not yet durable.
     pending: Cell<Option<PersistToken>>,
-    /// A change could not be made durable: which of the two places holds a good record is not known, and neither is
-    /// written again.
+    /// A change could not be made durable, for another reason than want of room: which of the two places holds a good record
+    /// is not known, and neither is written again.
     stopped: Cell<bool>,
 }
 
@@ -322,6 +323,16 @@ impl Copies {
         Some(self.copies.borrow().get(&chunk)?.record.borrow().sealed)
     }
 
+    /// Whether the disk of a copy may have room for more: its store has, and so has the file system, if it is a file.
+    pub(super) fn has_room(&self, chunk: ChunkId) -> bool {
+        let copies = self.copies.borrow();
+        let Some(copy) = copies.get(&chunk) else {
+            return false;
+        };
+        let disk = &self.disks[copy.disk];
+        disk.store.has_room() && disk.device.descriptor().is_none_or(file_system_has_room)
+    }
+
     /// Which blocks of a copy lie on its disk, as first ones and counts; the others read zeros.
     pub(super) fn written_runs(&self, chunk: ChunkId) -> Vec<(u32, u32)> {
         let copies = self.copies.borrow();
@@ -500,11 +511,25 @@ impl Copies {
         let outcome =
             |((chunk, copy, token), written): ((ChunkId, Rc<Copy>, PersistToken), Result<(), IoError>)| {
                 let result = written.and(flushed);
-                copy.stopped.set(result.is_err());
+                match result {
+                    Ok(()) => {}
+                    // The other place has a good record: this one is written again, with whatever changes next.
+                    Err(IoError::NoSpace) => copy.generation.set(copy.generation.get() - 1),
+                    Err(_) => copy.stopped.set(true),
+                }
                 (chunk, token, result)
             };
         pending.into_iter().zip(results).map(outcome).collect()
     }
+}
+
+/// Whether the file system of a file has room for some clusters of a store; true if it is no file.
+fn file_system_has_room(file: BorrowedFd<'_>) -> bool {
+    const ENOUGH_BYTES: u64 = 4 << 20;
+    let is_file = rustix::fs::fstat(file).is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file());
+    !is_file
+        || rustix::fs::fstatvfs(file)
+            .is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) >= ENOUGH_BYTES)
 }
 
 /// The parts of a blob's runs that lie in these pages of it, counted from the first of them.

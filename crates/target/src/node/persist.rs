@@ -3,6 +3,8 @@
 
 use std::rc::Weak;
 
+use bdev::IoError;
+
 use super::Node;
 
 pub(super) async fn run(weak: Weak<Node>, disk: usize) {
@@ -13,6 +15,7 @@ pub(super) async fn run(weak: Weak<Node>, disk: usize) {
         for (chunk, token, result) in outcomes {
             match result {
                 Ok(()) => node.persisted(chunk, token),
+                Err(IoError::NoSpace) => node.finds_no_room(chunk),
                 // Nothing may be sent or completed that depends on it: the copy takes no further part.
                 Err(error) => {
                     tracing::error!(?chunk, %error, "the record of a chunk copy cannot be written");

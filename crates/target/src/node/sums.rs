@@ -6,13 +6,16 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bdev::{Channel, ChannelExt, IoError};
+use bdev::{Channel, ChannelExt, Data, IoError, Operation};
 use foundation::Lba;
 use reactor::BufferPool;
 use reactor::sync::{Notify, Semaphore};
-use volume::{BlockRange, ChunkId, ChunkRecord, PageFound, SUM_PAGE_BYTES, Sums, Verdict, sum_of, sum_pages};
+use volume::{
+    BlockRange, ChunkId, ChunkRecord, IoToken, PageFound, SUM_PAGE_BYTES, Sums, Verdict, sum_of, sum_pages,
+};
 
 use super::copies::{BLOCK_BYTES, HEAD_BLOCKS};
+use super::{Event, LocalIo, Node};
 
 /// Pages of sums that one node keeps in memory: 128 MiB of them, which is what 126 GiB of blocks have.
 const PAGES_MAX: usize = 32 << 10;
@@ -120,6 +123,11 @@ impl CopySums {
         self.keep_bound();
     }
 
+    /// A write has failed: nothing is known of what its blocks hold.
+    pub(super) fn forget(&self, range: BlockRange) {
+        self.sums.borrow_mut().forget(range.start, range.count);
+    }
+
     /// What the sums say of bytes that were read.
     pub(super) fn check(&self, range: BlockRange, bytes: &[u8]) -> Verdict {
         let mut sums = self.sums.borrow_mut();
@@ -208,9 +216,12 @@ impl CopySums {
                 .iter()
                 .map(|&page| reactor::spawn(write_page(self.clone(), page)))
                 .collect();
+            let mut all = Ok(());
             for write in writes {
-                write.await.unwrap_or(Err(IoError::Aborted))?;
+                // None may still be under way when the next flush begins.
+                all = all.and(write.await.unwrap_or(Err(IoError::Aborted)));
             }
+            all?;
         }
         self.channel.flush().await?;
         self.sums.borrow_mut().flushed();
@@ -253,6 +264,36 @@ impl CopySums {
     }
 }
 
+impl Node {
+    /// Makes a copy's writes and their checksums durable.
+    pub(super) fn flush(&self, chunk: ChunkId, io: IoToken) {
+        let Some(sums) = self.copies.sums(chunk) else {
+            let local = LocalIo {
+                chunk,
+                io,
+                purpose: None,
+                range: BlockRange::default(),
+            };
+            return self.submit(local, Operation::Flush, None, Data::None);
+        };
+        let node = self.own();
+        drop(reactor::spawn(async move {
+            let flushed = sums.flush().await;
+            if let Err(error) = flushed {
+                tracing::warn!(?chunk, %error, "a chunk copy cannot be flushed");
+                node.disk_failed(chunk, error);
+            }
+            let (succeeded, read) = (flushed.is_ok(), None);
+            node.push(Event::Local {
+                chunk,
+                io,
+                succeeded,
+                read,
+            });
+        }));
+    }
+}
+
 impl Drop for CopySums {
     fn drop(&mut self) {
         // At the end of a thread there is nothing left to count.
@@ -271,5 +312,9 @@ async fn write_page(copy: Rc<CopySums>, page: u32) -> Result<(), IoError> {
     };
     buffer.copy_from_slice(&bytes);
     let lba = Lba(copy.first_page + 2 * u64::from(page) + u64::from(place));
-    copy.channel.write(lba, buffer.freeze()).await
+    let written = copy.channel.write(lba, buffer.freeze()).await;
+    if written.is_err() {
+        copy.sums.borrow_mut().write_failed(page);
+    }
+    written
 }

@@ -20,11 +20,11 @@ impl Member {
         if known || config.validate().is_err() {
             return;
         }
-        self.newest = config.epoch;
+        self.learn(config);
         let (me, incarnation) = self.life();
+        self.resignation = None;
         if self.failed {
             // Named write node all the same: by masters who could not know.
-            self.resignation = None;
             if config.write_node == me && config.has(me, incarnation) {
                 self.resignation = self.successor(now, config);
             }
@@ -41,6 +41,11 @@ impl Member {
             self.step_down(Status::NotWriteNode(config.epoch));
         }
         self.pump(now, grants);
+    }
+
+    fn learn(&mut self, config: &ChunkConfig) {
+        self.newest = config.epoch;
+        self.committed = Some(config.clone());
     }
 
     /// What to ask for when this node cannot order the chunk's writes any more.
@@ -66,6 +71,7 @@ impl Member {
         Some(Resignation {
             expected: config.epoch,
             config: next,
+            reason: Reason::Resigns,
             again_at: now,
         })
     }
@@ -77,7 +83,7 @@ impl Member {
         };
         resignation.again_at = now + self.settings.suspect_after;
         let (expected, config) = (resignation.expected, resignation.config.clone());
-        let reason = Reason::Resigns;
+        let reason = resignation.reason;
         self.outputs.push_back(Output::Propose {
             expected,
             config,
@@ -87,7 +93,7 @@ impl Member {
 
     /// Left out: this copy serves nothing and grants nothing more. What it has granted binds it for a term yet, before
     /// which it does not ask to join again.
-    fn leave(&mut self, now: Instant, grants: &mut Grants) {
+    pub(super) fn leave(&mut self, now: Instant, grants: &mut Grants) {
         self.step_down(Status::NotWriteNode(self.newest));
         // Should a record be being written, only its refusal of older epochs will remain.
         self.pending_seal = None;
@@ -121,12 +127,13 @@ impl Member {
         }
     }
 
-    fn take_lead(&mut self, now: Instant, config: &ChunkConfig) {
+    pub(super) fn take_lead(&mut self, now: Instant, config: &ChunkConfig) {
         let mut lead = Lead::new(now, config.clone(), self.settings);
         match self.lead.take() {
             Some(mut old) => {
                 self.end_cut(old.cut.take());
-                lead.full = old.phase != Phase::Serving;
+                // The same members again: one of them may not have done all that this one knows to be under way.
+                lead.full = old.phase != Phase::Serving || old.config.members == config.members;
                 let flights: Vec<_> = old.in_flight.drain(..).collect();
                 for flight in flights {
                     match flight.request {
@@ -203,7 +210,7 @@ impl Member {
             return;
         }
         if self.newest < epoch {
-            self.newest = epoch;
+            self.learn(&config);
             self.step_down(Status::NotWriteNode(epoch));
         }
         self.begin_seal(grants, config, Some(from));

@@ -124,14 +124,18 @@ impl Member {
         }
         let mut token = self.fence_token;
         for region in self.intent.touched(self.covers(write.range)) {
-            if self.intent.note(region, write.sequence, write.epoch) {
-                let epoch = write.epoch;
-                let mark = self.persist(RecordDelta::Mark { region, epoch });
-                self.intent.marked(region, mark);
-            }
-            token = token.max(self.intent.persist_token(region));
+            token = token.max(self.mark(region, write.sequence, write.epoch));
         }
         token
+    }
+
+    /// Marks a region as written; the change of the record with which that is durable.
+    pub(super) fn mark(&mut self, region: u32, sequence: Sequence, epoch: Epoch) -> PersistToken {
+        if self.intent.note(region, sequence, epoch) {
+            let mark = self.persist(RecordDelta::Mark { region, epoch });
+            self.intent.marked(region, mark);
+        }
+        self.intent.persist_token(region)
     }
 
     /// Makes a write lease that is newer than the last one durable. It forgets the sessions before.

@@ -199,6 +199,9 @@ impl Member {
         let Some(lead) = self.lead.as_mut().filter(|lead| lead.config.epoch == epoch) else {
             return;
         };
+        if lead.config.has(from, incarnation) {
+            return self.take_back(now, from);
+        }
         let life = lead.returned.entry(from).or_default();
         *life = incarnation.max(*life);
         if *life > incarnation || not_again.is_some_and(|(node, _)| node == from) {
@@ -318,7 +321,7 @@ impl Member {
         }
     }
 
-    /// What was written since the copy's last flush, and what it has marked itself. Not before the copy takes part: what
+    /// What was written in the epochs after that of the copy's last flush, and what it has marked itself. Not before the copy takes part: what
     /// is acknowledged without it until then belongs to it, too.
     fn find_what_it_lacks(&mut self) {
         let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
@@ -640,17 +643,22 @@ impl Member {
     /// The masters have not answered, or do not want it: the same members under a new epoch end the join.
     fn undo_join(&mut self, now: Instant) {
         let limit = self.settings.suspect_after;
-        let Some(lead) = &mut self.lead else { return };
+        let Some(lead) = &self.lead else { return };
         let Some(join) = &lead.join else { return };
         if lead.proposed_at.is_some_and(|at| now.since(at) < limit) {
             return;
         }
-        self.not_again = Some((join.node, now + NOT_AGAIN_FOR));
+        let node = join.node;
+        self.not_again = Some((node, now + NOT_AGAIN_FOR));
+        self.propose_same_members(now, Reason::JoinUndone(node));
+    }
+
+    pub(super) fn propose_same_members(&mut self, now: Instant, reason: Reason) {
+        let Some(lead) = &mut self.lead else { return };
         lead.proposed_at = Some(now);
         let expected = lead.config.epoch;
         let mut config = lead.config.clone();
         config.epoch = expected.next();
-        let reason = Reason::JoinUndone(join.node);
         self.outputs.push_back(Output::Propose {
             expected,
             config,
@@ -687,10 +695,12 @@ impl Member {
     }
 }
 
-/// The regions that a copy lacks whose last flush as a member was in `flushed_in` and which has marked `marks`.
+/// The regions that a copy may lack whose last flush as a member was in `flushed_in` and which has marked `marks`. Of that
+/// epoch itself it has all but what the members had marked when it left, which counts as written in the next one
+/// ([`Member::count_reconciled`]).
 fn lacking(record: &ChunkRecord, flushed_in: Epoch, marks: &[u32]) -> BTreeSet<u32> {
     let written = record.written_in.iter();
-    let written = written.filter(|(_, epoch)| **epoch >= flushed_in);
+    let written = written.filter(|(_, epoch)| **epoch > flushed_in);
     let marked = marks.iter().filter(|region| **region < record.geometry.regions());
     written
         .map(|(region, _)| *region)

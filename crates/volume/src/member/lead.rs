@@ -392,6 +392,7 @@ impl Member {
             if self.planted.is(Bug::NoReconciliation) {
                 lead.reconciliation.regions.clear();
             }
+            self.count_reconciled();
             self.merge_fences();
         }
         self.start_reconciliation();
@@ -408,6 +409,22 @@ impl Member {
             lead.settle_at = Some(now);
             self.open = true;
             self.window.settle(lead.settled());
+        }
+    }
+
+    /// What is made equal counts as written in this epoch, here as on the members that get it, and before it is served: of
+    /// the epoch in which a copy left it may lack nothing else (`docs/decisions/0084`).
+    fn count_reconciled(&mut self) {
+        let Some(lead) = self.lead.as_ref() else { return };
+        let (epoch, sequence) = (lead.config.epoch, lead.last_sequence);
+        let regions: Vec<u32> = lead.reconciliation.regions.iter().copied().collect();
+        if self.planted.is(Bug::ReconciledNotCounted) {
+            return;
+        }
+        for region in regions {
+            let mark = self.mark(region, sequence, epoch);
+            // Serving waits for that.
+            self.fence_token = self.fence_token.max(mark);
         }
     }
 

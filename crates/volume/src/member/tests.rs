@@ -368,6 +368,50 @@ fn a_mark_of_a_region_that_is_not_there_is_passed_over() {
 }
 
 #[test]
+fn what_is_reconciled_counts_as_written_in_the_new_epoch_before_anything_is_served() {
+    let mut core = sealing();
+    seal_answer(&mut core, 2, vec![2]);
+    seal_answer(&mut core, 3, Vec::new());
+    let begun = outputs(&mut core);
+    let (region, epoch) = (2, Epoch(1));
+    let delta = RecordDelta::Mark { region, epoch };
+    let token = PersistToken(2);
+    assert!(begun.contains(&Output::Persist { token, delta }), "{begun:?}");
+    for (io, data) in ios(&begun).into_iter().zip(1..) {
+        core.handle_local(NOW, chunk(), io, true, Some(DataToken(data)));
+    }
+    for from in [2, 3] {
+        replica_answer(&mut core, from, 1);
+    }
+    let phase = |core: &NodeCore| core.member(chunk()).and_then(|member| member.phase());
+    assert_eq!(phase(&core), Some(crate::Phase::Reconciling));
+    core.handle_persisted(NOW, chunk(), token);
+    assert_eq!(phase(&core), Some(crate::Phase::Serving));
+}
+
+#[test]
+fn a_copy_without_room_asks_for_a_new_epoch_once_there_is_some() {
+    let mut core = serving();
+    core.handle_full(NOW, chunk());
+    // Too few would be left to ask for a configuration without it.
+    assert_eq!(outputs(&mut core), [Output::Failed]);
+    assert!(core.member(chunk()).unwrap().lacks_room());
+    core.handle_room(NOW, chunk());
+    assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1])]);
+    // A member that had no room asks its write node, which asks the masters.
+    let mut core = leading();
+    let back = Message::Return {
+        chunk: chunk(),
+        epoch: Epoch(1),
+        incarnation: Incarnation(1),
+        flushed_in: Epoch(1),
+        marks: Vec::new(),
+    };
+    core.handle_message(NOW, NodeId(3), back, None);
+    assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1, 2, 3])]);
+}
+
+#[test]
 fn writes_wait_for_one_that_does_not_end_before_they_fill_the_windows() {
     let mut core = leading();
     let mut sent = 0;

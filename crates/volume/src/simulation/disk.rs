@@ -66,6 +66,10 @@ pub(super) struct Disk {
     pub(super) record: ChunkRecord,
     /// Since when: writes, flushes and changes of the record fail, and do nothing.
     pub(super) broken: bool,
+    /// It has no room for some writes, flushes and changes of the record.
+    pub(super) is_full: bool,
+    /// Something has failed for want of room, and its node has not been told that there is some again.
+    pub(super) lacked_room: bool,
     persists: VecDeque<(PersistToken, RecordDelta)>,
     pub(super) persist_busy_until: u64,
     work: BTreeMap<IoToken, Work>,
@@ -97,6 +101,8 @@ impl Disk {
             blocks: (0..record.geometry.chunk_blocks).map(|_| block()).collect(),
             record,
             broken: false,
+            is_full: false,
+            lacked_room: false,
             persists: VecDeque::new(),
             persist_busy_until: 0,
             work: BTreeMap::new(),
@@ -302,6 +308,31 @@ impl Disk {
         fails
     }
 
+    /// Whether there is no room for an operation, which fails then: half of a write may have been done.
+    pub(super) fn finds_no_room(&mut self, io: IoToken, random: &mut Random) -> bool {
+        let changes = matches!(self.work.get(&io), Some(Work::Write { .. } | Work::Flush { .. }));
+        if !self.is_full || !changes || random.chance(1, 2) {
+            return false;
+        }
+        if let Some(Work::Write { range, values, .. }) = self.work.remove(&io) {
+            for (at, value) in (range.start..).zip(values) {
+                if random.chance(1, 2) {
+                    self.blocks[at as usize].values.push_back(value);
+                }
+            }
+            self.sums.forget(range.start, range.count);
+        }
+        self.lacked_room = true;
+        true
+    }
+
+    /// Whether there is no room for the changes of the record so far; they are with the next one then.
+    pub(super) fn finds_no_room_for_record(&mut self, random: &mut Random) -> bool {
+        let fails = self.is_full && random.chance(1, 3);
+        self.lacked_room |= fails;
+        fails
+    }
+
     /// What was read, from where and for which request, when the operation was a read.
     pub(super) fn end(&mut self, io: IoToken) -> Option<(Option<u64>, u32, Vec<u32>)> {
         match self.work.remove(&io)? {
@@ -397,6 +428,7 @@ impl Disk {
         self.persist_busy_until = 0;
         // A disk that failed is repaired, or answers again, when its process is started anew.
         self.broken = false;
+        self.lacked_room = false;
         let bytes = self.record.encode();
         self.record = ChunkRecord::decode(&bytes).expect("what was encoded is decoded");
         let region = self.record.geometry.region_blocks;

@@ -96,6 +96,17 @@ pub(super) enum Event {
     Restart {
         node: usize,
     },
+    /// There is room again on the disk of a copy.
+    MakeRoom {
+        node: usize,
+        chunk: usize,
+    },
+    /// The node looks whether there is.
+    LookForRoom {
+        node: usize,
+        life: u64,
+        chunk: usize,
+    },
     Heal,
     HealCheck,
     SnapshotStep,
@@ -126,6 +137,7 @@ impl Event {
             | Event::Tick { node, .. }
             | Event::SendHeartbeat { node, .. }
             | Event::ShowBoard { node, .. }
+            | Event::LookForRoom { node, .. }
             | Event::Config { node, .. } => Some(*node),
             _ => None,
         }

@@ -3,7 +3,7 @@
 
 use foundation::Epoch;
 
-use super::world::{Event, GIVES_UP, HARM, MS, REBUILD, SECOND, World, node_id, node_index};
+use super::world::{Event, FULL, GIVES_UP, HARM, MS, REBUILD, SECOND, World, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::identity::Incarnation;
 
@@ -240,6 +240,7 @@ impl World {
             (6, 0..=6) => self.returns(node),
             (REBUILD, 0..=6) => self.stays_away(node),
             (HARM, _) => self.harm(node),
+            (FULL, 0..=6) => self.fill_disks(),
             (GIVES_UP, 0..=7) => {
                 // What a write node is asked reaches it, and nothing leaves it: what it writes nobody else has.
                 let chunk = self.random.below(self.shape.chunks as u64) as usize;
@@ -249,6 +250,27 @@ impl World {
                     self.blocked[node][peer] = until;
                 }
                 self.random.between(3 * SECOND, 6 * SECOND)
+            }
+            (GIVES_UP, 8) => {
+                // A member hears nothing, and the write node dies: what it wrote last, only the others have.
+                let chunk = self.random.below(self.shape.chunks as u64) as usize;
+                let write_node = node_index(self.store[chunk].write_node);
+                let deaf = node_index(self.first[chunk].members[0].node);
+                let until = self.now + self.random.between(3 * SECOND, 6 * SECOND);
+                for peer in (0..=masters).filter(|&peer| peer != deaf) {
+                    self.blocked[peer][deaf] = until;
+                    self.blocked[deaf][peer] = until;
+                }
+                let delay = self.random.between(20 * MS, 800 * MS);
+                self.at(
+                    delay,
+                    Event::Crash {
+                        node: write_node,
+                        power: false,
+                        quick: false,
+                    },
+                );
+                7 * SECOND
             }
             (7, 0..=6) => {
                 // Two nodes do not hear each other for about as long as it takes to be left out.
@@ -366,6 +388,7 @@ impl World {
         self.healing = true;
         self.places.draining.fill(false);
         self.places.moving.clear();
+        self.make_room_everywhere();
         for row in self.blocked.iter_mut().chain(&mut self.slow) {
             row.fill(0);
         }

@@ -14,6 +14,7 @@ pub(super) use super::events::Event;
 use super::linear::Monitor;
 use super::past::Board;
 use super::places::Places;
+use super::room::ROOM_LOOK;
 use super::snapshots::Snapshots;
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
@@ -143,6 +144,8 @@ pub(super) struct World {
     pub(super) past_reads: u64,
     /// Reads of a disk that did not fit their sums.
     pub(super) damage_seen: u64,
+    /// Times that a copy failed for want of room.
+    pub(super) without_room: u64,
 }
 
 pub(super) fn chunk_id(chunk: usize) -> ChunkId {
@@ -169,6 +172,8 @@ pub(super) const REBUILD: u64 = 8;
 pub(super) const GIVES_UP: u64 = 9;
 /// Disks change, lose and misplace blocks.
 pub(super) const HARM: u64 = 10;
+/// Disks have no room for a while. Not among the kinds that a seed draws: it has a search of its own.
+pub(super) const FULL: u64 = 11;
 
 impl World {
     pub(super) fn new(seed: u64, trace: bool) -> Self {
@@ -251,6 +256,7 @@ impl World {
             done_ops: 0,
             past_reads: 0,
             damage_seen: 0,
+            without_room: 0,
             shape,
             random,
         };
@@ -443,6 +449,9 @@ impl World {
                 chunk,
                 token,
             } if self.alive(node, life) => {
+                if self.lacks_room_for_record(node, chunk) {
+                    return;
+                }
                 let disk = self.nodes[node].disks.get_mut(&chunk);
                 let broken = disk.as_ref().is_some_and(|disk| disk.broken);
                 if let Some(disk) = disk.filter(|_| !broken) {
@@ -464,6 +473,10 @@ impl World {
                 placed,
             } => self.told(node, chunk, &config, placed),
             Event::Restart { node } => self.restart(node),
+            Event::MakeRoom { node, chunk } => self.make_room(node, chunk),
+            Event::LookForRoom { node, life, chunk } if self.alive(node, life) => {
+                self.look_for_room(node, chunk)
+            }
             Event::Order {
                 to,
                 chunk,
@@ -509,6 +522,9 @@ impl World {
     }
 
     fn local_done(&mut self, node: usize, chunk: usize, io: IoToken) {
+        if self.lacks_room(node, chunk, io) {
+            return;
+        }
         // The copy may have been deleted meanwhile, and made anew: its core is told all the same.
         let disk = self.nodes[node].disks.get_mut(&chunk).filter(|disk| disk.has(io));
         let (succeeded, read) = disk.map_or((true, None), |disk| (!disk.fails(io), disk.end(io)));
@@ -681,6 +697,9 @@ impl World {
             }
             Output::Lost { .. } => {}
             Output::Failed if self.disk(node, chunk).broken => {}
+            Output::Failed if self.disk(node, chunk).lacked_room => {
+                self.at(ROOM_LOOK, Event::LookForRoom { node, life, chunk });
+            }
             Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
         }
     }

@@ -74,7 +74,7 @@ pub(crate) enum Kind {
     Cut,
     /// kill -9 of the master; another one is started later
     Master,
-    /// The file system under a disk is full for a while; then there is room, and the target is started anew
+    /// The file system under a disk is full for a while
     Full,
     /// A bit of a block in a disk's file is another one
     Flip,
@@ -301,12 +301,8 @@ fn end(world: &mut World, fault: Fault) -> Result<(), Failure> {
         Kind::Freeze => world.freeze(node, false),
         Kind::Cut => world.link(node, true),
         Kind::Master => world.start_master(0),
-        Kind::Full => {
-            world.fill(node, false)?;
-            // A copy whose disk has failed takes no further part in this life of its target: as an operator would, after
-            // there is room again, another one is started.
-            world.signal_target(node, Signal::KILL).map(drop)
-        }
+        // The copies come back by themselves.
+        Kind::Full => world.fill(node, false),
     }
 }
 

@@ -297,8 +297,7 @@ fn away(gone: Duration, world: &World) -> Result<Vec<Row>, Failure> {
     Ok(vec![
         rate.with_note(format!("{was:.0} reads/s before, {is:.0} while it was away")),
         bytes.with_note(format!(
-            "of a volume of {} MiB. Its second half was written meanwhile, in places; everything on the wire counts. More than half \
-             of it means that what the copy had was sent, too: every region is that was written in the epoch in which it left",
+            "of a volume of {} MiB. Its second half was written meanwhile, in places; everything on the wire counts",
             VOLUME_BYTES >> 20
         )),
     ])
