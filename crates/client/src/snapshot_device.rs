@@ -24,7 +24,8 @@ use crate::session::Session;
 
 /// A read that no copy has answered after this time fails.
 const READ_LIMIT: Duration = Duration::from_secs(20);
-/// A node that does not answer for so long is passed over.
+/// A node that does not answer for so long is passed over; for twice as long when all are asked again, since they may just be
+/// busy.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Before all nodes are asked again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -206,6 +207,7 @@ impl Reader {
     async fn read_piece(&self, piece: Piece, first: Lba) -> Result<BufferMut, IoError> {
         let limit = time::now() + READ_LIMIT;
         let mut knows_all = false;
+        let mut patience = PATIENCE;
         loop {
             let last = self.answered.borrow().get(&piece.chunk).copied();
             let mut nodes = self.session.nodes_for(piece.chunk);
@@ -218,7 +220,7 @@ impl Reader {
             // What can only be waited for, and what was wrong where it was answered.
             let (mut silent, mut wrong) = (false, false);
             for node in nodes {
-                let asked = time::timeout(PATIENCE, self.ask(node, piece, first)).await;
+                let asked = time::timeout(patience, self.ask(node, piece, first)).await;
                 match asked.unwrap_or(Ok((PeerStatus::Lost, Data::None)))? {
                     (PeerStatus::Answered(Status::Done), Data::Into(bytes)) => {
                         self.answered.borrow_mut().insert(piece.chunk, node);
@@ -240,6 +242,7 @@ impl Reader {
                 (true, _) if time::now() >= limit => return Err(IoError::Unavailable),
                 (true, _) => {}
             }
+            patience = (patience * 2).min(READ_LIMIT / 4);
             time::sleep(PAUSE).await;
             // The next look at the clock bounds what follows.
             let _ = time::timeout(READ_LIMIT, self.session.refresh()).await;
