@@ -249,8 +249,10 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
             "--chunk-size",
             "16MiB",
         ];
-        let made = Cluster::ask_at(&addresses, &arguments);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // Until it has heard the nodes, some tenths of a second, a master that has just begun to lead has nowhere to put it.
+        wait_until("a volume is made", || {
+            Cluster::ask_at(&addresses, &arguments).status.success()
+        });
         load.wait_for(100);
         cluster.start_master(leader);
     }
