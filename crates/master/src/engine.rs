@@ -287,10 +287,15 @@ mod tests {
         let made = Arc::new(AtomicUsize::new(0));
         runtime.block_on(async {
             let (release, held) = std::sync::mpsc::channel::<()>();
+            let (begin, begun) = tokio::sync::oneshot::channel();
             let busy = tokio::spawn({
                 let engine = engine.clone();
-                async move { engine.look(move |_| held.recv().is_ok()).await }
+                async move {
+                    let work = engine.look(move |_| begin.send(()).is_ok() && held.recv().is_ok());
+                    work.await
+                }
             });
+            begun.await.unwrap();
             let count = || {
                 let (engine, made) = (engine.clone(), made.clone());
                 async move {
