@@ -12,7 +12,7 @@ pub enum CopyError {
         /// The disk asked for.
         disk: u128,
     },
-    /// Only pages for now.
+    /// Nodes serve blocks of 4096 bytes, and no others.
     #[error(
         "volumes of {block_bytes}-byte blocks are not served yet; create the volume with 4096-byte blocks"
     )]
