@@ -192,6 +192,14 @@ pub enum ControlError {
     )]
     NotEnoughNodes { copies: u8, live: usize, known: usize },
     #[error(
+        "{awaited} of {known} known nodes have not been heard since this master began to lead, and without them: {why}; repeat the call in a few seconds"
+    )]
+    NodesAwaited {
+        awaited: usize,
+        known: usize,
+        why: Box<ControlError>,
+    },
+    #[error(
         "{wanted} in {copies} copies do not fit: there is room for {room} on different nodes, {missing} more are needed on each of {copies} nodes; add disks, delete volumes, or ask for less"
     )]
     NotEnoughSpace {
@@ -265,9 +273,8 @@ impl ControlError {
     /// What sort of refusal this is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Store(StoreError::Unavailable { .. } | StoreError::NotLeading { .. }) => {
-                ErrorKind::Unavailable
-            }
+            Self::Store(StoreError::Unavailable { .. } | StoreError::NotLeading { .. })
+            | Self::NodesAwaited { .. } => ErrorKind::Unavailable,
             Self::Store(StoreError::TooLarge { .. }) => ErrorKind::Internal,
             Self::Record(_) => ErrorKind::DataLoss,
             Self::Geometry(_)

@@ -1,8 +1,8 @@
 //! A new master that hears its nodes one after the other: who has not been heard is awaited while others arrive, and not for ever.
 
 use control::{
-    ClusterId, Controller, Disk, DiskId, Heartbeat, Incarnation, MemoryStore, NodeId, Registration, Settings,
-    Uuid,
+    ClusterId, ControlError, Controller, CreateVolume, Disk, DiskId, ErrorKind, Heartbeat, Incarnation,
+    MemoryStore, NodeId, Registration, Settings, Uuid,
 };
 use foundation::{ByteCount, Instant};
 
@@ -101,4 +101,43 @@ fn arrivals_keep_no_one_waiting_for_ever() {
         }
     }
     assert_eq!(gone, Some(11 * timeout), "ten timeouts of arrivals and one more");
+}
+
+#[test]
+fn a_volume_is_put_off_while_nodes_are_awaited_and_refused_when_they_are_not() {
+    let store = MemoryStore::new();
+    let mut master = new_master(&store, 3);
+    let cluster = master.cluster();
+    let request = CreateVolume::new("v".to_owned(), ByteCount::GIB);
+    let create =
+        |master: &mut Controller<&MemoryStore>, now| master.create_volume(&request, at(now)).map(drop);
+
+    beat(&mut master, cluster, 1, at(START + 1));
+    let put_off = create(&mut master, START + 1).unwrap_err();
+    assert_eq!(put_off.kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        put_off.to_string(),
+        "2 of 3 known nodes have not been heard since this master began to lead, and without them: 3 copies need 3 nodes, \
+         but 1 of 3 known nodes are alive with a disk; start more nodes, or ask for fewer copies; repeat the call in a few seconds"
+    );
+
+    beat(&mut master, cluster, 2, at(START + 2));
+    // Nobody arrives any more.
+    beat(&mut master, cluster, 1, at(START + 6));
+    beat(&mut master, cluster, 2, at(START + 6));
+    let refused = create(&mut master, START + 6).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            ControlError::NotEnoughNodes {
+                live: 2,
+                known: 3,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+
+    beat(&mut master, cluster, 3, at(START + 7));
+    create(&mut master, START + 7).unwrap();
 }

@@ -279,7 +279,10 @@ where
             let status = Status::from_header_map(answer.headers());
             let refused = status.as_ref().filter(|status| status.code() != Code::Ok);
             let is_denied = refused.is_some_and(|status| status.code() == Code::PermissionDenied);
-            let was_sent_on = answer.headers().contains_key(proto::client::LEADER);
+            let headers = [proto::client::LEADER, proto::client::NOT_YET];
+            let was_sent_on = headers
+                .iter()
+                .any(|header| answer.headers().contains_key(*header));
             if (audit == Audit::Yes && !was_sent_on) || is_denied {
                 let outcome = refused.map_or(Ok(()), |status| Err((status.code(), status.message())));
                 policy.record(&caller, &path, &object, outcome);

@@ -9,6 +9,7 @@ use control::{
 use foundation::{ByteCount, Epoch};
 use proto::v1;
 use thiserror::Error;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// Why a message cannot be used.
@@ -64,7 +65,12 @@ pub(crate) fn status(error: &ControlError) -> Status {
         ErrorKind::DataLoss => Code::DataLoss,
         ErrorKind::Internal => Code::Internal,
     };
-    Status::new(code, error.to_string())
+    let mut status = Status::new(code, error.to_string());
+    if matches!(error, ControlError::NodesAwaited { .. }) {
+        let value = MetadataValue::from_static("nodes");
+        status.metadata_mut().insert(proto::client::NOT_YET, value);
+    }
+    status
 }
 
 /// The text form of a UUID on the wire; the bytes' number where they are none.

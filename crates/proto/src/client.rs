@@ -113,6 +113,10 @@ impl From<Status> for ClientError {
 /// was refused before anything was done.
 pub const LEADER: &str = "redhare-leader";
 
+/// The header of a refusal by the master that leads of what it will soon be able to do: it has yet to hear the nodes.
+/// Nothing was done.
+pub const NOT_YET: &str = "redhare-not-yet";
+
 /// Whether a call may be made again when nobody knows whether it was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
@@ -262,6 +266,10 @@ impl Client {
                 Err(status) => status,
             };
             if status.code() == Code::Unauthenticated && self.turn_to_fresh(&current).await {
+                continue;
+            }
+            if status.metadata().contains_key(NOT_YET) && began.elapsed() < FAILOVER_LIMIT {
+                sleep(PAUSE).await;
                 continue;
             }
             let leader = status.metadata().get(LEADER);

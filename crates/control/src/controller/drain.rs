@@ -147,15 +147,17 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         if let Some(needed) = too_few {
-            return Err(ControlError::DrainNodes { node, needed, others });
+            let why = ControlError::DrainNodes { node, needed, others };
+            return Err(self.unless_awaited(why, now)?);
         }
         if placed < copies {
-            return Err(ControlError::DrainRoom {
+            let why = ControlError::DrainRoom {
                 node,
                 copies,
                 placed,
                 lacking,
-            });
+            };
+            return Err(self.unless_awaited(why, now)?);
         }
         Ok(())
     }

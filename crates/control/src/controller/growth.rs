@@ -99,7 +99,8 @@ impl<S: MetadataStore> Controller<S> {
                 // with the next tick.
                 Ok(false) => Ok(()),
                 Err(
-                    ControlError::NotEnoughNodes { .. }
+                    ControlError::NodesAwaited { .. }
+                    | ControlError::NotEnoughNodes { .. }
                     | ControlError::NotEnoughSpace { .. }
                     | ControlError::Argument { .. },
                 ) => Ok(()),

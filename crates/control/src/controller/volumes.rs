@@ -7,7 +7,7 @@ use foundation::{ByteCount, Epoch, Instant};
 
 use crate::controller::exports::PORTALS_MAX;
 use crate::controller::reconcile::spread;
-use crate::controller::{ATTEMPTS_MAX, Controller, PAGE, Stored, Unfinished, contended};
+use crate::controller::{ATTEMPTS_MAX, Controller, NodeView, PAGE, Stored, Unfinished, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
@@ -345,7 +345,31 @@ impl<S: MetadataStore> Controller<S> {
             copies: geometry.copies,
             pin,
         };
-        place(&candidates, known, &request, self.random.next_u64())
+        let placed = place(&candidates, known, &request, self.random.next_u64());
+        placed.or_else(|why| Err(self.unless_awaited(why, now)?))
+    }
+
+    /// What to say instead of a refusal for want of nodes or room while some nodes may still be on their way to a master
+    /// that has just begun to lead.
+    pub(super) fn unless_awaited(
+        &self,
+        why: ControlError,
+        now: Instant,
+    ) -> Result<ControlError, ControlError> {
+        let nodes = self.nodes(now)?;
+        let is_awaited = |view: &&NodeView| {
+            let lives = view.record.ended_through < view.record.incarnation;
+            lives && view.is_alive && !view.is_heard
+        };
+        let awaited = nodes.values().filter(is_awaited).count();
+        Ok(match awaited {
+            0 => why,
+            _ => ControlError::NodesAwaited {
+                awaited,
+                known: nodes.len(),
+                why: Box::new(why),
+            },
+        })
     }
 
     fn check_nodes(&self, request: &CreateVolume) -> Result<(), ControlError> {
@@ -497,7 +521,8 @@ impl<S: MetadataStore> Controller<S> {
             match stored.record.state {
                 VolumeState::Creating => match self.place_chunks(number, now) {
                     // Not enough nodes right after a restart: they have yet to be heard.
-                    Ok(()) | Err(ControlError::NotEnoughNodes { .. }) => {}
+                    Ok(()) | Err(ControlError::NodesAwaited { .. } | ControlError::NotEnoughNodes { .. }) => {
+                    }
                     Err(ControlError::NotEnoughSpace { .. } | ControlError::Argument { .. }) => {}
                     Err(error) => return Err(error),
                 },
