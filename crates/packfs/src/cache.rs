@@ -7,7 +7,8 @@
 //! read, and nobody waits for them who does not need them. What goes wrong with one of them is told to whoever loads that page.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use reactor::sync::{Notify, Semaphore};
@@ -18,8 +19,8 @@ use crate::format::{PAGE_BYTES, PagePointer};
 use crate::io::Medium;
 
 /// What the map, the ring and the counters take for each page, in bytes (measured as their element sizes, with
-/// room for the map's inner nodes).
-const OVERHEAD_BYTES: usize = 96;
+/// the room that a map which has just grown has left).
+const OVERHEAD_BYTES: usize = 112;
 
 /// Pages that are read at once, at most.
 const READS_IN_FLIGHT: usize = 32;
@@ -35,9 +36,32 @@ struct Slot {
     used: Cell<bool>,
 }
 
+/// Mixes a page's address and birth, both of which are small numbers close to each other. Who writes a volume may choose them so
+/// that they meet; then lookups are slow and nothing else.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // The high half of the product depends on all bits, the low half brings the lowest ones down.
+        let product = u128::from(self.0 ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
 #[derive(Default)]
 struct State {
-    pages: BTreeMap<(u64, u64), Slot>,
+    pages: HashMap<(u64, u64), Slot, BuildHasherDefault<Mixer>>,
     ring: VecDeque<(u64, u64)>,
     bytes: usize,
 }

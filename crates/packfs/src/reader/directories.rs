@@ -2,16 +2,55 @@
 //!
 //! A snapshot never changes, so nothing here is ever wrong. When the bound is reached, everything goes.
 
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use crate::format::key::InodeNumber;
 
-/// What a map takes for each element besides the name, in bytes.
-const OVERHEAD_BYTES: usize = 64;
+/// What a map takes for each element besides the name, in bytes; more than half of its room may be empty.
+const OVERHEAD_BYTES: usize = 96;
+
+/// A name in a directory, owned or not: so a lookup need not own one.
+trait Place {
+    fn parts(&self) -> (InodeNumber, &[u8]);
+}
+
+impl Place for (InodeNumber, Box<[u8]>) {
+    fn parts(&self) -> (InodeNumber, &[u8]) {
+        (self.0, &self.1)
+    }
+}
+
+impl Place for (InodeNumber, &[u8]) {
+    fn parts(&self) -> (InodeNumber, &[u8]) {
+        *self
+    }
+}
+
+impl Hash for dyn Place + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialEq for dyn Place + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Place + '_ {}
+
+impl<'a> Borrow<dyn Place + 'a> for (InodeNumber, Box<[u8]>) {
+    fn borrow(&self) -> &(dyn Place + 'a) {
+        self
+    }
+}
 
 /// Directories by their parent and name.
-type Known = BTreeMap<(InodeNumber, Box<[u8]>), InodeNumber>;
+type Known = HashMap<(InodeNumber, Box<[u8]>), InodeNumber>;
 
 pub(super) struct Directories {
     known: RefCell<Known>,
@@ -33,8 +72,8 @@ impl Directories {
     }
 
     pub(super) fn get(&self, parent: InodeNumber, name: &[u8]) -> Option<InodeNumber> {
-        // A key to look up with owns its name; names of directories are short.
-        self.known.borrow().get(&(parent, name.into())).copied()
+        let place: &dyn Place = &(parent, name);
+        self.known.borrow().get(place).copied()
     }
 
     pub(super) fn insert(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) {
@@ -46,6 +85,34 @@ impl Directories {
         }
         if cost <= self.limit_bytes && known.insert((parent, name.into()), inode).is_none() {
             self.bytes.set(self.bytes.get() + cost);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_in_its_directory_only_and_the_bound_is_strict() {
+        let known = Directories::new(1000);
+        known.insert(InodeNumber(1), b"a", InodeNumber(2));
+        known.insert(InodeNumber(2), b"a", InodeNumber(3));
+        assert_eq!(known.get(InodeNumber(1), b"a"), Some(InodeNumber(2)));
+        assert_eq!(known.get(InodeNumber(2), b"a"), Some(InodeNumber(3)));
+        assert_eq!(known.get(InodeNumber(3), b"a"), None);
+        assert_eq!(known.get(InodeNumber(1), b"ab"), None);
+        for number in 0..100 {
+            known.insert(
+                InodeNumber(9),
+                format!("{number}").as_bytes(),
+                InodeNumber(number),
+            );
+            assert!(known.bytes() <= 1000);
+            assert_eq!(
+                known.get(InodeNumber(9), format!("{number}").as_bytes()),
+                Some(InodeNumber(number))
+            );
         }
     }
 }

@@ -42,15 +42,36 @@ impl Reader {
         fetched
     }
 
-    async fn fetch_run(&self, run: Run) -> Vec<(usize, Fetched)> {
-        for reading in self
-            .0
-            .ahead
-            .notice(run.address, run.length, self.0.medium.capacity_bytes())
+    /// Reads one extent, without what several need to be told apart.
+    pub(super) async fn fetch_alone(&self, extent: Extent) -> Fetched {
+        let length = u64::from(extent.length);
+        self.look_ahead(extent.address, length);
+        if let Some((start, buffer)) = self.0.ahead.find(extent.address, length).await
+            && let Ok(bytes) = verify(start, &buffer, &extent)
         {
+            return Ok(bytes);
+        }
+        let read = {
+            let _permit = self.0.permits.acquire().await;
+            self.read_range(extent.address, length, 0).await
+        };
+        match judge(&read, &extent) {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => self.fetch_from_copies(&extent, error).await,
+        }
+    }
+
+    /// Begins to read what may be asked for after a range.
+    fn look_ahead(&self, address: u64, length: u64) {
+        let capacity = self.0.medium.capacity_bytes();
+        for reading in self.0.ahead.notice(address, length, capacity) {
             let reader = self.clone();
             drop(reactor::spawn(async move { reader.fetch_ahead(reading).await }));
         }
+    }
+
+    async fn fetch_run(&self, run: Run) -> Vec<(usize, Fetched)> {
+        self.look_ahead(run.address, run.length);
         let here = self.0.ahead.find(run.address, run.length).await;
         let here = here.filter(|(start, buffer)| {
             let fits = |piece: &Piece| verify(*start, buffer, &piece.extent).is_ok();
@@ -65,12 +86,7 @@ impl Reader {
         };
         let mut results = Vec::with_capacity(run.pieces.len());
         for Piece { tag, extent } in run.pieces {
-            let first = match &read {
-                Ok(Some((start, buffer))) => verify(*start, buffer, &extent),
-                Ok(None) => Err(ExtentError::Damaged),
-                Err(error) => Err(ExtentError::Io(*error)),
-            };
-            let result = match first {
+            let result = match judge(&read, &extent) {
                 Ok(buffer) => Ok(buffer),
                 Err(error) => self.fetch_from_copies(&extent, error).await,
             };
@@ -126,6 +142,15 @@ impl Reader {
         self.0.read_bytes.set(self.0.read_bytes.get() + length);
         let read = self.0.medium.read_blocks(start, buffer, attempt).await?;
         Ok(read.map(|buffer| (start, buffer)))
+    }
+}
+
+/// An extent's bytes out of a read, or what is wrong with them.
+fn judge(read: &Result<Option<(u64, Buffer)>, IoError>, extent: &Extent) -> Fetched {
+    match read {
+        Ok(Some((start, buffer))) => verify(*start, buffer, extent),
+        Ok(None) => Err(ExtentError::Damaged),
+        Err(error) => Err(ExtentError::Io(*error)),
     }
 }
 

@@ -43,13 +43,13 @@ impl Reader {
         let mut budget = self.0.options.batch_bytes_max;
         for (target, inode) in targets.iter().zip(self.resolve(targets).await) {
             let path = match target {
-                Target::Path(path) => Shown::new(path),
-                Target::File(file) => file.path.clone(),
+                Target::Path(path) => path,
+                Target::File(file) => file.path.bytes(),
             };
             let source = match inode {
                 Ok(inode) => {
                     let range = 0..inode.size;
-                    self.plan_file(&inode, range, &mut pieces, &mut budget, &path)
+                    self.plan_file(&inode, range, &mut pieces, &mut budget, path)
                         .await
                 }
                 Err(error) => Err(error),
@@ -58,10 +58,10 @@ impl Reader {
         }
         let fetched = self.fetch_pieces(&pieces).await;
         let ended = self.check_lease();
-        let finish = |(source, path): (Result<Source, ReadError>, Shown)| {
+        let finish = |(source, path): (Result<Source, ReadError>, &[u8])| {
             let source = source?;
             ended.clone()?;
-            assemble(source, &pieces, &fetched, &path)
+            assemble(source, &pieces, &fetched, path)
         };
         sources.into_iter().map(finish).collect()
     }
@@ -73,14 +73,17 @@ impl Reader {
         let end = offset.saturating_add(length).min(file.inode.size);
         let range = offset.min(end)..end;
         let source = self
-            .plan_file(&file.inode, range, &mut pieces, &mut budget, &file.path)
+            .plan_file(&file.inode, range, &mut pieces, &mut budget, file.path.bytes())
             .await?;
         let fetched = self.fetch_pieces(&pieces).await;
         self.check_lease()?;
-        assemble(source, &pieces, &fetched, &file.path)
+        assemble(source, &pieces, &fetched, file.path.bytes())
     }
 
     async fn fetch_pieces(&self, pieces: &[Piece]) -> Vec<Option<super::fetch::Fetched>> {
+        if let &[piece] = pieces {
+            return vec![Some(self.fetch_alone(piece.extent).await)];
+        }
         let options = &self.0.options;
         let runs = plan(pieces.to_vec(), options.join_gap_bytes, options.run_bytes_max);
         self.fetch(runs, pieces.len()).await
@@ -118,21 +121,21 @@ impl Reader {
         range: Range<u64>,
         pieces: &mut Vec<Piece>,
         budget: &mut u64,
-        path: &Shown,
+        path: &[u8],
     ) -> Result<Source, ReadError> {
         if inode.kind == Kind::Directory {
-            let path = path.clone();
+            let path = Shown::new(path);
             return Err(ReadError::IsADirectory { path });
         }
         if inode.kind.is_special() {
-            let path = path.clone();
+            let path = Shown::new(path);
             return Err(ReadError::NotAFile { path });
         }
         let first = pieces.len();
         let extents = match &inode.layout {
             Layout::Inline(bytes) => {
                 let part = bytes.get(range.start as usize..range.end as usize);
-                let part = part.ok_or_else(|| self.malformed(path.bytes(), CodecError::Inconsistent))?;
+                let part = part.ok_or_else(|| self.malformed(path, CodecError::Inconsistent))?;
                 return Ok(Source::Inline(part.into()));
             }
             _ if range.is_empty() => return Ok(Source::Inline(Box::default())),
@@ -149,7 +152,7 @@ impl Reader {
         let sparse = begin > range.start || last < range.end || last - begin != total;
         let holes = inode.layout == Layout::Mapped && self.0.superblock.features.has(Features::HOLES);
         if sparse && !holes {
-            return Err(self.malformed(path.bytes(), CodecError::Inconsistent));
+            return Err(self.malformed(path, CodecError::Inconsistent));
         }
         let starts: Vec<u64> = match sparse {
             true => extents.iter().map(|(offset, _)| *offset).collect(),
@@ -180,9 +183,9 @@ impl Reader {
         ))
     }
 
-    fn too_large(&self, path: &Shown, size: u64) -> ReadError {
+    fn too_large(&self, path: &[u8], size: u64) -> ReadError {
         ReadError::TooLarge {
-            path: path.clone(),
+            path: Shown::new(path),
             size,
             limit: self.0.options.batch_bytes_max,
         }
@@ -194,13 +197,13 @@ impl Reader {
         inode: &Inode,
         range: &Range<u64>,
         budget: u64,
-        path: &Shown,
+        path: &[u8],
     ) -> Result<Vec<(u64, Extent)>, ReadError> {
         if range.end - range.start > budget {
             return Err(self.too_large(path, inode.size));
         }
-        let tree_error = |error| self.tree_error(path.bytes(), error);
-        let malformed = |error| self.malformed(path.bytes(), error);
+        let tree_error = |error| self.tree_error(path, error);
+        let malformed = |error| self.malformed(path, error);
         let prefix = extents_prefix(inode.number);
         let key = Key::Extents(inode.number, range.start).encode();
         let found = self.0.tree.last_at_or_before(&key, &prefix).await;
@@ -261,11 +264,11 @@ fn overlapping(extents: &[Extent], offset: u64, range: &Range<u64>) -> Vec<(u64,
 pub(super) fn arrived<'a>(
     extent: &Extent,
     fetched: &'a Option<super::fetch::Fetched>,
-    path: &Shown,
+    path: &[u8],
 ) -> Result<&'a Buffer, ReadError> {
     let Extent { address, length, .. } = *extent;
     let block = address / PAGE_BYTES_U64;
-    let path = || path.clone();
+    let path = || Shown::new(path);
     match fetched {
         Some(Ok(buffer)) => Ok(buffer),
         Some(Err(ExtentError::Damaged)) => Err(ReadError::Damaged {
@@ -290,7 +293,7 @@ fn assemble(
     source: Source,
     pieces: &[Piece],
     fetched: &[Option<super::fetch::Fetched>],
-    path: &Shown,
+    path: &[u8],
 ) -> Result<Content, ReadError> {
     let (indices, wanted) = match source {
         Source::Inline(bytes) if bytes.is_empty() => return Ok(Content::default()),

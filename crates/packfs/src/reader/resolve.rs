@@ -36,12 +36,13 @@ impl Reader {
         for name in names {
             directory = self.0.directories.get(directory, name)?;
         }
-        let value = self.0.tree.get_cached(&entry_key(directory, last))??;
-        match Entry::decode(&value).ok()? {
+        let tree = &self.0.tree;
+        let decode = |value: Option<&[u8]>| Entry::decode(value?).ok();
+        match tree.look_cached(&entry_key(directory, last), decode)?? {
             Entry::Embedded(inode) => Some(inode),
             Entry::Link { inode, .. } => {
-                let value = self.0.tree.get_cached(&Key::Inode(inode).encode())??;
-                Inode::decode(&value).ok()
+                let decode = |value: Option<&[u8]>| Inode::decode(value?).ok();
+                tree.look_cached(&Key::Inode(inode).encode(), decode)?
             }
         }
     }
@@ -67,18 +68,19 @@ impl Reader {
     /// The entry of a name in a directory.
     async fn entry(&self, directory: InodeNumber, name: &[u8], path: &[u8]) -> Result<Entry, ReadError> {
         let key = entry_key(directory, name);
-        let value = match self.0.tree.get_cached(&key) {
-            Some(value) => value,
-            None => {
-                let read = self.0.tree.get(&key).await;
-                self.check_lease()?;
-                read.map_err(|error| self.tree_error(path, error))?
-            }
+        let decode = |value: Option<&[u8]>| {
+            let value = value.ok_or_else(|| ReadError::NotFound {
+                path: Shown::new(path),
+            })?;
+            Entry::decode(value).map_err(|error| self.malformed(path, error))
         };
-        let value = value.ok_or_else(|| ReadError::NotFound {
-            path: Shown::new(path),
-        })?;
-        Entry::decode(&value).map_err(|error| self.malformed(path, error))
+        if let Some(decoded) = self.0.tree.look_cached(&key, decode) {
+            return decoded;
+        }
+        let read = self.0.tree.get(&key).await;
+        self.check_lease()?;
+        let value = read.map_err(|error| self.tree_error(path, error))?;
+        decode(value.as_deref())
     }
 
     /// The entry of a name in a directory that is known by its inode; `None` if there is none.

@@ -7,7 +7,6 @@ use super::planner::Piece;
 use super::read_many::arrived;
 use super::{Content, OpenFile, Part, Reader};
 use crate::error::ReadError;
-use crate::name::Shown;
 use crate::sparse::{Seek, data_after};
 
 impl Reader {
@@ -41,7 +40,7 @@ pub(super) fn assemble(
     wanted: Range<u64>,
     pieces: &[Piece],
     fetched: &[Option<Fetched>],
-    path: &Shown,
+    path: &[u8],
 ) -> Result<Content, ReadError> {
     let mut parts = Vec::with_capacity(2 * indices.len() + 1);
     let mut reached = wanted.start;

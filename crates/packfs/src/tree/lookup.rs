@@ -28,8 +28,8 @@ impl Tree {
         }
     }
 
-    /// The value of `key` if every page on the way is in memory; `None` if one is not.
-    pub(crate) fn get_cached(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    /// What `look` makes of the value of `key`, if every page on the way is in memory; `None` if one is not.
+    pub(crate) fn look_cached<T>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
         let Child::Clean(mut pointer) = self.root else {
             return None;
         };
@@ -38,7 +38,7 @@ impl Tree {
             let page = self.cache.get(pointer)?;
             check_level(&page, pointer, level).ok()?;
             if page.level() == 0 {
-                return Some(page.search(key).ok().map(|index| page.value(index).to_vec()));
+                return Some(look(page.search(key).ok().map(|index| page.value(index))));
             }
             level = Some(page.level());
             pointer = page.child(page.child_index(key));

@@ -36,8 +36,6 @@ const FILES_PER_DIRECTORY: usize = 250;
 /// Files, and blocks, that are read at once: calls under way, and files of each.
 const TASKS: usize = 4;
 const BATCH: usize = 8;
-/// Pairs of a file and a block of one round about latency.
-const PAIRS: usize = 500;
 /// Room of the target's memory beside the files, in MiB.
 const ROOM_MIB: usize = 256;
 
@@ -51,6 +49,9 @@ pub(crate) struct MemoryArguments {
     /// Length of a slice, in milliseconds
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     milliseconds: u64,
+    /// Pairs of one file and one block that a round times, one after the other
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    pairs: u32,
     /// Files, of 16 KiB each, all of them in the target's memory
     #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     files: u32,
@@ -70,6 +71,7 @@ impl MemoryArguments {
         Self {
             rounds: u16::try_from(rounds).unwrap_or(u16::MAX).max(1),
             milliseconds: 300,
+            pairs: 500,
             files: 40_000,
             port: 7495,
             connect: None,
@@ -132,6 +134,8 @@ pub(super) fn rows(arguments: &MemoryArguments) -> Result<Vec<Row>, Failure> {
         &arguments.rounds.to_string(),
         "--milliseconds",
         &arguments.milliseconds.to_string(),
+        "--pairs",
+        &arguments.pairs.to_string(),
         "--files",
         &arguments.files.to_string(),
     ]);
@@ -266,7 +270,8 @@ async fn measure(address: SocketAddr, arguments: &MemoryArguments) -> Result<Mea
             cpu[side].push(spent()?.saturating_sub(before).as_secs_f64() * 1e6 / operations);
         }
         ratios.push(rates[1][round] / rates[0][round]);
-        let [block, file] = one_by_one(&channel, &reader, &paths, round as u64).await?;
+        let [block, file] =
+            one_by_one(&channel, &reader, &paths, arguments.pairs as usize, round as u64).await?;
         latency_ratios.push(file / block);
         latencies[0].push(block);
         latencies[1].push(file);
@@ -332,6 +337,7 @@ async fn one_by_one(
     channel: &Rc<dyn Channel>,
     reader: &Reader,
     paths: &[Vec<u8>],
+    pairs: usize,
     seed: u64,
 ) -> Result<[f64; 2], Failure> {
     let mut random = Random::from_seed(seed);
@@ -339,8 +345,8 @@ async fn one_by_one(
     let geometry = channel.geometry();
     let blocks_each = FILE_BYTES as u64 / u64::from(geometry.block_bytes);
     let places = geometry.blocks.0 / blocks_each;
-    let (mut blocks, mut files) = (Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS));
-    for _ in 0..PAIRS {
+    let (mut blocks, mut files) = (Vec::with_capacity(pairs), Vec::with_capacity(pairs));
+    for _ in 0..pairs {
         let lba = Lba(random.below(places) * blocks_each);
         let begun = Instant::now();
         let buffer = pool.allocate(FILE_BYTES).await.map_err(Failure::new)?;
