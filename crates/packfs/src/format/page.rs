@@ -173,6 +173,10 @@ impl Page {
             if suffix.saturating_add(self.prefix.into()) > KEY_BYTES_MAX {
                 return Err(CodecError::TooLarge);
             }
+            // A search reads one or two bytes.
+            if cell.len() - decoder.remaining() != varint_bytes(suffix) {
+                return Err(CodecError::Inconsistent);
+            }
             decoder.take(suffix)?;
             if self.level > 0 {
                 let child = PagePointer::decode(&mut decoder)?;
@@ -271,13 +275,25 @@ impl Page {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = (low + high) / 2;
-            match self.suffix(middle).cmp(suffix) {
+            match compare(self.suffix_at(middle), suffix) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Ok(middle),
                 Ordering::Greater => high = middle,
             }
         }
         Err(low)
+    }
+
+    /// As [`Page::suffix`], without what only the value needs: most of a search's time is spent here.
+    fn suffix_at(&self, index: usize) -> &[u8] {
+        let start = self.offset(index);
+        let first = usize::from(self.bytes[start]);
+        if first < 0x80 {
+            return &self.bytes[start + 1..][..first];
+        }
+        // The longest key's length takes two bytes.
+        let length = (first & 0x7f) | usize::from(self.bytes[start + 1]) << 7;
+        &self.bytes[start + 2..][..length]
     }
 
     /// The child of an inner page under which `key` stands if anywhere.
@@ -287,6 +303,27 @@ impl Page {
             Err(index) => index.saturating_sub(1),
         }
     }
+}
+
+/// As `a.cmp(b)`, eight bytes at a time and without a call: names are short, and mostly differ in their first bytes.
+fn compare(a: &[u8], b: &[u8]) -> Ordering {
+    let (a_words, a_rest) = a.as_chunks::<8>();
+    let (b_words, b_rest) = b.as_chunks::<8>();
+    for (a, b) in a_words.iter().zip(b_words) {
+        if a != b {
+            return u64::from_be_bytes(*a).cmp(&u64::from_be_bytes(*b));
+        }
+    }
+    if a_words.len() == b_words.len() {
+        for (a, b) in a_rest.iter().zip(b_rest) {
+            if a != b {
+                return a.cmp(b);
+            }
+        }
+        return a.len().cmp(&b.len());
+    }
+    let done = 8 * a_words.len().min(b_words.len());
+    a[done..].cmp(&b[done..])
 }
 
 /// Length of the bytes that both begin with.

@@ -56,6 +56,17 @@ proptest! {
     }
 
     #[test]
+    fn comparing_is_that_of_slices(
+        common in proptest::collection::vec(any::<u8>(), 0..40),
+        a in proptest::collection::vec(0..3u8, 0..40),
+        b in proptest::collection::vec(0..3u8, 0..40),
+    ) {
+        let (a, b) = ([&common[..], &a].concat(), [&common[..], &b].concat());
+        prop_assert_eq!(compare(&a, &b), a.cmp(&b));
+        prop_assert_eq!(compare(&a, &a), Ordering::Equal);
+    }
+
+    #[test]
     fn a_flipped_bit_is_noticed(cells in cells(), bit in 0..PAGE_BYTES * 8) {
         let (mut bytes, pointer) = build(&cells);
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -123,4 +134,43 @@ fn stale_and_misplaced_pages_are_noticed() {
         Page::parse(&newer, PagePointer { checksum, ..pointer }).unwrap_err()
     };
     assert_eq!(newer, PageError::Version(2));
+}
+
+#[test]
+fn long_names_are_searched() {
+    let name = |number: u8| [&[number][..], &[7; 250]].concat();
+    let cells: BTreeMap<Vec<u8>, Vec<u8>> = (0..12).map(|number| (name(2 * number), vec![number])).collect();
+    let (bytes, pointer) = build(&cells);
+    let page = Page::parse(&bytes, pointer).unwrap();
+    for number in 0..12 {
+        assert_eq!(page.search(&name(2 * number)), Ok(number.into()));
+        assert_eq!(page.search(&name(2 * number + 1)), Err(usize::from(number) + 1));
+    }
+}
+
+#[test]
+fn a_length_of_more_bytes_than_it_needs_is_refused() {
+    let cells: BTreeMap<Vec<u8>, Vec<u8>> = [(b"a".to_vec(), vec![1; 8]), (b"b".to_vec(), vec![2; 8])].into();
+    let (mut bytes, _) = build(&cells);
+    // The second cell's suffix of one byte, its length written as three.
+    let at = HEADER_BYTES + 2 * 2 + 10;
+    assert_eq!(bytes[at..at + 3], [1, b'b', 2]);
+    bytes[at..at + 4].copy_from_slice(&[0x81, 0x80, 0, b'b']);
+    let header = Header {
+        kind: 0,
+        count: 2,
+        used: (at + 10) as u16,
+        prefix: 0,
+    };
+    let checksum = seal(&mut bytes, header, 9, 4);
+    let pointer = PagePointer {
+        page: 9,
+        birth: 4,
+        checksum,
+    };
+    let refused = Page::parse(&bytes, pointer);
+    assert!(
+        matches!(refused, Err(PageError::Cells(CodecError::Inconsistent))),
+        "{refused:?}"
+    );
 }
