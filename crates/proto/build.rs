@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "chunks",
         "leases",
         "snapshots",
+        "joining",
     ]
     .map(|name| root.join(format!("redhare/v1/{name}.proto")));
     for file in &files {

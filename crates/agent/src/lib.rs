@@ -8,6 +8,7 @@
 //!
 //! - `supervise`: the target's lives; what it does is decided in `policy`, purely.
 //! - `masters`: one life as the masters see it; `link`: the connection to the target.
+//! - `renewal`: the node's certificate, before it ends.
 //! - [`lock`], `proof`: who lives, and that nobody does.
 
 mod link;
@@ -15,6 +16,7 @@ pub mod lock;
 mod masters;
 mod policy;
 mod proof;
+mod renewal;
 mod state;
 mod supervise;
 mod target_config;
@@ -42,6 +44,8 @@ pub struct Disk {
 pub struct Config {
     /// The masters, and as which node to speak with them.
     pub masters: proto::client::Masters,
+    /// Have the masters renew the node's certificate before it ends, in the directory where it is.
+    pub renews_credentials: bool,
     /// Where the target listens for peers and clients.
     pub listen: SocketAddr,
     /// The disks.

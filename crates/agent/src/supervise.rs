@@ -16,7 +16,7 @@ use crate::lock::{self, LifeLock, LockError};
 use crate::masters::{self, Life, Serving};
 use crate::policy::{self, Pauses, Seen, Step};
 use crate::state::{State, StateError};
-use crate::{Config, proof, target_config};
+use crate::{Config, proof, renewal, target_config};
 
 /// How often it is looked whether a target answers.
 const POLL: Duration = Duration::from_millis(20);
@@ -131,6 +131,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let result = tokio::select! {
         result = supervisor.work() => result,
         () = shutdown => Ok(()),
+        never = renewal::keep_valid(&config) => match never {},
     };
     // Who stops because a target of its own making does not do leaves nothing behind.
     if config.end_target || (result.is_err() && supervisor.child.is_some()) {
@@ -515,6 +516,7 @@ mod tests {
     fn a_directory_too_long_for_a_socket_is_refused_with_the_numbers() {
         let config = |directory: String| Config {
             masters: "".into(),
+            renews_credentials: false,
             listen: "127.0.0.1:1".parse().unwrap(),
             disks: Vec::new(),
             directory: directory.into(),

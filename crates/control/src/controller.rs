@@ -7,6 +7,7 @@ mod chunks;
 pub(crate) mod drain;
 pub(crate) mod exports;
 pub(crate) mod growth;
+pub(crate) mod joining;
 pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;

@@ -6,7 +6,7 @@ use foundation::{ByteCount, Epoch};
 use thiserror::Error;
 
 use crate::identity::{
-    ChunkId, ClusterId, DiskId, Incarnation, NodeId, SnapshotNumber, VolumeNumber, WriterToken,
+    ChunkId, ClusterId, DiskId, Incarnation, JoinTokenId, NodeId, SnapshotNumber, VolumeNumber, WriterToken,
 };
 use crate::model::GeometryError;
 use crate::record::RecordError;
@@ -22,6 +22,8 @@ pub enum ErrorKind {
     NotFound,
     /// It would create what exists.
     AlreadyExists,
+    /// Not to who asks.
+    Denied,
     /// The cluster's state does not permit it.
     FailedPrecondition,
     /// Lost a comparison: look at the new state, then decide again.
@@ -267,6 +269,28 @@ pub enum ControlError {
         held: u64,
         asked: u64,
     },
+    #[error("there is no join token {id}; \"redhare ca token list\" shows those that exist")]
+    NoSuchJoinToken { id: JoinTokenId },
+    #[error(
+        "there is no join token {id} with that secret: it was revoked or has been forgotten since it expired, it was copied with a mistake, or it is another cluster's; ask for another one (\"redhare ca token create\")"
+    )]
+    JoinTokenUnknown { id: JoinTokenId },
+    #[error(
+        "join token {id} expired {} s ago; ask for another one (\"redhare ca token create\")", .ago.as_secs()
+    )]
+    JoinTokenExpired { id: JoinTokenId, ago: Duration },
+    #[error(
+        "join token {id} was for {uses} uses, and all of them are taken; ask for another one (\"redhare ca token create\")"
+    )]
+    JoinTokenUsedUp { id: JoinTokenId, uses: u32 },
+    #[error(
+        "join token {id} is not for \"{asked}\"; ask for one that is (\"redhare ca token create --name {asked}\"), or join with an empty data directory as somebody new"
+    )]
+    JoinTokenName { id: JoinTokenId, asked: String },
+    #[error(
+        "there are {count} join tokens that have not expired, which is the most; revoke some (\"redhare ca token revoke\")"
+    )]
+    JoinTokensMax { count: usize },
 }
 
 impl ControlError {
@@ -287,7 +311,13 @@ impl ControlError {
             | Self::NoSuchVolumeName { .. }
             | Self::NoSuchVolume { .. }
             | Self::NoSuchSnapshot { .. }
+            | Self::NoSuchJoinToken { .. }
             | Self::NoSuchChunk { .. } => ErrorKind::NotFound,
+            // Of who asks, and not of the cluster.
+            Self::JoinTokenUnknown { .. }
+            | Self::JoinTokenExpired { .. }
+            | Self::JoinTokenUsedUp { .. }
+            | Self::JoinTokenName { .. } => ErrorKind::Denied,
             Self::VolumeExists { .. } | Self::SnapshotExists { .. } => ErrorKind::AlreadyExists,
             Self::Contended { .. } | Self::StaleProposal { .. } | Self::SnapshotOver { .. } => {
                 ErrorKind::Aborted
@@ -305,6 +335,7 @@ impl ControlError {
             | Self::SnapshotPending { .. }
             | Self::VolumeHasSnapshots { .. }
             | Self::NotSettled { .. }
+            | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }
             | Self::NotEnoughSpace { .. }
             | Self::DrainNodes { .. }

@@ -114,6 +114,16 @@ pub struct Incarnation(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeNumber(pub u32);
 
+/// A join token's name in its cluster: no secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JoinTokenId(pub [u8; 8]);
+
+impl fmt::Display for JoinTokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
 /// A snapshot's number in its cluster. Never used again, neither after its deletion nor for a second try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotNumber(pub u64);

@@ -1,6 +1,6 @@
 //! The keys of the store. Numbers stand big-endian, so that keys sort as what they name.
 
-use crate::identity::{ChunkId, DiskId, NodeId, SessionId, SnapshotNumber, Uuid, VolumeNumber};
+use crate::identity::{ChunkId, DiskId, JoinTokenId, NodeId, SessionId, SnapshotNumber, Uuid, VolumeNumber};
 
 /// The cluster's identity.
 pub(crate) const CLUSTER: &[u8] = b"cluster";
@@ -21,6 +21,7 @@ pub(crate) const REMOVED: &[u8] = b"removed/";
 pub(crate) const MOVES: &[u8] = b"move/";
 /// There while the masters are not to even out nodes by themselves.
 pub(crate) const REBALANCE_STOPPED: &[u8] = b"rebalance-stopped";
+pub(crate) const JOIN_TOKENS: &[u8] = b"join-token/";
 pub(crate) const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";
@@ -148,6 +149,11 @@ pub(crate) fn parse_snapshot(key: &[u8]) -> Option<(VolumeNumber, SnapshotNumber
         VolumeNumber(u32::from_be_bytes(volume.try_into().ok()?)),
         SnapshotNumber(u64::from_be_bytes(number.try_into().ok()?)),
     ))
+}
+
+/// A token by which nodes and clients join.
+pub(crate) fn join_token(id: JoinTokenId) -> Vec<u8> {
+    join(&[JOIN_TOKENS, &id.0])
 }
 
 /// All reader leases of a volume: first key and end.

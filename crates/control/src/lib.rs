@@ -30,6 +30,7 @@ pub use controller::changes::{Changes, Scope};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::growth::Growing;
+pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};
 pub use controller::leases::{ReaderView, WriterView};
 pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};
 pub use controller::snapshots::SnapshotKey;
@@ -38,13 +39,13 @@ pub use controller::volumes::CreateVolume;
 pub use controller::{Controller, NodeView};
 pub use error::{ControlError, ErrorKind};
 pub use identity::{
-    ChunkId, ClusterId, DiskId, Incarnation, NodeId, ParseUuidError, SessionId, SnapshotNumber, Uuid,
-    VolumeNumber, WriterToken,
+    ChunkId, ClusterId, DiskId, Incarnation, JoinTokenId, NodeId, ParseUuidError, SessionId, SnapshotNumber,
+    Uuid, VolumeNumber, WriterToken,
 };
 pub use memory_store::MemoryStore;
 pub use model::{
-    Chunk, ClusterRecord, Copy, Disk, Geometry, GeometryError, Moving, Node, ReaderLease, Snapshot,
-    SnapshotState, Volume, VolumeState, WriterLease,
+    Chunk, ClusterRecord, Copy, Disk, Geometry, GeometryError, JoinRole, JoinToken, Moving, Node,
+    ReaderLease, Snapshot, SnapshotState, Volume, VolumeState, WriterLease,
 };
 pub use record::RecordError;
 pub use settings::Settings;

@@ -2,6 +2,7 @@
 
 mod chunk;
 mod geometry;
+mod join_token;
 mod lease;
 mod node;
 mod snapshot;
@@ -9,6 +10,7 @@ mod volume;
 
 pub use chunk::{Chunk, Copy, Moving};
 pub use geometry::{Geometry, GeometryError};
+pub use join_token::{JoinRole, JoinToken};
 pub use lease::{ReaderLease, WriterLease};
 pub use node::{ClusterRecord, Disk, Node};
 pub use snapshot::{Snapshot, SnapshotState};

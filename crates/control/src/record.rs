@@ -154,6 +154,11 @@ impl Writer {
         self.0.extend_from_slice(&value.to_bytes());
     }
 
+    /// As many as the reader knows to be there.
+    pub(crate) fn bytes(&mut self, value: &[u8]) {
+        self.0.extend_from_slice(value);
+    }
+
     pub(crate) fn text(&mut self, value: &str) {
         self.count(value.len());
         self.0.extend_from_slice(value.as_bytes());
@@ -179,7 +184,7 @@ impl<'a> Reader<'a> {
         Some(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 

@@ -6,23 +6,18 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use openssl::asn1::{Asn1Integer, Asn1Time};
-use openssl::bn::{BigNum, MsbOption};
-use openssl::ec::{EcGroup, EcKey};
 use openssl::error::ErrorStack;
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::{PKey, PKeyRef, Private};
-use openssl::x509::extension::{
-    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName,
-    SubjectKeyIdentifier,
-};
-use openssl::x509::{X509, X509Name, X509NameRef, X509Ref};
+use openssl::x509::{X509, X509Name, X509Ref};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::files::{self, CredentialsError, Files};
-use crate::holder::unix;
+use crate::holder::{ISSUER_ORGANIZATION, cluster_of, unix};
+use crate::issuer::{self, Issuer};
+use crate::making::{AUTHORITY_DEPTH, Kind, Making, generate, holder_subject};
 use crate::{Cluster, Identity, Role, unix_now};
 
 /// The root's key, its certificate, and after a rotation the same root as the one before it vouches for it. One file,
@@ -32,6 +27,8 @@ const ROOT: &str = "authority.pem";
 const BUNDLE: &str = "ca.pem";
 /// A copy of each certificate that was issued, by serial number.
 const ISSUED: &str = "issued";
+/// A copy of each issuer's certificate, by serial number.
+const ISSUERS: &str = "issuers";
 /// Certificates hold from a little before they are made, since clocks differ.
 const BACKDATED_SECONDS: i64 = 300;
 /// Longest common name (X.520, ub-common-name).
@@ -121,6 +118,15 @@ pub enum AuthorityError {
         /// The directory.
         path: PathBuf,
     },
+    /// A root of an earlier release, while it is rotated.
+    #[error(
+        "the old root in {} was made before there were issuers and allows none behind the new one; end the rotation with \
+         \"redhare ca rotate --finish\" first", path.display()
+    )]
+    ShallowRoot {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Somebody else's credentials.
     #[error("the certificate {} is not of this authority: it {why}; name credentials that it has issued", path.display())]
     Foreign {
@@ -171,9 +177,9 @@ pub struct Issue {
 pub struct Issued {
     /// What it says.
     pub identity: Identity,
-    certificate: Vec<u8>,
-    key: Zeroizing<Vec<u8>>,
-    authority: Vec<u8>,
+    pub(crate) certificate: Vec<u8>,
+    pub(crate) key: Zeroizing<Vec<u8>>,
+    pub(crate) authority: Vec<u8>,
 }
 
 impl std::fmt::Debug for Issued {
@@ -317,12 +323,7 @@ impl Authority {
         if !root.public_key()?.public_eq(&key) {
             return Err(content("the key is not that of the certificate".to_owned()));
         }
-        let names = root.subject_alt_names();
-        let uris = names.iter().flatten().filter_map(|name| name.uri());
-        let clusters: Vec<Cluster> = uris
-            .filter_map(|uri| uri.strip_prefix("urn:uuid:")?.parse().ok())
-            .collect();
-        let [cluster] = clusters[..] else {
+        let Some(cluster) = cluster_of(&root) else {
             return Err(content("the certificate names no cluster".to_owned()));
         };
         Ok(Self {
@@ -400,16 +401,9 @@ impl Authority {
     /// See [`AuthorityError`].
     pub fn issue(&self, issue: &Issue) -> Result<Issued, AuthorityError> {
         let name = checked_name(issue)?;
-        let root_ends = unix(self.root.not_after())?;
-        if root_ends < unix_now() {
-            let path = self.directory.clone();
-            return Err(AuthorityError::RootExpired { path });
-        }
+        let root_ends = self.root_ends()?;
         let key = generate()?;
-        let mut subject = X509Name::builder()?;
-        subject.append_entry_by_nid(Nid::ORGANIZATIONNAME, &issue.role.organization())?;
-        subject.append_entry_by_nid(Nid::COMMONNAME, &name)?;
-        let subject = subject.build();
+        let subject = holder_subject(issue.role, &name)?;
         let validity = Validity {
             from: issue.validity.from,
             until: issue.validity.until.min(root_ends),
@@ -448,6 +442,79 @@ impl Authority {
         })
     }
 
+    /// Until when the root holds, if it does now.
+    fn root_ends(&self) -> Result<i64, AuthorityError> {
+        let ends = unix(self.root.not_after())?;
+        if ends < unix_now() {
+            let path = self.directory.clone();
+            return Err(AuthorityError::RootExpired { path });
+        }
+        Ok(ends)
+    }
+
+    /// Makes an issuer, which masters hold: see [`Issuer`]. It ends with the root at the latest.
+    ///
+    /// # Errors
+    /// See [`AuthorityError`].
+    pub fn issuer(&self, validity: Validity) -> Result<Issuer, AuthorityError> {
+        let root_ends = self.root_ends()?;
+        // Whoever knows only the old root would believe nothing that comes from it.
+        let is_deep = |root: &X509| root.pathlen().is_none_or(|depth| depth >= AUTHORITY_DEPTH);
+        if self.bundle.len() > 1 && !self.bundle.iter().all(is_deep) {
+            let path = self.directory.clone();
+            return Err(AuthorityError::ShallowRoot { path });
+        }
+        let key = generate()?;
+        let subject = authority_subject(ISSUER_ORGANIZATION, "issuer", self.cluster)?;
+        let certificate = Making {
+            subject: &subject,
+            cluster: self.cluster,
+            addresses: &[],
+            validity: Validity {
+                from: validity.from,
+                until: validity.until.min(root_ends),
+            },
+            kind: Kind::Issuer,
+        }
+        .sign(&key, Some(&self.root), &self.key)?;
+        let copies = self.directory.join(ISSUERS);
+        make_directory(&copies)?;
+        let name = format!("{}.pem", summary(&certificate)?.serial);
+        replace(&copies.join(name), &certificate.to_pem()?, 0o644)?;
+        Ok(Issuer::new(self.cluster, key, certificate, self.vouched.clone()))
+    }
+
+    /// The issuers that were made here and have not ended, and whether the root that issues now has signed them. The
+    /// newest first.
+    ///
+    /// # Errors
+    /// A copy that cannot be read.
+    pub fn issuers(&self) -> Result<Vec<(Summary, bool)>, AuthorityError> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.directory.join(ISSUERS))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "pem") {
+                continue;
+            }
+            let open = |source| AuthorityError::Open {
+                path: self.directory.clone(),
+                source,
+            };
+            let certificate = files::certificates(&path, "an issuer's certificate")
+                .map_err(open)?
+                .remove(0);
+            let row = (summary(&certificate)?, certificate.verify(&self.key)?);
+            found.push((unix(certificate.not_before())?, row));
+        }
+        found.retain(|(_, (summary, _))| summary.not_after >= unix_now());
+        found.sort_by_key(|(since, (_, is_current))| std::cmp::Reverse((*since, *is_current)));
+        Ok(found.into_iter().map(|(_, row)| row).collect())
+    }
+
     /// Issues anew what `files` hold, also if that has expired: same role, name and addresses, new key.
     ///
     /// # Errors
@@ -459,14 +526,11 @@ impl Authority {
             why,
         };
         let found = files::certificates(path, "a certificate").map_err(|error| foreign(error.to_string()))?;
-        let identity = Identity::of(&found[0]).map_err(|error| foreign(error.to_string()))?;
-        let mut is_ours = false;
-        for root in &self.bundle {
-            is_ours |= found[0].verify(&*root.public_key()?)?;
-        }
-        if !is_ours {
-            return Err(foreign("was signed by another root".to_owned()));
-        }
+        let (leaf, between) = found.split_first().expect("a file with a certificate has one");
+        let proved = issuer::prove(leaf, between, &self.bundle, issuer::Time::Any)?;
+        let chain = proved.map_err(|_| foreign("was signed by another root".to_owned()))?;
+        let identity =
+            Identity::of_chain(chain.iter().map(|one| &**one)).map_err(|error| foreign(error.to_string()))?;
         self.issue(&Issue {
             role: identity.role,
             name: Some(identity.name),
@@ -536,7 +600,7 @@ impl Authority {
     }
 }
 
-fn bundle_pem(bundle: &[X509]) -> Result<Vec<u8>, ErrorStack> {
+pub(crate) fn bundle_pem(bundle: &[X509]) -> Result<Vec<u8>, ErrorStack> {
     let mut text = Vec::new();
     for root in bundle {
         text.extend(root.to_pem()?);
@@ -583,21 +647,19 @@ fn checked_name(issue: &Issue) -> Result<String, AuthorityError> {
     }
 }
 
-/// A key on P-256, which every TLS library has.
-fn generate() -> Result<PKey<Private>, ErrorStack> {
-    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
-    PKey::from_ec_key(EcKey::generate(&group)?)
+/// With a number that tells one root or issuer of the cluster from the next.
+fn authority_subject(organization: &str, what: &str, cluster: Cluster) -> Result<X509Name, ErrorStack> {
+    let mut bytes = [0; 4];
+    openssl::rand::rand_bytes(&mut bytes)?;
+    let number = u32::from_be_bytes(bytes);
+    let mut subject = X509Name::builder()?;
+    subject.append_entry_by_nid(Nid::ORGANIZATIONNAME, organization)?;
+    subject.append_entry_by_nid(Nid::COMMONNAME, &format!("{what} {number:08x} of {cluster}"))?;
+    Ok(subject.build())
 }
 
 fn new_root(cluster: Cluster, key: &PKeyRef<Private>, validity: Validity) -> Result<X509, ErrorStack> {
-    let mut bytes = [0; 4];
-    openssl::rand::rand_bytes(&mut bytes)?;
-    let mut subject = X509Name::builder()?;
-    subject.append_entry_by_nid(Nid::ORGANIZATIONNAME, "Redhare")?;
-    // Tells one root of the cluster from the next.
-    let number = u32::from_be_bytes(bytes);
-    subject.append_entry_by_nid(Nid::COMMONNAME, &format!("root {number:08x} of {cluster}"))?;
-    let subject = subject.build();
+    let subject = authority_subject("Redhare", "root", cluster)?;
     Making {
         subject: &subject,
         cluster,
@@ -608,93 +670,7 @@ fn new_root(cluster: Cluster, key: &PKeyRef<Private>, validity: Validity) -> Res
     .sign(key, None, key)
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Authority,
-    Holder(Role),
-}
-
-/// A certificate in the making (RFC 5280).
-struct Making<'a> {
-    subject: &'a X509NameRef,
-    cluster: Cluster,
-    addresses: &'a [String],
-    validity: Validity,
-    kind: Kind,
-}
-
-impl Making<'_> {
-    /// Signs it; without an issuer it is its own.
-    fn sign(
-        &self,
-        key: &PKeyRef<Private>,
-        issuer: Option<&X509Ref>,
-        signer: &PKeyRef<Private>,
-    ) -> Result<X509, ErrorStack> {
-        let mut builder = X509::builder()?;
-        // Version 3 is written 2.
-        builder.set_version(2)?;
-        // Section 4.1.2.2: at most 20 octets, positive, and nobody can foretell it.
-        let mut serial = BigNum::new()?;
-        serial.rand(127, MsbOption::ONE, false)?;
-        let serial = Asn1Integer::from_bn(&serial)?;
-        builder.set_serial_number(&serial)?;
-        builder.set_subject_name(self.subject)?;
-        builder.set_issuer_name(issuer.map_or(self.subject, |issuer| issuer.subject_name()))?;
-        let (from, until) = (
-            Asn1Time::from_unix(self.validity.from)?,
-            Asn1Time::from_unix(self.validity.until)?,
-        );
-        builder.set_not_before(&from)?;
-        builder.set_not_after(&until)?;
-        builder.set_pubkey(key)?;
-        let mut names = SubjectAlternativeName::new();
-        names.uri(&self.cluster.uri());
-        for address in self.addresses {
-            match address.parse::<IpAddr>() {
-                Ok(_) => names.ip(address),
-                Err(_) => names.dns(address),
-            };
-        }
-        let mut usage = KeyUsage::new();
-        usage.critical();
-        let mut constraints = BasicConstraints::new();
-        constraints.critical();
-        match self.kind {
-            Kind::Authority => {
-                usage.key_cert_sign().crl_sign();
-                // The next root stands between it and a holder while it is rotated.
-                constraints.ca().pathlen(1);
-            }
-            Kind::Holder(role) => {
-                usage.digital_signature();
-                // Nobody but a master can be taken for one, and a master cannot ask others as if it were a client.
-                let mut purpose = ExtendedKeyUsage::new();
-                match role {
-                    Role::Master => purpose.server_auth(),
-                    _ => purpose.client_auth(),
-                };
-                builder.append_extension(purpose.build()?)?;
-            }
-        }
-        builder.append_extension(usage.build()?)?;
-        builder.append_extension(constraints.build()?)?;
-        let context = builder.x509v3_context(issuer, None);
-        let names = names.build(&context)?;
-        let own = SubjectKeyIdentifier::new().build(&context)?;
-        builder.append_extension(names)?;
-        builder.append_extension(own)?;
-        if let Some(issuer) = issuer {
-            let context = builder.x509v3_context(Some(issuer), None);
-            let theirs = AuthorityKeyIdentifier::new().keyid(true).build(&context)?;
-            builder.append_extension(theirs)?;
-        }
-        builder.sign(signer, MessageDigest::sha256())?;
-        Ok(builder.build())
-    }
-}
-
-fn make_directory(path: &Path) -> Result<(), AuthorityError> {
+pub(crate) fn make_directory(path: &Path) -> Result<(), AuthorityError> {
     let made = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -706,7 +682,7 @@ fn make_directory(path: &Path) -> Result<(), AuthorityError> {
 }
 
 /// Replaces a file durably and at once.
-fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
+pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
     let failed = |source| AuthorityError::Write {
         path: path.to_owned(),
         source,

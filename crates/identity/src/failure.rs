@@ -63,6 +63,33 @@ impl Failure {
         Self { message }
     }
 
+    /// As [`Failure::of_handshake`], of somebody who has no certificate yet, and trusts the root that a token names.
+    pub fn of_unknown(error: &ssl::Error, said: X509VerifyResult, host: &str) -> Self {
+        let reasons = reasons(error);
+        let message = match said.as_raw() {
+            0 if is_no_tls(&reasons.to_lowercase()) => {
+                "it speaks no TLS, and nobody joins a cluster whose masters have no credentials; is this the port of a \
+                 master? Start it with --credentials and --issuer"
+                    .to_owned()
+            }
+            0 => format!("the connection ended in its handshake ({reasons}); its log says more"),
+            verify::HAS_EXPIRED => "its certificate has expired; make it anew with \"redhare ca renew\"".to_owned(),
+            verify::NOT_YET_VALID => {
+                "its certificate does not hold yet; set the clocks of both machines".to_owned()
+            }
+            verify::HOSTNAME_MISMATCH | verify::ADDRESS_MISMATCH => format!(
+                "its certificate is not for \"{host}\"; name the master as its certificate does. Nothing of the token was \
+                 sent"
+            ),
+            _ => format!(
+                "it does not prove to be of the token's cluster ({}): is it a master of that cluster, or does somebody stand \
+                 between? Nothing of the token was sent",
+                said.error_string()
+            ),
+        };
+        Self { message }
+    }
+
     /// Of a connection on which the master ended our trust: what its alert (RFC 8446, section 6) says.
     pub fn of_answer(reasons: &str, own: &Credentials) -> Self {
         let certificate = own.files().certificate.display();
@@ -84,15 +111,7 @@ impl Failure {
                 "it does not take our certificate {certificate} of {role} \"{name}\" for a client's; use one of the \
                  role admin, node, client or read-only"
             )
-        } else if [
-            "wrong version number",
-            "packet length too long",
-            "record layer failure",
-            "unknown protocol",
-        ]
-        .iter()
-        .any(|reason| said.contains(reason))
-        {
+        } else if is_no_tls(&said) {
             "it speaks no TLS; give that master credentials (\"redhare master --credentials DIR\"), or call it without \
              ours"
                 .to_owned()
@@ -132,6 +151,17 @@ impl Failure {
             message: message.to_string(),
         }
     }
+}
+
+/// Whether these reasons are those of an answer that is none of TLS.
+fn is_no_tls(reasons: &str) -> bool {
+    let known = [
+        "wrong version number",
+        "packet length too long",
+        "record layer failure",
+        "unknown protocol",
+    ];
+    known.iter().any(|reason| reasons.contains(reason))
 }
 
 /// What OpenSSL gives as reasons, or the system.

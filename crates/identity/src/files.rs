@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// Permissions that a key file may not give: anything for its group and others.
 const OTHERS: u32 = 0o077;
 /// HTTP/2, as ALPN has it (RFC 7540, section 3.3).
-const HTTP2: &[u8] = b"\x02h2";
+pub(crate) const HTTP2: &[u8] = b"\x02h2";
 
 /// Where credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +136,8 @@ pub enum CredentialsError {
 pub struct Credentials {
     files: Files,
     identity: Identity,
+    authorities: Vec<X509>,
+    chain: Vec<X509>,
     acceptor: SslAcceptor,
     connector: SslConnector,
 }
@@ -176,6 +178,8 @@ impl Credentials {
         Ok(Self {
             files: files.clone(),
             identity,
+            authorities,
+            chain,
             acceptor,
             connector,
         })
@@ -189,6 +193,16 @@ impl Credentials {
     /// As whom their holder speaks.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The roots that are trusted.
+    pub fn authorities(&self) -> &[X509] {
+        &self.authorities
+    }
+
+    /// The certificate, and those between it and a root.
+    pub(crate) fn chain(&self) -> &[X509] {
+        &self.chain
     }
 
     /// For connections that come in: TLS 1.3, HTTP/2. A certificate that is shown must be of a trusted authority; who

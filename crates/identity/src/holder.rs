@@ -6,11 +6,15 @@ use std::str::FromStr;
 use openssl::asn1::{Asn1Time, Asn1TimeRef};
 use openssl::error::ErrorStack;
 use openssl::nid::Nid;
+use openssl::ssl::SslRef;
 use openssl::x509::X509Ref;
 use thiserror::Error;
 
 /// Before the role in the subject's organization, so that other organizations in it mean nothing.
 const ORGANIZATION_PREFIX: &str = "redhare:";
+/// The organization of an issuer's certificate, which only a root writes: whoever stands below it has one of
+/// [`Role::JOINING`], or is nobody.
+pub(crate) const ISSUER_ORGANIZATION: &str = "redhare:issuer";
 /// Before the cluster in a URI of the alternative names (RFC 9562, section 4).
 const CLUSTER_PREFIX: &str = "urn:uuid:";
 
@@ -45,6 +49,9 @@ impl Role {
         Self::ReadOnly,
         Self::Master,
     ];
+
+    /// Those that an issuer's certificates may have, and that are had by joining.
+    pub const JOINING: [Self; 3] = [Self::Node, Self::Client, Self::ReadOnly];
 
     /// As people write it.
     pub const fn name(self) -> &'static str {
@@ -193,12 +200,54 @@ pub enum IdentityError {
         /// How many.
         found: usize,
     },
+    /// An issuer has gone beyond what it is for.
+    #[error(
+        "it is that of {role} \"{name}\", and its issuer may issue for the roles node, client and read-only alone"
+    )]
+    BeyondIssuer {
+        /// The role that it would have.
+        role: Role,
+        /// Whose.
+        name: String,
+    },
+    /// It was not verified.
+    #[error("no chain of certificates up to a root was verified for it")]
+    Unproved,
     /// OpenSSL.
     #[error("OpenSSL: {0}")]
     OpenSsl(#[from] ErrorStack),
 }
 
 impl Identity {
+    /// Who is at the other end of a connection whose handshake has ended; none if no certificate was shown.
+    ///
+    /// # Errors
+    /// See [`IdentityError`]; also of a certificate that an issuer was not free to make.
+    pub fn of_peer(ssl: &SslRef) -> Result<Option<Self>, IdentityError> {
+        if ssl.peer_certificate().is_none() {
+            return Ok(None);
+        }
+        let chain = ssl.verified_chain().ok_or(IdentityError::Unproved)?;
+        Self::of_chain(chain).map(Some)
+    }
+
+    /// Reads the first certificate of a chain that was verified up to its root, and refuses what those above it do not
+    /// allow.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
+    pub fn of_chain<'a>(chain: impl IntoIterator<Item = &'a X509Ref>) -> Result<Self, IdentityError> {
+        let mut chain = chain.into_iter();
+        let identity = Self::of(chain.next().ok_or(IdentityError::Unproved)?)?;
+        let by_issuer = chain.any(is_issuer);
+        match identity {
+            Self { role, name, .. } if by_issuer && !Role::JOINING.contains(&role) => {
+                Err(IdentityError::BeyondIssuer { role, name })
+            }
+            identity => Ok(identity),
+        }
+    }
+
     /// Reads a certificate.
     ///
     /// # Errors
@@ -260,6 +309,20 @@ impl Identity {
     pub fn is_valid_now(&self) -> bool {
         (self.not_before..=self.not_after).contains(&crate::unix_now())
     }
+}
+
+/// The cluster that an authority's certificate names, if it is one.
+pub(crate) fn cluster_of(certificate: &X509Ref) -> Option<Cluster> {
+    let names = certificate.subject_alt_names();
+    let uris = names.iter().flatten().filter_map(|name| name.uri());
+    let mut clusters = uris.filter_map(|uri| uri.strip_prefix(CLUSTER_PREFIX)?.parse().ok());
+    clusters.next().filter(|_| clusters.next().is_none())
+}
+
+/// Whether a certificate is an issuer's.
+pub(crate) fn is_issuer(certificate: &X509Ref) -> bool {
+    let mut organizations = certificate.subject_name().entries_by_nid(Nid::ORGANIZATIONNAME);
+    organizations.any(|entry| entry.data().as_slice() == ISSUER_ORGANIZATION.as_bytes())
 }
 
 /// An address of the alternative names: 4 or 16 bytes (RFC 5280, section 4.2.1.6).

@@ -5,6 +5,8 @@
 //!   Kubernetes has groups; the name its common name; the cluster a URI among the alternative names (`urn:uuid:`,
 //!   RFC 9562). A master's has the addresses by which it is reached among them, too.
 //! - [`Files`] and [`Credentials`]: a certificate, its key and the authorities to trust, as PEM files.
+//! - [`Issuer`]: what masters issue certificates with, for nodes and clients that join or renew theirs; [`JoinToken`] and
+//!   [`Joining`]: what those have in hand.
 //! - [`Failure`]: why two ends do not trust each other, in words that say what to do.
 //!
 //! All cryptography is OpenSSL's, as for TLS elsewhere (`docs/decisions/0051-tls-over-bytes-in-memory.md`); no I/O but
@@ -14,11 +16,19 @@ mod authority;
 mod failure;
 mod files;
 mod holder;
+mod issuer;
+mod joining;
+mod making;
 
 pub use authority::{Authority, AuthorityError, Issue, Issued, Summary, Validity, summary};
 pub use failure::Failure;
 pub use files::{Credentials, CredentialsError, Files, Stamp, Watched};
 pub use holder::{Cluster, Identity, IdentityError, ParseClusterError, ParseRoleError, Role};
+pub use issuer::{Granted, Issuer, IssuerError, requested_fingerprint};
+pub use joining::{
+    JoinToken, Joining, JoiningError, ParseTokenError, ParseTokenIdError, TokenId, fingerprint, roots_text,
+    unverified_connector,
+};
 
 /// Seconds since 1970 (UTC), as certificates count.
 pub fn unix_now() -> i64 {

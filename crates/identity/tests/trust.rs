@@ -1,72 +1,16 @@
 //! Who believes whom: real handshakes between a master's and a client's end, with certificates of one authority, of two,
 //! before, while and after it is rotated, and with everything that must not be believed.
 
-use std::io::{Read, Write};
+mod support;
+
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use identity::{Authority, Credentials, Failure, Files, Identity, Issue, Role, Validity, Watched, unix_now};
-use openssl::ssl::{HandshakeError, SslConnector, SslFiletype, SslMethod, SslStream};
-
-const HOST: &str = "127.0.0.1";
-
-fn issue(role: Role) -> Issue {
-    Issue {
-        role,
-        name: None,
-        addresses: if role == Role::Master {
-            vec![HOST.to_owned(), "localhost".to_owned()]
-        } else {
-            Vec::new()
-        },
-        validity: Validity::days(30),
-    }
-}
-
-fn issued(authority: &Authority, at: &Path, role: Role) -> Credentials {
-    let files = authority
-        .issue(&issue(role))
-        .unwrap()
-        .write(&at.join(role.name()))
-        .unwrap();
-    Credentials::load(&files).unwrap()
-}
-
-/// What the client's end reads of a greeting, or why it does not trust; and whom the master's end takes it for.
-fn meet(master: &Credentials, client: &Credentials, host: &str) -> (Result<(), String>, Option<Identity>) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let acceptor = master.acceptor().clone();
-    let server = std::thread::spawn(move || {
-        let mut stream = acceptor.accept(theirs).ok()?;
-        let certificate = stream.ssl().peer_certificate();
-        stream.write_all(b"hello").ok()?;
-        certificate.map(|certificate| Identity::of(&certificate).unwrap())
-    });
-    let said = greet(client, host, ours);
-    (said, server.join().unwrap())
-}
-
-fn greet(client: &Credentials, host: &str, stream: UnixStream) -> Result<(), String> {
-    let failure = |error: &openssl::ssl::Error, verdict| {
-        Failure::of_handshake(error, verdict, host, client).to_string()
-    };
-    let mut stream: SslStream<UnixStream> = match client.connector().connect(host, stream) {
-        Ok(stream) => stream,
-        Err(HandshakeError::Failure(middle)) => {
-            return Err(failure(middle.error(), middle.ssl().verify_result()));
-        }
-        Err(other) => panic!("{other}"),
-    };
-    // What the other end makes of our certificate comes with the first answer (RFC 8446, section 4.4.2).
-    let mut greeting = [0; 5];
-    if let Err(error) = stream.read_exact(&mut greeting) {
-        return Err(Failure::of_answer(&error.to_string(), client).to_string());
-    }
-    let certificate = stream.ssl().peer_certificate().unwrap();
-    let theirs = Identity::of(&certificate).unwrap();
-    Failure::unless_master(&theirs, client).map_err(|failure| failure.to_string())
-}
+use identity::{Authority, Credentials, Files, Issue, Role, Validity, Watched, unix_now};
+use openssl::ssl::{SslConnector, SslFiletype, SslMethod};
+use support::{HOST, issue, issued, meet};
 
 #[test]
 fn a_certificate_says_who_its_holder_is_and_both_ends_believe_it() {

@@ -15,6 +15,8 @@ use crate::door::{Caller, Who};
 /// What a method takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
+    /// Everybody over TLS, also without a certificate: who has yet to come to one.
+    Anyone,
     /// To look, and to say that one reads: every role.
     Read,
     /// To use volumes: clients.
@@ -29,9 +31,9 @@ impl Access {
     fn allows(self, role: Role) -> bool {
         match role {
             Role::Admin => true,
-            Role::Node => matches!(self, Self::Read | Self::Node),
-            Role::Client => matches!(self, Self::Read | Self::Use),
-            Role::ReadOnly => self == Self::Read,
+            Role::Node => matches!(self, Self::Anyone | Self::Read | Self::Node),
+            Role::Client => matches!(self, Self::Anyone | Self::Read | Self::Use),
+            Role::ReadOnly => matches!(self, Self::Anyone | Self::Read),
             // A master asks nobody.
             Role::Master => false,
         }
@@ -40,7 +42,7 @@ impl Access {
     /// The least role that has it.
     fn role(self) -> Role {
         match self {
-            Self::Read => Role::ReadOnly,
+            Self::Anyone | Self::Read => Role::ReadOnly,
             Self::Use => Role::Client,
             Self::Node => Role::Node,
             Self::Admin => Role::Admin,
@@ -90,6 +92,13 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Leases/HoldReader", Access::Read, Audit::No),
     ("/redhare.v1.Leases/ReleaseReader", Access::Read, Audit::No),
     ("/redhare.v1.Leases/Show", Access::Read, Audit::No),
+    ("/redhare.v1.Joining/GetRoots", Access::Anyone, Audit::No),
+    ("/redhare.v1.Joining/Join", Access::Anyone, Audit::Yes),
+    // Of its own certificate, for its own name.
+    ("/redhare.v1.Joining/Renew", Access::Node, Audit::Yes),
+    ("/redhare.v1.Joining/CreateToken", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Joining/ListTokens", Access::Admin, Audit::No),
+    ("/redhare.v1.Joining/RevokeToken", Access::Admin, Audit::Yes),
 ];
 
 /// How a master treats its callers.
@@ -114,6 +123,9 @@ impl Policy {
         let Some(cluster) = self.cluster else {
             return Ok(audit);
         };
+        if access == Access::Anyone && matches!(caller.who, Who::Unnamed) {
+            return Ok(audit);
+        }
         let identity = holder(caller)?;
         check_holder(identity, cluster)?;
         if access.allows(identity.role) {
@@ -187,10 +199,14 @@ fn check_holder(identity: &Identity, cluster: Cluster) -> Result<(), Status> {
     Ok(())
 }
 
+/// Whose certificate the call was made with, if it was with one.
+pub(crate) fn caller_identity(extensions: &Extensions) -> Option<&Identity> {
+    extensions.get::<Caller>().and_then(Caller::identity)
+}
+
 /// Refuses a node that speaks for another one.
 pub(crate) fn check_node(extensions: &Extensions, node: &[u8]) -> Result<(), Status> {
-    let caller = extensions.get::<Caller>();
-    let Some(identity) = caller.and_then(Caller::identity) else {
+    let Some(identity) = caller_identity(extensions) else {
         return Ok(());
     };
     let named = identity.name.parse::<Cluster>().map(Cluster::to_bytes);
@@ -369,6 +385,12 @@ mod tests {
             ("Volumes/Delete", [true, false, false, false]),
             ("Nodes/Drain", [true, false, false, false]),
             ("Nodes/Remove", [true, false, false, false]),
+            ("Joining/GetRoots", [true, true, true, true]),
+            ("Joining/Join", [true, true, true, true]),
+            ("Joining/Renew", [true, true, false, false]),
+            ("Joining/CreateToken", [true, false, false, false]),
+            ("Joining/ListTokens", [true, false, false, false]),
+            ("Joining/RevokeToken", [true, false, false, false]),
         ] {
             let roles = [Role::Admin, Role::Node, Role::Client, Role::ReadOnly];
             assert_eq!(roles.map(|role| may(role, method)), allowed, "{method}");
@@ -386,8 +408,9 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_prove_to_be_somebody_is_refused_everything() {
+    fn who_does_not_prove_to_be_somebody_is_refused_everything_but_to_join() {
         let policy = policy();
+        let mut open_to_all = Vec::new();
         for (path, ..) in METHODS {
             for (who, why) in [
                 (Who::Plain, "speaks TLS"),
@@ -398,11 +421,24 @@ mod tests {
                     who,
                     ..caller(Role::Admin)
                 };
-                let refused = policy.admit(path, &caller).unwrap_err();
-                assert_eq!(refused.code(), Code::Unauthenticated);
-                assert!(refused.message().contains(why), "{refused}");
+                match policy.admit(path, &caller) {
+                    Ok(_) => open_to_all.push((*path, why)),
+                    Err(refused) => {
+                        assert_eq!(refused.code(), Code::Unauthenticated);
+                        assert!(refused.message().contains(why), "{refused}");
+                    }
+                }
             }
         }
+        // Over TLS, so that a token is not read on the way, and without a certificate; nothing else.
+        let none = "no certificate was shown";
+        assert_eq!(
+            open_to_all,
+            [
+                ("/redhare.v1.Joining/GetRoots", none),
+                ("/redhare.v1.Joining/Join", none)
+            ]
+        );
         let change = |change: fn(&mut Identity)| {
             let mut caller = caller(Role::Admin);
             let Who::Holder(identity) = &mut caller.who else {

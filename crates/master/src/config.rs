@@ -24,6 +24,8 @@ pub struct Config {
     pub credentials: Option<identity::Files>,
     /// Where each control action is recorded that changes something.
     pub audit_log: Option<PathBuf>,
+    /// The directory of what it issues certificates with, to nodes and clients that join; none if it issues none.
+    pub issuer: Option<PathBuf>,
 }
 
 /// Where a master keeps what must not be forgotten.
@@ -99,6 +101,7 @@ struct File {
     rebuild_after_ms: Option<u64>,
     rebalance: Option<bool>,
     audit_log: Option<PathBuf>,
+    issuer: Option<PathBuf>,
     tls: Option<TlsFile>,
     etcd: Option<EtcdFile>,
 }
@@ -169,6 +172,7 @@ impl Config {
             settings: Settings::default(),
             credentials: None,
             audit_log: None,
+            issuer: None,
         }
     }
 
@@ -203,6 +207,7 @@ impl Config {
             });
         }
         self.audit_log = file.audit_log.or(self.audit_log);
+        self.issuer = file.issuer.or(self.issuer);
         let settings = &mut self.settings;
         if let Some(milliseconds) = file.heartbeat_interval_ms {
             settings.heartbeat_interval = Duration::from_millis(milliseconds);

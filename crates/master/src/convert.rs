@@ -59,6 +59,7 @@ pub(crate) fn status(error: &ControlError) -> Status {
         ErrorKind::Invalid => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
         ErrorKind::AlreadyExists => Code::AlreadyExists,
+        ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::FailedPrecondition => Code::FailedPrecondition,
         ErrorKind::Aborted => Code::Aborted,
         ErrorKind::Unavailable => Code::Unavailable,

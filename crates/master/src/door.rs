@@ -152,12 +152,10 @@ async fn secure(
             _ => format!("its certificate is not believed: {}", verdict.error_string()),
         });
     }
-    let who = match stream.ssl().peer_certificate() {
-        None => Who::Unnamed,
-        Some(certificate) => match Identity::of(&certificate) {
-            Ok(identity) => Who::Holder(Arc::new(identity)),
-            Err(error) => Who::Strange(error.to_string().into()),
-        },
+    let who = match Identity::of_peer(stream.ssl()) {
+        Ok(None) => Who::Unnamed,
+        Ok(Some(identity)) => Who::Holder(Arc::new(identity)),
+        Err(error) => Who::Strange(error.to_string().into()),
     };
     Ok(Connection {
         stream: Stream::Secure(Box::new(TokioIo::new(stream))),

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use identity::{CredentialsError, Role, Watched};
+use identity::{CredentialsError, Issuer, IssuerError, Role, Watched};
 use proto::v1::chunks_server::ChunksServer;
 use proto::v1::cluster_server::ClusterServer;
+use proto::v1::joining_server::JoiningServer;
 use proto::v1::leases_server::LeasesServer;
 use proto::v1::nodes_server::NodesServer;
 use proto::v1::snapshots_server::SnapshotsServer;
@@ -23,6 +24,7 @@ use crate::config::{Config, StoreConfig};
 use crate::door;
 use crate::engine::{Engine, StartError};
 use crate::etcd::{EtcdElection, Link};
+use crate::joining::Office;
 use crate::redb_store::{OpenStoreError, RedbStore};
 use crate::seat::Candidate;
 use crate::service::{Face, StoreFace};
@@ -32,6 +34,8 @@ use crate::watch::Feed;
 const END_WAIT: Duration = Duration::from_secs(1);
 /// A certificate that ends within so many days is spoken of.
 const EXPIRY_WARNING_DAYS: i64 = 30;
+/// An issuer is spoken of before it cuts short what it issues, which holds for 90 days.
+const ISSUER_WARNING_DAYS: i64 = 120;
 
 /// Why a master could not start or go on.
 #[derive(Debug, Error)]
@@ -77,6 +81,15 @@ pub enum RunError {
         /// Whose.
         name: String,
     },
+    /// What it would issue certificates with.
+    #[error(transparent)]
+    Issuer(#[from] IssuerError),
+    /// It would issue certificates of a cluster that it does not know.
+    #[error(
+        "--issuer is for a master with credentials of the same cluster; give it --credentials DIR (\"redhare ca issue --role \
+         master\"), or no issuer"
+    )]
+    IssuerAlone,
     /// Its audit log cannot be written.
     #[error("the audit log {} cannot be opened: {source}; give --audit-log a file that can be appended to", .path.display())]
     AuditLog {
@@ -130,6 +143,24 @@ fn own_credentials(config: &Config) -> Result<Option<Watched>, RunError> {
     Ok(Some(watched))
 }
 
+/// Refuses an issuer whose certificates nobody would believe.
+fn check_issuer(config: &Config, credentials: Option<&Watched>) -> Result<(), RunError> {
+    let Some(directory) = &config.issuer else {
+        return Ok(());
+    };
+    let own = credentials.ok_or(RunError::IssuerAlone)?.current().0;
+    let issuer = Issuer::open(directory)?;
+    if issuer.cluster() != own.identity().cluster {
+        return Err(RunError::IssuerAlone);
+    }
+    issuer.check(own.authorities())?;
+    let days = (issuer.summary()?.not_after - identity::unix_now()).div_euclid(86_400);
+    if days < ISSUER_WARNING_DAYS {
+        tracing::warn!("this master's issuer ends in {days} days; make it anew with \"redhare ca issuer\"");
+    }
+    Ok(())
+}
+
 impl Master {
     /// Opens the store and listens. To be called within a tokio runtime with I/O and time.
     pub async fn start(config: &Config) -> Result<Self, RunError> {
@@ -137,6 +168,7 @@ impl Master {
         let cluster = credentials
             .as_ref()
             .map(|watched| watched.current().0.identity().cluster);
+        check_issuer(config, credentials.as_deref())?;
         let audit = match &config.audit_log {
             None => None,
             Some(path) => {
@@ -187,6 +219,10 @@ impl Master {
                 engine,
                 settings,
                 store,
+                office: Office {
+                    issuer: config.issuer.clone(),
+                    credentials: credentials.clone(),
+                },
             },
             credentials,
             policy: Arc::new(Policy { cluster, audit }),
@@ -230,6 +266,7 @@ impl Master {
             .add_service(Guarded::new(NodesServer::new(face.clone()), &policy))
             .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy))
             .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(JoiningServer::new(face.clone()), &policy))
             .add_service(Guarded::new(SnapshotsServer::new(face.clone()), &policy))
             .add_service(Guarded::new(LeasesServer::new(face), &policy))
             .serve_with_incoming_shutdown(door::open(listener, credentials), async {

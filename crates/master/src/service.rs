@@ -34,6 +34,7 @@ pub(crate) struct Face {
     pub(crate) feed: Feed,
     pub(crate) settings: Settings,
     pub(crate) store: StoreFace,
+    pub(crate) office: crate::joining::Office,
 }
 
 /// The store as `redhare status` shows it.

@@ -11,6 +11,7 @@ use crate::connect::{HEAD_START, check_address, first_of, open, unreachable};
 use crate::v1;
 use crate::v1::chunks_client::ChunksClient;
 use crate::v1::cluster_client::ClusterClient;
+use crate::v1::joining_client::JoiningClient;
 use crate::v1::leases_client::LeasesClient;
 use crate::v1::nodes_client::NodesClient;
 use crate::v1::snapshots_client::SnapshotsClient;
@@ -468,6 +469,16 @@ calls! {
     list_snapshots(Yes, CALL_LIMIT): SnapshotsClient.list(ListSnapshotsRequest) -> ListSnapshotsResponse;
     /// Begins to delete a snapshot.
     delete_snapshot(No, CALL_LIMIT): SnapshotsClient.delete(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
+    /// What the masters trust and issue with.
+    roots(Yes, CALL_LIMIT): JoiningClient.get_roots(GetRootsRequest) -> GetRootsResponse;
+    /// Another certificate for the node that is speaking.
+    renew_certificate(Yes, CALL_LIMIT): JoiningClient.renew(RenewRequest) -> RenewResponse;
+    /// Makes a join token.
+    create_token(No, CALL_LIMIT): JoiningClient.create_token(CreateTokenRequest) -> CreateTokenResponse;
+    /// Every join token, without its secret.
+    list_tokens(Yes, CALL_LIMIT): JoiningClient.list_tokens(ListTokensRequest) -> ListTokensResponse;
+    /// Forgets a join token.
+    revoke_token(No, CALL_LIMIT): JoiningClient.revoke_token(RevokeTokenRequest) -> RevokeTokenResponse;
     /// A part of a volume's map.
     map(Yes, CALL_LIMIT): ChunksClient.get_map(GetMapRequest) -> GetMapResponse;
     /// Proposes a configuration as write node.

@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::client::ClientError;
-use crate::secure::Connector;
+use crate::secure::{Connector, Stranger};
 
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// With the handshake, in which the master itself has to do something: the kernel alone accepts a plain connection.
@@ -60,6 +60,13 @@ pub(crate) async fn open(address: &str, credentials: Option<&Files>) -> Result<C
     };
     let connected = endpoint.connect_with_connector(connector).await;
     connected.map_err(|error| unreachable(address, &error))
+}
+
+/// Connects to a master as somebody without a certificate.
+pub(crate) async fn open_stranger(stranger: Stranger) -> Result<Channel, ClientError> {
+    let address = stranger.address.clone();
+    let connected = endpoint(&address, true)?.connect_with_connector(stranger).await;
+    connected.map_err(|error| unreachable(&address, &error))
 }
 
 /// Waits for an answer of whatever sort.

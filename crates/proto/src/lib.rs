@@ -9,4 +9,5 @@ pub mod v1 {
 
 pub mod client;
 mod connect;
+pub mod joining;
 mod secure;

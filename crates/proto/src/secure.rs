@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_openssl::SslStream;
 use hyper_util::rt::TokioIo;
-use identity::{Credentials, Failure, Files, Identity};
+use identity::{Credentials, Failure, Files, Identity, Role};
+use openssl::ssl::SslConnector;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::codegen::http::Uri;
@@ -43,22 +44,29 @@ impl Service<Uri> for Connector {
     }
 }
 
-async fn connect(address: &str, files: &Files) -> Result<Secured, StdError> {
-    let credentials = Credentials::load(files)?;
-    let host = host(address);
-    let ssl = credentials.connector().configure()?.into_ssl(host)?;
+/// A connection on which no handshake was made yet.
+async fn begin(address: &str, connector: &SslConnector) -> Result<SslStream<TokioIo<TcpStream>>, StdError> {
+    let ssl = connector.configure()?.into_ssl(host(address))?;
     let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
     stream.set_nodelay(true)?;
-    let mut stream = SslStream::new(ssl, TokioIo::new(stream))?;
+    Ok(SslStream::new(ssl, TokioIo::new(stream))?)
+}
+
+/// Who is at the other end, as its certificate proves.
+fn theirs(stream: &SslStream<TokioIo<TcpStream>>) -> Result<Identity, Failure> {
+    let theirs = Identity::of_peer(stream.ssl())
+        .map_err(|error| Failure::new(format!("its certificate is none of a Redhare cluster: {error}")))?;
+    theirs.ok_or_else(|| Failure::new("it shows no certificate"))
+}
+
+async fn connect(address: &str, files: &Files) -> Result<Secured, StdError> {
+    let credentials = Credentials::load(files)?;
+    let mut stream = begin(address, credentials.connector()).await?;
     if let Err(error) = Pin::new(&mut stream).connect().await {
         let verdict = stream.ssl().verify_result();
-        return Err(Failure::of_handshake(&error, verdict, host, &credentials).into());
+        return Err(Failure::of_handshake(&error, verdict, host(address), &credentials).into());
     }
-    let certificate = stream.ssl().peer_certificate();
-    let certificate = certificate.ok_or_else(|| Failure::new("it shows no certificate"))?;
-    let theirs = Identity::of(&certificate)
-        .map_err(|error| Failure::new(format!("its certificate is none of a Redhare cluster: {error}")))?;
-    Failure::unless_master(&theirs, &credentials)?;
+    Failure::unless_master(&theirs(&stream)?, &credentials)?;
     // What the master makes of our certificate comes with its first bytes (RFC 8446, section 4.4.2), which it sends
     // without being asked (RFC 9113, section 3.4). Once we had written more, its alert might be lost with that.
     let mut first = [0; FIRST_BYTES];
@@ -71,6 +79,59 @@ async fn connect(address: &str, files: &Files) -> Result<Secured, StdError> {
         stream,
         first,
         unread: 0..length,
+    })
+}
+
+/// As [`Connector`], for who has no certificate yet.
+#[derive(Clone)]
+pub(crate) struct Stranger {
+    /// Host and port.
+    pub(crate) address: String,
+    pub(crate) connector: SslConnector,
+    /// The master has to prove that it is one; otherwise it may be anybody.
+    pub(crate) verifies: bool,
+}
+
+impl Service<Uri> for Stranger {
+    type Response = Secured;
+    type Error = StdError;
+    type Future = BoxFuture<Secured, StdError>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StdError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let stranger = self.clone();
+        Box::pin(async move { meet(&stranger).await })
+    }
+}
+
+async fn meet(stranger: &Stranger) -> Result<Secured, StdError> {
+    let Stranger {
+        address,
+        connector,
+        verifies,
+    } = stranger;
+    let mut stream = begin(address, connector).await?;
+    if let Err(error) = Pin::new(&mut stream).connect().await {
+        let verdict = stream.ssl().verify_result();
+        return Err(Failure::of_unknown(&error, verdict, host(address)).into());
+    }
+    if *verifies {
+        let theirs = theirs(&stream)?;
+        if theirs.role != Role::Master {
+            let (role, name) = (theirs.role, theirs.name);
+            return Err(Failure::new(format!(
+                "its certificate is that of {role} \"{name}\", not a master's; is this the port of a master?"
+            ))
+            .into());
+        }
+    }
+    Ok(Secured {
+        stream,
+        first: [0; FIRST_BYTES],
+        unread: 0..0,
     })
 }
 

@@ -338,10 +338,11 @@ fn up_makes_an_authority_of_its_own() {
     let mut output = BufReader::new(up.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
-    let at = |cluster: Option<&str>| {
+    let at = |arguments: &[&str], cluster: Option<&str>| {
         let mut command = Command::new(REDHARE);
         command
-            .args(["status", "--json"])
+            .args(arguments)
+            .arg("--json")
             .env("XDG_STATE_HOME", &place.0)
             .env_remove("REDHARE_CREDENTIALS");
         match cluster {
@@ -351,12 +352,16 @@ fn up_makes_an_authority_of_its_own() {
         command.output().unwrap()
     };
     // Found with its credentials; without them it is closed.
-    let (found, closed) = (at(None), at(Some(&format!("127.0.0.1:{port}"))));
+    let closed = format!("127.0.0.1:{port}");
+    let (found, closed) = (at(&["status"], None), at(&["status"], Some(&closed)));
+    // Its master lets others join.
+    let token = at(&["ca", "token", "create", "--role", "client"], None);
     let pid = rustix::process::Pid::from_child(&up);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert!(up.wait().unwrap().success());
     assert!(line.starts_with("master at"), "{line}");
     is_well(&found);
+    is_well(&token);
     let status: Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(status["nodes"][0]["alive"], true, "{status}");
     let said = String::from_utf8_lossy(&closed.stdout).into_owned();

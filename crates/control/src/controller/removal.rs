@@ -124,7 +124,11 @@ impl<S: MetadataStore> Controller<S> {
         Ok(promised)
     }
 
-    pub(super) fn check_not_removed(&self, node: NodeId) -> Result<(), ControlError> {
+    /// Refuses a node that was removed for good.
+    ///
+    /// # Errors
+    /// [`ControlError::NodeRemoved`].
+    pub fn check_not_removed(&self, node: NodeId) -> Result<(), ControlError> {
         match self.read::<Number>(&keys::removed(node))? {
             None => Ok(()),
             Some(_) => Err(ControlError::NodeRemoved { node }),

@@ -6,7 +6,9 @@ use foundation::{ByteCount, Epoch};
 use proptest::prelude::*;
 
 use super::*;
-use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, SessionId, Uuid, VolumeNumber, WriterToken};
+use crate::identity::{
+    ClusterId, DiskId, Incarnation, JoinTokenId, NodeId, SessionId, Uuid, VolumeNumber, WriterToken,
+};
 use crate::record::{Record, RecordError};
 
 fn geometry(group_chunks: Vec<u32>) -> Geometry {
@@ -150,6 +152,42 @@ fn every_record_survives() {
         holder: String::new(),
         generation: 99,
     });
+    survives(&token());
+}
+
+fn token() -> JoinToken {
+    JoinToken {
+        id: JoinTokenId([1, 2, 3, 4, 5, 6, 7, 8]),
+        secret_sha256: [0xab; 32],
+        role: JoinRole::Client,
+        name: "trainer".to_owned(),
+        uses: 3,
+        created_unix_s: 1_700_000_000,
+        expires_unix_s: 1_700_086_400,
+        certificate_term: Duration::from_secs(90 * 86_400),
+        creator: "alice".to_owned(),
+        joined: vec![[1; 32], [2; 32]],
+    }
+}
+
+/// The table in `docs/formats/store.md`, byte for byte.
+#[test]
+fn a_join_token_looks_as_documented() {
+    let bytes = token().encode(b"join-token/\x01\x02\x03\x04\x05\x06\x07\x08");
+    let mut expected = b"RHMD\x10\x01\0\0\x9d\0\0\0".to_vec();
+    expected.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    expected.extend_from_slice(&[0xab; 32]);
+    expected.push(2);
+    expected.extend_from_slice(b"\x07\0\0\0trainer\x03\0\0\0");
+    for number in [1_700_000_000u64, 1_700_086_400, 7_776_000] {
+        expected.extend_from_slice(&number.to_le_bytes());
+    }
+    expected.extend_from_slice(b"\x05\0\0\0alice\x02\0\0\0");
+    expected.extend_from_slice(&[1; 32]);
+    expected.extend_from_slice(&[2; 32]);
+    assert_eq!(bytes[8], u8::try_from(expected.len() - 12).unwrap());
+    assert_eq!(bytes[..expected.len()], expected[..]);
+    assert_eq!(bytes.len(), expected.len() + 4);
 }
 
 /// The table in `docs/formats/store.md`, byte for byte.
@@ -247,7 +285,7 @@ proptest! {
         let mut bytes = b"RHMD\x04\x01\0\0".to_vec();
         bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&payload);
-        for kind in [2, 3, 4, 6, 7] {
+        for kind in [2, 3, 4, 6, 7, 16] {
             bytes[4] = kind;
             let mut covered = b"k".to_vec();
             covered.extend_from_slice(&bytes);
@@ -257,6 +295,7 @@ proptest! {
             let _ = Volume::decode(b"k", &sealed);
             let _ = WriterLease::decode(b"k", &sealed);
             let _ = ReaderLease::decode(b"k", &sealed);
+            let _ = JoinToken::decode(b"k", &sealed);
             if let Ok(chunk) = Chunk::decode(b"k", &sealed) {
                 prop_assert!(chunk.is_consistent());
             }

@@ -1,16 +1,22 @@
 //! `redhare ca`: the cluster's certificate authority.
 
+pub(crate) mod token;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use identity::{Authority, Cluster, Files, Identity, Issue, Role, Summary, Validity, unix_now};
+use identity::{Authority, Cluster, Files, Identity, Issue, Issuer, Role, Summary, Validity, unix_now};
 
 use crate::output::{Failure, Output, table};
 
 /// What ends within so many days is spoken of.
 const WARNING_DAYS: i64 = 30;
+/// How long certificates hold, unless it is said otherwise.
+const DAYS: u32 = 365;
+/// How long an issuer does.
+pub(crate) const ISSUER_DAYS: u32 = 1825;
 
-/// Make and rotate the cluster's certificate authority, and issue certificates to masters, nodes and people
+/// Make and rotate the cluster's certificate authority, and give certificates to masters, nodes and people
 #[derive(Args)]
 #[command(
     arg_required_else_help = true,
@@ -18,7 +24,10 @@ const WARNING_DAYS: i64 = 30;
     redhare ca issue ~/redhare-ca --role node --out node1\n  redhare ca issue ~/redhare-ca --role admin --name alice --out alice\n  \
     redhare master --listen 192.0.2.1:7400 --credentials master1\n  \
     redhare node --master 192.0.2.1:7400 --credentials node1 --listen 192.0.2.5:4420 --disk /dev/nvme0n1\n  \
-    redhare status --cluster 192.0.2.1:7400 --credentials alice"
+    redhare status --cluster 192.0.2.1:7400 --credentials alice\n\n\
+    Or have nodes and clients join by tokens, so that nobody carries keys:\n  redhare ca issuer ~/redhare-ca --out issuer\n  \
+    redhare master --listen 192.0.2.1:7400 --credentials master1 --issuer issuer\n  \
+    redhare ca token create --role node --cluster 192.0.2.1:7400 --credentials alice"
 )]
 pub(crate) struct CaArguments {
     #[command(subcommand)]
@@ -60,28 +69,45 @@ enum CaCommand {
         #[arg(long, value_name = "HOST")]
         address: Vec<String>,
         /// How long it holds, but no longer than the authority's root
-        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: u32,
         /// Where ca.pem, cert.pem and key.pem are put
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
+    /// Make an issuer for the masters: with it they give certificates to nodes and clients, and to nobody else
+    #[command(
+        after_help = "Example:\n  redhare ca issuer ~/redhare-ca --out issuer\n  (copy it to every master)\n  \
+        redhare master --listen 192.0.2.1:7400 --credentials master1 --issuer issuer\n  redhare ca token create --role node"
+    )]
+    Issuer {
+        /// The authority's directory
+        directory: PathBuf,
+        /// How long it holds, but no longer than the authority's root; what it gives ends with it
+        #[arg(long, default_value_t = ISSUER_DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+        /// Where issuer.pem is put, with the issuer's key in it
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    Token(token::TokenArguments),
+    Join(token::JoinArguments),
     /// Issue anew what directories hold: same role, name and addresses, new key and the authorities of now
     #[command(after_help = "Example:\n  redhare ca renew ~/redhare-ca master1 node1 node2 alice")]
     Renew {
         /// The authority's directory
         directory: PathBuf,
-        /// Directories that "redhare ca issue" made
+        /// Directories that "redhare ca issue", "redhare ca join" or "redhare ca issuer" made
         #[arg(required = true)]
         credentials: Vec<PathBuf>,
-        /// How long they hold, but no longer than the authority's root
-        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
-        days: u32,
+        /// How long they hold, but no longer than the authority's root [default: 365, of an issuer 1825]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: Option<u32>,
     },
     /// Say what an authority trusts and has issued, or what a directory of credentials holds, and what ends soon
     #[command(after_help = "Example:\n  redhare ca show ~/redhare-ca\n  redhare ca show master1")]
     Show {
-        /// The authority's directory, or one that "redhare ca issue" made
+        /// The authority's directory, or one with credentials or an issuer
         directory: PathBuf,
     },
     /// Replace the root's key: the old root is trusted until --finish, so that credentials are renewed in any order
@@ -114,6 +140,24 @@ struct RootRow {
 }
 
 #[derive(serde::Serialize)]
+struct IssuerRow {
+    subject: String,
+    serial: String,
+    days_left: i64,
+    /// The root that issues now has signed it; of an authority only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_current_root: Option<bool>,
+}
+
+#[derive(serde::Serialize)]
+struct IssuerView {
+    cluster: String,
+    directory: PathBuf,
+    #[serde(flatten)]
+    issuer: IssuerRow,
+}
+
+#[derive(serde::Serialize)]
 struct HolderRow {
     role: &'static str,
     name: String,
@@ -130,6 +174,8 @@ struct AuthorityView {
     cluster: String,
     directory: PathBuf,
     roots: Vec<RootRow>,
+    /// Those that were made here and have not ended.
+    issuers: Vec<IssuerRow>,
     issued: Vec<HolderRow>,
 }
 
@@ -182,6 +228,19 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             output.print(&view, || describe_issued(&view));
             Ok(())
         }
+        CaCommand::Issuer { directory, days, out } => {
+            let view = make_issuer(&open(&directory)?, days, &out)?;
+            output.print(&view, || {
+                format!(
+                    "{}next: copy it to every master, and start each with --issuer {}",
+                    describe_issuer(&view),
+                    out.display()
+                )
+            });
+            Ok(())
+        }
+        CaCommand::Token(arguments) => token::run(arguments, output),
+        CaCommand::Join(arguments) => token::join(arguments, output),
         CaCommand::Renew {
             directory,
             credentials,
@@ -201,6 +260,12 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             .map_err(Failure::new)?;
             let view = view(&authority, &directory)?;
             let place = directory.display();
+            let issuer = match view.issuers.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "; make the issuer anew, too (\"redhare ca issuer {place} --out ISSUER\"), and put it where masters have it"
+                ),
+            };
             output.print(&view, || match finish {
                 true => format!(
                     "{}the old root is trusted no more by what is issued from now on; renew all credentials once more \
@@ -208,8 +273,8 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
                     describe(&view)
                 ),
                 false => format!(
-                    "{}renew all credentials now, in any order (\"redhare ca renew {place} DIR...\"); then \"redhare ca \
-                     rotate {place} --finish\"",
+                    "{}renew all credentials now, in any order (\"redhare ca renew {place} DIR...\"){issuer}; then \"redhare \
+                     ca rotate {place} --finish\"",
                     describe(&view)
                 ),
             });
@@ -222,20 +287,64 @@ fn open(directory: &Path) -> Result<Authority, Failure> {
     Authority::open(directory).map_err(Failure::new)
 }
 
-fn renew(directory: &Path, credentials: &[PathBuf], days: u32, output: &Output) -> Result<(), Failure> {
+fn make_issuer(authority: &Authority, days: u32, out: &Path) -> Result<IssuerView, Failure> {
+    let issuer = authority.issuer(Validity::days(days)).map_err(Failure::new)?;
+    issuer.write(out).map_err(Failure::new)?;
+    issuer_view(&issuer, out)
+}
+
+fn issuer_view(issuer: &Issuer, directory: &Path) -> Result<IssuerView, Failure> {
+    Ok(IssuerView {
+        cluster: issuer.cluster().to_string(),
+        directory: directory.to_owned(),
+        issuer: issuer_row(issuer.summary().map_err(Failure::new)?, None),
+    })
+}
+
+fn issuer_row(issuer: Summary, by_current_root: Option<bool>) -> IssuerRow {
+    IssuerRow {
+        days_left: days_left(issuer.not_after),
+        subject: issuer.subject,
+        serial: issuer.serial,
+        by_current_root,
+    }
+}
+
+/// What was made anew in a directory.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Renewed {
+    Holder(IssuedView),
+    Issuer(IssuerView),
+}
+
+fn renew(
+    directory: &Path,
+    credentials: &[PathBuf],
+    days: Option<u32>,
+    output: &Output,
+) -> Result<(), Failure> {
     let authority = open(directory)?;
     let mut views = Vec::new();
     for place in credentials {
+        if Issuer::is_in(place) {
+            let view = make_issuer(&authority, days.unwrap_or(ISSUER_DAYS), place)?;
+            views.push(Renewed::Issuer(view));
+            continue;
+        }
         let files = Files::in_directory(place);
         let issued = authority
-            .renew(&files, Validity::days(days))
+            .renew(&files, Validity::days(days.unwrap_or(DAYS)))
             .map_err(Failure::new)?;
         issued.write(place).map_err(Failure::new)?;
-        views.push(issued_view(&issued.identity, place));
+        views.push(Renewed::Holder(issued_view(&issued.identity, place)));
     }
     output.print(&views, || {
-        let lines: Vec<String> = views.iter().map(describe_issued).collect();
-        lines.concat()
+        let lines = views.iter().map(|view| match view {
+            Renewed::Holder(view) => describe_issued(view),
+            Renewed::Issuer(view) => describe_issuer(view),
+        });
+        lines.collect()
     });
     Ok(())
 }
@@ -246,6 +355,11 @@ fn show(directory: &Path, output: &Output) -> Result<(), Failure> {
         let credentials = identity::Credentials::load(&files).map_err(Failure::new)?;
         let view = issued_view(credentials.identity(), directory);
         output.print(&view, || describe_issued(&view));
+        return Ok(());
+    }
+    if Issuer::is_in(directory) {
+        let view = issuer_view(&Issuer::open(directory).map_err(Failure::new)?, directory)?;
+        output.print(&view, || describe_issuer(&view));
         return Ok(());
     }
     let view = view(&open(directory)?, directory)?;
@@ -275,6 +389,12 @@ fn view(authority: &Authority, directory: &Path) -> Result<AuthorityView, Failur
             .map_err(Failure::new)?
             .into_iter()
             .map(root)
+            .collect(),
+        issuers: authority
+            .issuers()
+            .map_err(Failure::new)?
+            .into_iter()
+            .map(|(issuer, is_current)| issuer_row(issuer, Some(is_current)))
             .collect(),
         issued: issued
             .into_iter()
@@ -310,6 +430,15 @@ fn describe_end(days: i64) -> String {
     }
 }
 
+fn describe_issuer(view: &IssuerView) -> String {
+    format!(
+        "{}: issuer of cluster {}, {}; masters take it with --issuer {0}\n",
+        view.directory.display(),
+        view.cluster,
+        describe_end(view.issuer.days_left)
+    )
+}
+
 fn describe_issued(view: &IssuedView) -> String {
     let HolderRow {
         role,
@@ -331,7 +460,11 @@ fn describe_issued(view: &IssuedView) -> String {
 }
 
 fn describe(view: &AuthorityView) -> String {
-    let mut rows = vec![["ROOT", "KEY (SHA-256)", "ENDS", ""].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["AUTHORITY", "KEY (SHA-256)", "ENDS", ""]
+            .map(String::from)
+            .to_vec(),
+    ];
     for root in &view.roots {
         let what = if root.issues {
             "issues"
@@ -350,6 +483,18 @@ fn describe(view: &AuthorityView) -> String {
         view.cluster,
         view.directory.display()
     );
+    for issuer in &view.issuers {
+        let what = match issuer.by_current_root {
+            Some(false) => "issuer, by an older root",
+            _ => "issuer, for masters",
+        };
+        rows.push(vec![
+            issuer.subject.clone(),
+            String::new(),
+            describe_end(issuer.days_left),
+            what.to_owned(),
+        ]);
+    }
     text.push_str(&table(&rows));
     text.push('\n');
     if view.issued.is_empty() {

@@ -17,7 +17,9 @@ use crate::output::Failure;
     With etcds:// over TLS; the TOML file says with which certificate and as whom, in [etcd]: authority, certificate, key,\n\
     user, password_file, call_limit_ms (4000), lease_s (2).\n\n\
     With a certificate it answers only who has one of the same authority, and each according to its role (docs/security.md):\n  \
-    redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --audit-log /var/log/redhare/audit"
+    redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --audit-log /var/log/redhare/audit\n\n\
+    With an issuer nodes and clients join by tokens, and nodes renew their certificates (\"redhare ca token --help\"):\n  \
+    redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --issuer /etc/redhare/issuer"
 )]
 pub(crate) struct MasterArguments {
     /// Address and port to answer on
@@ -44,7 +46,10 @@ pub(crate) struct MasterArguments {
     /// Append a line of JSON to this file for each action that changes something, and each that was refused to who asked; SIGHUP opens it anew
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), audit_log, [tls] (authority, certificate, key) and [etcd]
+    /// Directory of an issuer, as "redhare ca issuer" makes it: give certificates to nodes and clients that come with a join token
+    #[arg(long, value_name = "DIR")]
+    issuer: Option<PathBuf>,
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), audit_log, issuer, [tls] (authority, certificate, key) and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -59,6 +64,7 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     config.advertise = arguments.advertise;
     config.credentials = arguments.credentials.files();
     config.audit_log = arguments.audit_log;
+    config.issuer = arguments.issuer;
     if let Some(file) = arguments.config {
         config = config.with_file(&file).map_err(Failure::new)?;
     }

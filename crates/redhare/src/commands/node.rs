@@ -19,7 +19,10 @@ use crate::output::{Failure, Output};
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_help = "Example:\n  redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 \\\n    --disk /dev/nvme0n1 --disk /var/lib/redhare/extra:64GiB"
+    after_help = "Example:\n  redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 \\\n    --disk /dev/nvme0n1 --disk /var/lib/redhare/extra:64GiB\n\n\
+    With a token of \"redhare ca token create\" it comes to its certificate by itself, and renews it in time:\n  \
+    redhare node --master 192.0.2.1:7400 --join-file token --credentials /etc/redhare/node \\\n    \
+    --listen 192.0.2.5:4420 --disk /dev/nvme0n1"
 )]
 pub(crate) struct NodeArguments {
     #[command(subcommand)]
@@ -38,6 +41,12 @@ struct EngineArguments {
     /// Directory with ca.pem, cert.pem and key.pem, as "redhare ca issue" makes it: speak TLS, as the node that the certificate names [env: REDHARE_CREDENTIALS]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key"])]
     credentials: Option<PathBuf>,
+    /// At the first start, while --credentials has no certificate: come to one with this join token [env: REDHARE_JOIN]
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["join_file", "tls_ca"])]
+    join: Option<String>,
+    /// The same with a token in a file, so that it is on no command line; the file is not needed later
+    #[arg(long, value_name = "FILE", conflicts_with = "tls_ca")]
+    join_file: Option<PathBuf>,
     /// In the place of --credentials: the authorities to trust
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     tls_ca: Option<PathBuf>,
@@ -124,6 +133,9 @@ pub(crate) fn run(arguments: NodeArguments, output: &Output) -> Result<(), Failu
     }
 }
 
+/// Pause between attempts to reach a master before there is a certificate.
+const JOIN_PAUSE: Duration = Duration::from_millis(500);
+
 /// How often copies are compared with their checksums, unless it is said otherwise.
 pub(crate) const SCRUB_EVERY: &str = "14d";
 
@@ -153,7 +165,13 @@ fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
     check(&arguments)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))?;
+    // Those of a directory are this node's to renew; others are somebody else's.
+    let renews_credentials = arguments.tls_ca.is_none();
+    if renews_credentials {
+        join(&arguments)?;
+    }
     let config = agent::Config {
+        renews_credentials,
         masters: master::Masters {
             addresses: arguments.master,
             credentials: super::credentials::checked(CredentialArguments {
@@ -176,6 +194,48 @@ fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
         let shutdown = super::signals::ended()?;
         agent::run(config, shutdown).await.map_err(Failure::new)
     })
+}
+
+/// Comes to a certificate, if there is none yet and a token was given. Waits for a master that answers.
+fn join(arguments: &EngineArguments) -> Result<(), Failure> {
+    let files = super::credentials::named(arguments.credentials.clone());
+    if files.as_ref().is_some_and(|files| files.certificate.exists()) {
+        return Ok(());
+    }
+    let token = super::ca::token::given(arguments.join.clone(), arguments.join_file.as_deref())?;
+    let Some(token) = token else {
+        return Ok(());
+    };
+    let directory = files.as_ref().and_then(|files| files.certificate.parent());
+    let directory = directory.ok_or_else(|| {
+        Failure::new("a join token was given, and no place for what is had by it; give --credentials DIR")
+    })?;
+    // A node that exists stays the one that it is.
+    let known = agent::identity_of(&arguments.data);
+    let known = known.and_then(|(node, _)| identity::Cluster::from_bytes(node.to_be_bytes()));
+    let name = known.map_or(String::new(), |node| node.to_string());
+    let issued = super::cluster::runtime()?.block_on(async {
+        let mut is_said = false;
+        loop {
+            match master::join(&arguments.master, &token, &name).await {
+                Err(error @ master::ClientError::Unreachable { .. }) => {
+                    if !std::mem::replace(&mut is_said, true) {
+                        tracing::warn!(%error, "waiting for a master, to join its cluster");
+                    }
+                    tokio::time::sleep(JOIN_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    });
+    let issued = issued.map_err(Failure::new)?;
+    issued.write(directory).map_err(Failure::new)?;
+    tracing::info!(
+        node = %issued.identity.name,
+        "joined by a token; the credentials are in {}",
+        directory.display()
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -231,6 +291,8 @@ mod tests {
         let arguments = |listen: &str, disks: &[&str]| EngineArguments {
             master: String::new(),
             credentials: None,
+            join: None,
+            join_file: None,
             tls_ca: None,
             tls_cert: None,
             tls_key: None,

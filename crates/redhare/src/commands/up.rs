@@ -185,6 +185,7 @@ fn master_service(arguments: &UpArguments) -> Service {
         ]
         .into_iter()
         .chain(credentials(arguments, "master"))
+        .chain(issuer(arguments))
         .collect(),
         data: arguments.data.clone(),
     }
@@ -197,6 +198,14 @@ fn credentials(arguments: &UpArguments, who: &str) -> Vec<std::ffi::OsString> {
             "--credentials".into(),
             security::directory(&arguments.data, who).into(),
         ],
+        false => Vec::new(),
+    }
+}
+
+/// What the master is told of its issuer.
+fn issuer(arguments: &UpArguments) -> Vec<std::ffi::OsString> {
+    match arguments.tls {
+        true => vec!["--issuer".into(), security::issuer(&arguments.data).into()],
         false => Vec::new(),
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Nodes {
     arguments: Vec<String>,
     /// With an authority and credentials for everybody.
     is_secure: bool,
+    /// The file of a join token, by which nodes come to credentials that have none.
+    pub(crate) join_file: Option<PathBuf>,
 }
 
 impl Nodes {
@@ -28,18 +30,25 @@ impl Nodes {
 
     /// The same over TLS: each with a certificate of an authority in `ca`, and commands as its admin.
     pub(crate) fn start_secure(place: Place, master: &[&str], count: u16) -> Self {
+        make_authority(&place.0);
+        Self::begin(place, master, count, true)
+    }
+
+    /// The same with an issuer in `issuer`, and no nodes yet.
+    pub(crate) fn start_with_issuer(place: Place, master: &[&str]) -> Self {
+        make_authority(&place.0);
+        let issuer = place.0.join("issuer");
         let made = Command::new(REDHARE)
-            .args(["ca", "init"])
+            .args(["ca", "issuer"])
             .arg(place.0.join("ca"))
+            .arg("--out")
+            .arg(&issuer)
             .output();
         assert!(made.unwrap().status.success());
-        issue(
-            &place.0,
-            "master",
-            &["--role", "master", "--address", "127.0.0.1"],
-        );
-        issue(&place.0, "admin", &["--role", "admin"]);
-        Self::begin(place, master, count, true)
+        let own = ["--issuer", issuer.to_str().unwrap()];
+        let cluster = Self::begin(place, &[master, &own].concat(), 0, true);
+        wait_until("the master answers", || cluster.run(&["status"]).status.success());
+        cluster
     }
 
     fn begin(place: Place, master: &[&str], count: u16, is_secure: bool) -> Self {
@@ -53,6 +62,7 @@ impl Nodes {
             port,
             arguments,
             is_secure,
+            join_file: None,
         };
         for number in 1..=count {
             cluster.start_node(number);
@@ -109,8 +119,10 @@ impl Nodes {
         command.arg(disk).arg("--data").arg(&directory);
         if self.is_secure {
             let who = format!("node{number}");
-            if !self.credentials(&who).exists() {
-                self.issue(&who, &["--role", "node"]);
+            match &self.join_file {
+                Some(file) => drop(command.arg("--join-file").arg(file)),
+                None if !self.credentials(&who).exists() => drop(self.issue(&who, &["--role", "node"])),
+                None => {}
             }
             command.arg("--credentials").arg(self.credentials(&who));
         }
@@ -236,6 +248,16 @@ impl Nodes {
         }
         std::fs::remove_dir_all(out).unwrap();
     }
+}
+
+fn make_authority(place: &Path) {
+    let made = Command::new(REDHARE)
+        .args(["ca", "init"])
+        .arg(place.join("ca"))
+        .output();
+    assert!(made.unwrap().status.success());
+    issue(place, "master", &["--role", "master", "--address", "127.0.0.1"]);
+    issue(place, "admin", &["--role", "admin"]);
 }
 
 fn issue(place: &Path, who: &str, arguments: &[&str]) {

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use identity::{Authority, Cluster, Credentials, Files, Issue, Role, Validity};
+use identity::{Authority, Cluster, Credentials, Files, Issue, Issuer, Role, Validity};
 
+use crate::commands::ca::ISSUER_DAYS;
 use crate::output::Failure;
 
 /// Credentials are made anew at the start when they would end within so many days.
 const RENEWED_DAYS: i64 = 60;
+/// The issuer, too, before it cuts short what it issues.
+const ISSUER_RENEWED_DAYS: i64 = 120;
 /// How long they hold.
 const DAYS: u32 = 365;
 /// How long the root does.
@@ -16,6 +19,11 @@ const ROOT_DAYS: u32 = 3650;
 /// Where the credentials of a process are, or with "admin" those of the user.
 pub(super) fn directory(data: &Path, who: &str) -> PathBuf {
     data.join("credentials").join(who)
+}
+
+/// Where the master's issuer is.
+pub(super) fn issuer(data: &Path) -> PathBuf {
+    directory(data, "issuer")
 }
 
 /// Makes what is missing or ends soon, for the master, so many nodes and the user.
@@ -33,6 +41,13 @@ pub(super) fn prepare(data: &Path, nodes: u16) -> Result<(), Failure> {
     let authority = authority.map_err(Failure::new)?;
     let addresses = ["127.0.0.1", "localhost"].map(str::to_owned).to_vec();
     make(&authority, data, "master", Role::Master, None, addresses)?;
+    let place = issuer(data);
+    let ends = Issuer::open(&place).and_then(|issuer| issuer.summary());
+    let ends = ends.map_or(0, |summary| summary.not_after);
+    if (ends - identity::unix_now()).div_euclid(86_400) < ISSUER_RENEWED_DAYS {
+        let made = authority.issuer(Validity::days(ISSUER_DAYS));
+        made.and_then(|made| made.write(&place)).map_err(Failure::new)?;
+    }
     make(&authority, data, "admin", Role::Admin, None, Vec::new())?;
     for number in 1..=nodes {
         let name = format!("node{number}");
