@@ -106,6 +106,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let odd = "/a \"b\"\\\u{301}\n\u{7f}[c]#";
         let config = Config {
+            renews_credentials: false,
             masters: "".into(),
             listen: "127.0.0.1:4420".parse().unwrap(),
             disks: vec![Disk {

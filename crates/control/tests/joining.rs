@@ -41,7 +41,7 @@ fn a_token_serves_as_often_and_as_long_as_it_is_for() {
     let store = MemoryStore::new();
     let mut control = open(&store);
     let made = control.create_join_token(&wanted(2), NOW).unwrap();
-    assert_eq!(control.join_tokens().unwrap(), [made.clone()]);
+    assert_eq!(control.join_tokens().unwrap(), vec![made.clone()]);
     assert_eq!((made.uses_left(), made.expires_unix_s), (2, NOW + 100));
     let wrong = refused(control.join(ID, &[4; 32], &[1; 32], "", NOW));
     assert!(
@@ -184,10 +184,13 @@ fn tokens_are_carried_from_one_store_to_another() {
     assert_eq!(open(&to).join_tokens().unwrap(), [joined]);
 }
 
+/// What another master does to the store.
+type Act<'a> = Box<dyn FnOnce(&MemoryStore) + 'a>;
+
 /// A store on which another master acts right before each commit of this one, as long as it has something to do.
 struct Overtaken<'a> {
     store: &'a MemoryStore,
-    others: RefCell<Vec<Box<dyn FnOnce(&MemoryStore) + 'a>>>,
+    others: RefCell<Vec<Act<'a>>>,
 }
 
 impl MetadataStore for Overtaken<'_> {
