@@ -11,6 +11,7 @@
 //! - `renewal`: the node's certificate, before it ends.
 //! - [`lock`], `proof`: who lives, and that nobody does.
 
+mod data_keys;
 mod link;
 pub mod lock;
 mod masters;

@@ -9,6 +9,7 @@ use proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
+use crate::data_keys;
 use crate::link::{Hello, Link};
 use crate::supervise::AgentError;
 use crate::wire::{
@@ -102,6 +103,7 @@ pub(crate) struct Life {
     exports: Vec<Export>,
     /// Exported volumes whose maps are being read.
     routing: BTreeSet<u32>,
+    data_keys: data_keys::Care,
 }
 
 /// A life and the answers to its calls.
@@ -114,6 +116,7 @@ pub(crate) enum Answer {
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
     Proposed(Chunk),
     Routes(u32, Result<Routes, ClientError>),
+    DataKeys(data_keys::Fetched),
 }
 
 /// Where the chunks of an exported volume are.
@@ -166,6 +169,7 @@ impl Life {
             proposing: BTreeSet::new(),
             exports: Vec::new(),
             routing: BTreeSet::new(),
+            data_keys: data_keys::Care::default(),
         };
         (life, incoming)
     }
@@ -207,7 +211,16 @@ impl Life {
         });
     }
 
+    /// Asks for what the target proves itself and checks others with, if it is time.
+    fn ask_for_data_keys(&mut self) {
+        if let Some(number) = self.data_keys.ask(Instant::now()) {
+            let (client, node) = (self.client.clone(), self.node_bytes());
+            self.call(async move { Answer::DataKeys(data_keys::fetch(client, node, number).await) });
+        }
+    }
+
     fn beat(&mut self) {
+        self.ask_for_data_keys();
         if std::mem::replace(&mut self.is_beating, true) {
             return;
         }
@@ -252,6 +265,11 @@ impl Life {
                 }
             }
             Answer::Proposed(chunk) => drop(self.proposing.remove(&chunk)),
+            Answer::DataKeys(fetched) => {
+                if let Some(keys) = self.data_keys.take(fetched, Instant::now()) {
+                    let _ = link.send.send(ToTarget::DataKeys(keys)).await;
+                }
+            }
             Answer::Routes(volume, answer) => {
                 self.routing.remove(&volume);
                 match answer {
@@ -395,6 +413,7 @@ impl Life {
             .filter_map(|peer| Some((number(&peer.node)?, peer.peer_address.clone())))
             .filter(|(node, _)| *node != self.node)
             .collect();
+        self.data_keys.see(peers.iter().map(|(node, _)| *node));
         if !peers.is_empty() {
             let _ = link.send.send(ToTarget::Peers(peers)).await;
         }
@@ -512,6 +531,10 @@ impl Life {
                 self.propose(chunk, expected, &configuration);
             }
             FromTarget::WantRoutes { volume } => self.route(volume),
+            FromTarget::WantDataKeys => {
+                self.data_keys.want();
+                self.ask_for_data_keys();
+            }
             FromTarget::Disks(disks) => self.disks = disks,
             FromTarget::Resyncs(resyncs) => self.resyncs = resyncs,
             FromTarget::Snapshots(snapshots) => self.snapshots = snapshots,

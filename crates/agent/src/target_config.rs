@@ -27,6 +27,9 @@ struct Node {
     node: String,
     incarnation: u64,
     agent_socket: String,
+    /// Who connects is let in only with what the masters give for a certificate.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    peers_prove: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     scrub_every_ms: Option<u64>,
     disk: Vec<NodeDisk>,
@@ -54,6 +57,7 @@ pub(crate) fn write(config: &Config, state: &State, force: bool) -> Result<(), A
             node: state.node.clone(),
             incarnation: state.incarnation,
             agent_socket: text(&config.socket())?,
+            peers_prove: config.masters.credentials.is_some(),
             scrub_every_ms: config
                 .scrub_every
                 .map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),

@@ -5,6 +5,7 @@
 //! The table is in `docs/formats/agent-link.md`.
 
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
 
 /// Version of the bodies.
 pub const VERSION: u16 = 1;
@@ -122,6 +123,49 @@ pub enum ToTarget {
     /// Delete all copies of these snapshots, each a volume's number and the snapshot's, in the background. Those that are being
     /// deleted already may be named again.
     DeleteSnapshots(Vec<(u32, u64)>),
+    /// What the target checks with who comes, and proves itself with to other nodes. Only to one that wants it.
+    DataKeys(DataKeys),
+}
+
+/// A key or a secret of the data path: not in Debug output, and zeroed when dropped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Takes the bytes.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// Keys and passes of the data path; they take the place of those before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataKeys {
+    /// Whether who does not prove itself is to be refused.
+    pub required: bool,
+    /// The node's keys by number, all that are to be believed.
+    pub keys: Vec<(u64, Secret)>,
+    /// Whether another node that does not prove itself is to be refused.
+    pub nodes_prove: bool,
+    /// By node, the secret by which this one proves itself there and that by which the other one does.
+    pub passes: Vec<(u128, Secret, Secret)>,
 }
 
 /// A volume that a node exports to ordinary hosts.
@@ -199,6 +243,8 @@ pub enum FromTarget {
     /// All snapshots of which copies are here, each a volume's number and the snapshot's: in the beginning, and when that has
     /// changed.
     Snapshots(Vec<(u32, u64)>),
+    /// The target wants [`ToTarget::DataKeys`]: in the beginning, and when what it has does not do.
+    WantDataKeys,
 }
 
 /// Why a frame could not be read. The connection is of no use after that.
@@ -300,6 +346,12 @@ mod tests {
                 geometry: vec![4, 5],
                 disk: 9,
             },
+            ToTarget::DataKeys(DataKeys {
+                required: true,
+                keys: vec![(3, Secret::new(vec![77; 32]))],
+                nodes_prove: false,
+                passes: vec![(5, Secret::new(vec![78; 32]), Secret::new(vec![79; 32]))],
+            }),
         ]
     }
 
@@ -320,6 +372,15 @@ mod tests {
             }
             assert_eq!(found, messages());
         }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let shown = format!("{:?}", messages());
+        assert!(
+            shown.contains("Secret(..)") && !shown.contains("77") && !shown.contains("79"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ use volume::message::codec::NativeCommand;
 use volume::{HostId, NodeId};
 
 use crate::connection::Connection;
+use crate::passes::PassSource;
 
 /// Commands that wait for one node's connection; more are refused as unreachable.
 const WAITING_MAX: usize = 4096;
@@ -71,6 +72,8 @@ pub struct LinkOptions {
     pub nearby: Nearby,
     /// Counts what was read past nodes.
     pub past_reads: Arc<AtomicU64>,
+    /// How nodes are shown who this is; none if they do not ask.
+    pub passes: Option<Arc<dyn PassSource>>,
 }
 
 impl LinkOptions {
@@ -88,6 +91,7 @@ impl LinkOptions {
             limit: Duration::from_secs(3),
             nearby: Nearby::default(),
             past_reads: Arc::default(),
+            passes: None,
         }
     }
 }
@@ -129,7 +133,7 @@ impl Settings {
         let options = &self.options;
         let session = self.sessions.current();
         let host_id = host_identifier(options.host_id, session);
-        let connect = ConnectOptions {
+        let mut connect = ConnectOptions {
             queue_entries: options.queue_entries,
             keep_alive: options.keep_alive,
             limit: options.limit,
@@ -139,8 +143,17 @@ impl Settings {
             },
             ..ConnectOptions::new(address, node_subsystem(node), options.host.clone(), host_id)
         };
+        if let Some(passes) = &options.passes {
+            passes.apply(node, &mut connect);
+        }
         let past = (options.nearby == Nearby::Disk).then(|| options.past_reads.clone());
-        Ok(Connection::open(connect, session, options.queues, past).await?)
+        let opened = Connection::open(connect, session, options.queues, past).await;
+        if let (Some(passes), Err(error)) = (&options.passes, &opened)
+            && error.is_of_names()
+        {
+            passes.renew();
+        }
+        Ok(opened?)
     }
 }
 

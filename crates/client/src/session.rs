@@ -24,6 +24,7 @@ use volume::{
 };
 
 use crate::links::{LinkOptions, Nearby, NodeDirectory, NodeLinks};
+use crate::passes::{self, PassSource, Passes};
 
 /// Chunks asked for in one part of a map.
 const MAP_PART: u32 = 4096;
@@ -75,6 +76,8 @@ pub struct Session {
     sessions: Sessions,
     host_id: HostId,
     past_reads: Arc<AtomicU64>,
+    /// None if nodes ask for no proof.
+    passes: Option<Arc<Passes>>,
 }
 
 /// Random bytes from the system.
@@ -95,6 +98,8 @@ impl Session {
             .build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let masters = masters.into();
+        let has_credentials = masters.credentials.is_some();
         let (client, shown) = runtime.block_on(async {
             let client = Client::connect(masters).await?;
             let request = v1::ShowVolumeRequest {
@@ -116,6 +121,14 @@ impl Session {
             why,
         })?;
         let host_id = HostId(u64::from_le_bytes(random()?));
+        let passes = match has_credentials {
+            true => runtime.block_on(passes::first(&client, host_id))?,
+            false => None,
+        };
+        let passes = passes.map(|(passes, renew_after)| {
+            handle.spawn(passes::keep(passes.clone(), client.clone(), renew_after));
+            passes
+        });
         std::thread::Builder::new()
             .name("cluster-session".to_owned())
             .spawn(move || {
@@ -133,6 +146,7 @@ impl Session {
             sessions: Sessions::starting_at(1),
             host_id,
             past_reads: Arc::default(),
+            passes,
         }))
     }
 
@@ -174,6 +188,7 @@ impl Session {
             queues: 2,
             nearby,
             past_reads: self.past_reads.clone(),
+            passes: self.passes.clone().map(|passes| passes as Arc<dyn PassSource>),
             ..LinkOptions::new(host, self.host_id)
         };
         let directory: Arc<dyn NodeDirectory> = self.clone();

@@ -4,6 +4,7 @@ pub(crate) mod balance;
 mod care;
 pub(crate) mod changes;
 mod chunks;
+mod data_keys;
 pub(crate) mod drain;
 pub(crate) mod exports;
 pub(crate) mod growth;
@@ -70,6 +71,10 @@ pub struct Controller<S> {
     nodes_known: RefCell<Option<(u64, BTreeMap<NodeId, Node>)>>,
     balancer: Balancer,
     snapshots: Snapshots,
+    /// When this master turned the keys of the data path last.
+    data_keys_turned: Option<Instant>,
+    /// The nodes that have asked this master for them.
+    data_keys_known: BTreeSet<NodeId>,
 }
 
 /// When a node was last heard.
@@ -139,6 +144,8 @@ impl<S: MetadataStore> Controller<S> {
             nodes_known: RefCell::default(),
             balancer: Balancer::default(),
             snapshots: Snapshots::default(),
+            data_keys_turned: None,
+            data_keys_known: BTreeSet::new(),
         };
         controller.note_drains()?;
         controller.note_snapshots()?;

@@ -22,6 +22,8 @@ pub(crate) const MOVES: &[u8] = b"move/";
 /// There while the masters are not to even out nodes by themselves.
 pub(crate) const REBALANCE_STOPPED: &[u8] = b"rebalance-stopped";
 pub(crate) const JOIN_TOKENS: &[u8] = b"join-token/";
+/// The keys of the data path.
+pub(crate) const DATA_KEYS: &[u8] = b"data-key/";
 pub(crate) const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";

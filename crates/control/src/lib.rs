@@ -44,8 +44,9 @@ pub use identity::{
 };
 pub use memory_store::MemoryStore;
 pub use model::{
-    Chunk, ClusterRecord, Copy, Disk, Geometry, GeometryError, JoinRole, JoinToken, Moving, Node,
-    ReaderLease, Snapshot, SnapshotState, Volume, VolumeState, WriterLease,
+    Chunk, ClusterRecord, Copy, DATA_KEY_BYTES, DataKeys, DataSecret, Disk, Geometry, GeometryError,
+    JoinRole, JoinToken, Moving, Node, ReaderLease, Snapshot, SnapshotState, Volume, VolumeState,
+    WriterLease,
 };
 pub use record::RecordError;
 pub use settings::Settings;

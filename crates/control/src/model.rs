@@ -1,6 +1,7 @@
 //! The records of the cluster: what a [`crate::MetadataStore`] holds.
 
 mod chunk;
+mod data_keys;
 mod geometry;
 mod join_token;
 mod lease;
@@ -9,6 +10,7 @@ mod snapshot;
 mod volume;
 
 pub use chunk::{Chunk, Copy, Moving};
+pub use data_keys::{DATA_KEY_BYTES, DataKeys, DataSecret};
 pub use geometry::{Geometry, GeometryError};
 pub use join_token::{JoinRole, JoinToken};
 pub use lease::{ReaderLease, WriterLease};

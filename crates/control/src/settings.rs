@@ -30,6 +30,8 @@ pub struct Settings {
     pub rebalance: bool,
     /// The most copies that move at a time to even out the nodes.
     pub moves_max: usize,
+    /// How long a key of the data path is in use; what is made with it is believed for one to two of these.
+    pub data_key_period: Duration,
     /// Chunk changes remembered for those who ask for what is new; who asks later gets all.
     pub changes_kept: usize,
     /// The identity that a cluster is founded with in an empty store, and that a store which is not empty must have.
@@ -51,6 +53,7 @@ impl Default for Settings {
             rebuilds_per_node: 8,
             rebalance: true,
             moves_max: 4,
+            data_key_period: Duration::from_secs(1800),
             changes_kept: 65_536,
             cluster: None,
         }

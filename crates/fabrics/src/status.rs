@@ -37,6 +37,7 @@ pub const fn is_final(status: Status) -> bool {
             | Status::DATA_SGL_LENGTH_INVALID
             | Status::INVALID_COMMAND_OPCODE
             | Status::NAMESPACE_WRITE_PROTECTED
+            | Status::ACCESS_DENIED
             | Status::RESERVATION_CONFLICT
     )
 }
@@ -50,7 +51,7 @@ pub fn error_of(status: Status) -> Result<(), IoError> {
         Status::LBA_OUT_OF_RANGE => IoError::OutOfRange,
         Status::DATA_SGL_LENGTH_INVALID | Status::INVALID_FIELD_IN_COMMAND => IoError::Unaligned,
         Status::INVALID_COMMAND_OPCODE => IoError::Unsupported,
-        Status::NAMESPACE_WRITE_PROTECTED => IoError::ReadOnly,
+        Status::NAMESPACE_WRITE_PROTECTED | Status::ACCESS_DENIED => IoError::ReadOnly,
         Status::CAPACITY_EXCEEDED => IoError::NoSpace,
         Status::COMPARE_FAILURE => IoError::Mismatch,
         Status::RESERVATION_CONFLICT => IoError::Fenced,

@@ -38,6 +38,7 @@ mod subsystem;
 
 pub use access::ListenerAccess;
 pub use admin::IN_CAPSULE_BYTES;
+pub use authentication::{Admission, Admit};
 pub use command::{Call, CommandHandler, HostIdentity, OpenCommands, Reply};
 pub use controller::{Path, QueueLimits};
 pub use export::OpenChannel;

@@ -11,10 +11,11 @@ use fabrics::authentication::Credentials;
 use fabrics::initiator::{
     AuthenticationError, ConnectError, ConnectOptions, Controller, Queue, RemoteDevice, RemoteOptions,
 };
-use fabrics::target::{Options, Server, Subsystem, Target};
+use fabrics::target::{Admission, Options, Server, Subsystem, Target};
 use foundation::{BlockCount, Lba};
 use protocols::auth::{
-    AuthenticationCommand, Group, HashFunction, Host, HostError, Names, Policy, Reason, Step, system_entropy,
+    AuthenticationCommand, Group, HashFunction, Host, HostError, Keys, Names, Policy, Reason, Secret, Step,
+    system_entropy,
 };
 use protocols::nvme::admin::{async_event_request, keep_alive};
 use protocols::nvme::command::Fuse;
@@ -123,6 +124,66 @@ fn nobody_else_is_let_in_and_each_hears_why() {
         let one_way = with(&options, credentials(SECRETS[0], None));
         Controller::connect(one_way).await.unwrap();
     });
+}
+
+/// A key is handed over while others are connected: all that are believed are, whoever decides may change its mind, and a host
+/// that is refused is told so with its Connect.
+#[test]
+fn who_decides_about_hosts_is_asked_for_each_queue() {
+    let keys = |which: usize| Arc::new(credentials_keys(which));
+    run(async move {
+        let (target, subsystem) = target(memory(512));
+        let believed = Arc::new(std::sync::Mutex::new(Some(vec![keys(0), keys(1)])));
+        let told = believed.clone();
+        subsystem.set_admission(Arc::new(move |host| {
+            let known = told.lock().unwrap();
+            match &*known {
+                Some(keys) if host == HOST => Admission::Proof(keys.clone()),
+                _ => Admission::Refused("it is none of ours"),
+            }
+        }));
+        let (_server, options) = listen(target, Options::default());
+        let of = |which: usize| {
+            with(
+                &options,
+                Credentials {
+                    key_name: String::new(),
+                    controller_key_name: None,
+                    keys: keys(which),
+                },
+            )
+        };
+        // Each of two keys does, both ways, and a third does not.
+        let first = Controller::connect(of(0)).await.unwrap();
+        let namespace = first.open_namespace(1).await.unwrap();
+        namespace.write(Lba(1), bytes(512, 4)).await.unwrap();
+        drop(Controller::connect(of(1)).await.unwrap());
+        assert!(matches!(why(of(2)).await, AuthenticationError::Failed(_)));
+        assert!(matches!(why(options.clone()).await, AuthenticationError::NoKey));
+        // The first key is believed no more: who is in stays in, but opens no other queue.
+        *believed.lock().unwrap() = Some(vec![keys(1), keys(2)]);
+        assert_eq!(read(&namespace, 1, 1).await, bytes(512, 4)[..]);
+        assert!(first.open_queue().await.is_err());
+        assert!(matches!(why(of(0)).await, AuthenticationError::Failed(_)));
+        drop(Controller::connect(of(2)).await.unwrap());
+        // Nobody is let in: neither by a first queue nor by a further one.
+        let second = Controller::connect(of(1)).await.unwrap();
+        *believed.lock().unwrap() = None;
+        assert!(second.open_queue().await.err().unwrap().is_of_names());
+        let Err(refused) = Controller::connect(of(1)).await else {
+            panic!("the host was let in");
+        };
+        assert!(refused.is_of_names(), "{refused}");
+        assert!(refused.to_string().contains("Connect Invalid Host"), "{refused}");
+    });
+}
+
+fn credentials_keys(which: usize) -> Keys {
+    let secret = |byte: u8| Secret::from_key(&[byte; 32]);
+    Keys {
+        host: secret(which as u8),
+        controller: Some(secret(100 + which as u8)),
+    }
 }
 
 #[test]

@@ -7,12 +7,14 @@
 //! - [`Files`] and [`Credentials`]: a certificate, its key and the authorities to trust, as PEM files.
 //! - [`Issuer`]: what masters issue certificates with, for nodes and clients that join or renew theirs; [`JoinToken`] and
 //!   [`Joining`]: what those have in hand.
+//! - [`data_path`]: names and secrets of who connects to nodes.
 //! - [`Failure`]: why two ends do not trust each other, in words that say what to do.
 //!
 //! All cryptography is OpenSSL's, as for TLS elsewhere (`docs/decisions/0051-tls-over-bytes-in-memory.md`); no I/O but
 //! on files, and no clock but the system's, since certificates end by the calendar.
 
 mod authority;
+pub mod data_path;
 mod failure;
 mod files;
 mod holder;

@@ -85,6 +85,9 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Chunks/GetMap", Access::Read, Audit::No),
     ("/redhare.v1.Chunks/Watch", Access::Read, Audit::No),
     ("/redhare.v1.Chunks/ProposeConfiguration", Access::Node, Audit::No),
+    // What is given out fits the caller's role; keys are for nodes alone (`data_path`).
+    ("/redhare.v1.DataPath/GetKeys", Access::Node, Audit::No),
+    ("/redhare.v1.DataPath/GetPasses", Access::Read, Audit::No),
     ("/redhare.v1.Leases/AcquireWriter", Access::Use, Audit::Yes),
     ("/redhare.v1.Leases/RenewWriter", Access::Use, Audit::No),
     ("/redhare.v1.Leases/ReleaseWriter", Access::Use, Audit::Yes),
@@ -219,6 +222,11 @@ pub(crate) fn check_node(extensions: &Extensions, node: &[u8]) -> Result<(), Sta
         identity.name,
         crate::convert::uuid_text(node)
     )))
+}
+
+/// Who calls; none if this master asks nobody who it is.
+pub(crate) fn identity(extensions: &Extensions) -> Option<Identity> {
+    extensions.get::<Caller>().and_then(Caller::identity).cloned()
 }
 
 /// What a call is about, which only the method knows.
@@ -380,6 +388,8 @@ mod tests {
             ("Leases/AcquireWriter", [true, false, true, false]),
             ("Nodes/Register", [true, true, false, false]),
             ("Nodes/Heartbeat", [true, true, false, false]),
+            ("DataPath/GetKeys", [true, true, false, false]),
+            ("DataPath/GetPasses", [true, true, true, true]),
             ("Chunks/ProposeConfiguration", [true, true, false, false]),
             ("Volumes/Create", [true, false, false, false]),
             ("Volumes/Delete", [true, false, false, false]),

@@ -9,6 +9,9 @@ use thiserror::Error;
 
 use crate::etcd::{EtcdConfig, EtcdConfigError};
 
+/// Nodes ask for the data path's keys every second at most, and each is given out before it is used.
+const DATA_KEY_PERIOD_MIN: Duration = Duration::from_secs(1);
+
 /// How a master is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -90,6 +93,12 @@ pub enum ConfigError {
         /// The interval.
         interval_ms: u64,
     },
+    /// Nodes and clients could not follow.
+    #[error("data_key_period_ms = {period_ms} must be at least 1000; change it")]
+    DataKeyPeriod {
+        /// The period.
+        period_ms: u64,
+    },
 }
 
 /// The file's keys.
@@ -100,6 +109,7 @@ struct File {
     heartbeat_timeout_ms: Option<u64>,
     rebuild_after_ms: Option<u64>,
     rebalance: Option<bool>,
+    data_key_period_ms: Option<u64>,
     audit_log: Option<PathBuf>,
     issuer: Option<PathBuf>,
     tls: Option<TlsFile>,
@@ -221,6 +231,14 @@ impl Config {
         if let Some(rebalance) = file.rebalance {
             settings.rebalance = rebalance;
         }
+        if let Some(milliseconds) = file.data_key_period_ms {
+            settings.data_key_period = Duration::from_millis(milliseconds);
+        }
+        if settings.data_key_period < DATA_KEY_PERIOD_MIN {
+            return Err(ConfigError::DataKeyPeriod {
+                period_ms: settings.data_key_period.as_millis() as u64,
+            });
+        }
         let interval = settings.heartbeat_interval;
         if interval.is_zero() || settings.heartbeat_timeout / 3 < interval {
             return Err(ConfigError::Heartbeat {
@@ -300,6 +318,13 @@ mod tests {
         let error = read("heartbeat_timeout_ms = 1000\n").unwrap_err().to_string();
         assert!(
             error.contains("heartbeat_timeout_ms = 1000 must be at least three times"),
+            "{error}"
+        );
+        let config = read("data_key_period_ms = 2000\n").unwrap();
+        assert_eq!(config.settings.data_key_period, Duration::from_secs(2));
+        let error = read("data_key_period_ms = 999\n").unwrap_err().to_string();
+        assert!(
+            error.contains("data_key_period_ms = 999 must be at least 1000"),
             "{error}"
         );
     }

@@ -9,6 +9,7 @@ mod access;
 mod audit;
 mod config;
 mod convert;
+mod data_path;
 mod door;
 mod engine;
 mod etcd;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use identity::{CredentialsError, Issuer, IssuerError, Role, Watched};
 use proto::v1::chunks_server::ChunksServer;
 use proto::v1::cluster_server::ClusterServer;
+use proto::v1::data_path_server::DataPathServer;
 use proto::v1::joining_server::JoiningServer;
 use proto::v1::leases_server::LeasesServer;
 use proto::v1::nodes_server::NodesServer;
@@ -21,6 +22,7 @@ use tokio::net::TcpListener;
 use crate::access::{Guarded, Policy};
 use crate::audit::{self, AuditLog};
 use crate::config::{Config, StoreConfig};
+use crate::data_path;
 use crate::door;
 use crate::engine::{Engine, StartError};
 use crate::etcd::{EtcdElection, Link};
@@ -259,6 +261,12 @@ impl Master {
             .map(tokio::spawn);
         let (ask_end, end_asked) = tokio::sync::oneshot::channel::<()>();
         let ticks = face.engine.clone();
+        let turning = policy.cluster.map(|_| {
+            tokio::spawn(data_path::turn_keys(
+                face.engine.clone(),
+                face.settings.data_key_period,
+            ))
+        });
         let every = (face.settings.heartbeat_timeout / 10)
             .clamp(Duration::from_millis(10), Duration::from_millis(500));
         let server = tonic::transport::Server::builder()
@@ -268,6 +276,7 @@ impl Master {
             .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy))
             .add_service(Guarded::new(JoiningServer::new(face.clone()), &policy))
             .add_service(Guarded::new(SnapshotsServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(DataPathServer::new(face.clone()), &policy))
             .add_service(Guarded::new(LeasesServer::new(face), &policy))
             .serve_with_incoming_shutdown(door::open(listener, credentials), async {
                 // A dropped sender is a request to end, too.
@@ -284,8 +293,8 @@ impl Master {
             }
         };
         ticks.end().await;
-        if let Some(reopening) = reopening {
-            reopening.abort();
+        for task in reopening.into_iter().chain(turning) {
+            task.abort();
         }
         // Connections may hold handles until the runtime ends; the store is closed now.
         if thread.join().is_err() {

@@ -11,6 +11,7 @@ use crate::connect::{HEAD_START, check_address, first_of, open, unreachable};
 use crate::v1;
 use crate::v1::chunks_client::ChunksClient;
 use crate::v1::cluster_client::ClusterClient;
+use crate::v1::data_path_client::DataPathClient;
 use crate::v1::joining_client::JoiningClient;
 use crate::v1::leases_client::LeasesClient;
 use crate::v1::nodes_client::NodesClient;
@@ -493,6 +494,10 @@ calls! {
     hold_reader(Yes, CALL_LIMIT): LeasesClient.hold_reader(HoldReaderRequest) -> HoldReaderResponse;
     /// Gives it back.
     release_reader(Yes, CALL_LIMIT): LeasesClient.release_reader(ReleaseReaderRequest) -> ReleaseReaderResponse;
+    /// What a node checks with who comes.
+    data_keys(Yes, CALL_LIMIT): DataPathClient.get_keys(GetDataKeysRequest) -> GetDataKeysResponse;
+    /// What the caller proves itself to nodes with.
+    passes(Yes, CALL_LIMIT): DataPathClient.get_passes(GetPassesRequest) -> GetPassesResponse;
     /// Who holds leases.
     show_leases(Yes, CALL_LIMIT): LeasesClient.show(ShowLeasesRequest) -> ShowLeasesResponse;
 }

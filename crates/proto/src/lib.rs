@@ -7,6 +7,20 @@ pub mod v1 {
     tonic::include_proto!("redhare.v1");
 }
 
+/// Without the key.
+impl std::fmt::Debug for v1::NodeKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeKey({})", self.number)
+    }
+}
+
+/// Without the secrets.
+impl std::fmt::Debug for v1::Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pass(..)")
+    }
+}
+
 pub mod client;
 mod connect;
 pub mod joining;

@@ -1,7 +1,9 @@
 //! The node agent's way in: a unix socket, served by a thread of its own, so that no frame is parsed on a reactor.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
@@ -60,6 +62,8 @@ pub fn listen(
         _ => {}
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
+    // Who speaks here says which copies there are, and who may connect.
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
     let (sender, mut inbox) = mailbox(QUEUE_MESSAGES);
     let thread = std::thread::Builder::new().name("agent-link".to_owned());
     thread
@@ -86,6 +90,7 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
     drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_snapshots(Rc::downgrade(node), sender.clone())));
     node.set_agent(sender);
+    node.want_passes();
     drop(spawn(async move {
         while let Some(message) = receiver.recv().await {
             // The writing thread is gone, or so far behind that the agent must connect again.
@@ -187,6 +192,7 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
                 }
             }
         }
+        ToTarget::DataKeys(keys) => node.passes().take(&keys),
         ToTarget::Exports(exports) => export(portals, exports),
         ToTarget::Routes { volume, chunks } => {
             let config = |(index, configuration): &(u32, agentlink::Configuration)| {

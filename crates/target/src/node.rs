@@ -6,6 +6,7 @@
 //!
 //! - `board`: what lets clients of this machine read the disks themselves.
 //! - `copies`: chunk copies as blobs, with their durable records.
+//! - `passes`: who may connect, and as whom this node connects.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `native`: requests of native clients.
 //! - `room`: copies whose disks are full, until there is room again.
@@ -15,7 +16,9 @@
 mod board;
 mod copies;
 mod inventory;
+pub mod names;
 mod native;
+mod passes;
 mod peers;
 mod persist;
 mod room;
@@ -34,6 +37,7 @@ use agentlink::{Chunk, Configuration, FromTarget};
 use bdev::{Completion, Data, Operation, Request, Sink, Token, TraceId};
 use fabrics::target::{CommandHandler, HostIdentity, OpenCommands, Subsystem};
 use foundation::{BlockCount, Epoch, Instant, Lba};
+use identity::data_path::HostName;
 use protocols::nvme::Nqn;
 use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
@@ -50,38 +54,10 @@ pub use sums::{CHECKSUMS, ChecksumMeasures};
 use board::Board;
 use copies::Copies;
 use native::Natives;
+use passes::Passes;
 use peers::Peers;
 pub(crate) use peers::command_of;
 use room::Room;
-
-/// Names of peer subsystems and of the hosts that nodes and clients are.
-pub mod names {
-    use volume::NodeId;
-
-    /// Before the node's identifier in its peer subsystem's name and in its own name as a host.
-    pub const NODE_PREFIX: &str = "nqn.2026-11.io.redhare:node:";
-    /// Before a native client's identifier.
-    pub const CLIENT_PREFIX: &str = "nqn.2026-11.io.redhare:client:";
-
-    /// The name of a node, as subsystem and as host.
-    pub fn of_node(node: NodeId) -> String {
-        let digits = format!("{:032x}", node.0);
-        let (a, b, c, d, e) = (
-            &digits[..8],
-            &digits[8..12],
-            &digits[12..16],
-            &digits[16..20],
-            &digits[20..],
-        );
-        format!("{NODE_PREFIX}{a}-{b}-{c}-{d}-{e}")
-    }
-
-    /// The node of such a name.
-    pub fn node_of(name: &str) -> Option<NodeId> {
-        let digits = name.strip_prefix(NODE_PREFIX)?.replace('-', "");
-        u128::from_str_radix(&digits, 16).ok().map(NodeId)
-    }
-}
 
 /// Who this node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +147,7 @@ pub struct Node {
     /// None in a simulation, and where the system does not let us.
     board: Option<Board>,
     peers: Peers,
+    passes: Arc<Passes>,
     natives: Natives,
     agent: RefCell<Option<Sender<FromTarget>>>,
 }
@@ -201,6 +178,7 @@ impl Node {
             room: Room::default(),
             board: own_board(),
             peers: Peers::new(identity),
+            passes: Arc::default(),
             natives: Natives::default(),
             agent: RefCell::default(),
         });
@@ -230,22 +208,43 @@ impl Node {
             node.handler_for(host)
         });
         let nqn: Nqn = names::of_node(id).parse().expect("node names are well-formed");
-        Subsystem::with_commands(
+        let subsystem = Subsystem::with_commands(
             nqn,
             &format!("{:016x}", self.identity.incarnation.0),
             "Redhare node",
             open,
-        )
+        );
+        let passes = self.passes.clone();
+        subsystem.set_admission(Arc::new(move |host| passes.admit(host)));
+        subsystem
     }
 
     fn handler_for(self: &Rc<Self>, host: &HostIdentity) -> Option<Rc<dyn CommandHandler>> {
         if let Some(from) = names::node_of(&host.nqn) {
             return Some(peers::handler(self, from));
         }
-        if host.nqn.starts_with(names::CLIENT_PREFIX) {
-            return Some(native::handler(self, &host.id));
+        if let Some(name) = HostName::parse(&host.nqn) {
+            return native::proven_handler(self, &name, &host.id);
         }
-        None
+        let is_client = host.nqn.starts_with(names::CLIENT_PREFIX);
+        (is_client && !self.passes.are_required()).then(|| native::handler(self, &host.id))
+    }
+
+    /// From now on nobody is let in before the agent has said who may be.
+    pub fn require_passes(&self) {
+        self.passes.close();
+    }
+
+    /// Asks the agent for keys and passes, if this node is one that wants them.
+    pub(crate) fn want_passes(&self) {
+        if self.passes.are_wanted() {
+            self.tell(FromTarget::WantDataKeys);
+        }
+    }
+
+    /// Who may connect, and as whom this node connects.
+    pub(crate) fn passes(&self) -> &Passes {
+        &self.passes
     }
 
     pub(crate) fn own(&self) -> Rc<Self> {

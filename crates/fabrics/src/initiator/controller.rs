@@ -145,6 +145,19 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether it is about who host and target are: with another name or other keys it may be different.
+    pub fn is_of_names(&self) -> bool {
+        match self {
+            Self::Authentication { .. } => true,
+            Self::Command { command, status, .. } => {
+                *command == CONNECT && *status == Status::CONNECT_INVALID_HOST
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The status in words. Command-specific codes mean other things when a fabrics command is answered.
 fn named(command: &str, status: Status) -> String {
     let is_fabrics =

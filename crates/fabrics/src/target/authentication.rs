@@ -3,12 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use foundation::Instant;
 use protocols::auth::{
-    AuthenticationCommand, Controller as Protocol, CryptoError, Names, Policy, system_entropy,
+    AuthenticationCommand, Controller as Protocol, CryptoError, Keys, Names, Policy, system_entropy,
 };
 use protocols::nvme::{Command, FabricsType, SglDescriptor, Status};
 use reactor::{spawn, time};
@@ -24,13 +24,30 @@ const AUTHENTICATION_REQUIRED: u16 = 1 << 1;
 /// longer: who has proved nothing does not say how long it keeps a connection.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What becomes of a host that connects, as who decides that says of its name.
+#[derive(Debug)]
+pub enum Admission {
+    /// It authenticates if keys were set for it ([`Subsystem::set_credentials`]).
+    Usual,
+    /// It authenticates with one of these.
+    Proof(Vec<Arc<Keys>>),
+    /// It is told Connect Invalid Host, and the log why.
+    Refused(&'static str),
+}
+
+/// Decides about hosts by their names; called on any core, for each of their queues.
+pub type Admit = Arc<dyn Fn(&str) -> Admission + Send + Sync>;
+
 /// The hosts that have to authenticate, by name.
 #[derive(Default)]
-pub(super) struct Credentialed(Mutex<BTreeMap<String, Credentials>>);
+pub(super) struct Credentialed {
+    named: Mutex<BTreeMap<String, Credentials>>,
+    admit: OnceLock<Admit>,
+}
 
 impl Credentialed {
     fn locked(&self) -> MutexGuard<'_, BTreeMap<String, Credentials>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,6 +63,26 @@ impl Subsystem {
         all.iter()
             .map(|(host, credentials)| (host.clone(), credentials.clone()))
             .collect()
+    }
+
+    /// Has `admit` decide about every host that connects from now on; once for a subsystem, before it is served.
+    pub fn set_admission(&self, admit: Admit) {
+        assert!(
+            self.credentialed.admit.set(admit).is_ok(),
+            "who decides about hosts is set once"
+        );
+    }
+
+    /// The keys of which a host has to know one, if it has to; or why it is refused.
+    pub(super) fn admit(&self, host: &str) -> Result<Option<Vec<Arc<Keys>>>, &'static str> {
+        let admission = self.credentialed.admit.get().map(|admit| admit(host));
+        match admission {
+            Some(Admission::Refused(why)) => Err(why),
+            Some(Admission::Proof(keys)) => Ok(Some(keys)),
+            Some(Admission::Usual) | None => {
+                Ok(self.credentials(host).map(|credentials| vec![credentials.keys]))
+            }
+        }
     }
 
     /// Makes a host authenticate from its next connection on, or not any more. Queues that are connected go on; an
@@ -131,15 +168,16 @@ impl Authentication {
             Place::Away => return None,
             Place::Idle => {}
         }
-        let fresh = self
-            .subsystem
-            .credentials(&self.names.host)
+        let known = self.subsystem.admit(&self.names.host);
+        let fresh = known
+            .ok()
+            .flatten()
             .filter(|_| self.bars() || matches!(work, Work::Take(_)));
         if fresh.is_none() {
             *self.place.borrow_mut() = Place::Idle;
         }
         let policy = self.target.authentication_policy();
-        Some(Protocol::new(self.names.clone(), fresh?.keys, policy))
+        Some(Protocol::with_any(self.names.clone(), fresh?, policy))
     }
 
     /// Answers a command, and says what became of the authentication.
@@ -184,7 +222,7 @@ impl Authentication {
     }
 }
 
-/// Makes the host authenticate before it uses the queue, if it has keys; Connect's AUTHREQ says so.
+/// Makes the host authenticate before it uses the queue; Connect's AUTHREQ says so.
 pub(super) fn require(
     connection: &Connection,
     subsystem: &Arc<Subsystem>,
@@ -192,9 +230,6 @@ pub(super) fn require(
     qid: u16,
     kato_ms: u32,
 ) -> u16 {
-    if subsystem.credentials(host).is_none() {
-        return 0;
-    }
     let authentication = Authentication {
         names: Names {
             host: host.to_owned(),

@@ -14,7 +14,8 @@ use super::{Keys, Names, Policy};
 #[derive(Debug)]
 pub struct Controller {
     names: Names,
-    keys: Arc<Keys>,
+    /// The host knows one of them.
+    keys: Vec<Arc<Keys>>,
     policy: Policy,
     /// T_ID, as the host chose it.
     transaction: u16,
@@ -94,6 +95,11 @@ impl From<ExchangeError> for Refusal {
 impl Controller {
     /// An authentication that has not begun.
     pub fn new(names: Names, keys: Arc<Keys>, policy: Policy) -> Self {
+        Self::with_any(names, vec![keys], policy)
+    }
+
+    /// One of a host that knows one of several keys: while one takes another's place. Each costs a hash.
+    pub fn with_any(names: Names, keys: Vec<Arc<Keys>>, policy: Policy) -> Self {
         Self {
             names,
             keys,
@@ -193,11 +199,15 @@ impl Controller {
             challenge: &asked.challenge,
             shared,
         };
-        let wanted = exchange.of_host(&self.keys.host, &self.names)?;
-        if !same(&wanted, reply.response) {
-            return Err(Reason::Failed.into());
+        let mut known = None;
+        for keys in &self.keys {
+            let wanted = exchange.of_host(&keys.host, &self.names)?;
+            if same(&wanted, reply.response) {
+                known = Some(keys);
+            }
         }
-        let response = match (reply.challenge, &self.keys.controller) {
+        let known = known.ok_or(Reason::Failed)?;
+        let response = match (reply.challenge, &known.controller) {
             (None, _) => None,
             // The host wants a proof that we cannot give.
             (Some(_), None) => return Err(Reason::Failed.into()),

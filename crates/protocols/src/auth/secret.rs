@@ -75,6 +75,14 @@ impl Secret {
         Ok(Self { transformation, key })
     }
 
+    /// A key that no person has written down: used as it is, whatever the name.
+    pub fn from_key(key: &[u8]) -> Self {
+        Self {
+            transformation: None,
+            key: Zeroizing::new(key.to_vec()),
+        }
+    }
+
     /// The key with which the party of this name answers challenges.
     pub(super) fn key(&self, nqn: &str) -> Result<Zeroizing<Vec<u8>>, CryptoError> {
         match self.transformation {

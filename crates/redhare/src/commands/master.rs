@@ -49,7 +49,7 @@ pub(crate) struct MasterArguments {
     /// Directory of an issuer, as "redhare ca issuer" makes it: give certificates to nodes and clients that come with a join token
     #[arg(long, value_name = "DIR")]
     issuer: Option<PathBuf>,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), audit_log, issuer, [tls] (authority, certificate, key) and [etcd]
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), data_key_period_ms (1800000), audit_log, issuer, [tls] (authority, certificate, key) and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends

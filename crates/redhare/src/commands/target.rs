@@ -225,6 +225,9 @@ async fn join_cluster(
     if config.scrub_every_ms > 0 {
         node.scrub_every(std::time::Duration::from_millis(config.scrub_every_ms));
     }
+    if config.peers_prove {
+        node.require_passes();
+    }
     target.add_subsystem(node.subsystem());
     let portals = Portals::new(&node, target.clone(), address);
     target::agent::listen(&node, &portals, &config.agent_socket, address).map_err(Failure::new)?;

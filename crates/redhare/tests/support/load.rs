@@ -10,6 +10,7 @@ use bdev::{BlockDevice, Channel, ChannelExt};
 use client::Session;
 use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
 use foundation::{Lba, Random};
+use master::Masters;
 use reactor::BufferPool;
 
 const BLOCK_BYTES: usize = 4096;
@@ -30,16 +31,16 @@ struct Progress {
 #[derive(Clone)]
 pub(crate) enum Way {
     /// As a native client.
-    Native { masters: String, volume: String },
+    Native { masters: Masters, volume: String },
     /// As an ordinary host that has a path to each of these portals.
     #[allow(dead_code, reason = "not all tests have portals")]
     Portals { addresses: Vec<SocketAddr>, nqn: String },
 }
 
 impl Way {
-    fn native(masters: &str, volume: &str) -> Self {
+    pub(crate) fn native(masters: impl Into<Masters>, volume: &str) -> Self {
         Self::Native {
-            masters: masters.to_owned(),
+            masters: masters.into(),
             volume: volume.to_owned(),
         }
     }
@@ -119,6 +120,12 @@ impl Load {
             nqn: nqn.to_owned(),
         };
         Self::by(way, nothing())
+    }
+
+    /// The same on a volume that holds nothing yet, as whom the masters take these credentials for.
+    #[allow(dead_code, reason = "not all tests have an authority")]
+    pub(crate) fn with_credentials(masters: &Masters, volume: &str) -> Self {
+        Self::by(Way::native(masters, volume), nothing())
     }
 
     fn by(way: Way, contents: Contents) -> Self {

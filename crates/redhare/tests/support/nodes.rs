@@ -76,6 +76,11 @@ impl Nodes {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Where a node's target listens.
+    pub(crate) fn node_address(&self, number: u16) -> String {
+        format!("127.0.0.1:{}", self.port + number)
+    }
+
     /// The credentials of a process, or of whoever was issued some.
     pub(crate) fn credentials(&self, who: &str) -> PathBuf {
         self.place.0.join("credentials").join(who)
@@ -92,10 +97,15 @@ impl Nodes {
         self.master.id()
     }
 
-    /// `kill -9` of the master, and another one in its place.
-    pub(crate) fn restart_master(&mut self) {
+    /// `kill -9` of the master.
+    pub(crate) fn kill_master(&mut self) {
         self.master.kill().unwrap();
         self.master.wait().unwrap();
+    }
+
+    /// The same, and another one in its place.
+    pub(crate) fn restart_master(&mut self) {
+        self.kill_master();
         self.master = start_master(&self.place.0, self.port, &self.arguments, self.is_secure);
     }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use bdev::Data;
 use fabrics::target::{Call, CommandHandler, Reply};
 use foundation::{BlockCount, Instant};
+use identity::Role;
+use identity::data_path::HostName;
 use protocols::nvme::Status as NvmeStatus;
 use reactor::sync::OneshotSender;
 use reactor::{Buffer, time};
@@ -186,31 +188,73 @@ fn end(asker: Asker, read: Buffer, status: Status) {
 
 /// Serves the commands of one queue of one client.
 pub(super) fn handler(node: &Rc<Node>, host_id: &[u8; 16]) -> Rc<dyn CommandHandler> {
+    let session = session_of(host_id);
+    Rc::new(NativeHandler::new(node, Some(session), None))
+}
+
+/// The same for a client that has proved its name; none if it uses another one's number.
+pub(super) fn proven_handler(
+    node: &Rc<Node>,
+    name: &HostName,
+    host_id: &[u8; 16],
+) -> Option<Rc<dyn CommandHandler>> {
+    let session = session_of(host_id);
+    if session.host != HostId::native(name.number) {
+        tracing::warn!(
+            host_nqn = name.to_nqn(),
+            "a client's host identifier does not begin with the number in its name: it is refused"
+        );
+        return None;
+    }
+    Some(Rc::new(NativeHandler::new(node, Some(session), Some(name.role))))
+}
+
+fn session_of(host_id: &[u8; 16]) -> Session {
     let number = |bytes: &[u8]| {
         let mut array = [0; 8];
         array.copy_from_slice(bytes);
         u64::from_le_bytes(array)
     };
-    let session = Session {
+    Session {
         host: HostId::native(number(&host_id[..8])),
         number: number(&host_id[8..]),
-    };
-    Rc::new(NativeHandler::new(node, Some(session)))
+    }
 }
 
 /// Serves what the hosts of another node's portals ask by one queue of that node.
 pub(super) fn portal_handler(node: &Rc<Node>) -> NativeHandler {
-    NativeHandler::new(node, None)
+    NativeHandler::new(node, None, None)
 }
 
 pub(super) struct NativeHandler {
     node: Weak<Node>,
     /// The client's; none if it is a portal, which names a host and a claim in each command.
     session: Option<Session>,
+    /// The client's; none of one that need not prove any, and of a portal.
+    role: Option<Role>,
     /// Requests of this queue, to be cancelled with it. Ended ones are cleared out now and then.
     open: RefCell<Vec<(ChunkId, RequestId)>>,
     /// Chunks that its client reads by the board.
     located: RefCell<BTreeSet<ChunkId>>,
+}
+
+/// Whether a client's role has an operation. Making snapshots is for administrators, as it is at the masters.
+fn allows(role: Role, operation: &NativeOperation) -> bool {
+    match operation {
+        NativeOperation::Read
+        | NativeOperation::ReadSnapshot(_)
+        | NativeOperation::Locate { .. }
+        | NativeOperation::Check
+        | NativeOperation::Flush => matches!(role, Role::Admin | Role::Client | Role::ReadOnly),
+        NativeOperation::Write { .. }
+        | NativeOperation::WriteZeroes { .. }
+        | NativeOperation::Deallocate { .. }
+        | NativeOperation::Fence
+        | NativeOperation::Claim => matches!(role, Role::Admin | Role::Client),
+        NativeOperation::Cut(_) | NativeOperation::Release(_) | NativeOperation::Abandon(_) => {
+            role == Role::Admin
+        }
+    }
 }
 
 /// What a command asks of the core, of which chunk. The bytes of its data are `given`, those written or room for those read.
@@ -299,10 +343,11 @@ impl Node {
 }
 
 impl NativeHandler {
-    fn new(node: &Rc<Node>, session: Option<Session>) -> Self {
+    fn new(node: &Rc<Node>, session: Option<Session>, role: Option<Role>) -> Self {
         Self {
             node: Rc::downgrade(node),
             session,
+            role,
             open: RefCell::default(),
             located: RefCell::default(),
         }
@@ -325,6 +370,9 @@ impl NativeHandler {
             None if !clients => native.from_portal(),
             _ => return Err((call, NvmeStatus::INVALID_FIELD_IN_COMMAND)),
         };
+        if self.role.is_some_and(|role| !allows(role, &native.operation)) {
+            return Err((call, NvmeStatus::ACCESS_DENIED));
+        }
         if let NativeOperation::ReadSnapshot(snapshot) = native.operation {
             read_snapshot(node, native, snapshot, call);
             return Ok(());
@@ -437,6 +485,35 @@ impl CommandHandler for NativeHandler {
             if node.natives.pending.borrow().contains_key(&request) {
                 node.push(Event::Cancel { chunk, request });
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_has_what_it_is_for() {
+        let snapshot = SnapshotId(1);
+        for (operation, allowed) in [
+            (NativeOperation::Read, [true, true, true]),
+            (NativeOperation::Locate { checks: true }, [true, true, true]),
+            (NativeOperation::ReadSnapshot(snapshot), [true, true, true]),
+            (NativeOperation::Write { fua: false }, [true, true, false]),
+            (NativeOperation::WriteZeroes { fua: true }, [true, true, false]),
+            (NativeOperation::Deallocate { fua: false }, [true, true, false]),
+            (NativeOperation::Fence, [true, true, false]),
+            (NativeOperation::Cut(snapshot), [true, false, false]),
+            (NativeOperation::Abandon(snapshot), [true, false, false]),
+        ] {
+            let roles = [Role::Admin, Role::Client, Role::ReadOnly];
+            assert_eq!(
+                roles.map(|role| allows(role, &operation)),
+                allowed,
+                "{operation:?}"
+            );
+            assert!(!allows(Role::Node, &operation) && !allows(Role::Master, &operation));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bdev::Data;
-use fabrics::initiator::{ConnectOptions, Controller, Queue};
+use fabrics::initiator::{ConnectError, ConnectOptions, Controller, Queue};
 use fabrics::target::{Call, CommandHandler, Reply};
 use foundation::{Epoch, Instant};
 use protocols::nvme::{Command, Nqn, Status};
@@ -263,7 +263,7 @@ impl Peers {
             None => {
                 *peer.link.borrow_mut() = None;
                 if !peer.connecting.replace(true) {
-                    drop(spawn(connect(self.identity, to, peer)));
+                    drop(spawn(connect(node.own.clone(), self.identity, to, peer)));
                 }
             }
         }
@@ -472,31 +472,38 @@ pub(super) fn fields_of(command: &Command) -> CommandFields {
     }
 }
 
-async fn connect(identity: Identity, to: NodeId, peer: Rc<Peer>) {
+async fn connect(node: Weak<Node>, identity: Identity, to: NodeId, peer: Rc<Peer>) {
     let Some(address) = peer.address.get() else {
         peer.connecting.set(false);
         return;
     };
-    match open(identity, to, address).await {
+    let mut options = options(identity, to, address);
+    if let Some(node) = node.upgrade()
+        && !node.passes().apply(to, &mut options)
+    {
+        node.want_passes();
+    }
+    match open(options).await {
         Ok(link) => *peer.link.borrow_mut() = Some(link),
         Err(error) => {
             tracing::debug!(peer = %names::of_node(to), %error, "a peer cannot be reached");
+            if let Some(node) = node.upgrade().filter(|_| error.is_of_names()) {
+                tracing::warn!(peer = %names::of_node(to), %error, "a peer does not know this node, or is not known");
+                node.want_passes();
+            }
             time::sleep(CONNECT_PAUSE).await;
         }
     }
     peer.connecting.set(false);
 }
 
-async fn open(
-    identity: Identity,
-    to: NodeId,
-    address: SocketAddr,
-) -> Result<Link, fabrics::initiator::ConnectError> {
+/// How this node connects to another one.
+fn options(identity: Identity, to: NodeId, address: SocketAddr) -> ConnectOptions {
     let parse = |name: String| name.parse::<Nqn>().expect("node names are well-formed");
     let mut host_id = [0; 16];
     host_id[..8].copy_from_slice(&(identity.node.0 as u64).to_le_bytes());
     host_id[8..].copy_from_slice(&identity.incarnation.0.to_le_bytes());
-    let options = ConnectOptions {
+    ConnectOptions {
         queue_entries: QUEUE_ENTRIES,
         keep_alive: Duration::from_secs(5),
         limit: Duration::from_secs(2),
@@ -510,7 +517,10 @@ async fn open(
             parse(names::of_node(identity.node)),
             host_id,
         )
-    };
+    }
+}
+
+async fn open(options: ConnectOptions) -> Result<Link, ConnectError> {
     let controller = Controller::connect(options).await?;
     let serial = controller.identity().sn;
     // A peer that does not say which life it is gets a number that no configuration names.

@@ -151,7 +151,7 @@ fn options(node: &Node, to: NodeId) -> Option<ConnectOptions> {
     host_id[8..].copy_from_slice(&identity.incarnation.0.to_le_bytes());
     let address = node.peer_address(to)?;
     let (subsystem, host) = (parse(names::of_node(to)), parse(names::of_node(identity.node)));
-    Some(ConnectOptions {
+    let mut options = ConnectOptions {
         queue_entries: QUEUE_ENTRIES,
         keep_alive: KEEP_ALIVE,
         limit: CONNECT_LIMIT,
@@ -160,7 +160,11 @@ fn options(node: &Node, to: NodeId) -> Option<ConnectOptions> {
             ..TcpOptions::default()
         },
         ..ConnectOptions::new(address, subsystem, host, host_id)
-    })
+    };
+    if !node.passes().apply(to, &mut options) {
+        node.want_passes();
+    }
+    Some(options)
 }
 
 /// A command under way, and whether it is a claim, whose completion has its number.

@@ -18,6 +18,7 @@ use crate::target::controller::{Controller, Origin, Path, QUEUE_SIZE_MAX};
 use crate::target::discovery;
 use crate::target::io::IoQueue;
 use crate::target::queue::{Answer, Membership, Queue};
+use crate::target::subsystem::Subsystem;
 
 fn invalid(parameter: InvalidParameter) -> Answer {
     Answer {
@@ -177,6 +178,13 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
         tracing::warn!(%peer, host_nqn, subsystem_nqn, "connect by a host that is not allowed");
         return Answer::refuse(Status::CONNECT_INVALID_HOST);
     }
+    let must_prove = match &subsystem {
+        Some(subsystem) => match must_prove(connection, subsystem, asked) {
+            Ok(must) => must,
+            Err(answer) => return answer,
+        },
+        None => false,
+    };
     let origin = Origin {
         host: asked.host.clone(),
         path,
@@ -208,12 +216,30 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
     connection.resize(u32::from(sqsize) + 1, QueueKind::Admin);
     connection.queue().connected(Queue::Admin(admin), sqsize);
     connection.shared.counts.opened(&connection.queue().get());
-    let authreq = required.map_or(0, |subsystem| {
+    let authreq = required.filter(|_| must_prove).map_or(0, |subsystem| {
         authentication::require(connection, &subsystem, host_nqn, 0, asked.connect.kato_ms)
     });
     Answer {
         completion: ConnectAnswer { cntlid, authreq }.to_completion(0),
         data: Vec::new(),
+    }
+}
+
+/// Whether the host has to authenticate. Asked once for a queue: what is decided later is of its next queues.
+fn must_prove(connection: &Connection, subsystem: &Subsystem, asked: &Asked) -> Result<bool, Answer> {
+    match subsystem.admit(&asked.host.nqn) {
+        Ok(keys) => Ok(keys.is_some()),
+        Err(why) => {
+            tracing::warn!(
+                peer = %connection.queue().peer(),
+                host_nqn = asked.host.nqn,
+                subsystem_nqn = asked.subsystem_nqn,
+                qid = asked.connect.qid,
+                why,
+                "connect by a host that is refused"
+            );
+            Err(Answer::refuse(Status::CONNECT_INVALID_HOST))
+        }
     }
 }
 
@@ -253,6 +279,10 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
     if !controller.is_ready() {
         return Answer::refuse(Status::COMMAND_SEQUENCE_ERROR);
     }
+    let must_prove = match must_prove(connection, &subsystem, asked) {
+        Ok(must) => must,
+        Err(answer) => return answer,
+    };
     let orders = listen_for_orders(&connection.own());
     let Some(share) = controller.add_io_queue(qid, path, orders) else {
         return invalid(InvalidParameter::QID);
@@ -270,7 +300,10 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
     connection.resize(u32::from(sqsize) + 1, QueueKind::Io);
     connection.queue().connected(Queue::Io(queue), sqsize);
     connection.shared.counts.opened(&connection.queue().get());
-    let authreq = authentication::require(connection, &subsystem, &asked.host.nqn, qid, kato_ms);
+    let authreq = match must_prove {
+        true => authentication::require(connection, &subsystem, &asked.host.nqn, qid, kato_ms),
+        false => 0,
+    };
     Answer {
         completion: ConnectAnswer { cntlid, authreq }.to_completion(0),
         data: Vec::new(),

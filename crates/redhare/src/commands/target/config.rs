@@ -35,6 +35,9 @@ pub(super) struct NodeConfig {
     node: String,
     incarnation: u64,
     pub(super) agent_socket: PathBuf,
+    /// Who connects is let in only with what the masters give for a certificate; the agent hands in how to know that.
+    #[serde(default)]
+    pub(super) peers_prove: bool,
     /// In what time every copy is compared with its checksums; never if it is missing or 0.
     #[serde(default)]
     pub(super) scrub_every_ms: u64,
