@@ -10,12 +10,16 @@
 //! - `masters`: one life as the masters see it; `link`: the connection to the target.
 //! - `renewal`: the node's certificate, before it ends.
 //! - [`lock`], `proof`: who lives, and that nobody does.
+//! - `probe`: sample reads of disks; `health`: what becomes of a disk in trouble, purely; `disks`: which are out of service.
 
 mod data_keys;
+mod disks;
+mod health;
 mod link;
 pub mod lock;
 mod masters;
 mod policy;
+mod probe;
 mod proof;
 mod renewal;
 mod state;
@@ -61,6 +65,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// In what time the target is to compare every copy with its checksums once; never if there is none.
     pub scrub_every: Option<std::time::Duration>,
+    /// How long a request may stand on a disk before the target begins to reset it in stages; never if there is none.
+    pub stall_limit: Option<std::time::Duration>,
     /// Overwrite what is on the disks if it is not Redhare's. Holds for the first start of a target only.
     pub force: bool,
 }

@@ -10,7 +10,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use crate::data_keys;
+use crate::disks::Disks;
 use crate::link::{Hello, Link};
+use crate::probe::Prober;
+use crate::state::StateError;
 use crate::supervise::AgentError;
 use crate::wire::{
     Kind, chunk_id, configuration, export, is_growth, kind_of, number, resync, snapshot_id, to_wire,
@@ -24,6 +27,8 @@ const MAP_PART: u32 = 4096;
 const ANSWERS: usize = 64;
 /// How often all copies are named to the masters, who say which of them have no place.
 const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
+/// How often the masters hear how the disks are; at once when that has changed.
+const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
 
@@ -104,6 +109,17 @@ pub(crate) struct Life {
     /// Exported volumes whose maps are being read.
     routing: BTreeSet<u32>,
     data_keys: data_keys::Care,
+    prober: Prober,
+    /// When the masters are to hear again how the disks are.
+    tell_disks_at: Instant,
+}
+
+/// Why a life is served no more.
+pub(crate) enum Ending {
+    /// The target's socket has closed.
+    Gone,
+    /// A disk wants another process; why, for people.
+    Disk(String),
 }
 
 /// A life and the answers to its calls.
@@ -170,6 +186,8 @@ impl Life {
             exports: Vec::new(),
             routing: BTreeSet::new(),
             data_keys: data_keys::Care::default(),
+            prober: Prober::start(node, hello.address.parse().ok()),
+            tell_disks_at: Instant::now(),
         };
         (life, incoming)
     }
@@ -178,7 +196,13 @@ impl Life {
         self.node.to_be_bytes().to_vec()
     }
 
-    fn heartbeat(&mut self) -> v1::HeartbeatRequest {
+    fn heartbeat(&mut self, disks: &mut Disks) -> v1::HeartbeatRequest {
+        let (mut disk_health, mut samples) = (Vec::new(), Vec::new());
+        if Instant::now() >= self.tell_disks_at {
+            self.tell_disks_at = Instant::now() + DISKS_INTERVAL;
+            disk_health = disks.reports();
+            samples = self.prober.samples();
+        }
         let names_copies = Instant::now() >= self.name_copies_at;
         if names_copies {
             self.name_copies_at = Instant::now() + NAME_COPIES_INTERVAL;
@@ -190,7 +214,14 @@ impl Life {
             cluster: self.cluster.to_be_bytes().to_vec(),
             node: self.node_bytes(),
             incarnation: self.incarnation,
-            disks: self.disks.iter().map(to_wire).collect(),
+            disks: self
+                .disks
+                .iter()
+                .map(to_wire)
+                .chain(disks.absent(&self.disks))
+                .collect(),
+            disk_health,
+            samples,
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
             grown_volumes: grown.map(|(growing, _)| *growing).collect(),
             removed_volumes: self.removed.iter().copied().collect(),
@@ -219,12 +250,12 @@ impl Life {
         }
     }
 
-    fn beat(&mut self) {
+    fn beat(&mut self, disks: &mut Disks) {
         self.ask_for_data_keys();
         if std::mem::replace(&mut self.is_beating, true) {
             return;
         }
-        let request = self.heartbeat();
+        let request = self.heartbeat(disks);
         let client = self.client.clone();
         self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
     }
@@ -415,6 +446,7 @@ impl Life {
             .collect();
         self.data_keys.see(peers.iter().map(|(node, _)| *node));
         if !peers.is_empty() {
+            self.prober.learn(&peers);
             let _ = link.send.send(ToTarget::Peers(peers)).await;
         }
         for peer in &news.nodes {
@@ -502,7 +534,7 @@ impl Life {
     /// A message of the target's.
     async fn hear(&mut self, message: FromTarget, link: &Link) {
         match message {
-            FromTarget::Hello { .. } => {}
+            FromTarget::Hello { .. } | FromTarget::Health(_) => {}
             FromTarget::CopyReady { chunk } => {
                 self.here.insert(chunk);
                 if let Some(configuration) = self.configurations.get(&chunk).cloned() {
@@ -639,8 +671,13 @@ fn ticks(period: Duration) -> Interval {
     ticks
 }
 
-/// Serves one life of a target until its socket closes.
-pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link) {
+/// Serves one life of a target until its socket closes, or a disk wants another one. Fails if what becomes of a disk cannot be
+/// kept.
+pub(crate) async fn serve(
+    (mut life, mut answers): Serving,
+    mut link: Link,
+    disks: &mut Disks,
+) -> Result<Ending, StateError> {
     let mut beats = ticks(life.heartbeat);
     let (news_in, mut news) = mpsc::channel(64);
     let watching = Watching(tokio::spawn(watch(
@@ -648,18 +685,40 @@ pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link) {
         life.node_bytes(),
         news_in,
     )));
-    loop {
+    let ending = loop {
         tokio::select! {
             message = link.receive.recv() => match message {
+                Some(FromTarget::Health(health)) => {
+                    life.tell_disks_at = Instant::now();
+                    let decision = disks.note(&health)?;
+                    // One that was left out when this life began needs no other.
+                    let is_used = |path: &str| {
+                        health.iter().any(|disk| disk.path == path && disk.left_out.is_none())
+                    };
+                    if let Some((path, why)) = decision.out.iter().find(|(path, _)| is_used(path)) {
+                        break Ending::Disk(format!("the disk {path} is put out of service: {why}"));
+                    }
+                    if let Some(path) = decision.restart {
+                        break Ending::Disk(format!("requests of the disk {path} stand, and no other reset has helped"));
+                    }
+                }
                 Some(message) => life.hear(message, &link).await,
-                None => break,
+                None => break Ending::Gone,
             },
             Some(response) = news.recv() => life.learn(response, &link).await,
-            Some(answer) = answers.recv() => life.answered(answer, &link).await,
-            _ = beats.tick() => life.beat(),
+            Some(answer) = answers.recv() => {
+                if let Answer::Heartbeat(Ok(answer)) = &answer
+                    && disks.restore(&answer.restore_disks)?
+                {
+                    break Ending::Disk("a disk is put back in service".to_owned());
+                }
+                life.answered(answer, &link).await;
+            }
+            _ = beats.tick() => life.beat(disks),
         }
-    }
+    };
     drop(watching);
+    Ok(ending)
 }
 
 /// Ends with the life it belongs to, also when that is cut off.

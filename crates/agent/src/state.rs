@@ -24,6 +24,16 @@ pub enum StateError {
         /// What is wrong.
         why: String,
     },
+    /// What is kept of its disks.
+    #[error(
+        "{path} does not say which disks are out of service: {why}; restore it, or remove it, and all disks are put back in service"
+    )]
+    Disks {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// Another node's certificate.
     #[error(
         "this is node {own}, the certificate is that of node {theirs}: make one with \"redhare ca issue --role node --name \

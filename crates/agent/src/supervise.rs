@@ -11,9 +11,10 @@ use proto::v1;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
+use crate::disks::Disks;
 use crate::link::{self, Hello, Link};
 use crate::lock::{self, LifeLock, LockError};
-use crate::masters::{self, Life, Serving};
+use crate::masters::{self, Ending, Life, Serving};
 use crate::policy::{self, Pauses, Seen, Step};
 use crate::state::{State, StateError};
 use crate::{Config, proof, renewal, target_config};
@@ -125,8 +126,10 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     })?;
     own.record(std::process::id())?;
     let mut supervisor = Supervisor {
+        disks: Disks::load(&config.directory, &config.disks)?,
         config: &config,
         child: None,
+        ended_for: None,
     };
     let result = tokio::select! {
         result = supervisor.work() => result,
@@ -180,6 +183,9 @@ struct Supervisor<'a> {
     config: &'a Config,
     /// The target, if this agent has started it.
     child: Option<Child>,
+    disks: Disks,
+    /// Why a target was ended that should serve on, and when that was begun.
+    ended_for: Option<(String, Instant)>,
 }
 
 impl Supervisor<'_> {
@@ -199,12 +205,24 @@ impl Supervisor<'_> {
                 Ok((link, life)) => {
                     is_first = false;
                     let began = Instant::now();
-                    masters::serve(life, link).await;
-                    tracing::warn!(
-                        incarnation = state.incarnation,
-                        "the target's connection has ended"
-                    );
-                    pause = pauses.after(began.elapsed());
+                    if let Some((why, since)) = self.ended_for.take() {
+                        tracing::warn!(stage = "process", why, took = ?since.elapsed(), "the target serves in a new process");
+                    }
+                    match masters::serve(life, link, &mut self.disks).await? {
+                        Ending::Gone => {
+                            tracing::warn!(
+                                incarnation = state.incarnation,
+                                "the target's connection has ended"
+                            );
+                            pause = pauses.after(began.elapsed());
+                        }
+                        Ending::Disk(why) => {
+                            tracing::error!(why, "the target is ended, for a new process to go on");
+                            self.ended_for = Some((why, Instant::now()));
+                            self.end().await?;
+                            pause = Duration::ZERO;
+                        }
+                    }
                 }
                 Err(error) if is_first => return Err(error),
                 Err(error) => {
@@ -235,13 +253,15 @@ impl Supervisor<'_> {
         state.save(&self.config.directory)?;
         sleep(pause).await;
         // Only a person who looks on says that a disk may be overwritten: never again for a later life.
-        target_config::write(self.config, state, self.config.force && is_first)?;
+        let in_service = self.disks.in_service(self.config);
+        target_config::write(self.config, &in_service, state, self.config.force && is_first)?;
         self.spawn()?;
         let (link, hello) = self.answer().await?;
         tracing::info!(incarnation, "target started");
         self.check_identity(&hello, state, cluster)?;
-        let life = register(client, state, cluster, &hello)
-            .await
+        let life = self
+            .register(client, state, cluster, &hello)
+            .await?
             .map_err(AgentError::Masters)?;
         Ok((link, life))
     }
@@ -255,7 +275,10 @@ impl Supervisor<'_> {
                 return Ok(Some(found));
             }
             let process = lock::holder(&self.config.target_lock())?;
-            let disk = proof::in_use(&self.config.disks);
+            // A disk that is out of service is not opened by the next life: what may still be under way to it changes nothing that
+            // anybody reads, and its lock keeps it from being put back before that has ended.
+            let in_service = self.disks.in_service(self.config);
+            let disk = proof::in_use(&in_service);
             let step = policy::next(Seen {
                 process: process.is_some(),
                 disk: disk.is_some(),
@@ -305,14 +328,17 @@ impl Supervisor<'_> {
         let incarnation = hello.incarnation;
         tracing::info!(incarnation, "a target runs already: adopted");
         self.compare(&hello);
-        let life = register(client, state, cluster, &hello).await.map_err(|source| {
-            let holder = lock::holder(&self.config.target_lock()).ok().flatten();
-            let process = holder.and_then(|holder| holder.process);
-            AgentError::Adopted {
-                process: process.map_or("another process".to_owned(), |id| format!("process {id}")),
-                source,
-            }
-        })?;
+        let life = self
+            .register(client, state, cluster, &hello)
+            .await?
+            .map_err(|source| {
+                let holder = lock::holder(&self.config.target_lock()).ok().flatten();
+                let process = holder.and_then(|holder| holder.process);
+                AgentError::Adopted {
+                    process: process.map_or("another process".to_owned(), |id| format!("process {id}")),
+                    source,
+                }
+            })?;
         state.incarnation = incarnation;
         state.save(&self.config.directory)?;
         Ok((link, life))
@@ -341,12 +367,35 @@ impl Supervisor<'_> {
             let (listens, told) = (&hello.address, self.config.listen);
             tracing::warn!("the running target listens on {listens}, not on {told}: --listen {end}");
         }
-        for disk in &self.config.disks {
+        for disk in self.disks.in_service(self.config) {
             let path = disk.path.display().to_string();
             if !hello.disks.iter().any(|found| found.path == path) {
                 tracing::warn!("the running target does not have the disk {path}: --disk {end}");
             }
         }
+    }
+
+    /// Makes a life known with the disks that its target found, and those that are out of service.
+    async fn register(
+        &mut self,
+        client: &Client,
+        state: &State,
+        cluster: u128,
+        hello: &Hello,
+    ) -> Result<Result<Serving, ClientError>, AgentError> {
+        self.disks.new_life(&hello.disks)?;
+        let node = state.node_id();
+        let found = hello.disks.iter().map(crate::wire::to_wire);
+        let request = v1::RegisterRequest {
+            cluster: cluster.to_be_bytes().to_vec(),
+            node: node.to_be_bytes().to_vec(),
+            peer_address: hello.address.clone(),
+            incarnation: hello.incarnation,
+            ended_through: hello.incarnation.saturating_sub(1),
+            disks: found.chain(self.disks.absent(&hello.disks)).collect(),
+        };
+        let registered = masters::patiently(|| client.register(request.clone())).await;
+        Ok(registered.map(|registered| Life::new(client.clone(), cluster, node, &registered, hello)))
     }
 
     /// Tells the masters that every life so far has ended, and gets the number of the next one.
@@ -472,26 +521,6 @@ impl Supervisor<'_> {
     }
 }
 
-/// Makes a life known with the disks that its target found.
-async fn register(
-    client: &Client,
-    state: &State,
-    cluster: u128,
-    hello: &Hello,
-) -> Result<Serving, ClientError> {
-    let node = state.node_id();
-    let request = v1::RegisterRequest {
-        cluster: cluster.to_be_bytes().to_vec(),
-        node: node.to_be_bytes().to_vec(),
-        peer_address: hello.address.clone(),
-        incarnation: hello.incarnation,
-        ended_through: hello.incarnation.saturating_sub(1),
-        disks: hello.disks.iter().map(crate::wire::to_wire).collect(),
-    };
-    let registered = masters::patiently(|| client.register(request.clone())).await?;
-    Ok(Life::new(client.clone(), cluster, node, &registered, hello))
-}
-
 /// The last thing a log says, without the colours of a terminal.
 fn last_line(path: &std::path::Path) -> String {
     use std::io::{Read, Seek, SeekFrom};
@@ -524,6 +553,7 @@ mod tests {
             end_target: false,
             metrics: None,
             scrub_every: None,
+            stall_limit: None,
             force: false,
         };
         let error = check(&config(format!("/{}", "d".repeat(100))))

@@ -32,6 +32,7 @@ struct Node {
     peers_prove: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     scrub_every_ms: Option<u64>,
+    stall_limit_ms: u64,
     disk: Vec<NodeDisk>,
 }
 
@@ -46,8 +47,8 @@ struct NodeDisk {
 }
 
 /// Replaces the configuration in one step: a target that is just starting reads the old one or the new one. Blocks.
-pub(crate) fn write(config: &Config, state: &State, force: bool) -> Result<(), AgentError> {
-    let disks = config.disks.iter().map(|disk| describe(disk, force));
+pub(crate) fn write(config: &Config, disks: &[Disk], state: &State, force: bool) -> Result<(), AgentError> {
+    let disks = disks.iter().map(|disk| describe(disk, force));
     let file = File {
         nvme_tcp: Listen {
             listen: [config.listen],
@@ -61,6 +62,9 @@ pub(crate) fn write(config: &Config, state: &State, force: bool) -> Result<(), A
             scrub_every_ms: config
                 .scrub_every
                 .map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            stall_limit_ms: config
+                .stall_limit
+                .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             disk: disks.collect::<Result<_, _>>()?,
         },
     };
@@ -122,6 +126,7 @@ mod tests {
             end_target: false,
             metrics: None,
             scrub_every: None,
+            stall_limit: Some(std::time::Duration::from_secs(5)),
             force: true,
         };
         let state = State {
@@ -130,12 +135,13 @@ mod tests {
             incarnation: 3,
         };
         for force in [true, false] {
-            write(&config, &state, force).unwrap();
+            write(&config, &config.disks, &state, force).unwrap();
             let text = std::fs::read_to_string(config.target_config()).unwrap();
             let read: toml::Table = toml::from_str(&text).unwrap();
             let disk = &read["node"]["disk"][0];
             assert_eq!(disk["path"].as_str(), Some(odd));
             assert_eq!(disk["size"].as_str(), Some("7"));
+            assert_eq!(read["node"]["stall_limit_ms"].as_integer(), Some(5000));
             assert_eq!(disk.get("force").is_some(), force);
             assert_eq!(read["nvme_tcp"]["listen"][0].as_str(), Some("127.0.0.1:4420"));
         }

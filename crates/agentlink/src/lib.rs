@@ -47,6 +47,29 @@ pub struct Disk {
     pub free_bytes: u64,
 }
 
+/// How one disk is, as its target sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskHealth {
+    /// Its identity; 0 if it could not be read.
+    pub uuid: u128,
+    /// Where it is.
+    pub path: String,
+    /// It has no room for more.
+    pub is_full: bool,
+    /// Requests that have failed in this life, through the disk.
+    pub failures: u64,
+    /// For how long its oldest request stands, in milliseconds; 0 while none stands longer than its bound.
+    pub standing_ms: u64,
+    /// How often each stage of a reset began in this life: queue, device, driver, process.
+    pub resets: [u64; 4],
+    /// After how many of them it answered again before the next.
+    pub cured: [u64; 4],
+    /// Only a new process may help.
+    pub needs_process: bool,
+    /// It is not used in this life; why, for people.
+    pub left_out: Option<String>,
+}
+
 /// A copy on another node that a write node here sends what it has missed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resync {
@@ -245,6 +268,8 @@ pub enum FromTarget {
     Snapshots(Vec<(u32, u64)>),
     /// The target wants [`ToTarget::DataKeys`]: in the beginning, and when what it has does not do.
     WantDataKeys,
+    /// How all disks are, those that are left out among them: when a connection begins, and when that has changed, each second.
+    Health(Vec<DiskHealth>),
 }
 
 /// Why a frame could not be read. The connection is of no use after that.

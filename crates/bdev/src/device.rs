@@ -117,6 +117,10 @@ pub trait Channel {
         None
     }
 
+    /// Asks that what was submitted and has not ended may end: what can be ended does so with [`IoError::Aborted`], and is not under
+    /// way any more then. The rest is as it was.
+    fn cancel(&self) {}
+
     /// A read of these blocks is about to be submitted. Where they lie in memory the processor may begin to fetch them.
     fn will_read(&self, _lba: Lba, _blocks: BlockCount) {}
 

@@ -61,6 +61,7 @@ impl From<&std::io::Error> for IoError {
             (Some(libc::ENODEV | libc::ENXIO), _) => IoError::Gone,
             (Some(libc::EOPNOTSUPP), _) => IoError::Unsupported,
             (Some(libc::EINVAL), _) => IoError::Unaligned,
+            (Some(libc::ECANCELED), _) => IoError::Aborted,
             (Some(number), _) => IoError::Os(number),
             (None, std::io::ErrorKind::UnexpectedEof) => IoError::OutOfRange,
             (None, _) => IoError::Media,

@@ -5,10 +5,11 @@
 //! as the proof that a dead process has no more writes on their way. Cost of a request: one task, one ring operation.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foundation::{BlockCount, ByteCount};
 use reactor::file::{File, OpenOptions};
@@ -70,6 +71,8 @@ pub struct FileDevice {
     read_only: bool,
     /// The open file that holds the lock; absent in a simulation, where nobody else is.
     shared: Option<OwnedFd>,
+    /// The file as it was opened anew: what is asked from then on goes through it.
+    anew: Mutex<Option<OwnedFd>>,
 }
 
 impl FileDevice {
@@ -141,6 +144,7 @@ impl FileDevice {
             direct,
             read_only: options.read_only,
             shared: file.duplicate().map_err(os)?,
+            anew: Mutex::default(),
         })
     }
 
@@ -152,6 +156,50 @@ impl FileDevice {
     /// The open file that all requests go through; none in a simulation.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Opens the file or disk anew, under the same path: channels that are opened from now on go that way. What is under way
+    /// stays where it is, and its open file holds the lock still. So from now on both hold one that does not exclude others
+    /// of its kind: who only reads may come in, and no lock is free before the last request of either has ended. Blocks briefly.
+    ///
+    /// # Errors
+    /// Says why, for people: it cannot be opened, is not the same one any more, or somebody else has locked it. Nothing is
+    /// changed then, but that who only reads may come in.
+    pub fn reopen(&self) -> Result<(), String> {
+        let Some(shared) = &self.shared else {
+            return Err("the device is simulated".to_owned());
+        };
+        let options = OpenOptions {
+            write: !self.read_only,
+            create: false,
+            direct: self.direct,
+        };
+        let named = |what: &str, error: std::io::Error| format!("{}: {what}: {error}", self.path.display());
+        let file = File::open(&self.path, options).map_err(|error| named("it cannot be opened", error))?;
+        let file = file
+            .duplicate()
+            .map_err(|error| named("it cannot be kept open", error))?
+            .ok_or("the device is simulated")?;
+        let identity = |file: &OwnedFd| -> std::io::Result<(u64, u64, u64)> {
+            let found = std::fs::File::from(file.try_clone()?).metadata()?;
+            Ok((found.dev(), found.ino(), found.rdev()))
+        };
+        let identity =
+            |file: &OwnedFd| identity(file).map_err(|error| named("it cannot be looked at", error));
+        if identity(shared)? != identity(&file)? {
+            let path = self.path.display();
+            return Err(format!("{path} is another file or disk now"));
+        }
+        let lock = |file: &OwnedFd| -> std::io::Result<()> {
+            let file = std::fs::File::from(file.try_clone()?);
+            file.try_lock_shared().map_err(std::io::Error::from)
+        };
+        // The one that has the lock first: it lets the other one in.
+        lock(shared)
+            .and_then(|()| lock(&file))
+            .map_err(|error| named("its lock cannot be shared", error))?;
+        *self.anew.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        Ok(())
     }
 
     /// Takes over the size that the file or disk has now, for all channels, and gives its number of blocks. Who serves
@@ -209,7 +257,8 @@ impl BlockDevice for FileDevice {
             create: false,
             direct: self.direct,
         };
-        let file = match &self.shared {
+        let anew = self.anew.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = match anew.as_ref().or(self.shared.as_ref()) {
             Some(shared) => shared.try_clone().and_then(File::from_descriptor),
             None => File::open(&self.path, options),
         };
@@ -258,6 +307,10 @@ impl FileChannel {
 impl Channel for FileChannel {
     fn geometry(&self) -> Geometry {
         self.shape.geometry()
+    }
+
+    fn cancel(&self) {
+        self.file.cancel();
     }
 
     fn submit(&self, request: Request) {

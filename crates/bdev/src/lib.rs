@@ -22,6 +22,7 @@ pub mod histogram;
 pub mod managed;
 pub mod memory;
 pub mod null;
+pub mod reset;
 pub mod throttle;
 
 pub use device::{BlockDevice, Channel, Geometry, Leave, OpenError};

@@ -8,6 +8,7 @@ mod data_keys;
 pub(crate) mod drain;
 pub(crate) mod exports;
 pub(crate) mod growth;
+pub(crate) mod health;
 pub(crate) mod joining;
 pub(crate) mod leases;
 pub(crate) mod nodes;
@@ -35,6 +36,7 @@ use crate::transfer;
 use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
+use health::Health;
 use leases::LeaseClock;
 use reconcile::Reconciler;
 use snapshots::{SnapshotKey, Snapshots};
@@ -75,6 +77,7 @@ pub struct Controller<S> {
     data_keys_turned: Option<Instant>,
     /// The nodes that have asked this master for them.
     data_keys_known: BTreeSet<NodeId>,
+    health: Health,
 }
 
 /// When a node was last heard.
@@ -146,6 +149,7 @@ impl<S: MetadataStore> Controller<S> {
             snapshots: Snapshots::default(),
             data_keys_turned: None,
             data_keys_known: BTreeSet::new(),
+            health: Health::default(),
         };
         controller.note_drains()?;
         controller.note_snapshots()?;

@@ -22,6 +22,7 @@ mod places;
 pub mod rebuild;
 mod record;
 mod settings;
+mod slowness;
 mod store;
 pub mod transfer;
 
@@ -30,6 +31,7 @@ pub use controller::changes::{Changes, Scope};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::growth::Growing;
+pub use controller::health::{DiskHealth, DiskReport, DiskSample, DiskState, DisksNoted};
 pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};
 pub use controller::leases::{ReaderView, WriterView};
 pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};

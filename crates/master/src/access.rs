@@ -66,6 +66,7 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Nodes/Register", Access::Node, Audit::Yes),
     ("/redhare.v1.Nodes/Heartbeat", Access::Node, Audit::No),
     ("/redhare.v1.Nodes/Drain", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Nodes/Restore", Access::Admin, Audit::Yes),
     ("/redhare.v1.Nodes/Remove", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/Create", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/List", Access::Read, Audit::No),

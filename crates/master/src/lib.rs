@@ -10,6 +10,7 @@ mod audit;
 mod config;
 mod convert;
 mod data_path;
+mod disks;
 mod door;
 mod engine;
 mod etcd;

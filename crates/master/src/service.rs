@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 
 use crate::access::{about, check_node};
 use crate::convert::{self, optional_uuid, uuid, uuid_text};
+use crate::disks;
 use crate::engine::Engine;
 use crate::watch::{self, Feed, WatchStream};
 
@@ -118,21 +119,13 @@ impl Cluster for Face {
             .call_or_read(|control, now| control.balance(now))
             .await?;
         let (masters, store) = (self.masters().await?, self.store.status().await);
-        let disk = |(disk, allocated): &(control::Disk, foundation::ByteCount)| v1::DiskStatus {
-            disk: Some(v1::Disk {
-                uuid: disk.id.0.to_bytes().to_vec(),
-                capacity_bytes: disk.capacity.0,
-                used_bytes: disk.used.0,
-            }),
-            allocated_bytes: allocated.0,
-        };
         let node = |node: &control::NodeStatus| v1::NodeStatus {
             node: node.view.id.0.to_bytes().to_vec(),
             peer_address: node.view.record.peer_address.clone(),
             incarnation: node.view.record.incarnation.0,
             alive: node.view.is_alive,
             silent_ms: node.silent.map(milliseconds),
-            disks: node.disks.iter().map(disk).collect(),
+            disks: disks::statuses(node),
             draining: node.is_drained,
             draining_copies: node.drained.copies,
             draining_bytes: node.drained.bytes.0,
@@ -235,7 +228,21 @@ impl Nodes for Face {
             removed_copies: convert::chunk_ids(&request.removed_copies),
             snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
         };
+        let node = heartbeat.node;
+        let (reports, samples) = (
+            disks::reports(&request.disk_health)?,
+            disks::samples(&request.samples)?,
+        );
         let answer = self.engine.heartbeat(heartbeat).await?;
+        let mut restore_disks = Vec::new();
+        if !reports.is_empty() || !samples.is_empty() {
+            let note = move |control: &mut crate::engine::Control, now| {
+                control.note_disks(node, reports, samples, now)
+            };
+            let noted = self.engine.call(note).await?;
+            disks::tell(node, &noted);
+            restore_disks = noted.restore;
+        }
         let numbers = |volumes: &[VolumeNumber]| volumes.iter().map(|number| number.0).collect();
         Ok(Response::new(v1::HeartbeatResponse {
             revision: answer.revision,
@@ -245,7 +252,26 @@ impl Nodes for Face {
             remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
             exports: answer.exports.iter().map(convert::export).collect(),
             remove_snapshots: answer.remove_snapshots.iter().map(convert::snapshot_id).collect(),
+            restore_disks: restore_disks
+                .iter()
+                .map(|disk| disk.0.to_bytes().to_vec())
+                .collect(),
         }))
+    }
+
+    async fn restore(
+        &self,
+        request: Request<v1::RestoreDiskRequest>,
+    ) -> Result<Response<v1::RestoreDiskResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let place = [&request.node, &request.disk].map(|bytes| uuid_text(bytes));
+        about(&extensions, || format!("node {}, disk {}", place[0], place[1]));
+        let node = NodeId(uuid("node", &request.node)?);
+        let disk = DiskId(uuid("disk", &request.disk)?);
+        self.engine
+            .call(move |control, _| control.restore_disk(node, disk))
+            .await?;
+        Ok(Response::new(v1::RestoreDiskResponse {}))
     }
 
     async fn remove(

@@ -438,6 +438,8 @@ calls! {
     heartbeat(Yes, BEAT_LIMIT): NodesClient.heartbeat(HeartbeatRequest) -> HeartbeatResponse;
     /// Moves all copies away from a node or disk, or ends that.
     drain(Yes, CALL_LIMIT): NodesClient.drain(DrainRequest) -> DrainResponse;
+    /// Has a node put a disk back in service.
+    restore_disk(Yes, CALL_LIMIT): NodesClient.restore(RestoreDiskRequest) -> RestoreDiskResponse;
     /// Forgets a node for good.
     remove_node(Yes, CALL_LIMIT): NodesClient.remove(RemoveNodeRequest) -> RemoveNodeResponse;
     /// Creates a volume.

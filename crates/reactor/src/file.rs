@@ -99,6 +99,15 @@ impl File {
         }
     }
 
+    /// Asks the kernel to end what this thread has asked of the file, by whatever descriptor of it, and what can be ended: it ends
+    /// with `ECANCELED`, and is not under way any more then. Does not block; in a simulation it does nothing.
+    pub fn cancel(&self) {
+        match &self.kind {
+            Kind::Ring(ring, fd) => ring.cancel_file(fd),
+            Kind::Simulated(_) => {}
+        }
+    }
+
     /// Fills `buffer` from `offset`. Reading past the end is an `UnexpectedEof` error.
     pub async fn read_at(&self, mut buffer: BufferMut, offset: u64) -> (io::Result<()>, BufferMut) {
         match &self.kind {

@@ -30,6 +30,9 @@ const RESYNCS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether there are other snapshots than the agent knows.
 const SNAPSHOTS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether the disks' health has changed.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Before another connection is taken when one could not be.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -89,6 +92,7 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
     drop(spawn(tell_disks(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_snapshots(Rc::downgrade(node), sender.clone())));
+    drop(spawn(tell_health(Rc::downgrade(node), sender.clone())));
     node.set_agent(sender);
     node.want_passes();
     drop(spawn(async move {
@@ -139,6 +143,22 @@ async fn tell_snapshots(node: Weak<Node>, sender: reactor::sync::Sender<FromTarg
         }
         drop(node);
         time::sleep(SNAPSHOTS_INTERVAL).await;
+    }
+}
+
+async fn tell_health(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+    let mut told = Vec::new();
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let health = node.disk_health();
+        if told != health {
+            if sender.try_send(FromTarget::Health(health.clone())).is_err() {
+                return;
+            }
+            told = health;
+        }
+        drop(node);
+        time::sleep(HEALTH_INTERVAL).await;
     }
 }
 

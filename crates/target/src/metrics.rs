@@ -3,6 +3,7 @@
 //! Served by threads of its own, which read counters that the reactors write: a scrape costs the reactors nothing but
 //! the cache lines it reads. `docs/metrics.md` lists what there is.
 
+mod disks;
 mod durations;
 mod http;
 mod text;
@@ -74,6 +75,7 @@ impl Source {
         namespaces(&mut text, &subsystems);
         queues(&mut text, &subsystems);
         checksums(&mut text);
+        disks::show(&mut text);
         text.finish()
     }
 }

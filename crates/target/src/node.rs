@@ -7,6 +7,7 @@
 //! - `board`: what lets clients of this machine read the disks themselves.
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `passes`: who may connect, and as whom this node connects.
+//! - `health`: how the disks are, and how they are reset; `samples`: reads that ask for nothing but that.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `native`: requests of native clients.
 //! - `room`: copies whose disks are full, until there is room again.
@@ -15,13 +16,15 @@
 
 mod board;
 mod copies;
+mod disk_faults;
+mod health;
 mod inventory;
-pub mod names;
 mod native;
 mod passes;
 mod peers;
 mod persist;
 mod room;
+mod samples;
 mod scrub;
 mod snapshots;
 mod sums;
@@ -48,6 +51,7 @@ use volume::{
 };
 
 pub use copies::{CopyError, DiskConfig, DiskError};
+pub use health::{DISKS, DiskCare, DiskMeasures, LeftOut};
 pub use inventory::{FoundCopy, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
@@ -58,6 +62,8 @@ use passes::Passes;
 use peers::Peers;
 pub(crate) use peers::command_of;
 use room::Room;
+
+pub use volume::names;
 
 /// Who this node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +165,17 @@ impl Node {
         disks: &[DiskConfig],
         settings: Settings,
     ) -> Result<Rc<Self>, DiskError> {
-        let copies = Copies::open(identity.cluster, disks).await?;
+        Self::start_with_care(identity, disks, settings, None).await
+    }
+
+    /// The same, with disks that are reset when their requests stand, and left out when they do not answer at first.
+    pub async fn start_with_care(
+        identity: Identity,
+        disks: &[DiskConfig],
+        settings: Settings,
+        care: Option<&DiskCare>,
+    ) -> Result<Rc<Self>, DiskError> {
+        let copies = Copies::open(identity.cluster, disks, care).await?;
         let mut core = NodeCore::new(time::now(), identity.node, identity.incarnation, settings);
         for record in copies.records() {
             core.add_copy(time::now(), record);
@@ -183,7 +199,7 @@ impl Node {
             agent: RefCell::default(),
         });
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
-        for disk in 0..node.copies.disk_count() {
+        for disk in 0..node.disk_count() {
             drop(spawn(persist::run(Rc::downgrade(&node), disk)));
         }
         Ok(node)
@@ -225,6 +241,9 @@ impl Node {
         }
         if let Some(name) = HostName::parse(&host.nqn) {
             return native::proven_handler(self, &name, &host.id);
+        }
+        if host.nqn.starts_with(names::PROBE_PREFIX) {
+            return Some(samples::handler(self));
         }
         let is_client = host.nqn.starts_with(names::CLIENT_PREFIX);
         (is_client && !self.passes.are_required()).then(|| native::handler(self, &host.id))

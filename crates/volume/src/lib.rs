@@ -16,6 +16,7 @@ mod intent;
 mod map;
 mod member;
 pub mod message;
+pub mod names;
 mod node;
 mod output;
 mod planted;

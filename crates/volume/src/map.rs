@@ -64,6 +64,8 @@ struct Load {
     under_way: u32,
     /// A moving average, one eighth new; 0 until the first answer.
     latency_ns: u64,
+    /// How many requests any node had answered when this one last did.
+    measured_at: u64,
     avoided: u32,
     /// Requests that it has answered, whatever it said.
     answers: u64,
@@ -81,7 +83,19 @@ enum Silence {
     OnTrial,
 }
 
+/// What a node was measured at counts half when so many requests have been answered since by others: one that was slow is
+/// asked again in the end, and what that costs is spread over that many.
+const MEASURE_HALVES_AFTER: u64 = 4096;
+
 impl Load {
+    /// How long it takes, as far as that is still known when so many requests have been answered in all.
+    fn latency_at(&self, answered: u64) -> u64 {
+        let halvings = answered.wrapping_sub(self.measured_at) / MEASURE_HALVES_AFTER;
+        self.latency_ns
+            .checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX))
+            .unwrap_or(0)
+    }
+
     /// What comes first when copies are weighed: 0 for one that may be asked freely.
     fn reluctance(&self) -> u32 {
         match self.silence {
@@ -99,6 +113,8 @@ pub struct ChunkMap {
     loads: BTreeMap<NodeId, Load>,
     /// Whether any node is avoided, so that a request pays for looking only then.
     avoiding: bool,
+    /// Requests that nodes have answered.
+    answered: u64,
 }
 
 impl ChunkMap {
@@ -108,6 +124,7 @@ impl ChunkMap {
             chunks: vec![None; chunks],
             loads: BTreeMap::new(),
             avoiding: false,
+            answered: 0,
         }
     }
 
@@ -169,7 +186,9 @@ impl ChunkMap {
         let config = self.config(chunk)?;
         let cost = |node: &NodeId| {
             let load = self.loads.get(node).copied().unwrap_or_default();
-            let queue = load.latency_ns.saturating_mul(u64::from(load.under_way) + 1);
+            let queue = load
+                .latency_at(self.answered)
+                .saturating_mul(u64::from(load.under_way) + 1);
             (load.reluctance(), queue, load.under_way, *node)
         };
         let nodes = config.members.iter().map(|member| member.node);
@@ -196,6 +215,8 @@ impl ChunkMap {
     /// would not serve is avoided for the next few reads.
     pub fn finished(&mut self, node: NodeId, latency: Duration, status: Status) -> Reaction {
         let reaction = Self::reaction(status);
+        self.answered = self.answered.wrapping_add(1);
+        let answered = self.answered;
         let load = self.loads.entry(node).or_default();
         load.under_way = load.under_way.saturating_sub(1);
         load.answers = load.answers.wrapping_add(1);
@@ -204,8 +225,12 @@ impl ChunkMap {
             let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1);
             load.latency_ns = match load.latency_ns {
                 0 => latency_ns,
-                before => before - before / 8 + latency_ns / 8,
+                _ => {
+                    let before = load.latency_at(answered);
+                    before - before / 8 + latency_ns / 8
+                }
             };
+            load.measured_at = answered;
         }
         load.avoided = match reaction {
             Reaction::TryElsewhere => 8,
@@ -323,6 +348,43 @@ mod tests {
         assert_eq!((refused, route(&map)), (Reaction::TryElsewhere, 2));
         map.lost(NodeId(2));
         assert_eq!(route(&map), 1);
+    }
+
+    #[test]
+    fn a_slow_node_is_asked_seldom_and_again_when_it_is_well() {
+        let mut map = ChunkMap::new(1);
+        let chunk = ChunkIndex(0);
+        map.update(chunk, config(1, 1, &[1, 2, 3])).unwrap();
+        // One read after the other: how many of so many went to node 2, which takes so long.
+        let mut reads = |count: u32, us: u64| {
+            let mut asked = 0;
+            for _ in 0..count {
+                let node = map.read_route(chunk).unwrap().node;
+                map.started(node);
+                let is_it = node == NodeId(2);
+                let latency = Duration::from_micros(if is_it { us } else { 100 });
+                map.finished(node, latency, Status::Done);
+                asked += u32::from(is_it);
+            }
+            asked
+        };
+        reads(1000, 90);
+        let slow = reads(200_000, 20_000);
+        assert!(
+            (1..200).contains(&slow),
+            "{slow} of 200,000 reads went to the slow node"
+        );
+        let mut found = 0;
+        for _ in 0..50 {
+            found = reads(4096, 80);
+            if found > 1000 {
+                break;
+            }
+        }
+        assert!(
+            found > 1000,
+            "the node is well, and is asked {found} times in 4,096"
+        );
     }
 
     #[test]

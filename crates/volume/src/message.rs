@@ -2,6 +2,7 @@
 //! in [`codec`] and in `docs/formats/peer.md`.
 
 pub mod codec;
+pub mod sample;
 
 use foundation::Epoch;
 

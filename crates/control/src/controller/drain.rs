@@ -55,7 +55,12 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    fn set_drain(&mut self, node: NodeId, disk: Option<DiskId>, drains: bool) -> Result<(), ControlError> {
+    pub(super) fn set_drain(
+        &mut self,
+        node: NodeId,
+        disk: Option<DiskId>,
+        drains: bool,
+    ) -> Result<(), ControlError> {
         let key = keys::drain(node, disk);
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.read::<Number>(&key)?;

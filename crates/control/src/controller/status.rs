@@ -6,6 +6,7 @@ use std::time::Duration;
 use foundation::{ByteCount, Instant};
 
 use crate::controller::drain::Drained;
+use crate::controller::health::DiskHealth;
 use crate::controller::nodes::Resync;
 use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
@@ -36,6 +37,8 @@ pub struct NodeStatus {
     pub silent: Option<Duration>,
     /// Its disks, with the bytes that are promised to copies.
     pub disks: Vec<(Disk, ByteCount)>,
+    /// How they are, in the same order.
+    pub health: Vec<DiskHealth>,
     /// Copies are moved away from all of it, or from one of its disks.
     pub is_drained: bool,
     /// What is still there of that.
@@ -125,6 +128,8 @@ impl<S: MetadataStore> Controller<S> {
             let allocated = self.allocated(view.id, disk.id)?.0;
             disks.push((Disk { used, ..*disk }, allocated));
         }
+        let disk_health = |disk: &Disk| self.disk_health(view.id, disk.id, now);
+        let health = view.record.disks.iter().map(disk_health).collect();
         let (whole, any) = self.care.drained_of(view.id);
         let mut drained = Drained::default();
         if whole {
@@ -141,6 +146,7 @@ impl<S: MetadataStore> Controller<S> {
             drained,
             silent: heard.map(|heard| now.since(heard.at)),
             disks,
+            health,
             view,
         })
     }

@@ -126,6 +126,8 @@ impl Fake {
                         copies: Vec::new(),
                         removed_copies: Vec::new(),
                         snapshots: Default::default(),
+                        disk_health: Vec::new(),
+                        samples: Vec::new(),
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

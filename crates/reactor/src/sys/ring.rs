@@ -175,6 +175,12 @@ impl Ring {
         self.push(opcode::AsyncCancel::new(index as u64).build().user_data(CANCEL));
     }
 
+    /// Asks the kernel to end whatever it has been asked of this open file; each operation says itself how it ended.
+    pub(crate) fn cancel_file(&self, fd: &OwnedFd) {
+        let all = types::CancelBuilder::fd(file(fd)).all();
+        self.push(opcode::AsyncCancel2::new(all).build().user_data(CANCEL));
+    }
+
     pub(super) fn take_result(&self, index: usize, waker: &Waker) -> Option<(i32, Resources)> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots

@@ -1,5 +1,7 @@
 //! What the commands that talk to the masters share, and `redhare status`.
 
+mod disks;
+
 use std::future::Future;
 
 use clap::Args;
@@ -146,6 +148,7 @@ struct NodeRow {
     incarnation: u64,
     disks: usize,
     disk_uuids: Vec<String>,
+    disk_health: Vec<disks::DiskRow>,
     capacity_bytes: u64,
     allocated_bytes: u64,
     used_bytes: u64,
@@ -287,6 +290,7 @@ fn node_row(node: &v1::NodeStatus) -> NodeRow {
         draining_copies: node.draining_copies,
         draining_bytes: node.draining_bytes,
         disk_uuids: disks().map(|disk| uuid_text(&disk.uuid)).collect(),
+        disk_health: disks::rows(node),
         incarnation: node.incarnation,
         disks: node.disks.len(),
         capacity_bytes: disks().map(|disk| disk.capacity_bytes).sum(),
@@ -347,8 +351,9 @@ fn describe(view: &StatusView) -> String {
     }
     let masters = describe_masters(view);
     let balance = super::rebalance::describe(&view.balance);
+    let disks = disks::describe(view.nodes.iter().flat_map(|node| &node.disk_health));
     let mut text = format!(
-        "cluster {}\n\n{masters}\n{}{balance}\n\n",
+        "cluster {}\n\n{masters}\n{}{balance}\n\n{disks}\n",
         view.cluster,
         table(&rows)
     );

@@ -75,6 +75,10 @@ struct EngineArguments {
     /// that runs already goes on as it was started
     #[arg(long, value_name = "TIME", default_value = SCRUB_EVERY, value_parser = parse_interval)]
     scrub_every: Duration,
+    /// A request that stands on a disk for so long begins a reset, whose stages (queue, device, driver, process) get as long each:
+    /// seconds, or 500ms, 2m; 0 for never
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
+    stall_limit: Duration,
     /// Overwrite what is on the disks if it is not Redhare's; for the first start, never for a unit file
     #[arg(long)]
     force: bool,
@@ -160,6 +164,14 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     })
 }
 
+/// As [`parse_interval`], and milliseconds.
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix("ms").map(str::parse) {
+        Some(Ok(ms)) => Ok(Duration::from_millis(ms)),
+        _ => parse_interval(text),
+    }
+}
+
 fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
     super::signals::end_with(arguments.end_with)?;
     check(&arguments)?;
@@ -188,6 +200,7 @@ fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
         end_target: arguments.end_target,
         metrics: arguments.metrics,
         scrub_every: Some(arguments.scrub_every).filter(|every| !every.is_zero()),
+        stall_limit: Some(arguments.stall_limit).filter(|limit| !limit.is_zero()),
         force: arguments.force,
     };
     super::cluster::runtime()?.block_on(async {
@@ -302,6 +315,7 @@ mod tests {
             end_target: false,
             metrics: None,
             scrub_every: Duration::ZERO,
+            stall_limit: Duration::ZERO,
             force: false,
             end_with: None,
         };

@@ -219,7 +219,9 @@ async fn join_cluster(
     let Some(address) = address else {
         return Err(Failure::new("a node's target must listen: write nvme_tcp.listen"));
     };
-    let node = Node::start(config.identity()?, &config.disks()?, volume::Settings::default())
+    let (disks, care) = (config.disks()?, config.care());
+    let settings = volume::Settings::default();
+    let node = Node::start_with_care(config.identity()?, &disks, settings, care.as_ref())
         .await
         .map_err(Failure::new)?;
     if config.scrub_every_ms > 0 {

@@ -20,18 +20,25 @@ pub(crate) struct Nodes {
     is_secure: bool,
     /// The file of a join token, by which nodes come to credentials that have none.
     pub(crate) join_file: Option<PathBuf>,
+    /// A file `disk.fault` in a node's directory says what is wrong with its disk, and a request may stand for so long.
+    stall_limit: Option<String>,
 }
 
 impl Nodes {
     /// A master with these arguments, and so many nodes, once all live. Each has a disk of 1 GiB.
     pub(crate) fn start(place: Place, master: &[&str], count: u16) -> Self {
-        Self::begin(place, master, count, false)
+        Self::begin(place, master, count, false, None)
+    }
+
+    /// The same, with disks in which faults can be planted, and which are reset when a request stands for so long.
+    pub(crate) fn start_with_faults(place: Place, master: &[&str], count: u16, stall_limit: &str) -> Self {
+        Self::begin(place, master, count, false, Some(stall_limit.to_owned()))
     }
 
     /// The same over TLS: each with a certificate of an authority in `ca`, and commands as its admin.
     pub(crate) fn start_secure(place: Place, master: &[&str], count: u16) -> Self {
         make_authority(&place.0);
-        Self::begin(place, master, count, true)
+        Self::begin(place, master, count, true, None)
     }
 
     /// The same with an issuer in `issuer`, and no nodes yet.
@@ -46,12 +53,18 @@ impl Nodes {
             .output();
         assert!(made.unwrap().status.success());
         let own = ["--issuer", issuer.to_str().unwrap()];
-        let cluster = Self::begin(place, &[master, &own].concat(), 0, true);
+        let cluster = Self::begin(place, &[master, &own].concat(), 0, true, None);
         wait_until("the master answers", || cluster.run(&["status"]).status.success());
         cluster
     }
 
-    fn begin(place: Place, master: &[&str], count: u16, is_secure: bool) -> Self {
+    fn begin(
+        place: Place,
+        master: &[&str],
+        count: u16,
+        is_secure: bool,
+        stall_limit: Option<String>,
+    ) -> Self {
         let port = free_ports();
         let arguments: Vec<String> = master.iter().map(|&argument| argument.to_owned()).collect();
         let master = start_master(&place.0, port, &arguments, is_secure);
@@ -63,6 +76,7 @@ impl Nodes {
             arguments,
             is_secure,
             join_file: None,
+            stall_limit,
         };
         for number in 1..=count {
             cluster.start_node(number);
@@ -127,6 +141,10 @@ impl Nodes {
         ]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.port + number), "--disk"]);
         command.arg(disk).arg("--data").arg(&directory);
+        if let Some(limit) = &self.stall_limit {
+            command.env("REDHARE_TEST_DISK_FAULTS", &directory);
+            command.args(["--stall-limit", limit]);
+        }
         if self.is_secure {
             let who = format!("node{number}");
             match &self.join_file {

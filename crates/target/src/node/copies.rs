@@ -3,27 +3,27 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 
+use super::health::{DiskCare, LeftOut};
 use super::inventory::FoundCopy;
 use super::snapshots::{ATTRIBUTE_SNAPSHOT, Kept};
 use super::sums::{CopySums, tail_blocks};
-use bdev::file::{FileDevice, FileOptions};
-use bdev::{BlockDevice, Channel, ChannelExt, IoError};
-use blobstore::{Blob, BlobId, BlobRun, Blobstore, FormatOptions};
+use bdev::{Channel, ChannelExt, IoError};
+use blobstore::{Blob, BlobId, BlobRun, Blobstore};
+use foundation::Lba;
 use foundation::checksum::Crc32c;
-use foundation::{ByteCount, Lba};
 use reactor::BufferPool;
-use reactor::sync::Notify;
-use rustix::fs::FileType;
 use volume::message::codec::{OpenFile, Run};
 use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
 
+mod disk;
 mod error;
 
+pub(super) use disk::Disk;
+pub use disk::{DiskConfig, DiskError};
 pub use error::CopyError;
 
 /// Blocks of a blob, and of every volume so far.
@@ -42,90 +42,6 @@ const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
 /// When a copy was last compared with its checksums: milliseconds of Unix time, u64.
 const ATTRIBUTE_SCRUBBED: &str = "redhare.scrubbed";
 
-/// A disk of this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskConfig {
-    /// A file or a block device.
-    pub path: PathBuf,
-    /// Makes the file with this size if it is missing.
-    pub size: Option<ByteCount>,
-    /// Identity that a new disk gets.
-    pub new_uuid: u128,
-    /// Overwrite foreign contents.
-    pub force: bool,
-}
-
-/// Why a disk cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DiskError {
-    /// The file or device.
-    #[error(transparent)]
-    Device(#[from] bdev::OpenError),
-    /// Its contents.
-    #[error("{path}: {source}")]
-    Open {
-        /// The disk.
-        path: String,
-        /// What is wrong.
-        source: blobstore::OpenError,
-    },
-    /// It holds something else.
-    #[error(
-        "{path} holds something that is not Redhare's (first bytes that are not zero in page {page}): check that it is the \
-         right disk; to overwrite it, start its node once with --force"
-    )]
-    Foreign {
-        /// The disk.
-        path: String,
-        /// The first page of 4 KiB that is not zero.
-        page: u64,
-    },
-    /// It could not be made ready.
-    #[error("{path}: {source}")]
-    Format {
-        /// The disk.
-        path: String,
-        /// What is wrong.
-        source: blobstore::FormatError,
-    },
-    /// It belongs to others.
-    #[error(
-        "{path} belongs to cluster {found:032x}, this node to {expected:032x}: name the right disk; if nothing on it is needed, wipe it first (\
-         \"blkdiscard\", or remove the file)"
-    )]
-    ForeignCluster {
-        /// The disk.
-        path: String,
-        /// The cluster that its superblock names.
-        found: u128,
-        /// Ours.
-        expected: u128,
-    },
-    /// A copy's record could not be read.
-    #[error(
-        "{path}: the record of blob {blob} cannot be read: {why}; its chunk has to be copied again from another node"
-    )]
-    Record {
-        /// The disk.
-        path: String,
-        /// The blob.
-        blob: u64,
-        /// What is wrong.
-        why: String,
-    },
-}
-
-struct Disk {
-    uuid: u128,
-    path: PathBuf,
-    store: Blobstore,
-    /// Copies whose records have changed, each once.
-    noted: RefCell<Vec<ChunkId>>,
-    changed: Notify,
-    /// Holds the lock on the file.
-    device: Arc<FileDevice>,
-}
-
 struct Copy {
     disk: usize,
     blob: BlobId,
@@ -143,7 +59,9 @@ struct Copy {
 
 /// All copies of one node.
 pub(super) struct Copies {
-    disks: Vec<Disk>,
+    pub(super) disks: Vec<Disk>,
+    /// Disks that took too long to be opened.
+    pub(super) left_out: Vec<LeftOut>,
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
     /// Copies whose records cannot be read, by disk and blob.
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
@@ -163,15 +81,31 @@ enum Found {
 }
 
 impl Copies {
-    pub(super) async fn open(cluster: ClusterId, configured: &[DiskConfig]) -> Result<Self, DiskError> {
+    pub(super) async fn open(
+        cluster: ClusterId,
+        configured: &[DiskConfig],
+        care: Option<&DiskCare>,
+    ) -> Result<Self, DiskError> {
         let mut disks = Vec::new();
+        let mut left_out = Vec::new();
         let mut copies = BTreeMap::new();
         let mut damaged = BTreeMap::new();
         let kept = Kept::default();
-        for (index, disk) in configured.iter().enumerate() {
-            let opened = open_disk(cluster, disk).await?;
-            for blob in opened.store.blobs() {
-                match open_copy(&opened, index, blob).await? {
+        for disk in configured {
+            let opened = match disk::open(cluster, disk, care).await? {
+                Ok(opened) => opened,
+                Err(left) => {
+                    left_out.push(left);
+                    continue;
+                }
+            };
+            let index = disks.len();
+            let Some(found) = opened.guard.unless_it_stands(find_copies(&opened, index)).await else {
+                left_out.push(opened.guard.left_out(&opened.path));
+                continue;
+            };
+            for (blob, found) in found? {
+                match found {
                     Found::Copy(chunk, copy) => drop(copies.insert(chunk, copy)),
                     Found::Damaged(chunk, error) => {
                         tracing::error!(?chunk, %error, "a chunk copy is left out");
@@ -193,6 +127,7 @@ impl Copies {
         }
         Ok(Self {
             disks,
+            left_out,
             copies: RefCell::new(copies),
             damaged: RefCell::new(damaged),
             kept,
@@ -329,8 +264,7 @@ impl Copies {
         let Some(copy) = copies.get(&chunk) else {
             return false;
         };
-        let disk = &self.disks[copy.disk];
-        disk.store.has_room() && disk.device.descriptor().is_none_or(file_system_has_room)
+        self.disks[copy.disk].has_room()
     }
 
     /// Which blocks of a copy lie on its disk, as first ones and counts; the others read zeros.
@@ -523,15 +457,6 @@ impl Copies {
     }
 }
 
-/// Whether the file system of a file has room for some clusters of a store; true if it is no file.
-fn file_system_has_room(file: BorrowedFd<'_>) -> bool {
-    const ENOUGH_BYTES: u64 = 4 << 20;
-    let is_file = rustix::fs::fstat(file).is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file());
-    !is_file
-        || rustix::fs::fstatvfs(file)
-            .is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) >= ENOUGH_BYTES)
-}
-
 /// The parts of a blob's runs that lie in these pages of it, counted from the first of them.
 fn runs_within(runs: &[BlobRun], pages: Range<u64>) -> Vec<Run> {
     let within = |run: &BlobRun| {
@@ -577,68 +502,12 @@ fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64, has_s
     }
 }
 
-async fn open_disk(cluster: ClusterId, disk: &DiskConfig) -> Result<Disk, DiskError> {
-    let path = || disk.path.display().to_string();
-    let options = FileOptions {
-        create: disk.size,
-        block_bytes: BLOCK_BYTES as u32,
-        direct: true,
-        read_only: false,
-    };
-    let device = Arc::new(FileDevice::open(&disk.path, options)?);
-    if !device.is_direct() {
-        tracing::warn!(
-            "the file system of {} has no direct I/O: the disk goes through the page cache, which costs memory and copies; \
-             ext4 and xfs have it",
-            disk.path.display()
-        );
+async fn find_copies(disk: &Disk, index: usize) -> Result<Vec<(BlobId, Found)>, DiskError> {
+    let mut found = Vec::new();
+    for blob in disk.store.blobs() {
+        found.push((blob, open_copy(disk, index, blob).await?));
     }
-    let store = match Blobstore::open(device.open_channel()?).await {
-        Ok(store) => store,
-        Err(blobstore::OpenError::Blank) => format_disk(cluster, disk, &device).await?,
-        Err(blobstore::OpenError::Foreign { .. }) if disk.force => {
-            format_disk(cluster, disk, &device).await?
-        }
-        Err(blobstore::OpenError::Foreign { page }) => {
-            return Err(DiskError::Foreign { path: path(), page });
-        }
-        Err(source) => return Err(DiskError::Open { path: path(), source }),
-    };
-    let described = store.describe();
-    let found = u128::from_be_bytes(described.owner);
-    if found != cluster.0 {
-        return Err(DiskError::ForeignCluster {
-            path: path(),
-            found,
-            expected: cluster.0,
-        });
-    }
-    let uuid = u128::from_be_bytes(described.uuid);
-    Ok(Disk {
-        uuid,
-        path: disk.path.clone(),
-        store,
-        noted: RefCell::default(),
-        changed: Notify::new(),
-        device,
-    })
-}
-
-async fn format_disk(
-    cluster: ClusterId,
-    disk: &DiskConfig,
-    device: &Arc<FileDevice>,
-) -> Result<Blobstore, DiskError> {
-    let options = FormatOptions {
-        uuid: disk.new_uuid.to_be_bytes(),
-        owner: cluster.0.to_be_bytes(),
-        force: disk.force,
-        ..FormatOptions::default()
-    };
-    let path = disk.path.display().to_string();
-    Blobstore::format(device.open_channel()?, &options)
-        .await
-        .map_err(|source| DiskError::Format { path, source })
+    Ok(found)
 }
 
 async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskError> {

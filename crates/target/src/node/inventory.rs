@@ -37,7 +37,7 @@ pub async fn inventory(cluster: ClusterId, disks: &[DiskConfig]) -> Result<Inven
         ..disk.clone()
     };
     let disks: Vec<DiskConfig> = disks.iter().map(as_they_are).collect();
-    let copies = Copies::open(cluster, &disks).await?;
+    let copies = Copies::open(cluster, &disks, None).await?;
     Ok(Inventory {
         disks: copies.disks(),
         copies: copies.found(),

@@ -1,4 +1,4 @@
-//! `redhare node drain`, `undrain` and `remove`.
+//! `redhare node drain`, `undrain`, `restore` and `remove`.
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
@@ -19,6 +19,12 @@ pub(super) enum NodeCommand {
     /// End a drain: what is there stays
     #[command(after_help = "Example:\n  redhare node undrain 6f9c")]
     Undrain(PlaceArguments),
+    /// Put a disk back in service that its node has put out of it
+    #[command(
+        after_help = "Example:\n  redhare node restore 6f9c --disk 0b7e\n\nThe drain of the disk ends, and its node starts its target anew to use it, within \
+        seconds. What was rebuilt elsewhere does not come back by itself, but new copies may be placed there again."
+    )]
+    Restore(RestoreArguments),
     /// Take a node out of the cluster for good, once nothing is on it
     #[command(
         after_help = "Example:\n  redhare node drain 6f9c\n  redhare status          # until nothing is left on it\n  redhare node remove 6f9c\n\n\
@@ -33,6 +39,17 @@ pub(super) enum NodeCommand {
 pub(super) struct RemoveArguments {
     /// The node's UUID, or the beginning of it
     node: String,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+#[derive(Args)]
+pub(super) struct RestoreArguments {
+    /// The node's UUID, or the beginning of it
+    node: String,
+    /// The disk's UUID, or the beginning of it
+    #[arg(long, value_name = "DISK")]
+    disk: String,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -63,17 +80,12 @@ pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> 
         NodeCommand::Drain(arguments) => (arguments, false),
         NodeCommand::Undrain(arguments) => (arguments, true),
         NodeCommand::Remove(arguments) => return remove(arguments, output),
+        NodeCommand::Restore(arguments) => return restore(arguments, output),
     };
     let status = arguments.cluster.status()?;
-    let nodes: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
-    let node = find("node", &arguments.node, &nodes)?;
-    let of_node = status.nodes.iter().find(|known| known.node == node);
-    let disks = of_node.into_iter().flat_map(|node| &node.disks);
-    let disks: Vec<&[u8]> = disks
-        .filter_map(|disk| Some(&disk.disk.as_ref()?.uuid[..]))
-        .collect();
+    let node = find_node(&status, &arguments.node)?;
     let disk = match &arguments.disk {
-        Some(text) => Some(find("disk", text, &disks)?),
+        Some(text) => Some(find_disk(&status, &node, text)?),
         None => None,
     };
     let request = v1::DrainRequest {
@@ -104,10 +116,41 @@ pub(super) fn run(command: NodeCommand, output: &Output) -> Result<(), Failure> 
     Ok(())
 }
 
+fn find_node(status: &v1::GetStatusResponse, text: &str) -> Result<Vec<u8>, Failure> {
+    let nodes: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
+    find("node", text, &nodes)
+}
+
+fn find_disk(status: &v1::GetStatusResponse, node: &[u8], text: &str) -> Result<Vec<u8>, Failure> {
+    let of_node = status.nodes.iter().find(|known| known.node == node);
+    let disks = of_node.into_iter().flat_map(|node| &node.disks);
+    let disks: Vec<&[u8]> = disks
+        .filter_map(|disk| Some(&disk.disk.as_ref()?.uuid[..]))
+        .collect();
+    find("disk", text, &disks)
+}
+
+fn restore(arguments: &RestoreArguments, output: &Output) -> Result<(), Failure> {
+    let status = arguments.cluster.status()?;
+    let node = find_node(&status, &arguments.node)?;
+    let disk = find_disk(&status, &node, &arguments.disk)?;
+    let request = v1::RestoreDiskRequest {
+        node: node.clone(),
+        disk: disk.clone(),
+    };
+    let call = |client: Client| async move { client.restore_disk(request).await };
+    arguments.cluster.call(call)?;
+    let (node, disk) = (uuid_text(&node), uuid_text(&disk));
+    let view = serde_json::json!({ "node": node, "disk": disk, "restoring": true });
+    output.print(&view, || {
+        format!("disk {disk} of node {node} is put back in service; \"redhare status\" shows when it is")
+    });
+    Ok(())
+}
+
 fn remove(arguments: &RemoveArguments, output: &Output) -> Result<(), Failure> {
     let status = arguments.cluster.status()?;
-    let nodes: Vec<&[u8]> = status.nodes.iter().map(|node| &node.node[..]).collect();
-    let node = find("node", &arguments.node, &nodes)?;
+    let node = find_node(&status, &arguments.node)?;
     let request = v1::RemoveNodeRequest { node: node.clone() };
     let call = |client: Client| async move { client.remove_node(request).await };
     arguments.cluster.call(call)?;

@@ -41,9 +41,19 @@ pub(super) struct NodeConfig {
     /// In what time every copy is compared with its checksums; never if it is missing or 0.
     #[serde(default)]
     pub(super) scrub_every_ms: u64,
+    /// A request that stands on a disk for so long begins its reset, and each stage of it gets as long.
+    #[serde(default = "stall_limit_ms")]
+    stall_limit_ms: u64,
     #[serde(default)]
     disk: Vec<NodeDiskConfig>,
 }
+
+fn stall_limit_ms() -> u64 {
+    10_000
+}
+
+/// Only for tests: the directory of the files that say what is wrong with disks.
+const FAULTS_VARIABLE: &str = "REDHARE_TEST_DISK_FAULTS";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,6 +76,15 @@ impl NodeConfig {
             cluster: volume::ClusterId(identifier("cluster", &self.cluster)?),
             node: volume::NodeId(identifier("node", &self.node)?),
             incarnation: volume::Incarnation(self.incarnation),
+        })
+    }
+
+    /// How the disks are looked after.
+    pub(super) fn care(&self) -> Option<target::node::DiskCare> {
+        let stall_limit = std::time::Duration::from_millis(self.stall_limit_ms);
+        (self.stall_limit_ms > 0).then(|| target::node::DiskCare {
+            stall_limit,
+            faults: std::env::var_os(FAULTS_VARIABLE).map(PathBuf::from),
         })
     }
 

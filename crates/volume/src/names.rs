@@ -1,14 +1,25 @@
-//! Names of peer subsystems and of the hosts that nodes and clients are.
+//! Names of peer subsystems, and of the hosts that nodes and clients are to them.
 
-use volume::NodeId;
+use crate::identity::NodeId;
 
 /// Before the node's identifier in its peer subsystem's name and in its own name as a host.
 pub const NODE_PREFIX: &str = "nqn.2026-11.io.redhare:node:";
 /// Before a native client's identifier.
 pub const CLIENT_PREFIX: &str = "nqn.2026-11.io.redhare:client:";
+/// Before the identifier of a node whose engine reads samples of disks, and may do nothing else.
+pub const PROBE_PREFIX: &str = "nqn.2026-11.io.redhare:probe:";
 
 /// The name of a node, as subsystem and as host.
 pub fn of_node(node: NodeId) -> String {
+    named(NODE_PREFIX, node)
+}
+
+/// The name of a node's engine as the host that reads samples.
+pub fn of_probe(node: NodeId) -> String {
+    named(PROBE_PREFIX, node)
+}
+
+fn named(prefix: &str, node: NodeId) -> String {
     let digits = format!("{:032x}", node.0);
     let (a, b, c, d, e) = (
         &digits[..8],
@@ -17,7 +28,7 @@ pub fn of_node(node: NodeId) -> String {
         &digits[16..20],
         &digits[20..],
     );
-    format!("{NODE_PREFIX}{a}-{b}-{c}-{d}-{e}")
+    format!("{prefix}{a}-{b}-{c}-{d}-{e}")
 }
 
 /// The node of such a name.

@@ -1,0 +1,291 @@
+//! The disks of a node as its engine knows them: which are out of service, kept in a file, and how the others are.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use agentlink::DiskHealth;
+use proto::v1;
+use serde::{Deserialize, Serialize};
+
+use crate::health::{Decision, Troubles};
+use crate::state::StateError;
+use crate::{Config, Disk};
+
+/// What is kept of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    path: String,
+    /// 32 hexadecimal digits.
+    uuid: String,
+    capacity_bytes: u64,
+    /// Why it is out of service; none if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out_of_service: Option<String>,
+    /// Since when, by this machine's clock.
+    #[serde(default)]
+    since_unix_ms: u64,
+}
+
+impl Entry {
+    fn uuid(&self) -> Vec<u8> {
+        u128::from_str_radix(&self.uuid, 16)
+            .unwrap_or(0)
+            .to_be_bytes()
+            .to_vec()
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    disk: Vec<Entry>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    directory: PathBuf,
+    file: File,
+    troubles: Troubles,
+}
+
+impl Disks {
+    fn path(directory: &Path) -> PathBuf {
+        directory.join("disks.toml")
+    }
+
+    /// What is kept in a node's directory of the disks that it has.
+    pub(crate) fn load(directory: &Path, configured: &[Disk]) -> Result<Self, StateError> {
+        let path = Self::path(directory);
+        let mut file: File = match std::fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text).map_err(|error| StateError::Disks {
+                path,
+                why: error.to_string(),
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => File::default(),
+            Err(source) => return Err(StateError::File { path, source }),
+        };
+        let is_configured = |path: &str| {
+            configured
+                .iter()
+                .any(|disk| disk.path.display().to_string() == path)
+        };
+        file.disk.retain(|entry| is_configured(&entry.path));
+        Ok(Self {
+            directory: directory.to_owned(),
+            file,
+            troubles: Troubles::default(),
+        })
+    }
+
+    /// Replaces the file durably.
+    fn save(&self) -> Result<(), StateError> {
+        let path = Self::path(&self.directory);
+        let failed = |source| StateError::File {
+            path: path.clone(),
+            source,
+        };
+        let text = toml::to_string(&self.file).expect("disks are plain data");
+        let fresh = path.with_extension("toml.new");
+        let mut file = std::fs::File::create(&fresh).map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&fresh, &path).map_err(failed)?;
+        std::fs::File::open(&self.directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(failed)
+    }
+
+    fn entry(&self, path: &str) -> Option<&Entry> {
+        self.file.disk.iter().find(|entry| entry.path == path)
+    }
+
+    fn is_out(&self, path: &str) -> bool {
+        self.entry(path)
+            .is_some_and(|entry| entry.out_of_service.is_some())
+    }
+
+    /// The configured disks that are in service.
+    pub(crate) fn in_service(&self, config: &Config) -> Vec<Disk> {
+        let disks = config.disks.iter();
+        let in_service = disks.filter(|disk| !self.is_out(&disk.path.display().to_string()));
+        in_service.cloned().collect()
+    }
+
+    /// A life of the target begins, with these disks.
+    pub(crate) fn new_life(&mut self, found: &[agentlink::Disk]) -> Result<(), StateError> {
+        self.troubles.new_life();
+        let mut changed = false;
+        for disk in found {
+            let uuid = format!("{:032x}", disk.uuid);
+            let capacity_bytes = disk.capacity_bytes;
+            match self.file.disk.iter_mut().find(|entry| entry.path == disk.path) {
+                Some(entry) if entry.uuid == uuid && entry.capacity_bytes == capacity_bytes => {}
+                Some(entry) => {
+                    (entry.uuid, entry.capacity_bytes) = (uuid, capacity_bytes);
+                    changed = true;
+                }
+                None => {
+                    self.file.disk.push(Entry {
+                        path: disk.path.clone(),
+                        uuid,
+                        capacity_bytes,
+                        out_of_service: None,
+                        since_unix_ms: 0,
+                    });
+                    changed = true;
+                }
+            }
+        }
+        if changed { self.save() } else { Ok(()) }
+    }
+
+    /// The target says how its disks are. Those that are put out of service now are so durably.
+    pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Result<Decision, StateError> {
+        let mut decision = self.troubles.note(Instant::now(), health);
+        // One whose identity nobody knows has nothing that could be rebuilt: it is left out in this life only.
+        decision.out.retain(|(path, _)| {
+            self.entry(path)
+                .is_some_and(|entry| entry.out_of_service.is_none())
+        });
+        for (path, why) in &decision.out {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            if let Some(entry) = self.file.disk.iter_mut().find(|entry| entry.path == *path) {
+                entry.out_of_service = Some(why.clone());
+                entry.since_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+                tracing::error!(
+                    path,
+                    why,
+                    "a disk is put out of service: \"redhare node restore\" puts it back"
+                );
+            }
+        }
+        if !decision.out.is_empty() {
+            self.save()?;
+        }
+        Ok(decision)
+    }
+
+    /// Puts these disks back in service; true if any was not.
+    pub(crate) fn restore(&mut self, uuids: &[Vec<u8>]) -> Result<bool, StateError> {
+        let mut restored = Vec::new();
+        for entry in &mut self.file.disk {
+            if entry.out_of_service.is_some() && uuids.contains(&entry.uuid()) {
+                entry.out_of_service = None;
+                restored.push(entry.path.clone());
+            }
+        }
+        for path in &restored {
+            tracing::warn!(path, "a disk is put back in service");
+            self.troubles.forget(path);
+        }
+        if !restored.is_empty() {
+            self.save()?;
+        }
+        Ok(!restored.is_empty())
+    }
+
+    /// The disks that are out of service, as the masters know them: they stay the node's.
+    pub(crate) fn absent(&self, found: &[agentlink::Disk]) -> Vec<v1::Disk> {
+        let is_absent = |entry: &&Entry| {
+            entry.out_of_service.is_some() && !found.iter().any(|disk| disk.path == entry.path)
+        };
+        let absent = self.file.disk.iter().filter(is_absent);
+        let described = absent.map(|entry| v1::Disk {
+            uuid: entry.uuid(),
+            capacity_bytes: entry.capacity_bytes,
+            used_bytes: 0,
+        });
+        described.collect()
+    }
+
+    /// What the masters are told of the disks.
+    pub(crate) fn reports(&mut self) -> Vec<v1::DiskHealth> {
+        let (now, troubles) = (Instant::now(), &mut self.troubles);
+        let report = |entry: &Entry| {
+            let standing = troubles.standing(now, &entry.path);
+            let (state, why) = match (&entry.out_of_service, standing.why) {
+                (Some(why), _) => (v1::DiskState::OutOfService, why.clone()),
+                (None, Some(why)) => (v1::DiskState::Failing, why),
+                (None, None) => (v1::DiskState::Ok, String::new()),
+            };
+            v1::DiskHealth {
+                uuid: entry.uuid(),
+                state: state.into(),
+                why,
+                path: entry.path.clone(),
+                full: standing.is_full,
+                failures: standing.failures,
+                resets: standing.resets.to_vec(),
+            }
+        };
+        self.file.disk.iter().map(report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(path: &str, uuid: u128) -> agentlink::Disk {
+        agentlink::Disk {
+            uuid,
+            path: path.to_owned(),
+            capacity_bytes: 1 << 30,
+            free_bytes: 1 << 20,
+        }
+    }
+
+    fn left_out(path: &str) -> DiskHealth {
+        DiskHealth {
+            path: path.to_owned(),
+            left_out: Some("it stands".to_owned()),
+            ..DiskHealth::default()
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_service_stays_so_until_it_is_put_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let configured = ["/a", "/b"].map(|path| Disk {
+            path: path.into(),
+            size: None,
+        });
+        let mut disks = Disks::load(directory.path(), &configured).unwrap();
+        disks.new_life(&[disk("/a", 1), disk("/b", 2)]).unwrap();
+        let decision = disks.note(&[left_out("/b"), left_out("/never-seen")]).unwrap();
+        assert_eq!(decision.out, [("/b".to_owned(), "it stands".to_owned())]);
+        // Once is enough.
+        assert!(disks.note(&[left_out("/b")]).unwrap().out.is_empty());
+
+        let mut disks = Disks::load(directory.path(), &configured).unwrap();
+        let states: Vec<_> = disks.reports().iter().map(|report| report.state()).collect();
+        assert_eq!(states, [v1::DiskState::Ok, v1::DiskState::OutOfService]);
+        let absent = disks.absent(&[disk("/a", 1)]);
+        assert_eq!(absent.len(), 1);
+        assert_eq!(
+            (&absent[0].uuid[..], absent[0].capacity_bytes),
+            (&2u128.to_be_bytes()[..], 1 << 30)
+        );
+        assert!(disks.is_out("/b") && !disks.is_out("/a"));
+
+        assert!(!disks.restore(&[1u128.to_be_bytes().to_vec()]).unwrap());
+        assert!(disks.restore(&[2u128.to_be_bytes().to_vec()]).unwrap());
+        let disks = Disks::load(directory.path(), &configured).unwrap();
+        assert!(!disks.is_out("/b"));
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("disks.toml"), "disk = 3").unwrap();
+        let error = Disks::load(directory.path(), &[]).unwrap_err().to_string();
+        assert!(
+            error.contains("disks.toml") && error.contains("put back in service"),
+            "{error}"
+        );
+    }
+}

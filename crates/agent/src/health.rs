@@ -1,0 +1,285 @@
+//! What becomes of a disk in trouble. Pure: time comes in as instants.
+//!
+//! Trouble is a reset that goes further than the queue, or requests that fail; a busy disk may take the time of one stage. A disk that has been in trouble so often within a while, or that no reset
+//! helped when its target started, is put out of service. One that only a new process may help has its target ended.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use agentlink::DiskHealth;
+
+/// A disk is put out of service after so many troubles ...
+pub(crate) const TROUBLES_MAX: usize = 3;
+/// ... within this time.
+pub(crate) const TROUBLES_WITHIN: Duration = Duration::from_secs(600);
+/// Failures count once in this time: one that breaks takes many requests along.
+const FAILURES_APART: Duration = Duration::from_secs(10);
+/// Samples of which the greatest but one in a hundred is known.
+const WINDOW: usize = 128;
+
+/// How long something takes: a moving average, a quarter new, and the last samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Meter {
+    average_us: u64,
+    last_us: VecDeque<u64>,
+}
+
+impl Meter {
+    pub(crate) fn note(&mut self, took: Duration) {
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX >> 2).max(1);
+        self.average_us = match self.last_us.is_empty() {
+            true => took_us,
+            false => (self.average_us * 3 + took_us) / 4,
+        };
+        if self.last_us.len() == WINDOW {
+            self.last_us.pop_front();
+        }
+        self.last_us.push_back(took_us);
+    }
+
+    /// In microseconds; 0 before the first sample.
+    pub(crate) fn average_us(&self) -> u64 {
+        self.average_us
+    }
+
+    /// What 99 of 100 of the last samples stayed below, in microseconds; 0 before the first.
+    pub(crate) fn p99_us(&self) -> u64 {
+        let mut sorted: Vec<u64> = self.last_us.iter().copied().collect();
+        sorted.sort_unstable();
+        let index = (sorted.len() * 99).div_ceil(100).saturating_sub(1);
+        sorted.get(index).copied().unwrap_or(0)
+    }
+}
+
+/// What is to be done about the disks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// Disks to be put out of service, by path, and why.
+    pub(crate) out: Vec<(String, String)>,
+    /// A disk that only a new process may help.
+    pub(crate) restart: Option<String>,
+}
+
+/// What is known of one disk.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// As its target said last, in this life.
+    last: DiskHealth,
+    troubles: VecDeque<Instant>,
+    failures_counted: Option<Instant>,
+    /// Over all lives.
+    resets: [u64; 4],
+    failures: u64,
+}
+
+impl Known {
+    fn forget_old(&mut self, now: Instant) {
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= TROUBLES_WITHIN;
+        while self.troubles.front().is_some_and(is_old) {
+            self.troubles.pop_front();
+        }
+    }
+}
+
+/// How a disk in service stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Why it is in trouble; none if it is not.
+    pub(crate) why: Option<String>,
+    pub(crate) is_full: bool,
+    pub(crate) resets: [u64; 4],
+    pub(crate) failures: u64,
+}
+
+/// See the module. Disks are known by their paths.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles {
+    disks: BTreeMap<String, Known>,
+}
+
+impl Troubles {
+    /// Another life of the target begins: it counts from 0.
+    pub(crate) fn new_life(&mut self) {
+        for known in self.disks.values_mut() {
+            known.last = DiskHealth::default();
+        }
+    }
+
+    /// A disk is back in service: what was is forgotten.
+    pub(crate) fn forget(&mut self, path: &str) {
+        self.disks.remove(path);
+    }
+
+    /// The target says how its disks are.
+    pub(crate) fn note(&mut self, now: Instant, health: &[DiskHealth]) -> Decision {
+        let mut decision = Decision::default();
+        for disk in health {
+            let known = self.disks.entry(disk.path.clone()).or_default();
+            known.forget_old(now);
+            let begun = disk.resets[1].saturating_sub(known.last.resets[1]);
+            known
+                .troubles
+                .extend((0..begun.min(TROUBLES_MAX as u64)).map(|_| now));
+            let failed = disk.failures.saturating_sub(known.last.failures);
+            let counts = known
+                .failures_counted
+                .is_none_or(|at| now.saturating_duration_since(at) >= FAILURES_APART);
+            if failed > 0 && counts {
+                known.failures_counted = Some(now);
+                known.troubles.push_back(now);
+            }
+            known.failures += failed;
+            for (total, (is, was)) in known
+                .resets
+                .iter_mut()
+                .zip(disk.resets.iter().zip(known.last.resets))
+            {
+                *total += is.saturating_sub(was);
+            }
+            known.last = disk.clone();
+            let minutes = TROUBLES_WITHIN.as_secs() / 60;
+            if let Some(why) = &disk.left_out {
+                decision.out.push((disk.path.clone(), why.clone()));
+            } else if known.troubles.len() >= TROUBLES_MAX {
+                let times = known.troubles.len();
+                let why = format!("its requests stood or failed {times} times within {minutes} minutes");
+                decision.out.push((disk.path.clone(), why));
+            } else if disk.needs_process {
+                decision.restart = Some(disk.path.clone());
+            }
+        }
+        decision
+    }
+
+    /// How a disk stands now.
+    pub(crate) fn standing(&mut self, now: Instant, path: &str) -> Standing {
+        let Some(known) = self.disks.get_mut(path) else {
+            return Standing::default();
+        };
+        known.forget_old(now);
+        let troubles = known.troubles.len();
+        let why = match known.last.standing_ms {
+            0 if troubles == 0 => None,
+            0 => Some(format!(
+                "its requests stood or failed {troubles} times within {} minutes; it is put out of service at {TROUBLES_MAX}",
+                TROUBLES_WITHIN.as_secs() / 60
+            )),
+            standing_ms => Some(format!("its oldest request stands for {standing_ms} ms")),
+        };
+        Standing {
+            why,
+            is_full: known.last.is_full,
+            resets: known.resets,
+            failures: known.failures,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(resets: [u64; 4], failures: u64) -> DiskHealth {
+        DiskHealth {
+            uuid: 7,
+            path: "/disk".to_owned(),
+            resets,
+            failures,
+            ..DiskHealth::default()
+        }
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_third_trouble_within_a_while_is_one_too_many() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        assert_eq!(troubles.note(start, &[health([0; 4], 0)]), Decision::default());
+        assert_eq!(troubles.standing(start, "/disk").why, None);
+        let mut at = |after, resets, failures| {
+            let decision = troubles.note(start + seconds(after), &[health(resets, failures)]);
+            (
+                decision.out.len(),
+                troubles.standing(start + seconds(after), "/disk"),
+            )
+        };
+        // A disk that is only busy is in none.
+        assert_eq!(at(1, [1, 0, 0, 0], 0).1.why, None);
+        assert_eq!(at(10, [2, 1, 0, 0], 0).0, 0);
+        // The same trouble, reported again.
+        assert_eq!(at(11, [2, 1, 1, 0], 0).0, 0);
+        assert_eq!(at(20, [2, 1, 1, 0], 50).0, 0);
+        // Failures that belong together.
+        let (out, standing) = at(22, [2, 1, 1, 0], 90);
+        assert_eq!((out, standing.failures, standing.resets), (0, 90, [2, 1, 1, 0]));
+        assert!(standing.why.unwrap().contains("2 times within 10 minutes"));
+        // The first one is forgotten by then.
+        assert_eq!(at(615, [3, 2, 1, 0], 90).0, 0);
+        assert_eq!(at(616, [4, 3, 1, 0], 90).0, 1);
+    }
+
+    #[test]
+    fn lives_count_from_nothing_and_their_troubles_add_up() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        let stands = DiskHealth {
+            needs_process: true,
+            standing_ms: 20_000,
+            ..health([1, 1, 1, 1], 0)
+        };
+        let decision = troubles.note(start, std::slice::from_ref(&stands));
+        assert_eq!(decision.restart.as_deref(), Some("/disk"));
+        assert!(decision.out.is_empty());
+        troubles.new_life();
+        let decision = troubles.note(start + seconds(60), &[stands.clone()]);
+        assert!(decision.restart.is_some());
+        assert_eq!(
+            troubles.standing(start + seconds(60), "/disk").resets,
+            [2, 2, 2, 2]
+        );
+        troubles.new_life();
+        let decision = troubles.note(start + seconds(120), &[stands]);
+        assert_eq!((decision.restart, decision.out.len()), (None, 1));
+        troubles.forget("/disk");
+        assert_eq!(
+            troubles.standing(start + seconds(120), "/disk"),
+            Standing::default()
+        );
+    }
+
+    #[test]
+    fn a_disk_that_nothing_helped_at_the_start_goes_at_once() {
+        let mut troubles = Troubles::default();
+        let left = DiskHealth {
+            left_out: Some("it stands".to_owned()),
+            ..health([0; 4], 0)
+        };
+        let decision = troubles.note(Instant::now(), &[left]);
+        assert_eq!(decision.out, [("/disk".to_owned(), "it stands".to_owned())]);
+    }
+
+    #[test]
+    fn meters_follow_and_remember_what_is_rare() {
+        let mut meter = Meter::default();
+        assert_eq!((meter.average_us(), meter.p99_us()), (0, 0));
+        for _ in 0..300 {
+            meter.note(Duration::from_micros(100));
+        }
+        assert_eq!((meter.average_us(), meter.p99_us()), (100, 100));
+        for _ in 0..3 {
+            meter.note(Duration::from_millis(10));
+        }
+        assert!(
+            (5000..7000).contains(&meter.average_us()),
+            "{}",
+            meter.average_us()
+        );
+        assert_eq!(meter.p99_us(), 10_000);
+        for _ in 0..WINDOW {
+            meter.note(Duration::from_micros(100));
+        }
+        assert_eq!(meter.p99_us(), 100);
+        assert!(meter.average_us() < 105);
+    }
+}

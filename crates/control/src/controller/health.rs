@@ -1,0 +1,224 @@
+//! How the nodes' disks are: what their engines report, which are slow beside their peers, and which are out of service, whose
+//! copies are rebuilt elsewhere. Only the drain of the last is in the store; all else is heard again within seconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use foundation::Instant;
+
+use crate::controller::Controller;
+use crate::error::ControlError;
+use crate::identity::{DiskId, NodeId};
+use crate::keys;
+use crate::model::Node;
+use crate::slowness::Slowness;
+use crate::store::MetadataStore;
+
+/// What was reported longer ago says nothing of now.
+const FRESH: Duration = Duration::from_secs(60);
+/// Disks and samples that one node may report, as many as it may register and see.
+const REPORTS_MAX: usize = 1024;
+
+/// How a disk stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiskState {
+    /// Nothing is wrong with it.
+    #[default]
+    Ok,
+    /// It takes much longer than its peers.
+    Slow,
+    /// Its requests stand or fail, or have done so lately.
+    Failing,
+    /// Its node does not use it.
+    OutOfService,
+}
+
+/// How a disk is, as the engine of its node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskReport {
+    /// The disk.
+    pub id: DiskId,
+    /// How it stands.
+    pub state: DiskState,
+    /// Why, for people.
+    pub why: String,
+    /// Where it is.
+    pub path: String,
+    /// It has no room for more.
+    pub is_full: bool,
+    /// Requests that have failed through it.
+    pub failures: u64,
+    /// How often each stage of a reset began: queue, device, driver, process.
+    pub resets: [u64; 4],
+}
+
+/// What a node's sample reads of a disk, its own or a neighbour's, have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSample {
+    /// Whose disk it is.
+    pub node: NodeId,
+    /// The disk.
+    pub disk: DiskId,
+    /// Of the time at the disk: a moving average, and what 99 of 100 of the last samples stayed below.
+    pub at_disk: [Duration; 2],
+    /// The same from question to answer.
+    pub answer: [Duration; 2],
+    /// How many were answered.
+    pub samples: u64,
+    /// How many failed or were not answered in time; and since the last one that was answered.
+    pub missed: [u64; 2],
+}
+
+/// What follows from a node's report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DisksNoted {
+    /// Disks that it has to put back in service.
+    pub restore: Vec<DiskId>,
+    /// Disks from which copies are moved away from now on, and why.
+    pub drained: Vec<(DiskId, String)>,
+    /// Disks that count as slow from now on, or do not any more.
+    pub speed: Vec<(DiskId, bool)>,
+}
+
+/// What is known of one disk now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskHealth {
+    /// What its node said last, and whether it is slow; none when that was not heard lately.
+    pub report: Option<DiskReport>,
+    /// What sample reads have shown, by who made them; its own node first.
+    pub sights: Vec<(NodeId, DiskSample)>,
+    /// Its copies are moved away.
+    pub is_drained: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    heard: BTreeMap<NodeId, Told>,
+    slowness: BTreeMap<(NodeId, DiskId), Slowness>,
+    /// Disks that their nodes are to put back in service.
+    restoring: BTreeSet<(NodeId, DiskId)>,
+}
+
+#[derive(Debug)]
+struct Told {
+    at: Instant,
+    disks: Vec<DiskReport>,
+    samples: Vec<DiskSample>,
+}
+
+impl Health {
+    /// How long each disk takes, as its own node's samples say.
+    fn latencies(&self, now: Instant) -> impl Iterator<Item = ((NodeId, DiskId), Duration)> {
+        let fresh = self
+            .heard
+            .iter()
+            .filter(move |(_, told)| now.since(told.at) < FRESH);
+        fresh.flat_map(|(node, told)| {
+            let own = told.samples.iter();
+            let own =
+                own.filter(move |sample| sample.node == *node && sample.samples > 0 && sample.missed[1] == 0);
+            own.map(move |sample| ((*node, sample.disk), sample.at_disk[0]))
+        })
+    }
+
+    fn note_slowness(&mut self, of: NodeId, now: Instant) -> Vec<(DiskId, bool)> {
+        let mut changed = Vec::new();
+        let all: Vec<_> = self.latencies(now).collect();
+        for &(place, latency) in all.iter().filter(|((node, _), _)| *node == of) {
+            let others = all.iter().filter(|(other, _)| *other != place);
+            let mut peers: Vec<Duration> = others.map(|(_, latency)| *latency).collect();
+            let slowness = self.slowness.entry(place).or_default();
+            if slowness.note(now, latency, &mut peers) {
+                changed.push((place.1, slowness.is_slow()));
+            }
+        }
+        changed
+    }
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// A node says how its disks are, and what its sample reads have shown. From a disk that is out of service on, copies are
+    /// moved away.
+    pub fn note_disks(
+        &mut self,
+        node: NodeId,
+        disks: Vec<DiskReport>,
+        samples: Vec<DiskSample>,
+        now: Instant,
+    ) -> Result<DisksNoted, ControlError> {
+        let mut noted = DisksNoted::default();
+        if !self.heard.contains_key(&node) || disks.len().max(samples.len()) > REPORTS_MAX {
+            return Ok(noted);
+        }
+        for report in &disks {
+            let place = (node, report.id);
+            if report.state != DiskState::OutOfService {
+                self.health.restoring.remove(&place);
+            } else if self.health.restoring.contains(&place) {
+                noted.restore.push(report.id);
+            } else if !self.care.is_drained(node, Some(report.id)) && self.has_disk(node, report.id)? {
+                self.set_drain(node, Some(report.id), true)?;
+                noted.drained.push((report.id, report.why.clone()));
+            }
+        }
+        let told = Told {
+            at: now,
+            disks,
+            samples,
+        };
+        self.health.heard.insert(node, told);
+        noted.speed = self.health.note_slowness(node, now);
+        Ok(noted)
+    }
+
+    fn has_disk(&self, node: NodeId, disk: DiskId) -> Result<bool, ControlError> {
+        let stored = self.read::<Node>(&keys::node(node))?;
+        Ok(stored.is_some_and(|stored| stored.record.disks.iter().any(|known| known.id == disk)))
+    }
+
+    /// Has a node put a disk back in service, and ends its drain. What has gone from it does not come back by itself.
+    pub fn restore_disk(&mut self, node: NodeId, disk: DiskId) -> Result<(), ControlError> {
+        self.undrain(node, Some(disk))?;
+        self.health.restoring.insert((node, disk));
+        Ok(())
+    }
+
+    /// The disks that count as slow.
+    pub fn slow_disks(&self) -> Vec<(NodeId, DiskId)> {
+        let slow = self
+            .health
+            .slowness
+            .iter()
+            .filter(|(_, slowness)| slowness.is_slow());
+        slow.map(|(place, _)| *place).collect()
+    }
+
+    /// What is known of a disk.
+    pub(super) fn disk_health(&self, node: NodeId, disk: DiskId, now: Instant) -> DiskHealth {
+        let fresh = |told: &&Told| now.since(told.at) < FRESH;
+        let told = self.health.heard.get(&node).filter(fresh);
+        let mut report = told
+            .and_then(|told| told.disks.iter().find(|report| report.id == disk))
+            .cloned();
+        let slowness = self.health.slowness.get(&(node, disk));
+        if let Some(report) = &mut report
+            && report.state == DiskState::Ok
+            && slowness.is_some_and(Slowness::is_slow)
+        {
+            report.state = DiskState::Slow;
+            report.why = "its sample reads take much longer than those of its peers".to_owned();
+        }
+        let mut sights: Vec<(NodeId, DiskSample)> = Vec::new();
+        for (&from, told) in self.health.heard.iter().filter(|(_, told)| fresh(told)) {
+            let of_disk = |sample: &&DiskSample| sample.node == node && sample.disk == disk;
+            sights.extend(told.samples.iter().filter(of_disk).map(|sample| (from, *sample)));
+        }
+        sights.sort_by_key(|(from, _)| (*from != node, *from));
+        DiskHealth {
+            report,
+            sights,
+            is_drained: self.care.is_drained(node, Some(disk)),
+        }
+    }
+}

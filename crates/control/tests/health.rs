@@ -1,0 +1,217 @@
+//! What the masters make of what nodes report of their disks: one that is out of service loses its copies to others until it is
+//! restored, and one that is slow beside its peers is known, in virtual time.
+
+use std::time::Duration;
+
+use control::{
+    Controller, CreateVolume, Disk, DiskId, DiskReport, DiskSample, DiskState, Heartbeat, Incarnation,
+    MemoryStore, NodeId, Registration, Settings, Uuid, VolumeState,
+};
+use foundation::{ByteCount, Instant};
+
+type Master<'a> = Controller<&'a MemoryStore>;
+
+const NODES: u128 = 4;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos((1000 + ms) * 1_000_000)
+}
+
+fn node(number: u128) -> NodeId {
+    NodeId(Uuid(number))
+}
+
+fn disk(number: u128) -> DiskId {
+    DiskId(Uuid(number + 100))
+}
+
+fn disks(number: u128) -> Vec<Disk> {
+    vec![Disk {
+        id: disk(number),
+        capacity: ByteCount::TIB,
+        used: ByteCount(0),
+    }]
+}
+
+fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
+    let volumes = master.volumes().unwrap();
+    let heartbeat = Heartbeat {
+        cluster: master.cluster(),
+        node: node(number),
+        incarnation: Incarnation(1),
+        ended_through: Incarnation(0),
+        disks: disks(number),
+        prepared: volumes.iter().map(|volume| volume.number).collect(),
+        grown: Vec::new(),
+        removed: Vec::new(),
+        resyncs: Vec::new(),
+        copies: Vec::new(),
+        removed_copies: Vec::new(),
+        snapshots: Default::default(),
+    };
+    master.heartbeat(&heartbeat, now).unwrap();
+}
+
+fn started(store: &MemoryStore) -> Master<'_> {
+    let mut master = Controller::open(store, Settings::default(), 1, at(0)).unwrap();
+    for number in 1..=NODES {
+        let registration = Registration {
+            cluster: None,
+            node: node(number),
+            peer_address: format!("192.0.2.{number}:4420"),
+            incarnation: None,
+            ended_through: Incarnation(0),
+            disks: disks(number),
+        };
+        master.register(&registration, at(0)).unwrap();
+    }
+    let mut request = CreateVolume::new("data", ByteCount::GIB);
+    request.copies = 2;
+    master.create_volume(&request, at(0)).unwrap();
+    for number in 1..=NODES {
+        beat(&mut master, number, at(1));
+    }
+    master.tick(at(1)).unwrap();
+    assert_eq!(master.volume_named("data").unwrap().state, VolumeState::Ready);
+    master
+}
+
+fn report(number: u128, state: DiskState) -> DiskReport {
+    DiskReport {
+        id: disk(number),
+        state,
+        why: "because".to_owned(),
+        ..DiskReport::default()
+    }
+}
+
+fn sample(number: u128, latency: Duration) -> DiskSample {
+    DiskSample {
+        node: node(number),
+        disk: disk(number),
+        at_disk: [latency; 2],
+        answer: [latency; 2],
+        samples: 1,
+        missed: [0; 2],
+    }
+}
+
+/// The state that a disk is shown in, and whether it is drained.
+fn shown(master: &Master<'_>, number: u128, now: Instant) -> (Option<DiskState>, bool) {
+    let status = master.status(now).unwrap();
+    let of_node = status
+        .nodes
+        .iter()
+        .find(|status| status.view.id == node(number))
+        .unwrap();
+    let health = &of_node.health[0];
+    (
+        health.report.as_ref().map(|report| report.state),
+        health.is_drained,
+    )
+}
+
+#[test]
+fn a_disk_out_of_service_is_drained_until_it_is_restored_and_another_master_knows() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let ok = master
+        .note_disks(node(2), vec![report(2, DiskState::Ok)], Vec::new(), at(2))
+        .unwrap();
+    assert_eq!(ok, control::DisksNoted::default());
+    assert_eq!(shown(&master, 2, at(2)), (Some(DiskState::Ok), false));
+
+    let out = || vec![report(2, DiskState::OutOfService)];
+    let noted = master.note_disks(node(2), out(), Vec::new(), at(3)).unwrap();
+    assert_eq!(noted.drained, [(disk(2), "because".to_owned())]);
+    let noted = master.note_disks(node(2), out(), Vec::new(), at(4)).unwrap();
+    assert!(
+        noted.drained.is_empty() && noted.restore.is_empty(),
+        "once is enough"
+    );
+    assert_eq!(shown(&master, 2, at(4)), (Some(DiskState::OutOfService), true));
+    // A volume that is made now keeps away from it.
+    let mut request = CreateVolume::new("later", ByteCount::GIB);
+    request.copies = 3;
+    let volume = master.create_volume(&request, at(4)).unwrap();
+    master.tick(at(4)).unwrap();
+    let (_, chunks) = master.map(volume.number, 0, 10).unwrap();
+    assert!(!chunks.is_empty());
+    assert!(chunks.iter().all(|(_, chunk)| !chunk.has_copy_on(node(2))));
+    // A disk that nobody knows is not drained, and a node that was not heard says nothing.
+    let unknown = vec![report(9, DiskState::OutOfService)];
+    assert!(
+        master
+            .note_disks(node(2), unknown, Vec::new(), at(4))
+            .unwrap()
+            .drained
+            .is_empty()
+    );
+    assert!(
+        master
+            .note_disks(node(9), out(), Vec::new(), at(4))
+            .unwrap()
+            .drained
+            .is_empty()
+    );
+
+    // Another master finds the drain in the store, and hears the rest again.
+    drop(master);
+    let mut master = Controller::open(&store, Settings::default(), 2, at(5)).unwrap();
+    assert_eq!(shown(&master, 2, at(5)), (None, true));
+    beat(&mut master, 2, at(6));
+    master.restore_disk(node(2), disk(2)).unwrap();
+    assert!(!shown(&master, 2, at(6)).1);
+    for ms in [7, 8] {
+        let noted = master.note_disks(node(2), out(), Vec::new(), at(ms)).unwrap();
+        assert_eq!((noted.restore, noted.drained.len()), (vec![disk(2)], 0));
+    }
+    master
+        .note_disks(node(2), vec![report(2, DiskState::Ok)], Vec::new(), at(9))
+        .unwrap();
+    // From now on it may be lost again.
+    assert_eq!(
+        master
+            .note_disks(node(2), out(), Vec::new(), at(10))
+            .unwrap()
+            .drained
+            .len(),
+        1
+    );
+    assert!(
+        master.restore_disk(node(2), disk(3)).is_err(),
+        "the disk is another node's"
+    );
+}
+
+#[test]
+fn a_disk_that_is_slow_beside_its_peers_is_known_and_forgotten_when_it_is_well() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let mut changes = Vec::new();
+    for second in 0..120u64 {
+        let now = at(second * 1000);
+        for number in 1..=NODES {
+            let slow = number == 3 && (20..60).contains(&second);
+            let latency = Duration::from_micros(if slow { 40_000 } else { 90 + number as u64 });
+            let samples = vec![sample(number, latency)];
+            let reports = vec![report(number, DiskState::Ok)];
+            let noted = master.note_disks(node(number), reports, samples, now).unwrap();
+            changes.extend(noted.speed.into_iter().map(|(disk, slow)| (second, disk, slow)));
+        }
+        let expected = if (30..80).contains(&second) {
+            DiskState::Slow
+        } else {
+            DiskState::Ok
+        };
+        assert_eq!(shown(&master, 3, now).0, Some(expected), "at {second} s");
+        assert_eq!(shown(&master, 1, now).0, Some(DiskState::Ok));
+        assert_eq!(
+            master.slow_disks().len(),
+            usize::from(expected == DiskState::Slow)
+        );
+    }
+    assert_eq!(changes, [(30, disk(3), true), (80, disk(3), false)]);
+    // What was said long ago says nothing.
+    assert_eq!(shown(&master, 3, at(400_000)).0, None);
+}
