@@ -188,11 +188,10 @@ impl Disks {
         Ok(!restored.is_empty())
     }
 
-    /// The disks that are out of service, as the masters know them: they stay the node's.
+    /// The disks that the target does not serve, as the masters know them: they stay the node's. Most are out of service; one that
+    /// stood when the target started is so once the target has said why.
     pub(crate) fn absent(&self, found: &[agentlink::Disk]) -> Vec<v1::Disk> {
-        let is_absent = |entry: &&Entry| {
-            entry.out_of_service.is_some() && !found.iter().any(|disk| disk.path == entry.path)
-        };
+        let is_absent = |entry: &&Entry| !found.iter().any(|disk| disk.path == entry.path);
         let absent = self.file.disk.iter().filter(is_absent);
         let described = absent.map(|entry| v1::Disk {
             uuid: entry.uuid(),

@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(decision.restart.as_deref(), Some("/disk"));
         assert!(decision.out.is_empty());
         troubles.new_life();
-        let decision = troubles.note(start + seconds(60), &[stands.clone()]);
+        let decision = troubles.note(start + seconds(60), std::slice::from_ref(&stands));
         assert!(decision.restart.is_some());
         assert_eq!(
             troubles.standing(start + seconds(60), "/disk").resets,

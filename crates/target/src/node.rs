@@ -38,9 +38,8 @@ use std::time::Duration;
 
 use agentlink::{Chunk, Configuration, FromTarget};
 use bdev::{Completion, Data, Operation, Request, Sink, Token, TraceId};
-use fabrics::target::{CommandHandler, HostIdentity, OpenCommands, Subsystem};
+use fabrics::target::{HostIdentity, OpenCommands, Subsystem};
 use foundation::{BlockCount, Epoch, Instant, Lba};
-use identity::data_path::HostName;
 use protocols::nvme::Nqn;
 use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
@@ -233,37 +232,6 @@ impl Node {
         let passes = self.passes.clone();
         subsystem.set_admission(Arc::new(move |host| passes.admit(host)));
         subsystem
-    }
-
-    fn handler_for(self: &Rc<Self>, host: &HostIdentity) -> Option<Rc<dyn CommandHandler>> {
-        if let Some(from) = names::node_of(&host.nqn) {
-            return Some(peers::handler(self, from));
-        }
-        if let Some(name) = HostName::parse(&host.nqn) {
-            return native::proven_handler(self, &name, &host.id);
-        }
-        if host.nqn.starts_with(names::PROBE_PREFIX) {
-            return Some(samples::handler(self));
-        }
-        let is_client = host.nqn.starts_with(names::CLIENT_PREFIX);
-        (is_client && !self.passes.are_required()).then(|| native::handler(self, &host.id))
-    }
-
-    /// From now on nobody is let in before the agent has said who may be.
-    pub fn require_passes(&self) {
-        self.passes.close();
-    }
-
-    /// Asks the agent for keys and passes, if this node is one that wants them.
-    pub(crate) fn want_passes(&self) {
-        if self.passes.are_wanted() {
-            self.tell(FromTarget::WantDataKeys);
-        }
-    }
-
-    /// Who may connect, and as whom this node connects.
-    pub(crate) fn passes(&self) -> &Passes {
-        &self.passes
     }
 
     pub(crate) fn own(&self) -> Rc<Self> {

@@ -3,16 +3,18 @@
 //! secret holds as long as the key does that it was made of.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use agentlink::FromTarget;
 use fabrics::authentication::Credentials;
 use fabrics::initiator::ConnectOptions;
-use fabrics::target::Admission;
+use fabrics::target::{Admission, CommandHandler, HostIdentity};
 use identity::data_path::{HostName, Key};
 use protocols::auth::{Group, HashFunction, Keys, Policy, Secret};
 use volume::NodeId;
 
-use super::names;
+use super::{Node, names, native, peers, samples};
 
 /// See the module. Shared by all cores.
 #[derive(Default)]
@@ -147,6 +149,40 @@ impl Passes {
                 None => keyed.keys.is_empty(),
             },
         }
+    }
+}
+
+impl Node {
+    /// Who serves a host that was let in; none if it has no business here.
+    pub(super) fn handler_for(self: &Rc<Self>, host: &HostIdentity) -> Option<Rc<dyn CommandHandler>> {
+        if let Some(from) = names::node_of(&host.nqn) {
+            return Some(peers::handler(self, from));
+        }
+        if let Some(name) = HostName::parse(&host.nqn) {
+            return native::proven_handler(self, &name, &host.id);
+        }
+        if host.nqn.starts_with(names::PROBE_PREFIX) {
+            return Some(samples::handler(self));
+        }
+        let is_client = host.nqn.starts_with(names::CLIENT_PREFIX);
+        (is_client && !self.passes.are_required()).then(|| native::handler(self, &host.id))
+    }
+
+    /// From now on nobody is let in before the agent has said who may be.
+    pub fn require_passes(&self) {
+        self.passes.close();
+    }
+
+    /// Asks the agent for keys and passes, if this node is one that wants them.
+    pub(crate) fn want_passes(&self) {
+        if self.passes.are_wanted() {
+            self.tell(FromTarget::WantDataKeys);
+        }
+    }
+
+    /// Who may connect, and as whom this node connects.
+    pub(crate) fn passes(&self) -> &Passes {
+        &self.passes
     }
 }
 
