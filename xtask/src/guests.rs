@@ -113,6 +113,10 @@ const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "
 
 const PROGRAM_PACKAGE: &str = "redhare";
 
+/// What a guest's run says whose kernel has crashed in itself. Emulated ones do now and then; what makes them do so each time fails.
+const KERNEL_CRASH: &str = "vm-run: the guest's kernel panicked";
+const ATTEMPTS_MAX: u32 = 2;
+
 /// Runs every guest test and adds to the counts; returns what was skipped, with the reason.
 pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String>, String> {
     let program = if metadata.own_id(PROGRAM_PACKAGE).is_some() {
@@ -131,17 +135,27 @@ pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String
             }
         };
         println!("\nguest: {}", guest.name);
-        let mut command = Command::new(workspace_root().join(guest.script));
-        command
-            .arg(argument)
-            .envs(guest.environment.iter().copied())
-            .current_dir(workspace_root());
         let before = *counts;
-        let mut last = String::new();
-        let status = crate::test::stream(&mut command, |line| {
-            counts.add_line(line);
-            last = line.to_owned();
-        })?;
+        let mut attempt = 0;
+        let (status, last) = loop {
+            attempt += 1;
+            let mut command = Command::new(workspace_root().join(guest.script));
+            command
+                .arg(&argument)
+                .envs(guest.environment.iter().copied())
+                .current_dir(workspace_root());
+            let (mut last, mut kernel_crashed) = (String::new(), false);
+            let status = crate::test::stream(&mut command, |line| {
+                counts.add_line(line);
+                kernel_crashed |= line.contains(KERNEL_CRASH);
+                last = line.to_owned();
+            })?;
+            if status.success() || !kernel_crashed || attempt == ATTEMPTS_MAX {
+                break (status, last);
+            }
+            println!("guest: {}: its kernel crashed; once more", guest.name);
+            *counts = before;
+        };
         if status.code() == Some(SKIPPED) {
             counts.skipped += 1;
             skips.push(format!("{}: {}", guest.name, last.trim_start_matches("SKIP: ")));
