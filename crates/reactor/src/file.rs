@@ -23,6 +23,9 @@ pub struct OpenOptions {
     pub direct: bool,
 }
 
+/// Takes the end of a write, and its buffer.
+type WriteEnded = Box<dyn FnOnce(io::Result<()>, Buffer)>;
+
 /// An open file. Clones share it.
 #[derive(Clone)]
 pub struct File {
@@ -126,6 +129,62 @@ impl File {
                 (result, buffer)
             }
         }
+    }
+
+    /// As [`File::read_at`], begun at once and without a task. `ended` is called on this thread when the read has ended, never
+    /// from inside this call.
+    pub fn begin_read(
+        &self,
+        buffer: BufferMut,
+        offset: u64,
+        ended: impl FnOnce(io::Result<()>, BufferMut) + 'static,
+    ) {
+        let file = self.clone();
+        let Kind::Ring(ring, fd) = &self.kind else {
+            drop(crate::spawn(async move {
+                let (result, buffer) = file.read_at(buffer, offset).await;
+                ended(result, buffer);
+            }));
+            return;
+        };
+        let wanted = buffer.len();
+        sys::begin_read(ring, fd, buffer, offset, move |result, buffer| match result {
+            Ok(count) if count as usize == wanted => ended(Ok(()), buffer),
+            Ok(0) => ended(Err(io::ErrorKind::UnexpectedEof.into()), buffer),
+            Ok(count) => drop(crate::spawn(async move {
+                let (result, buffer) = file.read_rest(buffer, count as usize, offset).await;
+                ended(result, buffer);
+            })),
+            Err(error) => ended(Err(error), buffer),
+        });
+    }
+
+    /// As [`File::write_at`], begun at once and without a task. `ended` is called on this thread when the write has ended, with
+    /// the buffer, never from inside this call.
+    pub fn begin_write(
+        &self,
+        buffer: Buffer,
+        offset: u64,
+        ended: impl FnOnce(io::Result<()>, Buffer) + 'static,
+    ) {
+        let file = self.clone();
+        let write_rest = move |file: Self, buffer: Buffer, done: usize, ended: WriteEnded| {
+            drop(crate::spawn(async move {
+                let rest = buffer.slice(done..buffer.len());
+                let result = file.write_at(rest, offset + done as u64).await;
+                ended(result, buffer);
+            }));
+        };
+        let Kind::Ring(ring, fd) = &self.kind else {
+            return write_rest(file, buffer, 0, Box::new(ended));
+        };
+        let wanted = buffer.len();
+        sys::begin_write(ring, fd, buffer, offset, move |result, buffer| match result {
+            Ok(count) if count as usize == wanted => ended(Ok(()), buffer),
+            Ok(0) => ended(Err(io::ErrorKind::WriteZero.into()), buffer),
+            Ok(count) => write_rest(file, buffer, count as usize, Box::new(ended)),
+            Err(error) => ended(Err(error), buffer),
+        });
     }
 
     /// A short read: rare, so it may be slow. Reads the rest into a part of the same buffer.

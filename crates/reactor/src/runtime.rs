@@ -135,6 +135,7 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
                 return result;
             }
         }
+        context.turn.set(None);
         let moved = ring.turn();
         let next = context.timers.next();
         let now = (next.is_some() || !moved).then(|| ring.now());
@@ -168,6 +169,7 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
             continue;
         }
         if context.executor.shared.prepare_sleep() {
+            context.turn.set(None);
             ring.wait(context.timers.next().map(|at| at - now));
             context.executor.shared.awake();
             let woken = ring.now();

@@ -65,6 +65,43 @@ pub(crate) async fn read_at(
     }
 }
 
+/// As [`read_at`], without a task: `ended` is called from the turn that sees the end.
+pub(crate) fn begin_read(
+    ring: &Rc<Ring>,
+    fd: &Rc<OwnedFd>,
+    mut buffer: BufferMut,
+    offset: u64,
+    ended: impl FnOnce(io::Result<u32>, BufferMut) + 'static,
+) {
+    let (pointer, length) = buffer.raw_parts();
+    let entry = opcode::Read::new(file(fd), pointer, kernel_length(length))
+        .offset(offset)
+        .build();
+    let ended = move |result, resources| match resources {
+        Resources::Read(buffer, _) => ended(check(result), buffer),
+        _ => unreachable!("an operation returns the resources it was given"),
+    };
+    ring.begin_on_disk(entry, Resources::Read(buffer, fd.clone()), Box::new(ended));
+}
+
+/// As [`write_at`], without a task: `ended` is called from the turn that sees the end.
+pub(crate) fn begin_write(
+    ring: &Rc<Ring>,
+    fd: &Rc<OwnedFd>,
+    buffer: Buffer,
+    offset: u64,
+    ended: impl FnOnce(io::Result<u32>, Buffer) + 'static,
+) {
+    let entry = opcode::Write::new(file(fd), buffer.as_ptr(), kernel_length(buffer.len()))
+        .offset(offset)
+        .build();
+    let ended = move |result, resources| match resources {
+        Resources::Write(buffer, _) => ended(check(result), buffer),
+        _ => unreachable!("an operation returns the resources it was given"),
+    };
+    ring.begin_on_disk(entry, Resources::Write(buffer, fd.clone()), Box::new(ended));
+}
+
 /// Writes `buffer` at `offset`; the count may be short.
 pub(crate) async fn write_at(
     ring: &Rc<Ring>,

@@ -254,6 +254,98 @@ fn a_file_keeps_what_is_written() {
 }
 
 #[test]
+fn what_is_begun_on_a_file_ends_without_a_task() {
+    let path = scratch("begun");
+    let place = path.clone();
+    run(async move {
+        let options = OpenOptions {
+            write: true,
+            create: true,
+            direct: false,
+        };
+        let file = File::open(&place, options).unwrap();
+        let mut buffer = BufferPool::current().allocate(8192).await.unwrap();
+        buffer.fill(7);
+        let (tell, told) = sync::oneshot();
+        file.begin_write(buffer.freeze(), 4096, |result, buffer| {
+            tell.send((result, buffer))
+        });
+        let (result, written) = told.await.unwrap();
+        result.unwrap();
+        assert_eq!(written.len(), 8192);
+
+        for (offset, length, expected) in [
+            (0, 12288, Ok(8192)),
+            (8192, 8192, Err(std::io::ErrorKind::UnexpectedEof)),
+            (1 << 20, 4096, Err(std::io::ErrorKind::UnexpectedEof)),
+        ] {
+            let room = BufferPool::current().allocate(length).await.unwrap();
+            let (tell, told) = sync::oneshot();
+            let called = Rc::new(Cell::new(false));
+            let noted = called.clone();
+            file.begin_read(room, offset, move |result, buffer| {
+                noted.set(true);
+                tell.send((result, buffer));
+            });
+            assert!(!called.get(), "never from inside the call");
+            let (result, read) = told.await.unwrap();
+            assert_eq!(read.len(), length, "the whole buffer comes back");
+            let sevens = |()| read.iter().filter(|byte| **byte == 7).count();
+            assert_eq!(result.map(sevens).map_err(|error| error.kind()), expected);
+        }
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_follows_from_ended_reads_is_not_put_off_until_all_are_looked_at() {
+    const READS: u64 = 100;
+    let path = scratch("handed");
+    std::fs::write(&path, vec![1; READS as usize * 4096]).unwrap();
+    let place = path.clone();
+    run(async move {
+        let file = File::open(&place, OpenOptions::default()).unwrap();
+        let ended = Rc::new(Cell::new(0));
+        let news = Rc::new(sync::Notify::new());
+        for read in 0..READS {
+            let room = BufferPool::current().allocate(4096).await.unwrap();
+            let (ended, news) = (ended.clone(), news.clone());
+            file.begin_read(room, read * 4096, move |result, _| {
+                result.unwrap();
+                ended.set(ended.get() + 1);
+                news.notify();
+            });
+        }
+        let mut seen = 0;
+        while seen < READS {
+            news.until(|| ended.get() > seen).await;
+            assert!(ended.get() - seen <= 8, "{} at once", ended.get() - seen);
+            seen = ended.get();
+        }
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_reactor_that_ends_waits_for_what_was_begun() {
+    let path = scratch("end");
+    std::fs::write(&path, vec![1; 64 * 4096]).unwrap();
+    let place = path.clone();
+    let ended = Rc::new(Cell::new(0));
+    let count = ended.clone();
+    run(async move {
+        let file = File::open(&place, OpenOptions::default()).unwrap();
+        for read in 0..64 {
+            let room = BufferPool::current().allocate(4096).await.unwrap();
+            let count = count.clone();
+            file.begin_read(room, read * 4096, move |_, _| count.set(count.get() + 1));
+        }
+    });
+    assert_eq!(ended.get(), 64);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn timers_fire_in_order_and_time_limits_end_waits() {
     run(async {
         let order = Rc::new(std::cell::RefCell::new(Vec::new()));

@@ -261,7 +261,7 @@ impl Member {
 
     /// Whether a grant that comes, or one given that ends before its time, may let something go on.
     pub(crate) fn waits_for_grants(&self) -> bool {
-        self.pending_seal.is_some() || !self.reads.is_empty()
+        self.pending_seal.is_some() || self.reads.any_held()
     }
 
     /// A client asks something of this copy. Ends with one [`Output::Complete`].

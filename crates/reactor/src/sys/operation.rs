@@ -33,9 +33,14 @@ pub(crate) struct Received {
     pub(crate) buffer: Option<u16>,
 }
 
+/// Takes an operation's result and its resources when it has ended.
+pub(super) type Ended = Box<dyn FnOnce(i32, Resources)>;
+
 pub(super) enum State {
     /// One completion is expected.
     Single { result: Option<i32> },
+    /// One completion is expected, which is handed on at once.
+    Handed { ended: Ended },
     /// Any number of completions; `armed` until the kernel says that it was the last.
     Stream { queue: VecDeque<Received>, armed: bool },
 }

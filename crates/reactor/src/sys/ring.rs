@@ -1,6 +1,7 @@
 //! One io_uring, used by one thread.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use foundation::Instant;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use slab::Slab;
 
-use super::operation::{Operation, Received, Resources, Slot, State, Stream};
+use super::operation::{Ended, Operation, Received, Resources, Slot, State, Stream};
 use super::receive_ring::{GROUP, ReceiveChunk, ReceiveRing};
 use super::wake::WakeFd;
 use super::{file, thread};
@@ -24,6 +25,10 @@ const WAKE: u64 = u64::MAX - 1;
 const STREAM_QUEUE_MAX: usize = 8;
 /// So many queued entries go to the kernel when a disk operation is among them, whatever else the turn has to do.
 const DISK_QUEUE_MAX: usize = 2;
+/// So many ended disk operations are handed on in one turn. What follows from them, such as answers on a socket, goes to the
+/// kernel before the next ones are looked at: handed on all at once they would wait for each other there, and the disk for
+/// the requests that the answers bring (docs/benchmarks.md, "What a volume costs a reader").
+const HANDED_PER_TURN: usize = 8;
 
 pub(crate) struct RingConfig {
     pub(crate) entries: u32,
@@ -39,6 +44,8 @@ pub(crate) struct Ring {
     wake: WakeFd,
     wake_count: Box<Cell<u64>>,
     woken: RefCell<Vec<Waker>>,
+    /// Operations that have ended and are to be handed on.
+    handed: RefCell<VecDeque<(Ended, i32, Resources)>>,
     /// Streams whose reader is slower than its peer: stopped, so that they cannot take all receive buffers.
     overfull: RefCell<Vec<usize>>,
 }
@@ -62,6 +69,7 @@ impl Ring {
             wake,
             wake_count: Box::new(Cell::new(0)),
             woken: RefCell::default(),
+            handed: RefCell::default(),
             overfull: RefCell::default(),
         });
         ring.arm_wake();
@@ -115,6 +123,20 @@ impl Ring {
     /// is worth a system call for each few operations (docs/benchmarks.md, "Where a file's time goes").
     pub(crate) fn submit_to_disk(self: &Rc<Self>, entry: squeue::Entry, resources: Resources) -> Operation {
         let operation = self.submit(entry, resources);
+        self.hurry();
+        operation
+    }
+
+    /// As [`Ring::submit_to_disk`]; `ended` is called when the operation has ended, from the turn that sees it.
+    pub(super) fn begin_on_disk(&self, entry: squeue::Entry, resources: Resources, ended: Ended) {
+        let slot = Slot::new(State::Handed { ended }, resources);
+        let index = self.slots.borrow_mut().insert(slot);
+        self.push(entry.user_data(index as u64));
+        self.hurry();
+    }
+
+    /// Hands what is queued to the kernel if it is enough for a system call of its own.
+    fn hurry(&self) {
         let mut uring = self.uring.borrow_mut();
         if uring.submission().len() >= DISK_QUEUE_MAX
             && let Err(error) = uring.submit()
@@ -122,8 +144,6 @@ impl Ring {
             // What is queued stays queued, and goes with the turn.
             assert!(is_transient(&error), "io_uring_enter failed: {error}");
         }
-        drop(uring);
-        operation
     }
 
     /// Starts a receive that goes on until an error, the end of the stream, or a shortage of buffers.
@@ -228,6 +248,7 @@ impl Ring {
             slot.waker = None;
             match &mut slot.state {
                 State::Single { result } => result.is_some(),
+                State::Handed { .. } => unreachable!("nobody holds what is handed on"),
                 State::Stream { queue, armed } => {
                     for id in queue.drain(..).filter_map(|received| received.buffer) {
                         self.receive.give_back(id);
@@ -252,7 +273,7 @@ impl Ring {
             let submission = uring.submission();
             let (queued, flagged) = (submission.len(), submission.taskrun() || submission.cq_overflow());
             drop(submission);
-            if queued == 0 && !flagged && uring.completion().is_empty() {
+            if queued == 0 && !flagged && uring.completion().is_empty() && self.handed.borrow().is_empty() {
                 return false;
             }
             let queued = u32::try_from(queued).expect("the submission queue is small");
@@ -308,7 +329,15 @@ impl Ring {
         while let Some(index) = self.overfull.borrow_mut().pop() {
             self.cancel(index);
         }
-        // Wakers run without any borrow held.
+        // Wakers and those who are handed something run without any borrow held.
+        for _ in 0..HANDED_PER_TURN {
+            let next = self.handed.borrow_mut().pop_front();
+            let Some((ended, result, resources)) = next else {
+                break;
+            };
+            any = true;
+            ended(result, resources);
+        }
         let mut woken = std::mem::take(&mut *self.woken.borrow_mut());
         for waker in woken.drain(..) {
             waker.wake();
@@ -342,6 +371,15 @@ impl Ring {
         }
         match &mut slot.state {
             State::Single { result } => *result = Some(entry.result()),
+            State::Handed { .. } => {
+                let slot = slots.remove(index);
+                if let (State::Handed { ended }, Some(resources)) = (slot.state, slot.resources) {
+                    self.handed
+                        .borrow_mut()
+                        .push_back((ended, entry.result(), resources));
+                }
+                return;
+            }
             State::Stream { queue, armed } => {
                 queue.push_back(Received {
                     result: entry.result(),
@@ -366,10 +404,12 @@ impl Ring {
         let deadline = self.now() + Duration::from_secs(2);
         loop {
             self.turn();
-            let pending = self.slots.borrow().iter().any(|(_, slot)| match &slot.state {
+            let in_flight = self.slots.borrow().iter().any(|(_, slot)| match &slot.state {
                 State::Single { result } => result.is_none(),
+                State::Handed { .. } => true,
                 State::Stream { armed, .. } => *armed,
             });
+            let pending = in_flight || !self.handed.borrow().is_empty();
             if !pending {
                 return true;
             }

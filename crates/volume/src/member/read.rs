@@ -12,115 +12,139 @@ use crate::output::{Output, ReadPurpose, Request, Status};
 use crate::planted::Bug;
 use std::time::Duration;
 
-#[derive(Debug, PartialEq, Eq)]
-enum State {
-    Held,
-    /// Held too long: the client is told with the next chance.
-    Expired,
-    /// With the device. Dirty: a write to the same pages has begun since.
-    Reading {
-        io: IoToken,
-        dirty: bool,
-    },
-}
-
 #[derive(Debug)]
 struct Read {
     request: RequestId,
     range: BlockRange,
     covers: BlockRange,
     arrived: Instant,
-    state: State,
+}
+
+/// A read that is held.
+#[derive(Debug)]
+struct Held {
+    read: Read,
+    /// Held too long: the client is told with the next chance.
+    expired: bool,
     /// It did not fit its checksums: held until its blocks are repaired.
     damaged: bool,
 }
 
-/// The reads of one copy, in the order in which they came.
+/// A read that the device has.
+#[derive(Debug)]
+struct Reading {
+    read: Read,
+    io: IoToken,
+    /// A write to the same pages has begun since.
+    dirty: bool,
+}
+
+/// The reads of one copy. What happens while none is held costs nothing for those that the device has.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    reads: Vec<Read>,
+    /// In the order in which they came.
+    held: Vec<Held>,
+    /// In no order.
+    reading: Vec<Reading>,
 }
 
 impl Reads {
     pub(super) fn is_empty(&self) -> bool {
-        self.reads.is_empty()
+        self.held.is_empty() && self.reading.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.reads.len()
+        self.held.len() + self.reading.len()
+    }
+
+    /// Whether any is held.
+    pub(super) fn any_held(&self) -> bool {
+        !self.held.is_empty()
     }
 
     pub(super) fn add(&mut self, now: Instant, request: &Request, covers: BlockRange) {
-        self.reads.push(Read {
+        let read = Read {
             request: request.id,
             range: request.range,
             covers,
             arrived: now,
-            state: State::Held,
-            damaged: false,
-        });
+        };
+        self.hold(read, false);
+    }
+
+    fn hold(&mut self, read: Read, damaged: bool) {
+        let at = self
+            .held
+            .partition_point(|held| held.read.arrived <= read.arrived);
+        let held = Held {
+            read,
+            expired: false,
+            damaged,
+        };
+        self.held.insert(at, held);
+    }
+
+    /// Takes out the read that the device was asked for so.
+    fn take_reading(&mut self, io: IoToken) -> Option<Reading> {
+        let at = self.reading.iter().position(|reading| reading.io == io)?;
+        Some(self.reading.swap_remove(at))
     }
 
     /// True if the read had not begun and is forgotten.
     pub(super) fn cancel(&mut self, request: RequestId) -> bool {
-        let waits = |r: &Read| r.request == request && !matches!(r.state, State::Reading { .. });
-        let before = self.reads.len();
-        self.reads.retain(|read| !waits(read));
-        self.reads.len() < before
+        let before = self.held.len();
+        self.held.retain(|held| held.read.request != request);
+        self.held.len() < before
     }
 
     /// A write to these pages begins: what is being read from them now may be a mixture, and what was read wrong before
     /// is worth another look.
     pub(super) fn disturb(&mut self, covers: BlockRange) {
-        for read in &mut self.reads {
-            read.damaged &= !read.covers.overlaps(covers);
-            if let State::Reading { dirty, .. } = &mut read.state {
-                *dirty |= read.covers.overlaps(covers);
-            }
+        for held in &mut self.held {
+            held.damaged &= !held.read.covers.overlaps(covers);
+        }
+        for reading in &mut self.reading {
+            reading.dirty |= reading.read.covers.overlaps(covers);
         }
     }
 
     /// What was read does not fit its checksums: it is held. Whether its blocks are to be repaired; not if a write to
     /// them has begun meanwhile, after which they are read again. None if this was no client's read.
     pub(super) fn damaged(&mut self, io: IoToken) -> Option<bool> {
-        let is_it = |r: &&mut Read| matches!(r.state, State::Reading { io: token, .. } if token == io);
-        let read = self.reads.iter_mut().find(is_it)?;
-        read.damaged = matches!(read.state, State::Reading { dirty: false, .. });
-        read.state = State::Held;
-        Some(read.damaged)
+        let reading = self.take_reading(io)?;
+        let damaged = !reading.dirty;
+        self.hold(reading.read, damaged);
+        Some(damaged)
     }
 
     /// Forgets the reads that wait for a repair of these blocks and names them.
     pub(super) fn take_damaged(&mut self, range: BlockRange) -> Vec<RequestId> {
-        let lost = |read: &mut Read| read.damaged && read.covers.overlaps(range);
-        self.reads.extract_if(.., lost).map(|read| read.request).collect()
+        let lost = |held: &mut Held| held.damaged && held.read.covers.overlaps(range);
+        let taken = self.held.extract_if(.., lost);
+        taken.map(|held| held.read.request).collect()
     }
 
     pub(super) fn expire(&mut self, now: Instant, hold: Duration) {
-        for read in &mut self.reads {
-            if read.state == State::Held && now >= read.arrived + hold {
-                read.state = State::Expired;
-            }
+        for held in &mut self.held {
+            held.expired |= now >= held.read.arrived + hold;
         }
     }
 
     /// Forgets the reads that are not with the device and names them.
     pub(super) fn fail(&mut self) -> Vec<RequestId> {
-        let reading = |r: &Read| matches!(r.state, State::Reading { .. });
-        let failed = self.reads.iter().filter(|r| !reading(r)).map(|r| r.request);
-        let failed = failed.collect();
-        self.reads.retain(reading);
-        failed
+        self.held.drain(..).map(|held| held.read.request).collect()
     }
 
     /// Forgets the others, too.
     pub(super) fn forget_all(&mut self) -> Vec<RequestId> {
-        self.reads.drain(..).map(|read| read.request).collect()
+        let mut all = self.fail();
+        all.extend(self.reading.drain(..).map(|reading| reading.read.request));
+        all
     }
 
     pub(super) fn next_timeout(&self, hold: Duration) -> Option<Instant> {
-        let held = self.reads.iter().filter(|r| r.state == State::Held);
-        held.map(|r| r.arrived + hold).min()
+        let waiting = self.held.iter().filter(|held| !held.expired);
+        waiting.map(|held| held.read.arrived + hold).min()
     }
 }
 
@@ -179,43 +203,40 @@ impl Member {
     }
 
     pub(super) fn pump_reads(&mut self, now: Instant, grants: &Grants) {
-        if self.reads.is_empty() {
+        if !self.reads.any_held() {
             return;
         }
         let right = self.may_read(now, grants);
         let mut at = 0;
-        while at < self.reads.reads.len() {
-            let read = &self.reads.reads[at];
-            let (range, request) = (read.range, read.request);
-            let waits = !matches!(read.state, State::Reading { .. });
-            if waits && right && !read.damaged && !self.must_hold(read.covers) {
+        while let Some(held) = self.reads.held.get(at) {
+            if right && !held.damaged && !self.must_hold(held.read.covers) {
+                let Held { read, .. } = self.reads.held.remove(at);
                 let io = self.next_io();
-                self.reads.reads[at].state = State::Reading { io, dirty: false };
                 self.outputs.push_back(Output::LocalRead {
                     io,
-                    range,
-                    purpose: ReadPurpose::Request(request),
+                    range: read.range,
+                    purpose: ReadPurpose::Request(read.request),
                 });
-            } else if read.state == State::Expired {
-                self.reads.reads.remove(at);
-                self.complete(request, Status::NotReady);
-                continue;
+                let dirty = false;
+                self.reads.reading.push(Reading { read, io, dirty });
+            } else if held.expired {
+                let Held { read, .. } = self.reads.held.remove(at);
+                self.complete(read.request, Status::NotReady);
+            } else {
+                at += 1;
             }
-            at += 1;
         }
     }
 
     /// The request whose read this was, if what was read may leave; else it is held again.
     pub(super) fn finish_read(&mut self, now: Instant, grants: &Grants, io: IoToken) -> Option<RequestId> {
-        let is_it = |r: &Read| matches!(r.state, State::Reading { io: token, .. } if token == io);
-        let at = self.reads.reads.iter().position(is_it)?;
-        let dirty = matches!(self.reads.reads[at].state, State::Reading { dirty: true, .. });
-        let covers = self.reads.reads[at].covers;
+        let Reading { read, dirty, .. } = self.reads.take_reading(io)?;
+        let covers = read.covers;
         let disturbed = dirty && (self.must_hold(covers) || !self.reads_unsettled());
         if self.failed || (self.may_read(now, grants) && !disturbed && !self.must_hold(covers)) {
-            return Some(self.reads.reads.remove(at).request);
+            return Some(read.request);
         }
-        self.reads.reads[at].state = State::Held;
+        self.reads.hold(read, false);
         None
     }
 
