@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::process::{cargo, status, workspace_root};
 use crate::tests_result::Counts;
-use crate::{Outcome, guests, refuse_arguments, test};
+use crate::{Outcome, guests, refuse_arguments, test, upgrade};
 
 /// One cargo command behind a door.
 struct Row {
@@ -86,6 +86,8 @@ const SIMULATIONS: &[Row] = &[
 const SEEDS_A_ROUND: u64 = 100;
 /// Where the last soak's result is kept.
 const SOAK_RESULT: &str = "docs/soak.md";
+/// How long the model's walks go on in a soak.
+const SOAK_WALK_SECONDS: &str = "600";
 /// How long a soak goes on unless told.
 const SOAK_HOURS: &str = "8";
 
@@ -171,14 +173,20 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         Err(why) => return Outcome::Unusable(format!("{why}; usage: soak [--hours H]")),
     };
     let mut done = for_hours(&hours);
+    let mut walked = "not run".to_owned();
     if matches!(done.outcome, Outcome::Passed) {
-        done.outcome = guests::whole_posix();
+        (done.outcome, walked) = walk(done.first);
     }
-    if matches!(done.outcome, Outcome::Passed) {
-        done.outcome = guests::fsx_and_deaths();
-    }
-    if matches!(done.outcome, Outcome::Passed) {
-        done.outcome = guests::long_faults();
+    let rest = [
+        guests::whole_posix,
+        guests::fsx_and_deaths,
+        guests::long_faults,
+        || upgrade::run(&[]),
+    ];
+    for step in rest {
+        if matches!(done.outcome, Outcome::Passed) {
+            done.outcome = step();
+        }
     }
     let ended = match done.outcome {
         Outcome::Unusable(_) => return done.outcome,
@@ -189,9 +197,10 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let date = output(Command::new("date").args(["-u", "+%F"]));
     let text = format!(
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
-         time, then `WHOLE=1 tests/posix/run`, ten minutes of `tests/posix/deaths`, then \
-         twenty minutes of `tests/linearizability/run`.\n\n| date | commit | hours | seeds of each simulation | result |\n| --- | --- | --- | --- | --- |\n\
-         | {} | {} | {:.2} | {} from {} on | {ended} |\n",
+         time, then `cargo xtask model walk --seconds {SOAK_WALK_SECONDS}`, `WHOLE=1 tests/posix/run`, ten minutes of \
+         `tests/posix/deaths`, twenty minutes of `tests/linearizability/run`, and `cargo xtask upgrade`.\n\n\
+         | date | commit | hours | seeds of each simulation | walks of the model | result |\n| --- | --- | --- | --- | --- | --- |\n\
+         | {} | {} | {:.2} | {} from {} on | {walked} | {ended} |\n",
         date.trim(),
         commit.trim(),
         done.hours,
@@ -203,6 +212,26 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         return Outcome::Unusable(format!("cannot write {SOAK_RESULT}: {error}"));
     }
     done.outcome
+}
+
+/// Walks of the model for [`SOAK_WALK_SECONDS`], from this seed on; how many, as it says.
+fn walk(first: u64) -> (Outcome, String) {
+    let first = first.to_string();
+    let mut command = cargo(&["run", "--quiet", "--release", "-p", "redhare-model", "--", "walk"]);
+    command.args(["--seconds", SOAK_WALK_SECONDS, "--first", &first]);
+    let mut said = String::new();
+    let ended = test::stream(&mut command, |line| {
+        if line.contains(" walks, ") {
+            said = format!("{line}, from seed {first} on");
+        }
+    });
+    let outcome = match ended {
+        Err(why) => Outcome::Unusable(why),
+        // A walk that took no step found nothing because it looked at nothing.
+        Ok(ended) if ended.success() && !said.is_empty() && !said.starts_with("0 walks") => Outcome::Passed,
+        Ok(_) => Outcome::Failed,
+    };
+    (outcome, said)
 }
 
 /// What a command prints; nothing if it cannot be run.

@@ -20,6 +20,7 @@ mod rust_text;
 mod sources;
 mod test;
 mod tests_result;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -76,6 +77,12 @@ const COMMANDS: &[Command] = &[
         arguments: "[--seconds N] [--seed N]",
         about: "real processes on hosts of their own, random faults, a judged history",
         run: guests::faults,
+    },
+    Command {
+        name: "upgrade",
+        arguments: "[--from REVISION]",
+        about: "an earlier revision's program and this one in one cluster, process by process",
+        run: upgrade::run,
     },
     Command {
         name: "fuzz",

@@ -1,9 +1,11 @@
 //! The connection to a target.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use agentlink::{Chunk, Decoder, Disk, FromTarget, ToTarget, encode};
+use agentlink::{Chunk, Decoder, Disk, Frame, FromTarget, ToTarget, encode_known};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -41,11 +43,20 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
     let (mut reader, mut writer) = stream.into_split();
     let (send, mut outgoing) = mpsc::channel::<ToTarget>(QUEUE_MESSAGES);
     let (incoming, mut receive) = mpsc::channel::<FromTarget>(QUEUE_MESSAGES);
+    // How many kinds of frames the target knows, as its first one says.
+    let told = Arc::new(AtomicU32::new(ToTarget::KINDS_BEFORE));
+    let known = told.clone();
     tokio::spawn(async move {
         let mut frame = Vec::new();
         while let Some(message) = outgoing.recv().await {
             frame.clear();
-            encode(&message, &mut frame);
+            if !encode_known(&message, known.load(Ordering::Acquire), &mut frame) {
+                tracing::debug!(
+                    ?message,
+                    "the target is of an earlier release, which does not know this"
+                );
+                continue;
+            }
             if writer.write_all(&frame).await.is_err() {
                 return;
             }
@@ -54,12 +65,16 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
     tokio::spawn(async move {
         let mut decoder = Decoder::default();
         let mut bytes = vec![0; 64 << 10];
+        let mut left_out = 0;
         while let Ok(count @ 1..) = reader.read(&mut bytes).await {
             decoder.push(&bytes[..count]);
             loop {
                 match decoder.take::<FromTarget>() {
                     Ok(None) => break,
                     Ok(Some(message)) => {
+                        if let Some(kinds) = decoder.told() {
+                            told.store(kinds, Ordering::Release);
+                        }
                         if incoming.send(message).await.is_err() {
                             return;
                         }
@@ -69,6 +84,13 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
                         return;
                     }
                 }
+            }
+            if decoder.left_out() > left_out {
+                left_out = decoder.left_out();
+                tracing::warn!(
+                    left_out,
+                    "the target is of a later release: frames that this one does not know are left out"
+                );
             }
         }
     });
@@ -93,12 +115,16 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
         disks,
         copies,
     };
+    // Goes out only if the target has said that it knows this.
+    let known = ToTarget::Known(FromTarget::KINDS);
+    send.send(known).await.ok()?;
     Some((Link { send, receive }, hello))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agentlink::encode;
 
     fn hello() -> FromTarget {
         FromTarget::Hello {
@@ -109,6 +135,36 @@ mod tests {
             disks: Vec::new(),
             copies: vec![(Chunk { volume: 1, index: 0 }, 4)],
         }
+    }
+
+    /// What an agent sends to a target that begins with this frame.
+    async fn answer(first: &[u8]) -> Vec<u8> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(first).await.unwrap();
+        let (link, _) = greet(ours).await.unwrap();
+        link.send
+            .send(ToTarget::DeleteVolume { volume: 1 })
+            .await
+            .unwrap();
+        drop(link.send);
+        let mut sent = Vec::new();
+        theirs.read_to_end(&mut sent).await.unwrap();
+        sent
+    }
+
+    #[tokio::test]
+    async fn only_a_target_that_asks_hears_what_the_agent_knows() {
+        let (mut first, mut plain, mut both) = (Vec::new(), Vec::new(), Vec::new());
+        encode(&hello(), &mut first);
+        encode(&ToTarget::DeleteVolume { volume: 1 }, &mut plain);
+        encode(&ToTarget::Known(FromTarget::KINDS), &mut both);
+        both.extend_from_slice(&plain);
+        assert_eq!(answer(&first).await, both);
+        // As an earlier release has it: nothing stands behind the message.
+        let kinds = first.pop().map(u32::from);
+        assert_eq!(kinds, Some(ToTarget::KINDS));
+        first[0] -= 1;
+        assert_eq!(answer(&first).await, plain);
     }
 
     async fn greeted(says: Vec<FromTarget>) -> Option<(Link, Hello)> {

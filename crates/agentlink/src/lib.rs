@@ -4,10 +4,11 @@
 //! its state when the connection begins and changes after that; nothing here is on the I/O path.
 //! The table is in `docs/formats/agent-link.md`.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-/// Version of the bodies.
+/// Version of the bodies. Kinds of frames that are added leave it as it is: who does not know them is sent none, see [`Frame`].
 pub const VERSION: u16 = 1;
 /// Length of a frame's head: body length (u32) and version (u16), little-endian.
 pub const HEAD_BYTES: usize = 6;
@@ -148,6 +149,9 @@ pub enum ToTarget {
     DeleteSnapshots(Vec<(u32, u64)>),
     /// What the target checks with who comes, and proves itself with to other nodes. Only to one that wants it.
     DataKeys(DataKeys),
+    /// How many kinds of [`FromTarget`] the agent knows: the first ones. The first frame of an agent, to a target that has
+    /// said in its own first frame that it knows this one.
+    Known(u32),
 }
 
 /// A key or a secret of the data path: not in Debug output, and zeroed when dropped.
@@ -272,6 +276,38 @@ pub enum FromTarget {
     Health(Vec<DiskHealth>),
 }
 
+/// What goes one way over the link.
+///
+/// Kinds are only ever appended to the enum, so how many one side knows says which. Each side says so: a target behind its
+/// `Hello`, an agent by [`ToTarget::Known`]. Releases that say nothing know what stood in the enums before there was this
+/// ([`Frame::KINDS_BEFORE`]). Nobody is sent a kind that it does not know, and who gets one all the same leaves it out.
+pub trait Frame: Serialize + DeserializeOwned {
+    /// How many kinds this release knows.
+    const KINDS: u32;
+    /// How many a release knows that does not say.
+    const KINDS_BEFORE: u32;
+
+    /// How many kinds of what goes the other way the sender says it knows, if this frame carries that behind its own fields.
+    fn tells(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl Frame for ToTarget {
+    const KINDS: u32 = 12;
+    const KINDS_BEFORE: u32 = 11;
+}
+
+impl Frame for FromTarget {
+    const KINDS: u32 = 11;
+    // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
+    const KINDS_BEFORE: u32 = 10;
+
+    fn tells(&self) -> Option<u32> {
+        matches!(self, Self::Hello { .. }).then_some(ToTarget::KINDS)
+    }
+}
+
 /// Why a frame could not be read. The connection is of no use after that.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -297,18 +333,38 @@ pub enum FrameError {
 }
 
 /// Appends a message as a frame.
-pub fn encode(message: &impl Serialize, out: &mut Vec<u8>) {
-    let body = postcard::to_allocvec(message).expect("messages are plain data");
-    let length = u32::try_from(body.len()).expect("messages are short");
-    out.extend_from_slice(&length.to_le_bytes());
+pub fn encode(message: &impl Frame, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&VERSION.to_le_bytes());
-    out.extend_from_slice(&body);
+    let mut body = postcard::to_allocvec(message).expect("messages are plain data");
+    out.append(&mut body);
+    if let Some(known) = message.tells() {
+        // Readers of earlier releases stop where the fields end that they know.
+        out.append(&mut postcard::to_allocvec(&known).expect("a number is plain data"));
+    }
+    let length = u32::try_from(out.len() - start - HEAD_BYTES).expect("messages are short");
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// The same for another side that knows so many kinds; false, and nothing appended, if this is none of them.
+pub fn encode_known<T: Frame>(message: &T, known: u32, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    encode(message, out);
+    let kind = postcard::take_from_bytes::<u32>(&out[start + HEAD_BYTES..]);
+    let is_known = kind.is_ok_and(|(kind, _)| kind < known);
+    if !is_known {
+        out.truncate(start);
+    }
+    is_known
 }
 
 /// Collects bytes and yields messages.
 #[derive(Debug, Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
+    told: Option<u32>,
+    left_out: u64,
 }
 
 impl Decoder {
@@ -317,119 +373,52 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message.
-    pub fn take<T: for<'a> Deserialize<'a>>(&mut self) -> Result<Option<T>, FrameError> {
-        let Some((head, rest)) = self.bytes.split_at_checked(HEAD_BYTES) else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let version = u16::from_le_bytes([head[4], head[5]]);
-        if version != VERSION {
-            return Err(FrameError::Version { found: version });
+    /// The next whole message of a kind that this release knows; others are left out.
+    pub fn take<T: Frame>(&mut self) -> Result<Option<T>, FrameError> {
+        loop {
+            let Some((head, rest)) = self.bytes.split_at_checked(HEAD_BYTES) else {
+                return Ok(None);
+            };
+            let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            let version = u16::from_le_bytes([head[4], head[5]]);
+            if version != VERSION {
+                return Err(FrameError::Version { found: version });
+            }
+            if length > BODY_BYTES_MAX {
+                return Err(FrameError::TooLong { length });
+            }
+            let Some(body) = rest.get(..length) else {
+                return Ok(None);
+            };
+            let (kind, _) = postcard::take_from_bytes::<u32>(body).map_err(|_| FrameError::Body)?;
+            let message = if kind < T::KINDS {
+                let (message, rest) = postcard::take_from_bytes::<T>(body).map_err(|_| FrameError::Body)?;
+                if message.tells().is_some() {
+                    // Nothing there: a release that does not say.
+                    self.told = postcard::from_bytes(rest).ok();
+                }
+                Some(message)
+            } else {
+                self.left_out += 1;
+                None
+            };
+            self.bytes.drain(..HEAD_BYTES + length);
+            if message.is_some() {
+                return Ok(message);
+            }
         }
-        if length > BODY_BYTES_MAX {
-            return Err(FrameError::TooLong { length });
-        }
-        let Some(body) = rest.get(..length) else {
-            return Ok(None);
-        };
-        let message = postcard::from_bytes(body).map_err(|_| FrameError::Body)?;
-        self.bytes.drain(..HEAD_BYTES + length);
-        Ok(Some(message))
+    }
+
+    /// How many kinds of frames the other side has said it knows, behind one that was taken; none if it has not.
+    pub fn told(&self) -> Option<u32> {
+        self.told
+    }
+
+    /// Frames of kinds that this release does not know, so far.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn messages() -> Vec<ToTarget> {
-        let chunk = Chunk { volume: 7, index: 3 };
-        let configuration = Configuration {
-            epoch: 9,
-            write_node: 1 << 100,
-            members: vec![(1, 2), (3, 4)],
-        };
-        vec![
-            ToTarget::Peers(vec![(5, "127.0.0.1:4420".to_owned())]),
-            ToTarget::CreateCopy {
-                chunk,
-                geometry: vec![1, 2, 3],
-                disk: 8,
-            },
-            ToTarget::Configure { chunk, configuration },
-            ToTarget::Ended {
-                node: 1,
-                incarnation: 2,
-            },
-            ToTarget::DeleteVolume { volume: 7 },
-            ToTarget::DeleteCopy { chunk, epoch: 4 },
-            ToTarget::DeleteSnapshots(vec![(7, 1 << 50)]),
-            ToTarget::CreateCopyWithSums {
-                chunk,
-                geometry: vec![4, 5],
-                disk: 9,
-            },
-            ToTarget::DataKeys(DataKeys {
-                required: true,
-                keys: vec![(3, Secret::new(vec![77; 32]))],
-                nodes_prove: false,
-                passes: vec![(5, Secret::new(vec![78; 32]), Secret::new(vec![79; 32]))],
-            }),
-        ]
-    }
-
-    #[test]
-    fn frames_come_out_as_they_went_in_however_cut() {
-        let mut bytes = Vec::new();
-        for message in messages() {
-            encode(&message, &mut bytes);
-        }
-        for cut in 1..20 {
-            let mut decoder = Decoder::default();
-            let mut found = Vec::new();
-            for piece in bytes.chunks(cut) {
-                decoder.push(piece);
-                while let Some(message) = decoder.take::<ToTarget>().unwrap() {
-                    found.push(message);
-                }
-            }
-            assert_eq!(found, messages());
-        }
-    }
-
-    #[test]
-    fn secrets_are_not_shown() {
-        let shown = format!("{:?}", messages());
-        assert!(
-            shown.contains("Secret(..)") && !shown.contains("77") && !shown.contains("79"),
-            "{shown}"
-        );
-    }
-
-    #[test]
-    fn another_version_is_refused_by_name() {
-        let mut bytes = Vec::new();
-        encode(&messages()[0], &mut bytes);
-        bytes[4] = 9;
-        let mut decoder = Decoder::default();
-        decoder.push(&bytes);
-        let error = decoder.take::<ToTarget>().unwrap_err();
-        assert_eq!(error, FrameError::Version { found: 9 });
-        assert!(error.to_string().contains("speaks version 9"));
-    }
-
-    proptest! {
-        #[test]
-        fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut decoder = Decoder::default();
-            let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
-            framed.extend_from_slice(&VERSION.to_le_bytes());
-            framed.extend_from_slice(&bytes);
-            decoder.push(&framed);
-            let _ = decoder.take::<ToTarget>();
-            let _ = decoder.take::<FromTarget>();
-        }
-    }
-}
+mod tests;

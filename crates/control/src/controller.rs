@@ -27,7 +27,7 @@ use crate::configuration::Standing;
 use crate::error::ControlError;
 use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, ClusterRecord, Node, Volume};
+use crate::model::{Chunk, ClusterRecord, FEATURES_KNOWN, Node, Volume};
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
@@ -368,6 +368,10 @@ fn found(
     for _ in 0..ATTEMPTS_MAX {
         if let Some(stored) = read::<ClusterRecord>(store, keys::CLUSTER)? {
             let ours = stored.record.id;
+            let unknown = stored.record.features & !FEATURES_KNOWN;
+            if unknown != 0 {
+                return Err(ControlError::StoreFeatures { unknown });
+            }
             return match wanted.filter(|wanted| *wanted != ours) {
                 None => Ok(ours),
                 Some(theirs) => Err(ControlError::ForeignCertificate { ours, theirs }),
@@ -376,7 +380,7 @@ fn found(
         let drawn = || ClusterId(Uuid::from_random_bits(random.next_u64(), random.next_u64()));
         let id = wanted.unwrap_or_else(drawn);
         let mut transaction = Transaction::new();
-        let record = ClusterRecord { id }.encode(keys::CLUSTER);
+        let record = ClusterRecord { id, features: 0 }.encode(keys::CLUSTER);
         transaction
             .compare(keys::CLUSTER.to_vec(), 0)
             .put(keys::CLUSTER.to_vec(), record);

@@ -51,6 +51,10 @@ pub enum ControlError {
         Closed::Filling => "an import into it was broken off; repeat \"redhare meta import\"",
     })]
     StoreClosed { why: Closed },
+    #[error(
+        "the metadata store has what this release does not know (feature bits {unknown:#x}); run the release that wrote it or a later one"
+    )]
+    StoreFeatures { unknown: u64 },
     #[error("other masters changed the same records {attempts} times in a row; repeat the call")]
     Contended { attempts: u32 },
     #[error("{field} {problem}; {remedy}")]
@@ -325,6 +329,7 @@ impl ControlError {
             Self::ForeignCluster { .. }
             | Self::ForeignCertificate { .. }
             | Self::StoreClosed { .. }
+            | Self::StoreFeatures { .. }
             | Self::StaleIncarnation { .. }
             | Self::NodeRemoved { .. }
             | Self::NodeInUse { .. }

@@ -18,7 +18,9 @@ pub use node::{ClusterRecord, Disk, Node};
 pub use snapshot::{Snapshot, SnapshotState};
 pub use volume::{Volume, VolumeState};
 
-pub(crate) use node::Number;
+pub(crate) use node::{FEATURES_KNOWN, Number};
 
+#[cfg(test)]
+mod golden;
 #[cfg(test)]
 mod tests;

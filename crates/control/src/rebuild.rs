@@ -204,7 +204,10 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
             put(
                 &mut records,
                 keys::CLUSTER.to_vec(),
-                &ClusterRecord { id: cluster },
+                &ClusterRecord {
+                    id: cluster,
+                    features: 0,
+                },
             );
             for report in reports {
                 put(

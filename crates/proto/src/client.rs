@@ -101,6 +101,11 @@ impl ClientError {
 impl From<Status> for ClientError {
     fn from(status: Status) -> Self {
         let message = match status.message() {
+            // What tonic says of a method that is not there.
+            "" if status.code() == Code::Unimplemented => {
+                "the masters are of an earlier release, which does not know this call; upgrade them first"
+                    .to_owned()
+            }
             "" => format!("the master answered {}; repeat the call", status.code()),
             message => message.to_owned(),
         };

@@ -7,10 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use agentlink::{Decoder, FromTarget, ToTarget, encode};
+use agentlink::{Decoder, Frame, FromTarget, ToTarget, encode_known};
 use foundation::Epoch;
 use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::sync::channel;
@@ -74,10 +75,17 @@ pub fn listen(
         .map_err(failed)?;
     let (weak, portals) = (Rc::downgrade(node), portals.clone());
     drop(spawn(async move {
+        let mut agent = None;
         while let Some(event) = inbox.recv().await {
             let Some(node) = weak.upgrade() else { return };
             match event {
-                FromThread::Connected(out) => connected(&node, address, out),
+                FromThread::Connected(out) => agent = Some(connected(&node, address, out)),
+                FromThread::Message(ToTarget::Known(kinds)) => {
+                    if let Some(sender) = &agent {
+                        tracing::info!(kinds, "the node agent says what it knows");
+                        drop(spawn(tell_health(Rc::downgrade(&node), sender.clone())));
+                    }
+                }
                 FromThread::Message(message) => handle(&node, &portals, message).await,
             }
         }
@@ -85,15 +93,18 @@ pub fn listen(
     Ok(())
 }
 
-fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTarget>) {
+type ToAgent = reactor::sync::Sender<FromTarget>;
+
+/// Begins to tell an agent how things are: what every one knows that may have started this target. The rest follows when it
+/// has said what it knows.
+fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTarget>) -> ToAgent {
     let (sender, mut receiver) = channel(QUEUE_MESSAGES);
     // The queue is new and empty: the first message fits.
     let _ = sender.try_send(node.hello(address));
     drop(spawn(tell_disks(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_snapshots(Rc::downgrade(node), sender.clone())));
-    drop(spawn(tell_health(Rc::downgrade(node), sender.clone())));
-    node.set_agent(sender);
+    node.set_agent(sender.clone());
     node.want_passes();
     drop(spawn(async move {
         while let Some(message) = receiver.recv().await {
@@ -103,9 +114,10 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
             }
         }
     }));
+    sender
 }
 
-async fn tell_disks(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+async fn tell_disks(node: Weak<Node>, sender: ToAgent) {
     loop {
         time::sleep(DISKS_INTERVAL).await;
         let Some(node) = node.upgrade() else { return };
@@ -115,7 +127,7 @@ async fn tell_disks(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>)
     }
 }
 
-async fn tell_resyncs(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+async fn tell_resyncs(node: Weak<Node>, sender: ToAgent) {
     let mut told = 0;
     loop {
         time::sleep(RESYNCS_INTERVAL).await;
@@ -130,7 +142,7 @@ async fn tell_resyncs(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget
     }
 }
 
-async fn tell_snapshots(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+async fn tell_snapshots(node: Weak<Node>, sender: ToAgent) {
     let mut told = None;
     loop {
         let Some(node) = node.upgrade() else { return };
@@ -146,7 +158,7 @@ async fn tell_snapshots(node: Weak<Node>, sender: reactor::sync::Sender<FromTarg
     }
 }
 
-async fn tell_health(node: Weak<Node>, sender: reactor::sync::Sender<FromTarget>) {
+async fn tell_health(node: Weak<Node>, sender: ToAgent) {
     let mut told = Vec::new();
     loop {
         let Some(node) = node.upgrade() else { return };
@@ -213,6 +225,8 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             }
         }
         ToTarget::DataKeys(keys) => node.passes().take(&keys),
+        // Heard where the connection is known.
+        ToTarget::Known(_) => {}
         ToTarget::Exports(exports) => export(portals, exports),
         ToTarget::Routes { volume, chunks } => {
             let config = |(index, configuration): &(u32, agentlink::Configuration)| {
@@ -309,16 +323,22 @@ fn accept_agents(listener: &UnixListener, inbox: &MailboxSender<FromThread>) {
             drop(before.shutdown(std::net::Shutdown::Both));
         }
         let (out, messages) = mpsc::sync_channel::<FromTarget>(QUEUE_MESSAGES);
+        // How many kinds of frames this agent knows.
+        let told = Arc::new(AtomicU32::new(FromTarget::KINDS_BEFORE));
+        let known = told.clone();
         if !deliver(inbox, FromThread::Connected(out)) {
             return;
         }
         let writing = std::thread::Builder::new().name("agent-link-out".to_owned());
-        if writing.spawn(move || write_messages(writer, &messages)).is_err() {
+        if writing
+            .spawn(move || write_messages(writer, &messages, &known))
+            .is_err()
+        {
             continue;
         }
         let inbox = inbox.clone();
         let reading = std::thread::Builder::new().name("agent-link-in".to_owned());
-        drop(reading.spawn(move || read_messages(stream, &inbox)));
+        drop(reading.spawn(move || read_messages(stream, &inbox, &told)));
     }
 }
 
@@ -335,11 +355,17 @@ fn deliver(inbox: &MailboxSender<FromThread>, mut event: FromThread) -> bool {
     true
 }
 
-fn write_messages(mut stream: UnixStream, messages: &mpsc::Receiver<FromTarget>) {
+fn write_messages(mut stream: UnixStream, messages: &mpsc::Receiver<FromTarget>, known: &AtomicU32) {
     let mut frame = Vec::new();
     while let Ok(message) = messages.recv() {
         frame.clear();
-        encode(&message, &mut frame);
+        if !encode_known(&message, known.load(Ordering::Acquire), &mut frame) {
+            tracing::debug!(
+                ?message,
+                "the node agent is of an earlier release, which does not know this"
+            );
+            continue;
+        }
         if stream.write_all(&frame).is_err() {
             return;
         }
@@ -347,8 +373,9 @@ fn write_messages(mut stream: UnixStream, messages: &mpsc::Receiver<FromTarget>)
     drop(stream.shutdown(std::net::Shutdown::Both));
 }
 
-fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
+fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>, told: &AtomicU32) {
     let mut decoder = Decoder::default();
+    let mut left_out = 0;
     let mut bytes = vec![0; 64 << 10];
     loop {
         match stream.read(&mut bytes) {
@@ -359,6 +386,9 @@ fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
             match decoder.take::<ToTarget>() {
                 Ok(None) => break,
                 Ok(Some(message)) => {
+                    if let ToTarget::Known(kinds) = message {
+                        told.store(kinds, Ordering::Release);
+                    }
                     if !deliver(inbox, FromThread::Message(message)) {
                         return;
                     }
@@ -369,6 +399,13 @@ fn read_messages(mut stream: UnixStream, inbox: &MailboxSender<FromThread>) {
                     return;
                 }
             }
+        }
+        if decoder.left_out() > left_out {
+            left_out = decoder.left_out();
+            tracing::warn!(
+                left_out,
+                "the node agent is of a later release: frames that this one does not know are left out"
+            );
         }
     }
 }

@@ -10,6 +10,8 @@ pub mod client;
 mod configuration;
 mod format;
 mod geometry;
+#[cfg(test)]
+mod golden;
 mod grants;
 mod identity;
 mod intent;

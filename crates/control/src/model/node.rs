@@ -10,7 +10,13 @@ use crate::record::{Reader, Record, Writer};
 pub struct ClusterRecord {
     /// The cluster's identity.
     pub id: ClusterId,
+    /// What the store has that a master must know to lead, as bits; [`FEATURES_KNOWN`] are those that this release knows. A
+    /// master sets a bit with the first record that an older one would do harm to by not knowing it.
+    pub features: u64,
 }
+
+/// The bits of [`ClusterRecord::features`] that this release knows: there is none yet.
+pub(crate) const FEATURES_KNOWN: u64 = 0;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,15 +48,24 @@ pub(crate) struct Number(pub(crate) u64);
 
 impl Record for ClusterRecord {
     const KIND: u8 = 1;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
+
+    /// Releases that know no features refuse version 2, and with it the store.
+    fn version(&self) -> u8 {
+        if self.features == 0 { 1 } else { 2 }
+    }
 
     fn write(&self, out: &mut Writer) {
         out.uuid(self.id.0);
+        if self.version() >= 2 {
+            out.u64(self.features);
+        }
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let id = ClusterId(reader.uuid()?);
-        (id != ClusterId::default()).then_some(Self { id })
+        let features = if reader.is_empty() { 0 } else { reader.u64()? };
+        (id != ClusterId::default()).then_some(Self { id, features })
     }
 }
 

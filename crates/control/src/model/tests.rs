@@ -121,6 +121,11 @@ fn survives<R: Record + PartialEq + std::fmt::Debug>(record: &R) {
 fn every_record_survives() {
     survives(&ClusterRecord {
         id: ClusterId(Uuid(77)),
+        features: 0,
+    });
+    survives(&ClusterRecord {
+        id: ClusterId(Uuid(77)),
+        features: 1 << 40,
     });
     survives(&Number(1 << 40));
     survives(&volume("data"));

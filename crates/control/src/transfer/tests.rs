@@ -46,12 +46,32 @@ fn open(store: MemoryStore) -> Result<Controller<MemoryStore>, ControlError> {
     Controller::open(store, Settings::default(), 1, Instant::default())
 }
 
+#[test]
+fn a_store_with_what_only_later_masters_know_is_refused_by_name() {
+    let store = MemoryStore::with_operations_max(3);
+    let mut transaction = Transaction::new();
+    let record = ClusterRecord {
+        id: ClusterId(Uuid(7)),
+        features: 4,
+    };
+    transaction.put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
+    store.commit(&transaction).unwrap();
+    let error = open(store).unwrap_err();
+    assert_eq!(error, ControlError::StoreFeatures { unknown: 4 });
+    assert!(
+        error
+            .to_string()
+            .contains("feature bits 0x4); run the release that wrote it")
+    );
+}
+
 /// A cluster of some nodes, and its store.
 fn cluster() -> MemoryStore {
     let store = MemoryStore::with_operations_max(3);
     let mut transaction = Transaction::new();
     let record = ClusterRecord {
         id: ClusterId(Uuid(7)),
+        features: 0,
     };
     transaction.put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
     store.commit(&transaction).unwrap();

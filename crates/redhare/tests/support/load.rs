@@ -83,7 +83,8 @@ pub(crate) struct Load {
     thread: JoinHandle<Result<Contents, String>>,
 }
 
-fn nothing() -> Contents {
+/// Of a volume that was never written.
+pub(crate) fn nothing() -> Contents {
     vec![vec![0; BLOCKS_PER_WORKER as usize]; WORKERS as usize]
 }
 
@@ -128,7 +129,8 @@ impl Load {
         Self::by(Way::native(masters, volume), nothing())
     }
 
-    fn by(way: Way, contents: Contents) -> Self {
+    /// By any way, on a volume with contents.
+    pub(crate) fn by(way: Way, contents: Contents) -> Self {
         let progress = Arc::new(Progress::default());
         let shared = progress.clone();
         let thread = std::thread::spawn(move || run(&way, contents, &shared));

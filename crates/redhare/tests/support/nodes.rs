@@ -5,7 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{Place, REDHARE, free_ports, kill, wait_until};
+use super::{Place, REDHARE, free_ports, kill, process, wait_until};
 
 /// See the module. What still runs is killed when it is dropped.
 pub(crate) struct Nodes {
@@ -20,6 +20,8 @@ pub(crate) struct Nodes {
     is_secure: bool,
     /// The file of a join token, by which nodes come to credentials that have none.
     pub(crate) join_file: Option<PathBuf>,
+    /// What is started from now on: masters, nodes and commands.
+    program: PathBuf,
     /// A file `disk.fault` in a node's directory says what is wrong with its disk, and a request may stand for so long.
     stall_limit: Option<String>,
 }
@@ -27,23 +29,32 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// A master with these arguments, and so many nodes, once all live. Each has a disk of 1 GiB.
     pub(crate) fn start(place: Place, master: &[&str], count: u16) -> Self {
-        Self::begin(place, master, count, false, None)
+        Self::begin(place, master, count, false, None, Path::new(REDHARE))
+    }
+
+    /// The same, all of it by another program, of an earlier release perhaps; over TLS if wanted.
+    pub(crate) fn start_by(program: &Path, place: Place, count: u16, is_secure: bool) -> Self {
+        if is_secure {
+            make_authority(&place.0, None);
+        }
+        Self::begin(place, &[], count, is_secure, None, program)
     }
 
     /// The same, with disks in which faults can be planted, and which are reset when a request stands for so long.
     pub(crate) fn start_with_faults(place: Place, master: &[&str], count: u16, stall_limit: &str) -> Self {
-        Self::begin(place, master, count, false, Some(stall_limit.to_owned()))
+        let limit = Some(stall_limit.to_owned());
+        Self::begin(place, master, count, false, limit, Path::new(REDHARE))
     }
 
     /// The same over TLS: each with a certificate of an authority in `ca`, and commands as its admin.
     pub(crate) fn start_secure(place: Place, master: &[&str], count: u16) -> Self {
-        make_authority(&place.0);
-        Self::begin(place, master, count, true, None)
+        make_authority(&place.0, None);
+        Self::begin(place, master, count, true, None, Path::new(REDHARE))
     }
 
     /// The same with an issuer in `issuer`, and no nodes yet.
     pub(crate) fn start_with_issuer(place: Place, master: &[&str]) -> Self {
-        make_authority(&place.0);
+        make_authority(&place.0, None);
         let issuer = place.0.join("issuer");
         let made = Command::new(REDHARE)
             .args(["ca", "issuer"])
@@ -53,7 +64,8 @@ impl Nodes {
             .output();
         assert!(made.unwrap().status.success());
         let own = ["--issuer", issuer.to_str().unwrap()];
-        let cluster = Self::begin(place, &[master, &own].concat(), 0, true, None);
+        let arguments = [master, &own].concat();
+        let cluster = Self::begin(place, &arguments, 0, true, None, Path::new(REDHARE));
         wait_until("the master answers", || cluster.run(&["status"]).status.success());
         cluster
     }
@@ -64,10 +76,11 @@ impl Nodes {
         count: u16,
         is_secure: bool,
         stall_limit: Option<String>,
+        program: &Path,
     ) -> Self {
         let port = free_ports();
         let arguments: Vec<String> = master.iter().map(|&argument| argument.to_owned()).collect();
-        let master = start_master(&place.0, port, &arguments, is_secure);
+        let master = start_master(program, &place.0, port, &arguments, is_secure);
         let mut cluster = Self {
             master,
             nodes: Vec::new(),
@@ -76,6 +89,7 @@ impl Nodes {
             arguments,
             is_secure,
             join_file: None,
+            program: program.to_owned(),
             stall_limit,
         };
         for number in 1..=count {
@@ -120,7 +134,102 @@ impl Nodes {
     /// The same, and another one in its place.
     pub(crate) fn restart_master(&mut self) {
         self.kill_master();
-        self.master = start_master(&self.place.0, self.port, &self.arguments, self.is_secure);
+        let program = self.program.clone();
+        self.master = start_master(
+            &program,
+            &self.place.0,
+            self.port,
+            &self.arguments,
+            self.is_secure,
+        );
+    }
+
+    /// Has this program started from now on, for whatever is started; what runs goes on.
+    pub(crate) fn use_program(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
+    }
+
+    /// An authority for a cluster that has had none, and credentials for all its processes. From now on masters and nodes are
+    /// started with them; what runs goes on without.
+    pub(crate) fn get_authority(&mut self) {
+        let status = self.json(&["status"]);
+        let cluster = status["cluster"].as_str().unwrap().to_owned();
+        let nodes: Vec<String> = (1..=self.nodes.len())
+            .map(|number| self.id(number as u16))
+            .collect();
+        make_authority(&self.place.0, Some(&cluster));
+        for (number, id) in (1..).zip(nodes) {
+            let arguments = ["--role", "node", "--name", &id];
+            issue(&self.place.0, &format!("node{number}"), &arguments);
+        }
+        self.is_secure = true;
+    }
+
+    /// `kill -9` of a node's engine; its target goes on.
+    pub(crate) fn kill_engine(&mut self, number: u16) {
+        kill(&self.directory(number).join("agent.lock"));
+        if let Some(mut child) = self.nodes[usize::from(number) - 1].take() {
+            child.wait().unwrap();
+        }
+    }
+
+    /// The same, and another one, which adopts the target. Waits for that.
+    pub(crate) fn replace_engine(&mut self, number: u16) {
+        self.kill_engine(number);
+        let target = process(&self.directory(number).join("target.lock"));
+        let adopted = || self.engine_log(number).matches("adopted").count();
+        let before = adopted();
+        self.start_node(number);
+        let adopted = || self.engine_log(number).matches("adopted").count();
+        wait_until("the node's target is adopted", || adopted() > before);
+        let now = process(&self.directory(number).join("target.lock"));
+        assert_eq!(target, now, "node {number}: its target is another one");
+    }
+
+    /// What a node's engines have said.
+    pub(crate) fn engine_log(&self, number: u16) -> String {
+        std::fs::read_to_string(self.directory(number).join("engine.log")).unwrap_or_default()
+    }
+
+    /// What a node's targets have said.
+    pub(crate) fn target_log(&self, number: u16) -> String {
+        std::fs::read_to_string(self.directory(number).join("target.log")).unwrap_or_default()
+    }
+
+    /// `kill -9` of a node's target; its engine starts another one. Waits until that serves, and every copy is in sync.
+    pub(crate) fn replace_target(&self, number: u16) {
+        let lock = self.directory(number).join("target.lock");
+        let before = self.row(number)["incarnation"].as_u64();
+        kill(&lock);
+        wait_until("the node's target runs again", || {
+            let row = self.row(number);
+            row["alive"] == true && row["incarnation"].as_u64() > before
+        });
+        self.wait_for_sync();
+    }
+
+    /// Waits until all nodes live and all copies of all volumes are in sync.
+    pub(crate) fn wait_for_sync(&self) {
+        wait_until("every copy is in sync", || {
+            let status = self.json(&["status"]);
+            let all = |list: &str, is_so: &dyn Fn(&Value) -> bool| {
+                let rows = status[list].as_array().filter(|rows| !rows.is_empty());
+                rows.is_some_and(|rows| rows.iter().all(is_so))
+            };
+            let none = |row: &Value, field: &str| row[field].as_u64() == Some(0);
+            all("nodes", &|row| row["alive"] == true)
+                && all("volumes", &|row| {
+                    none(row, "degraded_chunks") && none(row, "waiting_chunks")
+                })
+        });
+    }
+
+    /// The programs that a node's engine and target run.
+    pub(crate) fn programs(&self, number: u16) -> [Option<PathBuf>; 2] {
+        ["agent.lock", "target.lock"].map(|lock| {
+            let process = process(&self.directory(number).join(lock))?;
+            std::fs::read_link(format!("/proc/{process}/exe")).ok()
+        })
     }
 
     pub(crate) fn directory(&self, number: u16) -> PathBuf {
@@ -132,7 +241,7 @@ impl Nodes {
         std::fs::create_dir_all(&directory).unwrap();
         let mut disk = directory.join("disk").into_os_string();
         disk.push(":1GiB");
-        let mut command = Command::new(REDHARE);
+        let mut command = Command::new(&self.program);
         command.args([
             "node",
             "--end-target",
@@ -167,7 +276,11 @@ impl Nodes {
     /// Starts a node: a new one, or one that was killed.
     pub(crate) fn start_node(&mut self, number: u16) {
         let mut command = self.node_command(number);
-        let child = quiet(&mut command).spawn().unwrap();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.directory(number).join("engine.log"));
+        let child = quiet(&mut command).stderr(log.unwrap()).spawn().unwrap();
         let index = usize::from(number) - 1;
         if self.nodes.len() <= index {
             self.nodes.resize_with(index + 1, || None);
@@ -190,7 +303,7 @@ impl Nodes {
 
     /// Over TLS with somebody's credentials, if the cluster has any.
     pub(crate) fn run_as(&self, who: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new(REDHARE);
+        let mut command = Command::new(&self.program);
         command.args(arguments).env("REDHARE_CLUSTER", self.address());
         match self.is_secure {
             true => command.env("REDHARE_CREDENTIALS", self.credentials(who)),
@@ -278,10 +391,12 @@ impl Nodes {
     }
 }
 
-fn make_authority(place: &Path) {
+/// For a new cluster, or for one that has this identity.
+fn make_authority(place: &Path, cluster: Option<&str>) {
     let made = Command::new(REDHARE)
         .args(["ca", "init"])
         .arg(place.join("ca"))
+        .args(cluster.iter().flat_map(|cluster| ["--cluster-id", cluster]))
         .output();
     assert!(made.unwrap().status.success());
     issue(place, "master", &["--role", "master", "--address", "127.0.0.1"]);
@@ -303,8 +418,8 @@ fn issue(place: &Path, who: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{who}: {said}");
 }
 
-fn start_master(place: &Path, port: u16, arguments: &[String], is_secure: bool) -> Child {
-    let mut command = Command::new(REDHARE);
+fn start_master(program: &Path, place: &Path, port: u16, arguments: &[String], is_secure: bool) -> Child {
+    let mut command = Command::new(program);
     command.arg("master").args(arguments);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--store"]);
     command.arg(place.join("master"));

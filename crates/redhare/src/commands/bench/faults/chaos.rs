@@ -29,11 +29,12 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Args)]
 #[command(
     after_help = "Needs root, and ip (iproute2). Each of four nodes is a host of its own: a network namespace on a bridge. Targets, engines and \
-masters are killed and started again, hosts are stopped and cut off, disks are filled, bits in their files flipped, while two clients read and \
+masters are killed and started again, hosts are stopped and cut off, disks are filled, bits in their files flipped, links lose, delay and reset \
+what goes over them or carry it one way only (with --link), while two clients read and \
 write blocks that say what they are. Then the faults end, and it must hold that: no read returned wrong bytes; all copies are in sync again; \
 a scrub repairs all that was flipped, and a second one finds nothing; the history of all operations is linearizable, says the checker.
 Example:
-  redhare bench faults random --seconds 60 --seed 7 --checker target/linearizability/check"
+  redhare bench faults random --seconds 60 --seed 7 --checker target/linearizability/check --link tests/linearizability/link"
 )]
 pub(crate) struct RandomArguments {
     /// How long faults happen
@@ -51,6 +52,9 @@ pub(crate) struct RandomArguments {
     /// The program that judges the history (tests/linearizability/setup builds it); without one it is only written down
     #[arg(long, value_name = "PROGRAM")]
     checker: Option<PathBuf>,
+    /// The program that makes links bad (tests/linearizability/link); without one links are only cut both ways
+    #[arg(long, value_name = "PROGRAM")]
+    link: Option<PathBuf>,
     /// A directory that is made for this, and removed if all is well
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/redhare-faults")]
     data: PathBuf,
@@ -78,7 +82,20 @@ pub(crate) enum Kind {
     Full,
     /// A bit of a block in a disk's file is another one
     Flip,
+    /// Nothing that the host sends arrives, and it hears everything
+    Mute,
+    /// Nothing arrives at the host, and everything that it sends does
+    Deaf,
+    /// What the host sends and is sent comes late, by up to some 100 ms, or is held back for a while
+    Late,
+    /// Frames to and from the host are lost, or come twice
+    Lossy,
+    /// TCP connections to and from the host are reset
+    Reset,
 }
+
+/// What needs a program that makes links bad.
+const LINK_KINDS: [Kind; 5] = [Kind::Mute, Kind::Deaf, Kind::Late, Kind::Lossy, Kind::Reset];
 
 const KINDS: [Kind; 8] = [
     Kind::Target,
@@ -226,11 +243,7 @@ fn happen(
     view: &mut View,
 ) -> Result<(), Failure> {
     let mut random = Random::from_seed(arguments.seed);
-    let kinds = if arguments.only.is_empty() {
-        &KINDS[..]
-    } else {
-        &arguments.only
-    };
+    let kinds = kinds_of(arguments)?;
     // Bits are flipped on one disk only: what is wrong on all copies cannot be repaired.
     let flipped = 1 + random.below(NODES as u64) as usize;
     let deadline = Instant::now() + Duration::from_secs(arguments.seconds);
@@ -256,7 +269,7 @@ fn happen(
             if ongoing.iter().all(|fault| fault.node != node) {
                 let fault = Fault { kind, node, until };
                 tracing::info!(at_ms = load.now().as_millis() as u64, ?kind, node, "fault");
-                begin(world, fault, &mut random)?;
+                begin(world, fault, arguments.link.as_deref(), &mut random)?;
                 *view.faults.entry(format!("{kind:?}").to_lowercase()).or_default() += 1;
                 ongoing.push(fault);
             }
@@ -275,7 +288,47 @@ fn take_if(faults: &mut Vec<Fault>, is_over: impl Fn(&Fault) -> bool) -> Vec<Fau
     over
 }
 
-fn begin(world: &mut World, fault: Fault, random: &mut Random) -> Result<(), Failure> {
+/// What may happen.
+fn kinds_of(arguments: &RandomArguments) -> Result<Vec<Kind>, Failure> {
+    let needs_link = |kind: &&Kind| LINK_KINDS.contains(kind);
+    match (&arguments.link, arguments.only.iter().find(needs_link)) {
+        (None, Some(kind)) => Err(Failure::new(format!(
+            "{kind:?} needs a program that makes links bad; add --link tests/linearizability/link"
+        ))),
+        (_, _) if !arguments.only.is_empty() => Ok(arguments.only.clone()),
+        (None, None) => Ok(KINDS.to_vec()),
+        (Some(_), _) => Ok(KINDS.iter().chain(&LINK_KINDS).copied().collect()),
+    }
+}
+
+/// What a bad link does, as options of the program that makes it so.
+fn badness(kind: Kind, random: &mut Random) -> Vec<String> {
+    let mut options = vec!["--seed".to_owned(), random.below(1 << 31).to_string()];
+    let mut draw = |name: &str, least: u64, most: u64| {
+        let value = random.between(least, most);
+        options.extend([format!("--{name}"), value.to_string()]);
+    };
+    match kind {
+        Kind::Late => {
+            draw("delay", 0, 100);
+            draw("jitter", 0, 100);
+        }
+        Kind::Lossy => {
+            draw("loss", 10, 300);
+            draw("twice", 0, 100);
+        }
+        Kind::Reset => draw("reset", 1, 100),
+        Kind::Mute => options.push("--mute".to_owned()),
+        _ => options.push("--deaf".to_owned()),
+    }
+    // One late link in three gives nothing at all until it is a good one again.
+    if kind == Kind::Late && random.below(3) == 0 {
+        options.push("--hold".to_owned());
+    }
+    options
+}
+
+fn begin(world: &mut World, fault: Fault, link: Option<&Path>, random: &mut Random) -> Result<(), Failure> {
     let node = fault.node;
     match fault.kind {
         Kind::Target => world.signal_target(node, Signal::KILL).map(drop),
@@ -289,6 +342,10 @@ fn begin(world: &mut World, fault: Fault, random: &mut Random) -> Result<(), Fai
         Kind::Master => world.kill_master(0),
         Kind::Full => world.fill(node, true),
         Kind::Flip => flip(&world.disk(node), random),
+        Kind::Mute | Kind::Deaf | Kind::Late | Kind::Lossy | Kind::Reset => {
+            let program = link.expect("these kinds are drawn only with a program for them");
+            world.spoil(node, program, &badness(fault.kind, random))
+        }
     }
 }
 
@@ -303,6 +360,7 @@ fn end(world: &mut World, fault: Fault) -> Result<(), Failure> {
         Kind::Master => world.start_master(0),
         // The copies come back by themselves.
         Kind::Full => world.fill(node, false),
+        Kind::Mute | Kind::Deaf | Kind::Late | Kind::Lossy | Kind::Reset => world.mend(node),
     }
 }
 

@@ -5,10 +5,13 @@
 //! those of a process that was killed are removed by the next one.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::output::Failure;
@@ -81,6 +84,10 @@ impl Net {
                 "-n {name} link add eth0 type veth peer name p{host} netns {hub}"
             ))?;
             ip(&format!("-n {hub} link set p{host} master bridge up"))?;
+            // The way into the bridge for what comes through a bad cable.
+            ip(&format!("-n {hub} link add s{host} type veth peer name b{host}"))?;
+            ip(&format!("-n {hub} link set b{host} master bridge up"))?;
+            ip(&format!("-n {hub} link set s{host} up"))?;
             ip(&format!("-n {name} addr add {}/24 dev eth0", Self::address(host)))?;
             ip(&format!("-n {name} link set eth0 up"))?;
             ip(&format!("-n {name} link set lo up"))?;
@@ -125,7 +132,64 @@ impl Net {
     }
 }
 
+/// A cable that a program carries frames over, until it is mended.
+pub(super) struct BadCable {
+    carrier: Child,
+}
+
+impl Drop for BadCable {
+    fn drop(&mut self) {
+        // It has ended already if it was mended.
+        drop(self.carrier.kill());
+        drop(self.carrier.wait());
+    }
+}
+
 impl Net {
+    /// Puts a program (`tests/linearizability/link`) between a host and the bridge, which does to frames what these options
+    /// say. Waits until it carries.
+    pub(super) fn spoil(
+        &self,
+        host: usize,
+        program: &Path,
+        options: &[String],
+        log: std::fs::File,
+    ) -> Result<BadCable, Failure> {
+        let cannot = |error: std::io::Error| Failure::new(format!("{}: {error}", program.display()));
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(HUB)]).arg(program);
+        command
+            .args([format!("p{host}"), format!("s{host}")])
+            .args(options);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut carrier = command.spawn().map_err(cannot)?;
+        let out = carrier.stdout.take().expect("its output is a pipe");
+        let cable = BadCable { carrier };
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).map_err(cannot)?;
+        if line.trim() != "ready" {
+            return Err(Failure::new(format!(
+                "{} does not carry frames; its log is beside the others",
+                program.display()
+            )));
+        }
+        ip(&format!("-n {} link set p{host} nomaster", self.name(HUB)))?;
+        Ok(cable)
+    }
+
+    /// Takes the program out again; what it holds back arrives now.
+    pub(super) fn mend(&self, host: usize, mut cable: BadCable) -> Result<(), Failure> {
+        kill_process(Pid::from_child(&cable.carrier), Signal::TERM).map_err(Failure::new)?;
+        let ended = cable.carrier.wait().map_err(Failure::new)?;
+        ip(&format!("-n {} link set p{host} master bridge", self.name(HUB)))?;
+        match ended.success() {
+            true => Ok(()),
+            false => Err(Failure::new(format!(
+                "the bad cable of host {host} ended with {ended}"
+            ))),
+        }
+    }
+
     /// Bytes that the bridge has sent to a host.
     pub(super) fn bytes_to(&self, host: usize) -> Result<u64, Failure> {
         let (hub, port) = (self.name(HUB), format!("p{host}"));

@@ -1,5 +1,6 @@
 //! A cluster whose processes are on hosts of their own ([`super::net`]), and what can happen to them.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +10,7 @@ use agent::lock;
 use master::v1;
 use rustix::process::Signal;
 
-use super::net::{Net, run};
+use super::net::{BadCable, Net, run};
 use crate::commands::cluster::status_of;
 use crate::output::Failure;
 
@@ -43,6 +44,8 @@ pub(super) struct World {
     plan: Plan,
     place: PathBuf,
     mounted: Vec<PathBuf>,
+    /// Of hosts, by number.
+    bad_cables: BTreeMap<usize, BadCable>,
     /// Last: nothing is in it any more when it goes.
     net: Net,
 }
@@ -66,6 +69,7 @@ impl World {
             plan,
             place: place.to_owned(),
             mounted: Vec::new(),
+            bad_cables: BTreeMap::new(),
             net,
         };
         if world.plan.masters > 1 {
@@ -279,6 +283,24 @@ impl World {
     /// Cuts a node's link, or mends it.
     pub(super) fn link(&self, node: usize, is_up: bool) -> Result<(), Failure> {
         self.net.link(node, is_up)
+    }
+
+    /// Makes a node's link a bad one, as these options of `tests/linearizability/link` say.
+    pub(super) fn spoil(&mut self, node: usize, program: &Path, options: &[String]) -> Result<(), Failure> {
+        let path = self.place.join(format!("link{node}.log"));
+        let log = std::fs::File::options().create(true).append(true).open(&path);
+        let log = log.map_err(|error| io(&path, &error))?;
+        let cable = self.net.spoil(node, program, options, log)?;
+        self.bad_cables.insert(node, cable);
+        Ok(())
+    }
+
+    /// Makes it a good one again.
+    pub(super) fn mend(&mut self, node: usize) -> Result<(), Failure> {
+        match self.bad_cables.remove(&node) {
+            Some(cable) => self.net.mend(node, cable),
+            None => Ok(()),
+        }
     }
 
     /// Bytes that a node's host has received, of what layer ever.

@@ -1,0 +1,214 @@
+//! A cluster goes from one program to the next while clients write and read: master, engines and targets are replaced one
+//! after the other, the two programs side by side, and back again; every byte is what was written. `cargo xtask upgrade` names
+//! the program of an earlier revision in REDHARE_OLD; without that the same program goes by two names, which tries the
+//! procedure and not the formats. And a cluster that runs plainly gets an authority without a client noticing.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fabrics::initiator::{ConnectOptions, Controller};
+use master::Masters;
+use support::load::{self, Load, Way};
+use support::nodes::Nodes;
+use support::{Place, REDHARE, wait_until};
+
+const NODES: u16 = 3;
+const CREATE: [&str; 7] = [
+    "volume",
+    "create",
+    "load",
+    "--size",
+    "64MiB",
+    "--chunk-size",
+    "16MiB",
+];
+/// What an engine or a target says that cannot read what the other says.
+const UNREADABLE: &str = "frames cannot be read";
+
+/// The program to begin with: of an earlier revision, or this one under another name.
+fn old_program() -> PathBuf {
+    if let Some(path) = std::env::var_os("REDHARE_OLD") {
+        return std::fs::canonicalize(path).expect("REDHARE_OLD names a program");
+    }
+    println!("REDHARE_OLD names no program of an earlier revision: this one goes by two names");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redhare-old");
+    drop(std::fs::remove_file(&path));
+    std::fs::hard_link(REDHARE, &path).unwrap();
+    std::fs::canonicalize(path).unwrap()
+}
+
+fn masters(cluster: &Nodes, is_secure: bool) -> Masters {
+    Masters {
+        addresses: cluster.address(),
+        credentials: is_secure.then(|| identity::Files::in_directory(&cluster.credentials("admin"))),
+    }
+}
+
+/// Node by node, the engine first: it adopts the target of the other program, which is then replaced, too.
+fn replace_nodes(cluster: &mut Nodes, load: &Load, program: &Path) {
+    for node in 1..=NODES {
+        cluster.replace_engine(node);
+        load.wait_for(200);
+        cluster.replace_target(node);
+        load.wait_for(200);
+        let program = Some(program.to_owned());
+        assert_eq!(cluster.programs(node), [program.clone(), program], "node {node}");
+    }
+}
+
+fn replace_master(cluster: &mut Nodes, load: &Load) {
+    cluster.restart_master();
+    cluster.wait_for_living(NODES.into());
+    load.wait_for(200);
+}
+
+fn all_is_understood(cluster: &Nodes) {
+    for node in 1..=NODES {
+        for log in [cluster.engine_log(node), cluster.target_log(node)] {
+            assert!(!log.contains(UNREADABLE), "node {node}: {log}");
+        }
+    }
+}
+
+fn roll(name: &str, is_secure: bool) {
+    let (old, new) = (old_program(), std::fs::canonicalize(REDHARE).unwrap());
+    assert_ne!(old, new);
+    let mut cluster = Nodes::start_by(&old, Place::in_memory(name), NODES, is_secure);
+    let files = cluster.import("volume create data --size 64MiB --chunk-size 16MiB", 5, 300_000);
+    cluster.succeed(&CREATE);
+    cluster.wait_for_sync();
+    let way = Way::native(masters(&cluster, is_secure), "load");
+    let load = Load::by(way.clone(), load::nothing());
+    load.wait_for(200);
+
+    cluster.use_program(&new);
+    replace_master(&mut cluster, &load);
+    replace_nodes(&mut cluster, &load, &new);
+    cluster.compare(&files, "by the new program");
+    // What only the new program knows is told once both ends of the link are new.
+    wait_until("both ends know each other", || {
+        (1..=NODES).all(|node| cluster.target_log(node).contains("says what it knows"))
+    });
+    // An earlier program's client is served still.
+    cluster.use_program(&old);
+    cluster.compare(&files, "by the old program");
+    all_is_understood(&cluster);
+
+    // And back, the other way round.
+    replace_nodes(&mut cluster, &load, &old);
+    replace_master(&mut cluster, &load);
+    cluster.compare(&files, "by the old program again");
+    all_is_understood(&cluster);
+    let (contents, slowest) = load.finish();
+    println!("{name}: the slowest operation took {slowest:?}");
+    load::check_by(&way, &contents);
+}
+
+#[test]
+fn processes_are_replaced_one_by_one_and_back_while_clients_work() {
+    roll("upgrade", false);
+}
+
+#[test]
+fn the_same_with_an_authority() {
+    roll("upgrade-secure", true);
+}
+
+/// Whether a node lets in who has nothing to prove itself with.
+fn lets_in(address: SocketAddr, subsystem: &str) -> bool {
+    let connected = reactor::run(&reactor::Config::default(), async {
+        let host = "nqn.2026-11.io.redhare:client:0707070707070707";
+        let options = ConnectOptions::new(
+            address,
+            subsystem.parse().unwrap(),
+            host.parse().unwrap(),
+            [7; 16],
+        );
+        Controller::connect(options).await.map(drop)
+    });
+    match connected.unwrap() {
+        Ok(()) => true,
+        Err(error) => {
+            println!("{subsystem}: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_cluster_that_runs_plainly_gets_an_authority_while_it_is_used() {
+    let place = Place::in_memory("gets-authority");
+    let settings = place.0.join("master.toml");
+    std::fs::write(&settings, "data_key_period_ms = 4000\n").unwrap();
+    let path = settings.to_str().unwrap().to_owned();
+    let mut cluster = Nodes::start(place, &["--config", &path], NODES);
+    cluster.succeed(&CREATE);
+    cluster.wait_for_sync();
+    let doors: Vec<(SocketAddr, String)> = (1..=NODES)
+        .map(|node| {
+            let name = format!("nqn.2026-11.io.redhare:node:{}", cluster.id(node));
+            (cluster.node_address(node).parse().unwrap(), name)
+        })
+        .collect();
+    let is_open = || {
+        doors
+            .iter()
+            .map(|(address, name)| lets_in(*address, name))
+            .collect::<Vec<_>>()
+    };
+    let plain = Load::start(&cluster.address(), "load");
+    plain.wait_for(200);
+
+    // Masters and engines stop, and start with credentials; a client of before goes on with the targets of before.
+    cluster.get_authority();
+    cluster.kill_master();
+    (1..=NODES).for_each(|node| cluster.kill_engine(node));
+    plain.wait_for(100);
+    cluster.restart_master();
+    (1..=NODES).for_each(|node| cluster.start_node(node));
+    cluster.wait_for_living(NODES.into());
+    plain.wait_for(100);
+    assert_eq!(
+        is_open(),
+        [true; NODES as usize],
+        "no target was started with credentials yet"
+    );
+    let said = Command::new(REDHARE)
+        .args(["status", "--cluster", &cluster.address()])
+        .env_remove("REDHARE_CREDENTIALS")
+        .output()
+        .unwrap();
+    assert!(
+        !said.status.success(),
+        "the masters answer only who has a certificate"
+    );
+    let (contents, _) = plain.finish();
+
+    // Clients get credentials before the last node's target is another one.
+    let way = Way::native(masters(&cluster, true), "load");
+    let load = Load::by(way.clone(), contents);
+    load.wait_for(100);
+    for node in 1..=NODES {
+        cluster.replace_target(node);
+        load.wait_for(100);
+        assert!(
+            is_open().contains(&true) || node == NODES,
+            "closed before all could prove themselves"
+        );
+    }
+    wait_until("nobody is let in without a proof", || {
+        is_open() == [false; NODES as usize]
+    });
+    load.wait_for(300);
+    // From here on each starts again among those that ask for a proof.
+    cluster.replace_engine(2);
+    cluster.replace_target(2);
+    load.wait_for(100);
+    assert_eq!(is_open(), [false; NODES as usize]);
+    let (contents, slowest) = load.finish();
+    println!("the slowest operation took {slowest:?}");
+    load::check_by(&way, &contents);
+}
