@@ -4,7 +4,7 @@
 //! The earlier revision's files go to `target/upgrade/REVISION/tree`, what is built of them to `build` beside it, both kept
 //! for the next time. Nothing is written into the repository's own directory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Outcome;
@@ -117,7 +117,7 @@ fn git(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// The files of a revision, in a directory of their own. What an earlier try left there is replaced.
-fn unpack(revision: &str, tree: &PathBuf) -> Result<(), String> {
+fn unpack(revision: &str, tree: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", tree.display());
     let fresh = tree.with_extension("new");
     if fresh.exists() {
