@@ -76,6 +76,8 @@ pub(crate) struct Life {
     resyncs: Vec<agentlink::Resync>,
     /// Snapshots of which copies are here, as the target says.
     snapshots: Vec<(u32, u64)>,
+    /// Which list of complete snapshots the target has; none of one that wants none.
+    complete_snapshots: Option<u64>,
     /// Copies that are here, as the target says.
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
@@ -167,6 +169,7 @@ impl Life {
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
             snapshots: Vec::new(),
+            complete_snapshots: None,
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
             kinds: BTreeMap::new(),
@@ -230,6 +233,7 @@ impl Life {
             copies: self.here.iter().filter(|_| names_copies).map(chunk_id).collect(),
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
+            complete_snapshots: self.complete_snapshots,
         }
     }
 
@@ -344,6 +348,14 @@ impl Life {
         if !answer.remove_snapshots.is_empty() {
             let removed = answer.remove_snapshots.iter().map(|id| (id.volume, id.number));
             let _ = link.send.send(ToTarget::DeleteSnapshots(removed.collect())).await;
+        }
+        if let Some(list) = answer.complete_snapshots
+            && self.complete_snapshots.is_some()
+        {
+            let named = list.snapshots.iter();
+            let named = named.map(|snapshot| (snapshot.volume, snapshot.number, snapshot.chunks));
+            self.complete_snapshots = Some(list.version);
+            let _ = link.send.send(ToTarget::KeepSnapshots(named.collect())).await;
         }
         self.export(&answer.exports, link).await;
     }
@@ -570,6 +582,8 @@ impl Life {
             FromTarget::Disks(disks) => self.disks = disks,
             FromTarget::Resyncs(resyncs) => self.resyncs = resyncs,
             FromTarget::Snapshots(snapshots) => self.snapshots = snapshots,
+            // None is the list of a cluster without snapshots.
+            FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
         }
     }
 }

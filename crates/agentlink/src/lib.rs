@@ -152,6 +152,8 @@ pub enum ToTarget {
     /// How many kinds of [`FromTarget`] the agent knows: the first ones. The first frame of an agent, to a target that has
     /// said in its own first frame that it knows this one.
     Known(u32),
+    /// All complete snapshots, each a volume's number, the snapshot's and how many chunks it has. Only to a target that wants them.
+    KeepSnapshots(Vec<(u32, u64, u32)>),
 }
 
 /// A key or a secret of the data path: not in Debug output, and zeroed when dropped.
@@ -274,6 +276,8 @@ pub enum FromTarget {
     WantDataKeys,
     /// How all disks are, those that are left out among them: when a connection begins, and when that has changed, each second.
     Health(Vec<DiskHealth>),
+    /// The target looks after copies of snapshots, and wants [`ToTarget::KeepSnapshots`]: when the agent has said that it knows this.
+    WantSnapshots,
 }
 
 /// What goes one way over the link.
@@ -294,12 +298,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 12;
+    const KINDS: u32 = 13;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 11;
+    const KINDS: u32 = 12;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

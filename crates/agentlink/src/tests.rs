@@ -191,6 +191,20 @@ fn frames_of_earlier_releases_are_read_and_written_as_they_were() {
 }
 
 #[test]
+fn frames_of_this_release_are_as_the_next_one_will_find_them() {
+    for (message, golden) in [
+        (ToTarget::Known(12), "0200000001000b0c"),
+        (
+            ToTarget::KeepSnapshots(vec![(7, 300, 3)]),
+            "0600000001000c0107ac0203",
+        ),
+    ] {
+        assert_eq!(hex(&frame(&message)), golden, "{message:?}");
+    }
+    assert_eq!(hex(&frame(&FromTarget::WantSnapshots)), "0100000001000b");
+}
+
+#[test]
 fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
     let bytes = frame(&hello());
     assert_ne!(bytes, frame_before(&hello()));
@@ -202,9 +216,12 @@ fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
 #[test]
 fn what_each_side_knows_is_counted_right() {
     let last = |bytes: Vec<u8>| u32::from(bytes[HEAD_BYTES]);
-    assert_eq!(last(frame(&ToTarget::Known(0))) + 1, ToTarget::KINDS);
     assert_eq!(
-        last(frame(&FromTarget::Health(Vec::new()))) + 1,
+        last(frame(&ToTarget::KeepSnapshots(Vec::new()))) + 1,
+        ToTarget::KINDS
+    );
+    assert_eq!(
+        last(frame(&FromTarget::WantSnapshots)) + 1,
         FromTarget::KINDS
     );
     assert_eq!(

@@ -46,6 +46,10 @@ pub struct CopiesOfSnapshot {
     pub least: u32,
     /// Of the chunk that has the most.
     pub most: u32,
+    /// How many each chunk should have.
+    pub wanted: u32,
+    /// Chunks that have fewer.
+    pub short_chunks: u32,
     /// Chunks of which no copy is found.
     pub missing_chunks: u32,
     /// Nodes that did not answer, so that there may be more copies.
@@ -87,6 +91,7 @@ impl Session {
         }
         let mut found = CopiesOfSnapshot {
             least: u32::MAX,
+            wanted,
             ..CopiesOfSnapshot::default()
         };
         let mut silent = std::collections::BTreeSet::new();
@@ -94,6 +99,7 @@ impl Session {
             let (copies, unanswered) = count.await.unwrap_or_default();
             found.least = found.least.min(copies);
             found.most = found.most.max(copies);
+            found.short_chunks += u32::from(copies < wanted);
             found.missing_chunks += u32::from(copies == 0);
             silent.extend(unanswered);
         }

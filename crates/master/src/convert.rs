@@ -119,6 +119,22 @@ pub(crate) fn snapshot_key(id: &v1::SnapshotId) -> SnapshotKey {
     (VolumeNumber(id.volume), SnapshotNumber(id.number))
 }
 
+pub(crate) fn complete_snapshots(
+    (version, complete): (u64, std::collections::BTreeMap<SnapshotKey, u32>),
+) -> v1::CompleteSnapshots {
+    let named = complete
+        .into_iter()
+        .map(|((volume, number), chunks)| v1::CompleteSnapshot {
+            volume: volume.0,
+            number: number.0,
+            chunks,
+        });
+    v1::CompleteSnapshots {
+        version,
+        snapshots: named.collect(),
+    }
+}
+
 pub(crate) fn snapshot_id((volume, number): &SnapshotKey) -> v1::SnapshotId {
     v1::SnapshotId {
         volume: volume.0,

@@ -234,6 +234,14 @@ impl Nodes for Face {
             disks::samples(&request.samples)?,
         );
         let answer = self.engine.heartbeat(heartbeat).await?;
+        let mut complete_snapshots = None;
+        if request
+            .complete_snapshots
+            .is_some_and(|version| version != answer.complete_snapshots)
+        {
+            let list = |control: &mut crate::engine::Control, _| Ok(control.complete_snapshots());
+            complete_snapshots = Some(convert::complete_snapshots(self.engine.call(list).await?));
+        }
         let mut restore_disks = Vec::new();
         if !reports.is_empty() || !samples.is_empty() {
             let note = move |control: &mut crate::engine::Control, now| {
@@ -256,6 +264,7 @@ impl Nodes for Face {
                 .iter()
                 .map(|disk| disk.0.to_bytes().to_vec())
                 .collect(),
+            complete_snapshots,
         }))
     }
 

@@ -83,6 +83,8 @@ pub fn listen(
                 FromThread::Message(ToTarget::Known(kinds)) => {
                     if let Some(sender) = &agent {
                         tracing::info!(kinds, "the node agent says what it knows");
+                        // Not sent to one that does not know this.
+                        let _ = sender.try_send(FromTarget::WantSnapshots);
                         drop(spawn(tell_health(Rc::downgrade(&node), sender.clone())));
                     }
                 }
@@ -214,6 +216,11 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
         ToTarget::DeleteSnapshots(snapshots) => {
             let named = |(volume, number)| (volume::VolumeNumber(volume), SnapshotId(number));
             node.delete_snapshots(snapshots.into_iter().map(named));
+        }
+        ToTarget::KeepSnapshots(complete) => {
+            let named =
+                |(volume, number, chunks)| ((volume::VolumeNumber(volume), SnapshotId(number)), chunks);
+            node.keep_snapshots(complete.into_iter().map(named));
         }
         ToTarget::Configure { chunk, configuration } => {
             let config = to_config(&configuration);

@@ -9,6 +9,7 @@
 //! - `passes`: who may connect, and as whom this node connects.
 //! - `health`: how the disks are, and how they are reset; `samples`: reads that ask for nothing but that.
 //! - `peers`: connections to the other nodes, and the commands they send us.
+//! - `keep`: copies of snapshots follow those of their chunks.
 //! - `native`: requests of native clients.
 //! - `room`: copies whose disks are full, until there is room again.
 //! - `scrub`: comparing all copies with their checksums in the background.
@@ -19,6 +20,7 @@ mod copies;
 mod disk_faults;
 mod health;
 mod inventory;
+mod keep;
 mod native;
 mod passes;
 mod peers;

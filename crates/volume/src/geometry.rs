@@ -362,6 +362,24 @@ impl Geometry {
         None
     }
 
+    /// Where a block of a chunk is in the volume; none if there is no such chunk or block.
+    pub fn lba_of(&self, chunk: ChunkIndex, block: u32) -> Option<Lba> {
+        let first = self.first_lba(chunk).filter(|_| block < self.chunk_blocks)?;
+        let mut group_first_chunk = 0;
+        let mut widths = self.group_chunks.iter().map(|width| u64::from(*width));
+        let width = widths.find(|width| {
+            group_first_chunk += width;
+            u64::from(chunk.0) < group_first_chunk
+        })?;
+        let block = u64::from(block);
+        let unit_blocks = match width {
+            1 => u64::from(self.chunk_blocks),
+            _ => u64::from(self.stripe_unit_blocks),
+        };
+        let (unit, within) = (block / unit_blocks, block % unit_blocks);
+        Some(Lba(first.0 + unit * width * unit_blocks + within))
+    }
+
     /// Encodes the persistent geometry record (`docs/formats/volume-geometry.md`).
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::default();
@@ -561,6 +579,11 @@ mod tests {
             assert_eq!(place(&geometry, first.0), (chunk, 0));
         }
         assert_eq!(geometry.first_lba(ChunkIndex(6)), None);
+        for lba in 0..geometry.volume_blocks().0 {
+            let (chunk, block) = place(&geometry, lba);
+            assert_eq!(geometry.lba_of(ChunkIndex(chunk), block), Some(Lba(lba)));
+        }
+        assert_eq!(geometry.lba_of(ChunkIndex(5), 16), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod golden;
 mod grants;
 mod identity;
 mod intent;
+mod keep;
 mod map;
 mod member;
 pub mod message;
@@ -42,6 +43,7 @@ pub use identity::{
     BlockRange, ChunkId, ChunkIndex, ClusterId, DataToken, HostId, Incarnation, IoToken, JoinNumber, NodeId,
     PersistToken, RequestId, Sequence, Session, SnapshotId, TraceId, VolumeNumber, WriterToken,
 };
+pub use keep::{Keeper, SnapshotCopy};
 pub use map::{ChunkMap, MapError, Reaction, Route};
 pub use member::{Member, Phase, ResyncProgress};
 pub use message::{Message, ReplicaWrite, WriteKind};

@@ -107,6 +107,8 @@ pub struct HeartbeatAnswer {
     pub exports: Vec<Export>,
     /// Snapshots whose copies it has to delete.
     pub remove_snapshots: Vec<SnapshotKey>,
+    /// The version of the list of complete snapshots ([`Controller::complete_snapshots`]).
+    pub complete_snapshots: u64,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -354,6 +356,7 @@ impl<S: MetadataStore> Controller<S> {
             revision: self.store.revision()?,
             remove_copies: self.removals_of(id)?,
             exports: self.exports_of(id)?,
+            complete_snapshots: self.snapshots.version(),
             ..HeartbeatAnswer::default()
         };
         for (&number, unfinished) in &self.unfinished {

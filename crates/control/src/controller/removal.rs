@@ -110,8 +110,8 @@ impl<S: MetadataStore> Controller<S> {
         let snapshots = self.snapshots_on(node);
         if snapshots > 0 {
             return refuse(
-                format!("its disks have copies of {snapshots} snapshots of volumes, which stay where they were made"),
-                "delete those snapshots (\"redhare volume snapshot list VOLUME\" counts the copies), or keep the node".to_owned(),
+                format!("its disks have copies of {snapshots} snapshots of volumes that other nodes have not made yet"),
+                "drain it and wait until they have (\"redhare volume snapshot list VOLUME\" counts the copies), or delete those snapshots".to_owned(),
             );
         }
         let is_heard = self.is_heard(node, stored.record.incarnation, now);

@@ -37,6 +37,10 @@ pub type SnapshotKey = (VolumeNumber, SnapshotNumber);
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     known: BTreeMap<SnapshotKey, SnapshotState>,
+    /// Those that are complete, with the number of their chunks.
+    complete: BTreeMap<SnapshotKey, u32>,
+    /// A number for these: 0 for none, and most likely another one for any other.
+    version: u64,
     /// Since when this master has seen those that are pending.
     pending: BTreeMap<SnapshotKey, Instant>,
     /// As [`super::changes::ChangeLog::strangers`] was when this was read.
@@ -51,12 +55,35 @@ impl Snapshots {
             return Ok(());
         };
         match operation {
-            Operation::Put { key, value } => {
-                self.known.insert(id, Snapshot::decode(key, value)?.state);
+            Operation::Put { key, value } => self.note(id, &Snapshot::decode(key, value)?),
+            Operation::Delete { .. } => {
+                self.known.remove(&id);
+                self.complete.remove(&id);
             }
-            Operation::Delete { .. } => drop(self.known.remove(&id)),
         }
+        self.version = self.version_of_complete();
         Ok(())
+    }
+
+    fn note(&mut self, id: SnapshotKey, record: &Snapshot) {
+        self.known.insert(id, record.state);
+        match record.state {
+            SnapshotState::Complete => self.complete.insert(id, record.chunks),
+            SnapshotState::Pending | SnapshotState::Deleting => self.complete.remove(&id),
+        };
+    }
+
+    fn version_of_complete(&self) -> u64 {
+        let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let all = self.complete.iter();
+        all.fold(0, |state, ((volume, number), chunks)| {
+            mix(mix(mix(state, volume.0.into()), number.0), u64::from(*chunks) + 1)
+        })
+    }
+
+    /// The version of what is complete.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Whether all of these have a record and are kept.
@@ -296,12 +323,14 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Reads which snapshots there are.
     pub(super) fn note_snapshots(&mut self) -> Result<(), ControlError> {
-        let mut known = BTreeMap::new();
+        let mut read = Snapshots::default();
         let end = keys::end_of(keys::SNAPSHOTS);
         self.read_range::<Snapshot>(keys::SNAPSHOTS.to_vec(), &end, |_, Stored { record, .. }| {
-            known.insert((record.volume, record.number), record.state);
+            read.note((record.volume, record.number), &record);
         })?;
-        self.snapshots.known = known;
+        self.snapshots.known = read.known;
+        self.snapshots.complete = read.complete;
+        self.snapshots.version = self.snapshots.version_of_complete();
         self.snapshots.strangers = self.changes.strangers();
         Ok(())
     }
@@ -344,6 +373,12 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         Ok(removed)
+    }
+
+    /// All complete snapshots with the number of their chunks, as far as this master knows, and a version that tells whether that has changed:
+    /// 0 if there are none.
+    pub fn complete_snapshots(&self) -> (u64, BTreeMap<SnapshotKey, u32>) {
+        (self.snapshots.version(), self.snapshots.complete.clone())
     }
 
     /// The snapshots of which a node said that it has copies, when it was last heard.

@@ -128,6 +128,7 @@ impl Fake {
                         snapshots: Default::default(),
                         disk_health: Vec::new(),
                         samples: Vec::new(),
+                        complete_snapshots: None,
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

@@ -42,12 +42,12 @@ const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
 /// When a copy was last compared with its checksums: milliseconds of Unix time, u64.
 const ATTRIBUTE_SCRUBBED: &str = "redhare.scrubbed";
 
-struct Copy {
+pub(super) struct Copy {
     disk: usize,
     blob: BlobId,
-    channel: Rc<dyn Channel>,
+    pub(super) channel: Rc<dyn Channel>,
     /// None of a copy that was made before there were checksums.
-    sums: Option<Rc<CopySums>>,
+    pub(super) sums: Option<Rc<CopySums>>,
     record: RefCell<ChunkRecord>,
     generation: Cell<u64>,
     /// The newest change that is in the record and not yet durable.
@@ -67,6 +67,13 @@ pub(super) struct Copies {
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
     /// Copies as they were once.
     pub(super) kept: Kept,
+}
+
+impl Copy {
+    /// Its volume's shape, as far as it knows.
+    pub(super) fn geometry(&self) -> Geometry {
+        self.record.borrow().geometry.clone()
+    }
 }
 
 /// What a blob of a disk is found to be.
@@ -251,6 +258,23 @@ impl Copies {
         if let Err(error) = noted {
             tracing::warn!(?chunk, %error, "when a copy was compared with its checksums cannot be noted");
         }
+    }
+
+    /// The shape of a copy here, and whether it has checksums.
+    pub(super) fn shape(&self, chunk: ChunkId) -> Option<(Geometry, bool)> {
+        let copies = self.copies.borrow();
+        let copy = copies.get(&chunk)?;
+        Some((copy.record.borrow().geometry.clone(), copy.sums.is_some()))
+    }
+
+    /// Chunks of which a copy is here.
+    pub(super) fn chunks(&self) -> Vec<ChunkId> {
+        self.copies.borrow().keys().copied().collect()
+    }
+
+    /// Whether a copy is here, be it one that cannot be used.
+    pub(super) fn has_any(&self, chunk: ChunkId) -> bool {
+        self.copies.borrow().contains_key(&chunk) || self.damaged.borrow().contains_key(&chunk)
     }
 
     /// The epoch that a copy serves in.
@@ -488,7 +512,13 @@ pub(super) fn chunk_of(name: &[u8]) -> Option<ChunkId> {
     })
 }
 
-fn copy_of(blob: &Blob, disk: usize, record: ChunkRecord, generation: u64, has_sums: bool) -> Copy {
+pub(super) fn copy_of(
+    blob: &Blob,
+    disk: usize,
+    record: ChunkRecord,
+    generation: u64,
+    has_sums: bool,
+) -> Copy {
     let channel = blob.channel();
     Copy {
         sums: has_sums.then(|| CopySums::new(&record, channel.clone())),
@@ -565,7 +595,7 @@ pub(super) async fn newest_record(
 }
 
 /// Pages of a copy's blob.
-fn pages_of(record: &ChunkRecord, has_sums: bool) -> u64 {
+pub(super) fn pages_of(record: &ChunkRecord, has_sums: bool) -> u64 {
     let blocks = record.geometry.chunk_blocks;
     HEAD_BLOCKS + u64::from(blocks) + if has_sums { tail_blocks(blocks) } else { 0 }
 }
@@ -638,7 +668,7 @@ async fn write_slot(copy: &Copy) -> Result<(), IoError> {
         .await
 }
 
-async fn write_record(copy: &Copy) -> Result<(), IoError> {
+pub(super) async fn write_record(copy: &Copy) -> Result<(), IoError> {
     write_slot(copy).await?;
     copy.channel.flush().await
 }

@@ -254,6 +254,7 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
         NativeOperation::Cut(_) | NativeOperation::Release(_) | NativeOperation::Abandon(_) => {
             role == Role::Admin
         }
+        NativeOperation::CountSnapshot(_) => false,
     }
 }
 
@@ -280,9 +281,10 @@ fn request_of(
         NativeOperation::Cut(snapshot) => (Operation::Cut(snapshot), false),
         NativeOperation::Release(snapshot) => (Operation::Release(snapshot), false),
         NativeOperation::Abandon(snapshot) => (Operation::Abandon(snapshot), false),
-        NativeOperation::Locate { .. } | NativeOperation::Check | NativeOperation::ReadSnapshot(_) => {
-            (Operation::Read, false)
-        }
+        NativeOperation::Locate { .. }
+        | NativeOperation::Check
+        | NativeOperation::ReadSnapshot(_)
+        | NativeOperation::CountSnapshot(_) => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
     let blocks = if of_chunk { 1 } else { native.blocks };
@@ -354,7 +356,11 @@ impl NativeHandler {
     }
 
     fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
-        let portals = native.operation == NativeOperation::Claim;
+        // Nodes count each other's copies past here.
+        let portals = matches!(
+            native.operation,
+            NativeOperation::Claim | NativeOperation::CountSnapshot(_)
+        );
         let clients = matches!(
             native.operation,
             NativeOperation::Fence
@@ -364,6 +370,7 @@ impl NativeHandler {
                 | NativeOperation::Release(_)
                 | NativeOperation::Abandon(_)
                 | NativeOperation::ReadSnapshot(_)
+                | NativeOperation::CountSnapshot(_)
         );
         let (session, native) = match self.session {
             Some(session) if !portals => (session, *native),
@@ -447,7 +454,7 @@ impl NativeHandler {
 }
 
 /// Answers what a copy of a snapshot has; the core has no part in it.
-fn read_snapshot(node: &Rc<Node>, native: NativeCommand, snapshot: SnapshotId, call: Call) {
+pub(super) fn read_snapshot(node: &Rc<Node>, native: NativeCommand, snapshot: SnapshotId, call: Call) {
     let node = node.clone();
     drop(reactor::spawn(async move {
         let Call {

@@ -17,8 +17,8 @@ use protocols::nvme::{Command, Nqn, Status};
 use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{
-    CommandFields, EncodedAnswer, NativeCommand, REPLICA_TAIL_BYTES, decode_answer, decode_command,
-    encode_answer, encode_command, opcode,
+    CommandFields, EncodedAnswer, NativeCommand, NativeOperation, REPLICA_TAIL_BYTES, decode_answer,
+    decode_command, encode_answer, encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
 use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
@@ -251,22 +251,59 @@ impl Peers {
         if encode_answer(&message).is_some() {
             return answer(&peer, &message, data);
         }
-        let link = peer.link.borrow().clone();
-        match link.filter(|link| !link.queue.is_ended()) {
+        match self.link(node, to) {
             Some(link) if link.queue.outstanding() < usize::from(QUEUE_ENTRIES) => {
                 let key = Key::of_command(&message).filter(Key::is_sent_once);
                 if key.is_none_or(|key| link.unanswered.borrow_mut().insert(key)) {
                     drop(spawn(exchange(node.own.clone(), to, link, message, data)));
                 }
             }
-            Some(_) => {}
-            None => {
-                *peer.link.borrow_mut() = None;
-                if !peer.connecting.replace(true) {
-                    drop(spawn(connect(node.own.clone(), self.identity, to, peer)));
-                }
+            Some(_) | None => {}
+        }
+    }
+
+    /// The way to a peer; if there is none, one is looked for.
+    fn link(&self, node: &Node, to: NodeId) -> Option<Link> {
+        let peer = self.peer(to);
+        let link = peer.link.borrow().clone().filter(|link| !link.queue.is_ended());
+        if link.is_none() {
+            *peer.link.borrow_mut() = None;
+            if !peer.connecting.replace(true) {
+                drop(spawn(connect(node.own.clone(), self.identity, to, peer)));
             }
         }
+        link
+    }
+
+    /// All other nodes of which it is known where they are.
+    pub(super) fn known(&self) -> Vec<NodeId> {
+        let peers = self.peers.borrow();
+        let known = peers.iter().filter(|(_, peer)| peer.address.get().is_some());
+        known.map(|(node, _)| *node).collect()
+    }
+
+    /// Asks a peer about its copies of snapshots: the answer's result, and what came back. None if it refuses, cannot be reached now,
+    /// or does not answer in time.
+    pub(super) async fn ask_native(
+        &self,
+        node: &Node,
+        to: NodeId,
+        native: &NativeCommand,
+        room: Data,
+    ) -> Option<(u64, Data)> {
+        let link = self.link(node, to)?;
+        if link.queue.outstanding() >= usize::from(QUEUE_ENTRIES) / 2 {
+            return None;
+        }
+        let asked = link.queue.execute(command_of(&native.encode()), room);
+        let result = time::timeout(ANSWER_LIMIT, asked).await.ok()?;
+        let completion = result.completion?;
+        let is_whole = match &result.data {
+            Data::Into(room) => room.len() == result.received_bytes,
+            _ => true,
+        };
+        let answered = completion.status().is_success() && is_whole;
+        answered.then(|| (completion.result_u64(), result.data))
     }
 }
 
@@ -558,8 +595,14 @@ impl CommandHandler for PeerHandler {
         let Some(node) = self.node.upgrade() else { return };
         let peer = node.peers.peer(self.from);
         let fields = fields_of(&call.command);
-        if NativeCommand::decode(&fields).is_ok() {
-            return self.portal.submit(call);
+        if let Ok(native) = NativeCommand::decode(&fields) {
+            return match native.operation {
+                NativeOperation::ReadSnapshot(snapshot) => {
+                    native::read_snapshot(&node, native, snapshot, call)
+                }
+                NativeOperation::CountSnapshot(snapshot) => node.count_snapshot(native, snapshot, call),
+                _ => self.portal.submit(call),
+            };
         }
         if fields.opcode == opcode::SEAL_ANSWER {
             return fetch_sealed(&peer, &fields, call);

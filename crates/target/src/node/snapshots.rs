@@ -1,6 +1,6 @@
 //! Snapshots of chunk copies: each is a snapshot of the copy's blob, named by chunk and number, with the record and the
 //! checksums as they were (`docs/decisions/0081`, `docs/formats/checksums.md`). It stays on its disk until it is deleted, also when
-//! the copy has no place here any more (`docs/decisions/0085`).
+//! the copy has no place here any more (`docs/decisions/0085`), or lets it go (`keep`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,8 @@ use foundation::{BlockCount, Lba};
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::NativeCommand;
 use volume::{
-    BlockRange, ChunkId, ChunkIndex, Geometry, IoToken, Sequence, SnapshotId, Status, VolumeNumber,
+    BlockRange, ChunkId, ChunkIndex, Geometry, IoToken, Keeper, Sequence, SnapshotCopy, SnapshotId, Status,
+    VolumeNumber,
 };
 
 use super::copies::{BLOCK_BYTES, Copies, CopyError, HEAD_BLOCKS, chunk_bytes, chunk_of, newest_record};
@@ -26,25 +27,37 @@ pub(super) const ATTRIBUTE_SNAPSHOT: &str = "redhare.snapshot";
 const DELETE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Chunk and number.
-type Key = (ChunkId, SnapshotId);
+pub(super) type Key = SnapshotCopy;
+
+/// Where a copy of a snapshot is, and the last write in it.
+#[derive(Clone, Copy)]
+pub(super) struct KeptPlace {
+    pub(super) disk: usize,
+    pub(super) blob: BlobId,
+    pub(super) sequence: Sequence,
+}
 
 /// The snapshots of all copies of a node.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// On which disk each is, and in which blob.
-    at: RefCell<BTreeMap<Key, (usize, BlobId)>>,
+    /// Where each is.
+    pub(super) at: RefCell<BTreeMap<Key, KeptPlace>>,
     /// Those that somebody reads.
     open: RefCell<BTreeMap<Key, Rc<Opened>>>,
     /// What is to be deleted in the background.
     unwanted: RefCell<BTreeSet<(VolumeNumber, SnapshotId)>>,
     deleting: Cell<bool>,
+    /// Which belong here, and which may go.
+    pub(super) keeper: RefCell<Keeper>,
+    /// That is being looked after.
+    pub(super) keeping: Cell<bool>,
 }
 
 /// A snapshot of a copy that can be read.
-struct Opened {
-    geometry: Geometry,
-    channel: Rc<dyn Channel>,
-    sums: Option<Rc<CopySums>>,
+pub(super) struct Opened {
+    pub(super) geometry: Geometry,
+    pub(super) channel: Rc<dyn Channel>,
+    pub(super) sums: Option<Rc<CopySums>>,
 }
 
 impl Kept {
@@ -53,25 +66,32 @@ impl Kept {
         let Some((chunk, rest)) = name.split_at_checked(8) else {
             return false;
         };
-        let number = rest.first_chunk::<8>().map(|number| u64::from_le_bytes(*number));
-        let (Some(chunk), Some(number)) = (chunk_of(chunk), number) else {
+        let Some((number, rest)) = rest.split_first_chunk::<8>() else {
             return false;
         };
-        self.at
-            .borrow_mut()
-            .insert((chunk, SnapshotId(number)), (disk, blob));
+        let sequence = rest.first_chunk::<8>();
+        let (Some(chunk), Some(sequence)) = (chunk_of(chunk), sequence) else {
+            return false;
+        };
+        let place = KeptPlace {
+            disk,
+            blob,
+            sequence: Sequence(u64::from_le_bytes(*sequence)),
+        };
+        let number = SnapshotId(u64::from_le_bytes(*number));
+        self.at.borrow_mut().insert((chunk, number), place);
         true
     }
 
     /// The next copy of a snapshot that is to be deleted, leaving out these: newest first, so that the older ones give their clusters
     /// to nobody in between.
-    fn next_unwanted(&self, stay: &BTreeSet<Key>) -> Option<(Key, (usize, BlobId))> {
+    fn next_unwanted(&self, stay: &BTreeSet<Key>) -> Option<Key> {
         let unwanted = self.unwanted.borrow();
         let at = self.at.borrow();
         let mut entries = at.iter().rev();
         let is_unwanted = |key: &Key| unwanted.contains(&(key.0.volume, key.1)) && !stay.contains(key);
         let found = entries.find(|(key, _)| is_unwanted(key));
-        found.map(|(key, place)| (*key, *place))
+        found.map(|(key, _)| *key)
     }
 }
 
@@ -152,11 +172,12 @@ impl Copies {
     }
 
     /// False if it stays, which is logged.
-    async fn delete_snapshot(&self, key: Key) -> bool {
+    pub(super) async fn delete_snapshot(&self, key: Key) -> bool {
         // From now on nobody opens it; what reads it already has its own way to the blob.
-        let Some((disk, blob)) = self.kept.at.borrow_mut().remove(&key) else {
+        let Some(place) = self.kept.at.borrow_mut().remove(&key) else {
             return true;
         };
+        let KeptPlace { disk, blob, .. } = place;
         self.kept.open.borrow_mut().remove(&key);
         let store = self.store(disk);
         let deleted = match store.delete(blob).await {
@@ -167,14 +188,14 @@ impl Copies {
         if let Err(error) = &deleted {
             let (chunk, snapshot) = (key.0, key.1.0);
             tracing::error!(?chunk, snapshot, %error, "a copy of a snapshot stays on its disk");
-            self.kept.at.borrow_mut().insert(key, (disk, blob));
+            self.kept.at.borrow_mut().insert(key, place);
         }
         deleted.is_ok()
     }
 
     /// The snapshot of a copy, to be read; none if it is not here.
-    async fn open_snapshot(&self, key: Key) -> Result<Option<Rc<Opened>>, CopyError> {
-        let Some((disk, blob)) = self.kept.at.borrow().get(&key).copied() else {
+    pub(super) async fn open_snapshot(&self, key: Key) -> Result<Option<Rc<Opened>>, CopyError> {
+        let Some(KeptPlace { disk, blob, .. }) = self.kept.at.borrow().get(&key).copied() else {
             return Ok(None);
         };
         if let Some(opened) = self.kept.open.borrow().get(&key) {
@@ -201,7 +222,7 @@ impl Copies {
     }
 
     /// The chunk and its blocks that a range of a snapshot lies in; none if no copy of the snapshot is here.
-    async fn place_in_snapshot(
+    pub(super) async fn place_in_snapshot(
         &self,
         (volume, snapshot): (VolumeNumber, SnapshotId),
         first: Lba,
@@ -322,7 +343,7 @@ async fn delete_unwanted(weak: Weak<Node>) {
     loop {
         let Some(node) = weak.upgrade() else { return };
         let kept = &node.copies.kept;
-        let Some((key, _)) = kept.next_unwanted(&stay) else {
+        let Some(key) = kept.next_unwanted(&stay) else {
             // What could not be deleted is asked for again.
             kept.unwanted.borrow_mut().clear();
             kept.deleting.set(false);
@@ -337,7 +358,7 @@ async fn delete_unwanted(weak: Weak<Node>) {
 }
 
 /// A snapshot's name on a disk, without its sequence.
-fn snapshot_bytes(chunk: ChunkId, snapshot: SnapshotId) -> [u8; 16] {
+pub(super) fn snapshot_bytes(chunk: ChunkId, snapshot: SnapshotId) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&chunk_bytes(chunk));
     bytes[8..].copy_from_slice(&snapshot.0.to_le_bytes());

@@ -91,6 +91,7 @@ impl World {
                 .is_none_or(|snapshots| snapshots.is_idle())
             && (0..self.shape.chunks).all(complete)
             && self.nothing_is_left_over()
+            && self.snapshots_are_in_place()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
     }
 

@@ -2,6 +2,7 @@
 
 use foundation::Epoch;
 
+use super::keep::KeepEvent;
 use super::past::PastRead;
 use super::world::Payload;
 use crate::configuration::ChunkConfig;
@@ -125,6 +126,12 @@ pub(super) enum Event {
     SnapshotTimeout {
         snapshot: SnapshotId,
     },
+    /// Of a node's care for copies of snapshots.
+    Keep {
+        node: usize,
+        life: u64,
+        event: KeepEvent,
+    },
 }
 
 impl Event {
@@ -138,6 +145,7 @@ impl Event {
             | Event::SendHeartbeat { node, .. }
             | Event::ShowBoard { node, .. }
             | Event::LookForRoom { node, .. }
+            | Event::Keep { node, .. }
             | Event::Config { node, .. } => Some(*node),
             _ => None,
         }

@@ -24,6 +24,7 @@ impl World {
         self.show_new_board(node);
         self.at(0, Event::SendHeartbeat { node, life });
         self.at(0, Event::Tick { node, life });
+        self.begin_to_keep(node);
         if life > 1 {
             self.at(0, Event::Ended { node, life: life - 1 });
         }

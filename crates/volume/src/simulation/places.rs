@@ -78,6 +78,7 @@ impl World {
         });
         if deleted {
             self.places.deleted += 1;
+            self.keep_layers(node, chunk);
             self.nodes[node].disks.remove(&chunk);
         }
     }

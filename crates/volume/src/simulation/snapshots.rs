@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::{Epoch, Random};
 
-use super::disk::Layer;
 use super::linear::{Op, SLOTS};
 use super::world::{CHUNK_BLOCKS, Event, MS, SECOND, US, World, chunk_id, node_index};
 use crate::configuration::ChunkConfig;
@@ -27,6 +26,9 @@ struct Issued {
     acknowledged: Option<u64>,
 }
 
+/// What a chunk's part in a snapshot is: the last write in it, and what its blocks hold.
+pub(super) type Truth = (Sequence, Vec<u32>);
+
 /// A snapshot that is being made.
 #[derive(Debug)]
 struct Attempt {
@@ -40,11 +42,16 @@ struct Attempt {
 /// The maker of snapshots, and the history that they are compared with.
 #[derive(Debug)]
 pub(super) struct Snapshots {
-    random: Random,
+    pub(super) random: Random,
     last: SnapshotId,
     attempt: Option<Attempt>,
     pub(super) completed: u64,
     pub(super) aborted: u64,
+    /// Those that the copies of are kept, where they are.
+    pub(super) complete: BTreeMap<SnapshotId, Vec<Truth>>,
+    /// Copies made from others, and copies let go.
+    pub(super) made: u64,
+    pub(super) gone: u64,
     /// What nodes were asked: node, life and request.
     asked: BTreeMap<(usize, u64, RequestId), (usize, Operation)>,
     /// By the value that was written.
@@ -61,6 +68,9 @@ impl Snapshots {
             attempt: None,
             completed: 0,
             aborted: 0,
+            complete: BTreeMap::new(),
+            made: 0,
+            gone: 0,
             asked: BTreeMap::new(),
             writes: BTreeMap::new(),
             lost_at: vec![0; chunks],
@@ -72,7 +82,7 @@ impl Snapshots {
     }
 
     /// How long something between the maker and a node takes; none if it is lost.
-    fn delay(&mut self) -> Option<u64> {
+    pub(super) fn delay(&mut self) -> Option<u64> {
         let usual = self.random.between(50 * US, 2 * MS);
         match self.random.below(150) {
             0 => None,
@@ -285,22 +295,13 @@ impl World {
     }
 
     /// What every copy has of a chunk that was asked for its snapshot: one and the same.
-    fn layer_of(&mut self, chunk: usize, attempt: &Attempt) -> Option<Vec<u32>> {
-        let mut found: Option<(Sequence, Vec<u32>)> = None;
+    fn layer_of(&mut self, chunk: usize, attempt: &Attempt) -> Option<Truth> {
+        let mut found: Option<Truth> = None;
         for member in &attempt.configs[chunk].members {
             let node = node_index(member.node);
-            // A copy may have been deleted since.
-            let Some(disk) = self.nodes[node].disks.get(&chunk) else {
-                continue;
-            };
-            let places = &self.places;
-            let Some(Layer {
-                sequence,
-                values,
-                fits,
-            }) = disk.layers.get(&attempt.snapshot)
-            else {
-                if places.made == 0 {
+            let Some(layer) = self.layer(node, (chunk, attempt.snapshot)) else {
+                // A copy may have been deleted since, and made anew.
+                if self.shape.keeps || self.nodes[node].disks.contains_key(&chunk) && self.places.made == 0 {
                     self.fail(format!(
                         "node {node} has no snapshot {:?} of chunk {chunk}",
                         attempt.snapshot
@@ -308,13 +309,9 @@ impl World {
                 }
                 continue;
             };
-            let (same, fits) = (
-                found
-                    .as_ref()
-                    .is_none_or(|found| *found == (*sequence, values.clone())),
-                *fits,
-            );
-            found = Some((*sequence, values.clone()));
+            let (truth, fits) = ((layer.sequence, layer.values.clone()), layer.fits);
+            let same = found.as_ref().is_none_or(|found| *found == truth);
+            found = Some(truth);
             if !same || !fits {
                 self.fail(format!(
                     "snapshot {:?} of chunk {chunk} on node {node}: as on the others {same}, fits its sums {fits}",
@@ -322,14 +319,16 @@ impl World {
                 ));
             }
         }
-        found.map(|(_, values)| values)
+        found
     }
 
     /// What must hold of a complete snapshot.
     fn check_snapshot(&mut self, attempt: &Attempt) {
-        let mut held = Vec::new();
+        let (mut held, mut truths) = (Vec::new(), Vec::new());
         for chunk in 0..self.shape.chunks {
-            let values = self.layer_of(chunk, attempt);
+            let truth = self.layer_of(chunk, attempt);
+            let values = truth.as_ref().map(|(_, values)| values.clone());
+            truths.extend(truth);
             for block in 0..CHUNK_BLOCKS {
                 let monitor = &mut self.monitors[chunk][block as usize];
                 let Some(values) = &values else {
@@ -349,6 +348,7 @@ impl World {
             }
         }
         self.check_order(attempt.snapshot, &held);
+        self.snapshots().complete.insert(attempt.snapshot, truths);
     }
 
     /// If W2 was issued after W1 was acknowledged and the snapshot has W2, it has W1.

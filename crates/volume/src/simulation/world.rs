@@ -11,6 +11,7 @@ use foundation::{Epoch, Instant, Random};
 use super::clients::Client;
 use super::disk::Disk;
 pub(super) use super::events::Event;
+use super::keep::Kept;
 use super::linear::Monitor;
 use super::past::Board;
 use super::places::Places;
@@ -57,6 +58,7 @@ pub(super) struct Node {
     pub(super) paused_until: u64,
     pub(super) tick_at: u64,
     pub(super) disks: BTreeMap<usize, Disk>,
+    pub(super) kept: Kept,
     pub(super) data: BTreeMap<DataToken, Rc<Vec<u32>>>,
     next_token: u64,
     pub(super) requests: BTreeMap<RequestId, Asked>,
@@ -102,6 +104,8 @@ pub(super) struct Shape {
     pub(super) scenario: u64,
     /// Clients write under tokens, newer ones now and then.
     pub(super) leased: bool,
+    /// Copies of snapshots follow those of their chunks.
+    pub(super) keeps: bool,
 }
 
 pub(super) struct World {
@@ -183,16 +187,27 @@ impl World {
     }
 
     pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
+        let keeps = matches!(bug, Some(Bug::LeavingCopyCounts | Bug::SnapshotLeavesUnasked));
         let snapshots = matches!(bug, Some(Bug::SnapshotWithoutHold | Bug::CutBeforeDrained));
-        Self::make(seed, bug, scenario, snapshots)
+        Self::make(seed, bug, scenario, (snapshots || keeps, keeps))
     }
 
     /// One whose volume has several chunks, and snapshots.
     pub(super) fn with_snapshots(seed: u64) -> Self {
-        Self::make(seed, None, None, true)
+        Self::make(seed, None, None, (true, false))
     }
 
-    fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, snapshots: bool) -> Self {
+    /// One whose snapshots' copies follow those of its chunks, mostly while these move.
+    pub(super) fn with_kept_snapshots(seed: u64) -> Self {
+        let scenario = if seed.is_multiple_of(3) {
+            seed % SCENARIOS
+        } else {
+            REBUILD
+        };
+        Self::make(seed, None, Some(scenario), (true, true))
+    }
+
+    fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, (snapshots, keeps): (bool, bool)) -> Self {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
@@ -201,12 +216,16 @@ impl World {
             scenario = 3;
         }
         let shape = Shape {
-            nodes: usize::from(copies) + random.below(2) as usize + usize::from(scenario == REBUILD),
+            nodes: usize::from(copies)
+                + random.below(2) as usize
+                + usize::from(scenario == REBUILD)
+                + usize::from(keeps),
             chunks: 1 + random.below(2) as usize + usize::from(snapshots),
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
             scenario,
             leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP,
+            keeps,
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -223,7 +242,11 @@ impl World {
             nodes: Vec::new(),
             store: Vec::new(),
             first: Vec::new(),
-            places: Places::new(nodes, seed, random.between(2 * SECOND, 12 * SECOND)),
+            places: Places::new(
+                nodes,
+                if keeps { 3 * seed + 2 } else { seed },
+                random.between(2 * SECOND, 12 * SECOND),
+            ),
             snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
             geometry: Geometry {
                 block_bytes: 4096,
@@ -299,6 +322,7 @@ impl World {
                 paused_until: 0,
                 tick_at: 0,
                 disks,
+                kept: Kept::default(),
                 data: BTreeMap::new(),
                 next_token: 0,
                 requests: BTreeMap::new(),
@@ -483,6 +507,7 @@ impl World {
                 epoch,
                 operation,
             } => self.order(to, chunk, epoch, operation),
+            Event::Keep { node, life, event } if self.alive(node, life) => self.keep(node, life, event),
             Event::ShowBoard { node, life } if self.alive(node, life) => self.show_board(node),
             Event::PastEnd { read } => self.end_past(&read),
             Event::SendHeartbeat { node, life } if self.alive(node, life) => {

@@ -35,7 +35,8 @@ enum Command {
     /// List the snapshots of a volume
     #[command(
         after_help = "Examples:\n  redhare volume snapshot list data\n  redhare volume snapshot list data --json\n\nCOPIES: of the chunk that has the fewest, \
-        as the nodes say that were asked. A copy that was not in sync when the snapshot was made has no part in it, and none is made later."
+        as the nodes say that were asked, of how many there should be. Nodes that have a chunk in sync and lack its part of a snapshot make it from other nodes' in the background; \
+        what is still missing is said below the table."
     )]
     List {
         /// The volume's name
@@ -73,6 +74,10 @@ struct CopiesView {
     least: u32,
     /// Of the chunk that has the most.
     most: u32,
+    /// How many each chunk should have.
+    wanted: u32,
+    /// Chunks that have fewer, as far as nodes answered.
+    short_chunks: u32,
     /// Chunks of which no copy was found.
     missing_chunks: u32,
     /// Nodes that did not answer.
@@ -187,6 +192,8 @@ fn view(snapshot: &v1::Snapshot, copies: Option<CopiesOfSnapshot>) -> SnapshotVi
         copies: copies.map(|copies| CopiesView {
             least: copies.least,
             most: copies.most,
+            wanted: copies.wanted,
+            short_chunks: copies.short_chunks,
             missing_chunks: copies.missing_chunks,
             silent_nodes: copies.silent_nodes,
         }),
@@ -209,7 +216,9 @@ fn describe(views: &[SnapshotView]) -> String {
                 .map_or_else(String::new, |second| format!("{second}Z")),
             ByteCount(view.size_bytes).to_string(),
             view.state.to_owned(),
-            copies.map_or_else(String::new, |copies| copies.least.to_string()),
+            copies.map_or_else(String::new, |copies| {
+                format!("{} of {}", copies.least, copies.wanted)
+            }),
         ]);
         let Some(copies) = copies else { continue };
         if copies.missing_chunks > 0 {
@@ -222,11 +231,16 @@ fn describe(views: &[SnapshotView]) -> String {
                 0 => "; they cannot be read any more\n",
                 _ => "; nodes that did not answer may have some\n",
             });
-        } else if copies.silent_nodes > 0 {
+        } else if copies.short_chunks > 0 {
             notes.push_str(&format!(
-                "{}: {} nodes did not answer, there may be more copies\n",
-                view.name, copies.silent_nodes
+                "{}: {} of its {} chunks have fewer than {} copies",
+                view.name, copies.short_chunks, view.chunks, copies.wanted
             ));
+            notes.push_str(&match copies.silent_nodes {
+                0 => "; nodes that have these chunks in sync make the others\n".to_owned(),
+                1 => "; 1 node did not answer, it may have some\n".to_owned(),
+                silent => format!("; {silent} nodes did not answer, they may have some\n"),
+            });
         }
     }
     table(&rows) + &notes
@@ -250,6 +264,8 @@ mod tests {
         let copies = |least, missing_chunks, silent_nodes| CopiesOfSnapshot {
             least,
             most: 3,
+            wanted: 3,
+            short_chunks: 3 - least.min(3),
             missing_chunks,
             silent_nodes,
         };
@@ -263,8 +279,8 @@ mod tests {
         let said = describe(&views);
         for words in [
             "NAME   CREATED               SIZE   STATE     COPIES\n",
-            "whole  2026-11-18T11:06:40Z  1 GiB  complete  3\n",
-            "fewer: 1 nodes did not answer, there may be more copies\n",
+            "whole  2026-11-18T11:06:40Z  1 GiB  complete  3 of 3\n",
+            "fewer: 1 of its 4 chunks have fewer than 3 copies; 1 node did not answer, it may have some\n",
             "lost: no copy was found of 2 of its 4 chunks; they cannot be read any more\n",
             "new    2026-11-18T11:06:40Z  1 GiB  pending\n",
         ] {

@@ -88,6 +88,50 @@ pub enum CopyError {
         /// What is wrong.
         why: String,
     },
+    /// Nobody has it, or can be asked.
+    #[error(
+        "no other node that can be reached now has blocks of snapshot {} of {chunk:?} right: start the nodes that had it when it was made", .snapshot.0
+    )]
+    NoSource {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The snapshot's number.
+        snapshot: SnapshotId,
+    },
+    /// They are not of the same moment.
+    #[error(
+        "other nodes' copies of snapshot {} of {chunk:?} do not end with the same write: none is made of them; this is a fault of Redhare, please report it", .snapshot.0
+    )]
+    SourcesDiffer {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The snapshot's number.
+        snapshot: SnapshotId,
+    },
+    /// The volumes themselves come first.
+    #[error(
+        "the disk {path} has {free_bytes} bytes free, of which {reserve_bytes} are left to volumes: no copy of snapshot {} of {chunk:?} is made there; delete snapshots, or add disks", .snapshot.0
+    )]
+    NoRoomForSnapshot {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The snapshot's number.
+        snapshot: SnapshotId,
+        /// The disk.
+        path: String,
+        /// What is free on it.
+        free_bytes: u64,
+        /// What is left to others.
+        reserve_bytes: u64,
+    },
+    /// The disk.
+    #[error("a copy of a snapshot of {chunk:?} cannot be written: {source}")]
+    WriteSnapshot {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: IoError,
+    },
     /// A range that is none of one chunk.
     #[error(
         "what was asked of a snapshot does not lie in one chunk of it, such as {chunk:?}: the volume has another geometry"

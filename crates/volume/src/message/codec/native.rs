@@ -42,6 +42,8 @@ pub mod native_opcode {
     pub const RELEASE: u8 = 0x94;
     /// The snapshot is given up; vendor specific, no data.
     pub const ABANDON: u8 = 0x98;
+    /// May the asking node count this node's copy of a snapshot; vendor specific, no data, only between nodes.
+    pub const COUNT_SNAPSHOT: u8 = 0xb4;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -124,6 +126,9 @@ pub enum NativeOperation {
     /// Read what this node's copy of a snapshot has, whatever the chunk's configuration is: a snapshot never changes. Epoch and
     /// writer's token say nothing; in the place of the token stands the snapshot's number.
     ReadSnapshot(SnapshotId),
+    /// May the asking node count this node's copy of the chunk's part in a snapshot ([`crate::Keeper`])? Only between nodes. The result of
+    /// the answer is the sequence of the last write in it.
+    CountSnapshot(SnapshotId),
 }
 
 impl NativeOperation {
@@ -131,7 +136,12 @@ impl NativeOperation {
     pub fn changes(self) -> bool {
         !matches!(
             self,
-            Self::Read | Self::Flush | Self::Locate { .. } | Self::Check | Self::ReadSnapshot(_)
+            Self::Read
+                | Self::Flush
+                | Self::Locate { .. }
+                | Self::Check
+                | Self::ReadSnapshot(_)
+                | Self::CountSnapshot(_)
         )
     }
 
@@ -151,13 +161,17 @@ impl NativeOperation {
                 | Self::Cut(_)
                 | Self::Release(_)
                 | Self::Abandon(_)
+                | Self::CountSnapshot(_)
         )
     }
 
-    /// The snapshot that it is a step of making.
+    /// The snapshot that it is about as a whole: one of which it is a step of making, or that is counted.
     pub fn snapshot(self) -> Option<SnapshotId> {
         match self {
-            Self::Cut(snapshot) | Self::Release(snapshot) | Self::Abandon(snapshot) => Some(snapshot),
+            Self::Cut(snapshot)
+            | Self::Release(snapshot)
+            | Self::Abandon(snapshot)
+            | Self::CountSnapshot(snapshot) => Some(snapshot),
             _ => None,
         }
     }
@@ -231,6 +245,7 @@ impl NativeCommand {
             NativeOperation::Release(_) => (native_opcode::RELEASE, false, false),
             NativeOperation::Abandon(_) => (native_opcode::ABANDON, false, false),
             NativeOperation::ReadSnapshot(_) => (native_opcode::READ_SNAPSHOT, false, false),
+            NativeOperation::CountSnapshot(_) => (native_opcode::COUNT_SNAPSHOT, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -288,6 +303,7 @@ impl NativeCommand {
             native_opcode::CUT => NativeOperation::Cut(SnapshotId(fields.quad(2))),
             native_opcode::RELEASE => NativeOperation::Release(SnapshotId(fields.quad(2))),
             native_opcode::ABANDON => NativeOperation::Abandon(SnapshotId(fields.quad(2))),
+            native_opcode::COUNT_SNAPSHOT => NativeOperation::CountSnapshot(SnapshotId(fields.quad(2))),
             other => {
                 return Err(FormatError::Invalid {
                     what: "native command",
@@ -511,6 +527,11 @@ mod tests {
                 0x98,
                 "98h Abandon",
             ),
+            (
+                NativeOperation::CountSnapshot(SnapshotId(0x5_0000_0006)),
+                0xb4,
+                "B4h Count Snapshot",
+            ),
         ] {
             let fields = CommandFields {
                 opcode,
@@ -552,7 +573,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..13u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..14u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -566,6 +587,7 @@ mod tests {
                 9 => NativeOperation::Release(SnapshotId(n[3])),
                 10 => NativeOperation::Abandon(SnapshotId(n[3])),
                 11 => NativeOperation::ReadSnapshot(SnapshotId(n[3])),
+                12 => NativeOperation::CountSnapshot(SnapshotId(n[3])),
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {

@@ -1,0 +1,176 @@
+//! Copies of snapshots follow those of their chunks, with processes of their own: all nodes that had a snapshot when it was made are
+//! drained and removed, or killed for good, one after the other, while others come; then every byte of it is read from nodes that
+//! did not exist then.
+
+mod support;
+
+use std::path::PathBuf;
+
+use bdev::{BlockDevice, ChannelExt};
+use client::{Nearby, Session};
+use foundation::{Lba, Random};
+use reactor::BufferPool;
+use support::nodes::Nodes;
+use support::{Place, wait_until};
+
+const BYTES: usize = 32 << 20;
+const BLOCK: usize = 4096;
+/// The nodes that are there in the beginning.
+const FIRST: u16 = 4;
+const COPIES: u64 = 3;
+
+struct Test {
+    cluster: Nodes,
+    /// What the volume holds.
+    holds: Vec<u8>,
+    random: Random,
+}
+
+impl Test {
+    fn start() -> Self {
+        let master = ["--no-rebalance", "--rebuild-after", "3"];
+        let cluster = Nodes::start(Place::in_memory("snapshots-kept"), &master, FIRST);
+        let create = "volume create data --size 32MiB --chunk-size 4MiB --copies 3";
+        cluster.succeed(&create.split(' ').collect::<Vec<_>>());
+        Self {
+            cluster,
+            holds: vec![0; BYTES],
+            random: Random::from_seed(90),
+        }
+    }
+
+    /// Writes something else, here and there: about one block in `one_in`.
+    fn write(&mut self, one_in: u64) {
+        let mut places = Vec::new();
+        for at in (0..BYTES).step_by(16 * BLOCK) {
+            if self.random.below(one_in) == 0 {
+                self.random.fill(&mut self.holds[at..at + 16 * BLOCK]);
+                places.push(at);
+            }
+        }
+        let session = Session::connect(&self.cluster.address()[..], "data").unwrap();
+        let device = session.device(Nearby::Socket);
+        let written = reactor::run(&reactor::Config::default(), async {
+            let channel = device.open_channel().unwrap();
+            for at in places {
+                let mut bytes = BufferPool::current().allocate(16 * BLOCK).await.unwrap();
+                bytes.copy_from_slice(&self.holds[at..at + 16 * BLOCK]);
+                channel
+                    .write(Lba((at / BLOCK) as u64), bytes.freeze())
+                    .await
+                    .unwrap();
+            }
+            channel.flush().await.unwrap();
+        });
+        written.unwrap();
+    }
+
+    fn snapshot(&mut self, name: &str) -> (String, Vec<u8>) {
+        self.cluster
+            .succeed(&["volume", "snapshot", "create", "data", name]);
+        (name.to_owned(), self.holds.clone())
+    }
+
+    fn read(&self, what: &str) -> Vec<u8> {
+        let path: PathBuf = self.cluster.place.0.join("read");
+        drop(std::fs::remove_file(&path));
+        self.cluster
+            .succeed(&["volume", "read", what, "--out", path.to_str().unwrap()]);
+        std::fs::read(&path).unwrap()
+    }
+
+    /// Every chunk, and every snapshot of it, has all its copies.
+    fn wait_until_whole(&self, when: &str) {
+        wait_until(&format!("all copies of chunks are in sync {when}"), || {
+            let chunks = self.cluster.chunks();
+            let whole = |chunk: &serde_json::Value| {
+                let count = |field: &str| chunk[field].as_array().map_or(0, Vec::len);
+                (count("in_sync"), count("missing"), count("out_of_sync")) == (COPIES as usize, 0, 0)
+            };
+            !chunks.is_empty() && chunks.iter().all(whole)
+        });
+        let mut said = String::new();
+        wait_until(&format!("all copies of snapshots are there {when}"), || {
+            let listed = self.cluster.json(&["volume", "snapshot", "list", "data"]);
+            let listed = listed.as_array().cloned().unwrap_or_default();
+            let now: Vec<String> = listed.iter().map(|one| one["copies"].to_string()).collect();
+            if now.join(" ") != said {
+                said = now.join(" ");
+                eprintln!("{when}: {said}");
+            }
+            let whole = |one: &serde_json::Value| {
+                let copies = &one["copies"];
+                copies["least"] == COPIES && copies["short_chunks"] == 0
+            };
+            !listed.is_empty() && listed.iter().all(whole)
+        });
+    }
+}
+
+#[test]
+fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
+    let mut test = Test::start();
+    test.write(1);
+    let mut images = vec![test.snapshot("first")];
+    test.write(8);
+    images.push(test.snapshot("second"));
+    test.write(3);
+    test.wait_until_whole("in the beginning");
+
+    for number in 1..=FIRST {
+        test.cluster.start_node(FIRST + number);
+        test.cluster.wait_for_living(usize::from(FIRST) + 1);
+        let when = format!("without node {number}");
+        if number % 2 == 0 {
+            test.cluster.kill_node(number);
+            std::fs::remove_file(test.cluster.directory(number).join("disk")).unwrap();
+            test.wait_until_whole(&when);
+            continue;
+        }
+        let id = test.cluster.id(number);
+        test.cluster.succeed(&["node", "drain", &id]);
+        test.wait_until_whole(&when);
+        // What it had of snapshots goes when the others have it, and then the node can.
+        wait_until(&format!("node {number} can be removed"), || {
+            test.cluster.run(&["node", "remove", &id]).status.success()
+        });
+        test.cluster.kill_node(number);
+        std::fs::remove_file(test.cluster.directory(number).join("disk")).unwrap();
+        test.wait_until_whole(&when);
+    }
+    for (name, image) in &images {
+        assert!(test.read(&format!("data@{name}")) == *image, "{name} is another");
+    }
+    assert!(test.read("data") == test.holds);
+
+    // Each node can read alone what it has: with one dead, the others have all of it.
+    test.cluster.kill_node(FIRST + 1);
+    for (name, image) in &images {
+        assert!(test.read(&format!("data@{name}")) == *image, "{name} is another");
+    }
+    test.cluster.start_node(FIRST + 1);
+    test.wait_until_whole("with all new nodes");
+
+    // Copies made from others are deleted like all others, in any order, and their space comes back.
+    let used = || -> u64 {
+        let rows = test.cluster.rows().into_iter();
+        let living = rows.filter(|row| row["alive"] == true);
+        living.map(|row| row["used_bytes"].as_u64().unwrap()).sum()
+    };
+    let before = used();
+    let (name, _) = images.remove(0);
+    test.cluster
+        .succeed(&["volume", "snapshot", "delete", "data", &name]);
+    wait_until("the first snapshot is gone", || {
+        let listed = test.cluster.json(&["volume", "snapshot", "list", "data"]);
+        listed.as_array().is_some_and(|listed| listed.len() == 1)
+    });
+    let (name, image) = images.remove(0);
+    assert!(test.read(&format!("data@{name}")) == image, "{name} has changed");
+    test.cluster
+        .succeed(&["volume", "snapshot", "delete", "data", &name]);
+    wait_until("the space of the snapshots is back", || {
+        before.saturating_sub(used()) >= COPIES * BYTES as u64
+    });
+    assert!(test.read("data") == test.holds);
+}

@@ -1,0 +1,273 @@
+//! Copies of complete snapshots follow those of their chunks (`docs/decisions/0090`): nodes make those they lack from others', and let
+//! those go that have no place with them any more. Disks are never lost here, so no copy may be: when one goes, as many are
+//! left as there should be, and at rest they are where the chunks are.
+
+use std::collections::BTreeMap;
+
+use super::disk::Layer;
+use super::snapshots::{Snapshots, Truth};
+use super::world::{Event, MS, World, chunk_id, node_id};
+use crate::identity::{Incarnation, SnapshotId};
+use crate::keep::Keeper;
+
+/// A chunk's part in a snapshot.
+pub(super) type Part = (usize, SnapshotId);
+
+/// What a node has of snapshots beside what its copies have, and knows of them.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Of chunks whose copy went, and those that were made from others'. On disks: a crash leaves them.
+    pub(super) layers: BTreeMap<Part, Layer>,
+    pub(super) keeper: Keeper,
+}
+
+/// What nodes say to each other and to themselves.
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum KeepEvent {
+    Step,
+    /// Give me your copy.
+    Fetch {
+        from: usize,
+        life: u64,
+        part: Part,
+    },
+    Fetched {
+        part: Part,
+        truth: Truth,
+    },
+    /// It is on the disk.
+    Made {
+        part: Part,
+        truth: Truth,
+    },
+    /// May I count your copy?
+    Ask {
+        from: usize,
+        life: u64,
+        part: Part,
+        attempt: u64,
+    },
+    Counts {
+        by: usize,
+        part: Part,
+        attempt: u64,
+    },
+    /// Enough have answered by now, or it stays.
+    Decide {
+        part: Part,
+        attempt: u64,
+    },
+}
+
+impl World {
+    fn keeps(&mut self) -> &mut Snapshots {
+        self.snapshots
+            .as_mut()
+            .expect("only worlds with snapshots keep them")
+    }
+
+    /// What a node's disks have of a chunk's part in a snapshot.
+    pub(super) fn layer(&self, node: usize, (chunk, snapshot): Part) -> Option<&Layer> {
+        let sim = &self.nodes[node];
+        let of_copy = sim.disks.get(&chunk).and_then(|disk| disk.layers.get(&snapshot));
+        of_copy.or_else(|| sim.kept.layers.get(&(chunk, snapshot)))
+    }
+
+    /// A copy is deleted; its snapshots are not.
+    pub(super) fn keep_layers(&mut self, node: usize, chunk: usize) {
+        let sim = &mut self.nodes[node];
+        if let Some(disk) = sim.disks.get_mut(&chunk) {
+            let layers = std::mem::take(&mut disk.layers).into_iter();
+            sim.kept
+                .layers
+                .extend(layers.map(|(snapshot, layer)| ((chunk, snapshot), layer)));
+        }
+    }
+
+    /// A life of a node begins.
+    pub(super) fn begin_to_keep(&mut self, node: usize) {
+        if !self.shape.keeps {
+            return;
+        }
+        let planted = self.planted;
+        let sim = &mut self.nodes[node];
+        sim.kept.keeper = Keeper::default();
+        sim.kept.keeper.plant(planted);
+        let life = sim.life;
+        let event = KeepEvent::Step;
+        self.at(MS, Event::Keep { node, life, event });
+    }
+
+    fn say(&mut self, from: usize, (node, life): (usize, u64), event: KeepEvent) {
+        if self.blocked[from][node] > self.now {
+            return;
+        }
+        if let Some(delay) = self.keeps().delay() {
+            self.at(delay, Event::Keep { node, life, event });
+        }
+    }
+
+    pub(super) fn keep(&mut self, node: usize, life: u64, event: KeepEvent) {
+        match event {
+            KeepEvent::Step => self.keep_step(node, life),
+            KeepEvent::Fetch { from, life, part } => {
+                if let Some(Layer { sequence, values, .. }) = self.layer(node, part) {
+                    let truth = (*sequence, values.clone());
+                    self.say(node, (from, life), KeepEvent::Fetched { part, truth });
+                }
+            }
+            KeepEvent::Fetched { part, truth } => {
+                if self.lacks(node, part) {
+                    let delay = self.keeps().random.between(MS, 80 * MS);
+                    let event = KeepEvent::Made { part, truth };
+                    self.at(delay, Event::Keep { node, life, event });
+                }
+            }
+            KeepEvent::Made { part, truth } => self.has_made(node, part, truth),
+            KeepEvent::Ask {
+                from,
+                life,
+                part,
+                attempt,
+            } => {
+                let copy = (chunk_id(part.0), part.1);
+                if self.layer(node, part).is_some() && self.nodes[node].kept.keeper.counts(copy) {
+                    let by = node;
+                    self.say(node, (from, life), KeepEvent::Counts { by, part, attempt });
+                }
+            }
+            KeepEvent::Counts { by, part, attempt } => {
+                let copy = (chunk_id(part.0), part.1);
+                self.nodes[node].kept.keeper.heard(copy, attempt, node_id(by));
+            }
+            KeepEvent::Decide { part, attempt } => self.decide_to_go(node, part, attempt),
+        }
+    }
+
+    /// Whether a node is to have a copy that it has not.
+    fn lacks(&self, node: usize, part: Part) -> bool {
+        let sim = &self.nodes[node];
+        let core = sim.core.as_ref();
+        let member = core.and_then(|core| core.member(chunk_id(part.0)));
+        let in_sync = member.is_some_and(|m| m.is_member(node_id(node), Incarnation(sim.life)));
+        in_sync && sim.kept.keeper.is_complete((chunk_id(part.0), part.1)) && self.layer(node, part).is_none()
+    }
+
+    fn keep_step(&mut self, node: usize, life: u64) {
+        let event = KeepEvent::Step;
+        self.at(60 * MS, Event::Keep { node, life, event });
+        let (masters, chunks) = (self.shape.nodes, self.shape.chunks);
+        if self.blocked[masters][node] <= self.now {
+            let volume = chunk_id(0).volume;
+            let complete = self.keeps().complete.keys().copied();
+            let complete: Vec<_> = complete
+                .map(|snapshot| ((volume, snapshot), chunks as u32))
+                .collect();
+            self.nodes[node].kept.keeper.learn(complete);
+        }
+        let mut lacking = Vec::new();
+        for chunk in (0..chunks).filter(|&chunk| self.nodes[node].disks.contains_key(&chunk)) {
+            let holds = |(_, snapshot)| self.layer(node, (chunk, snapshot)).is_some();
+            let all = self.nodes[node].kept.keeper.lacking(chunk_id(chunk), holds);
+            lacking.extend(all.map(|(_, snapshot)| (chunk, snapshot)));
+        }
+        lacking.retain(|part| self.lacks(node, *part));
+        let nodes = self.shape.nodes;
+        if !lacking.is_empty() {
+            let random = &mut self.keeps().random;
+            let part = lacking[random.below(lacking.len() as u64) as usize];
+            let to = random.below(nodes as u64) as usize;
+            let from = node;
+            self.say(
+                from,
+                (to, self.nodes[to].life),
+                KeepEvent::Fetch { from, life, part },
+            );
+        }
+        let sim = &self.nodes[node];
+        let strays = sim
+            .kept
+            .layers
+            .keys()
+            .filter(|part| !sim.disks.contains_key(&part.0));
+        let strays: Vec<Part> = strays.copied().collect();
+        if strays.is_empty() {
+            return;
+        }
+        let part = strays[self.keeps().random.below(strays.len() as u64) as usize];
+        let copy = (chunk_id(part.0), part.1);
+        let Some(attempt) = self.nodes[node].kept.keeper.begin_to_leave(copy) else {
+            return;
+        };
+        for to in (0..nodes).filter(|&to| to != node) {
+            let from = node;
+            let ask = KeepEvent::Ask {
+                from,
+                life,
+                part,
+                attempt,
+            };
+            self.say(from, (to, self.nodes[to].life), ask);
+        }
+        let delay = self.keeps().random.between(20 * MS, 400 * MS);
+        let event = KeepEvent::Decide { part, attempt };
+        self.at(delay, Event::Keep { node, life, event });
+    }
+
+    fn has_made(&mut self, node: usize, part: Part, (sequence, values): Truth) {
+        if self.layer(node, part).is_some() {
+            return;
+        }
+        let (chunk, snapshot) = part;
+        let truth = &self.keeps().complete[&snapshot][chunk];
+        if *truth != (sequence, values.clone()) {
+            self.fail(format!(
+                "node {node} has made another snapshot {snapshot:?} of chunk {chunk}: {values:?}"
+            ));
+        }
+        let fits = true;
+        let layer = Layer {
+            sequence,
+            values,
+            fits,
+        };
+        self.nodes[node].kept.layers.insert(part, layer);
+        self.keeps().made += 1;
+    }
+
+    fn decide_to_go(&mut self, node: usize, part: Part, attempt: u64) {
+        let (chunk, snapshot) = part;
+        let copy = (chunk_id(chunk), snapshot);
+        let copies = usize::from(self.shape.copies);
+        let sim = &mut self.nodes[node];
+        if sim.disks.contains_key(&chunk) || !sim.kept.keeper.may_go(copy, attempt, copies) {
+            return sim.kept.keeper.stays(copy);
+        }
+        sim.kept.layers.remove(&part);
+        sim.kept.keeper.has_gone(copy);
+        self.keeps().gone += 1;
+        let holders = (0..self.shape.nodes).filter(|&other| self.layer(other, part).is_some());
+        let left = holders.count();
+        if left < copies {
+            self.fail(format!(
+                "node {node} let its copy of snapshot {snapshot:?} of chunk {chunk} go: {left} of {copies} copies are left"
+            ));
+        }
+    }
+
+    /// Every complete snapshot is where its chunks are, and nowhere else.
+    pub(super) fn snapshots_are_in_place(&self) -> bool {
+        let Some(snapshots) = self.snapshots.as_ref().filter(|_| self.shape.keeps) else {
+            return true;
+        };
+        let in_place = |snapshot: &SnapshotId, chunk: usize| {
+            let members = self.members_of(chunk);
+            let nodes = 0..self.shape.nodes;
+            let right =
+                |node: usize| self.layer(node, (chunk, *snapshot)).is_some() == members.contains(&node);
+            nodes.into_iter().all(right)
+        };
+        let mut all = snapshots.complete.keys();
+        all.all(|snapshot| (0..self.shape.chunks).all(|chunk| in_place(snapshot, chunk)))
+    }
+}
