@@ -8,6 +8,7 @@ import errno
 import os
 import posixpath
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, overload
@@ -42,6 +43,24 @@ class Statistics(NamedTuple):
     """Pages that it dropped to stay below ``cache_bytes``."""
     pages_ahead: int
     """Pages that were read before anybody asked for them, since a listing went through the index in order."""
+    local_on: int
+    """1 if the cache on a local disk is in use, else 0."""
+    local_hits: int
+    """Index pages and extents of files that came from there."""
+    local_misses: int
+    """Those that were not there."""
+    local_damaged: int
+    """Of these, those that were there with wrong bytes."""
+    local_hit_bytes: int
+    """Bytes that came from there."""
+    local_stored: int
+    """Entries that this process put there."""
+    local_stored_bytes: int
+    """Their bytes."""
+    local_dropped: int
+    """Entries that it did not put there: too many waited to be written, or another process had the lock."""
+    local_file_bytes: int
+    """Length of the cache's file, in bytes; never above ``cache_size``."""
 
 
 class PendingRead:
@@ -97,6 +116,7 @@ class DataSet:
             handle = _native.open_file(where.file, root, **options)
         else:
             handle = _native.open_volume(where.masters, where.volume, root, **options)
+        self._warn(handle)
         found = (bytes(handle.uuid), handle.generation)
         if self._expected is not None and found != self._expected:
             handle.close()
@@ -107,6 +127,11 @@ class DataSet:
             )
         self._expected = found
         return handle
+
+    @staticmethod
+    def _warn(handle: _native.Handle) -> None:
+        for text in handle.warnings():
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
 
     def _live(self) -> _native.Handle:
         handle = self._handle
@@ -213,7 +238,8 @@ class DataSet:
             waiting.extend(posixpath.join(directory, name) for name in reversed(inside))
 
     def statistics(self) -> Statistics:
-        """What this process's handle has done so far."""
+        """What this process's handle has done so far. Warns (RuntimeWarning) if the cache on a local disk has failed."""
+        self._warn(self._live())
         return Statistics(*self._live().statistics())
 
     # Contents.
@@ -278,6 +304,8 @@ def open(
     cache_bytes: int = 64 * MIB,
     memory_bytes: int = 256 * MIB,
     reads_in_flight: int = 32,
+    cache_dir: Path | None = None,
+    cache_size: int = 0,
     writable: Literal[False] = False,
 ) -> DataSet: ...
 @overload
@@ -292,6 +320,8 @@ def open(
     cache_bytes: int = 64 * MIB,
     memory_bytes: int = 256 * MIB,
     reads_in_flight: int = 32,
+    cache_dir: Path | None = None,
+    cache_size: int = 0,
     writable: bool = False,
     wait: float = 0.0,
 ) -> DataSet | Writer:
@@ -304,6 +334,10 @@ def open(
     others. ``cache_bytes`` bounds the metadata cache, ``memory_bytes`` the buffers that contents are lent in (beyond it they
     are copied), ``reads_in_flight`` what is asked of the volume at once.
 
+    ``cache_dir`` is a directory on a local disk, of this user alone, in which what was read is kept in a file of at most
+    ``cache_size`` bytes (16 MiB at least), also for later runs; several processes share it. Its bytes are checked as those from
+    the volume are. Where it fails there is a RuntimeWarning, and reads go on without it.
+
     With ``writable=True`` this is a `Writer`, which begins at ``root``, too; where another program writes the volume it is asked
     again for ``wait`` seconds, and then that is an OSError with EBUSY. The other options do not concern it.
 
@@ -314,6 +348,8 @@ def open(
         return Writer(address, root=root, wait=wait)
     if not 1 <= reads_in_flight <= 4096:
         raise ValueError(f"reads_in_flight is {reads_in_flight}; give 1 to 4096")
+    if (cache_dir is None) != (cache_size == 0) or not 0 <= cache_size < 1 << 64:
+        raise ValueError(f"cache_dir is {cache_dir!r} and cache_size {cache_size}; give both (the size in bytes), or neither")
     dataset = DataSet(
         address,
         root=root,
@@ -321,6 +357,8 @@ def open(
         cache_bytes=cache_bytes,
         memory_bytes=memory_bytes,
         reads_in_flight=reads_in_flight,
+        cache_dir=None if cache_dir is None else os.path.abspath(os.fsdecode(cache_dir)),
+        cache_size=cache_size,
     )
     dataset._live()
     _all.add(dataset)

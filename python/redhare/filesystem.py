@@ -29,7 +29,7 @@ class RedhareFileSystem(AbstractFileSystem):
 
     def __init__(self, masters: str = "", volume: str = "", address: str = "", **options: Any) -> None:
         super().__init__(**options)
-        ours = {"root", "via", "cache_bytes", "memory_bytes", "reads_in_flight"}
+        ours = {"root", "via", "cache_bytes", "memory_bytes", "reads_in_flight", "cache_dir", "cache_size"}
         self.address = address or f"{SCHEME}{masters}/{volume}"
         self.dataset = dataset.open(self.address, **{name: options[name] for name in ours & options.keys()})
 

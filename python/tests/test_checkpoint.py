@@ -39,8 +39,9 @@ def state(seed: int) -> dict:
 
 
 def blank() -> dict:
-    empty = state(0)
-    return {name: torch.zeros_like(one) if isinstance(one, torch.Tensor) else None for name, one in empty.items()}
+    """What is loaded into: of one shape with what was saved, since later PyTorch saves the members of dictionaries one by one."""
+    empty = {name: torch.zeros_like(one) for name, one in state(0).items() if isinstance(one, torch.Tensor)}
+    return empty | {"step": {"epoch": -1, "name": ""}}
 
 
 def assert_same(found: dict, expected: dict) -> None:

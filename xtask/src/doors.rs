@@ -181,6 +181,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         guests::whole_posix,
         guests::fsx_and_deaths,
         guests::long_faults,
+        guests::newest_torch,
         || upgrade::run(&[]),
     ];
     for step in rest {
@@ -198,7 +199,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let text = format!(
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
          time, then `cargo xtask model walk --seconds {SOAK_WALK_SECONDS}`, `WHOLE=1 tests/posix/run`, ten minutes of \
-         `tests/posix/deaths`, twenty minutes of `tests/linearizability/run`, and `cargo xtask upgrade`.\n\n\
+         `tests/posix/deaths`, twenty minutes of `tests/linearizability/run`, `tests/python-torch`, and `cargo xtask upgrade`.\n\n\
          | date | commit | hours | seeds of each simulation | walks of the model | result |\n| --- | --- | --- | --- | --- | --- |\n\
          | {} | {} | {:.2} | {} from {} on | {walked} | {ended} |\n",
         date.trim(),

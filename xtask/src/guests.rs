@@ -111,7 +111,12 @@ const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
 /// How long faults happen in a soak, and how many at a time.
 const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
 
+/// Checkpoints with the PyTorch that PyPI has now.
+const TORCH: &str = "tests/python-torch";
+
 const PROGRAM_PACKAGE: &str = "redhare";
+/// What Python loads.
+const PYTHON_PACKAGE: &str = "redhare-python";
 
 /// What a guest's run says whose kernel has crashed in itself. Emulated ones do now and then; what makes them do so each time fails.
 const KERNEL_CRASH: &str = "vm-run: the guest's kernel panicked";
@@ -202,6 +207,22 @@ pub(crate) fn fsx_and_deaths() -> Outcome {
 /// Twenty minutes of random faults, for `soak`.
 pub(crate) fn long_faults() -> Outcome {
     judge(FAULTS, &SOAK_FAULTS).unwrap_or_else(Outcome::Unusable)
+}
+
+/// Checkpoints with PyPI's PyTorch, for `soak`.
+pub(crate) fn newest_torch() -> Outcome {
+    // The script looks for the library beside the program.
+    match status(&mut cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        PYTHON_PACKAGE,
+    ])) {
+        Ok(ended) if ended.success() => judge(TORCH, &[]).unwrap_or_else(Outcome::Unusable),
+        Ok(_) => Outcome::Failed,
+        Err(why) => Outcome::Unusable(why),
+    }
 }
 
 /// `cargo xtask faults [--seconds N] [--seed N]`

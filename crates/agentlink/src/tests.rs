@@ -220,10 +220,7 @@ fn what_each_side_knows_is_counted_right() {
         last(frame(&ToTarget::KeepSnapshots(Vec::new()))) + 1,
         ToTarget::KINDS
     );
-    assert_eq!(
-        last(frame(&FromTarget::WantSnapshots)) + 1,
-        FromTarget::KINDS
-    );
+    assert_eq!(last(frame(&FromTarget::WantSnapshots)) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -266,7 +266,9 @@ impl PageCache {
     }
 
     fn begin_run(self: &Rc<Self>, medium: &Medium, run: Vec<PagePointer>) {
-        let Some(&first) = run.first() else { return };
+        if run.is_empty() {
+            return;
+        }
         let loading = LoadingAhead {
             cache: self.clone(),
             keys: run.iter().map(|pointer| (pointer.page, pointer.birth)).collect(),
@@ -275,17 +277,51 @@ impl PageCache {
         drop(reactor::spawn(async move {
             let cache = loading.cache.clone();
             let _permit = cache.permits.acquire().await;
+            let run = cache.without_local(&medium, run).await;
+            let Some(&first) = run.first() else { return };
             let read = medium.read_fresh(first.address(), run.len() * PAGE_BYTES).await;
             // Whoever needs a page that did not come loads it, and is told why if that fails, too.
             let Ok(bytes) = read else { return };
             for (pointer, bytes) in run.iter().zip(bytes.chunks_exact(PAGE_BYTES)) {
                 if let Ok(page) = Page::parse(bytes, *pointer) {
+                    medium.keep_page(*pointer, bytes);
                     cache.insert(*pointer, Rc::new(page));
                     cache.ahead.set(cache.ahead.get() + 1);
                 }
             }
             drop(loading);
         }));
+    }
+
+    /// Takes what a local disk has of neighbours at both ends of a run; gives what is left to read, with what lies between.
+    async fn without_local(&self, medium: &Medium, mut run: Vec<PagePointer>) -> Vec<PagePointer> {
+        if medium.local().is_none() {
+            return run;
+        }
+        let mut from = 0;
+        while from < run.len() && self.take_local(medium, run[from]).await {
+            from += 1;
+        }
+        run.drain(..from);
+        while let Some(&last) = run.last() {
+            if !self.take_local(medium, last).await {
+                break;
+            }
+            run.pop();
+        }
+        run
+    }
+
+    async fn take_local(&self, medium: &Medium, pointer: PagePointer) -> bool {
+        let page = medium
+            .find_page(pointer, |bytes| Page::parse(bytes, pointer))
+            .await;
+        let found = page.is_some();
+        if let Some(page) = page {
+            self.insert(pointer, Rc::new(page));
+            self.ahead.set(self.ahead.get() + 1);
+        }
+        found
     }
 
     /// What it has done so far.

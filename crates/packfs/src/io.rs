@@ -7,8 +7,10 @@ use foundation::{BlockCount, Epoch, Lba};
 use reactor::{Buffer, BufferMut, BufferPool};
 
 use crate::error::TreeError;
+use crate::format::extent::Extent;
 use crate::format::page::PageError;
 use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, PagePointer};
+use crate::local::{Key, LocalCache, Origin};
 
 /// Chooses another copy after damaged bytes were read.
 pub trait CopySelector {
@@ -27,6 +29,9 @@ pub struct Medium {
     pool: BufferPool,
     block_bytes: u64,
     fence: Option<Fence>,
+    local: Option<Rc<LocalCache>>,
+    /// The file system whose pages and extents are looked for there; none until one is read, and for writers.
+    local_volume: Option<[u8; 16]>,
 }
 
 impl Medium {
@@ -39,6 +44,8 @@ impl Medium {
             pool: BufferPool::current(),
             block_bytes,
             fence: None,
+            local: None,
+            local_volume: None,
         }
     }
 
@@ -46,6 +53,61 @@ impl Medium {
     pub fn with_copies(mut self, copies: Rc<dyn CopySelector>) -> Self {
         self.copies = Some(copies);
         self
+    }
+
+    /// Readers look for pages and extents in a cache on a local disk first, and put there what it has not. The cache is of the
+    /// reactor that this medium is used on.
+    pub fn with_local(mut self, cache: Option<Rc<LocalCache>>) -> Self {
+        self.local = cache;
+        self
+    }
+
+    /// The same as a reader of the file system `uuid` uses it.
+    pub(crate) fn for_reader_of(mut self, uuid: [u8; 16]) -> Self {
+        self.local_volume = Some(uuid);
+        self
+    }
+
+    /// The cache on a local disk, and what is looked for in it, where there is one and this is a reader's.
+    fn local_here(&self) -> Option<(&Rc<LocalCache>, &[u8; 16])> {
+        self.local.as_ref().zip(self.local_volume.as_ref())
+    }
+
+    /// The cache on a local disk.
+    pub(crate) fn local(&self) -> Option<&Rc<LocalCache>> {
+        self.local_here().map(|(cache, _)| cache)
+    }
+
+    /// A page from the local disk, if it is there and `check` accepts it.
+    pub(crate) async fn find_page<T>(
+        &self,
+        pointer: PagePointer,
+        mut check: impl FnMut(&[u8]) -> Result<T, PageError>,
+    ) -> Option<T> {
+        let (cache, uuid) = self.local_here()?;
+        cache
+            .find(&Key::page(uuid, pointer), |bytes| check(&bytes).ok())
+            .await
+    }
+
+    /// Puts a page that was found right on the local disk.
+    pub(crate) fn keep_page(&self, pointer: PagePointer, bytes: &[u8]) {
+        if let Some((cache, uuid)) = self.local_here() {
+            cache.store(&Key::page(uuid, pointer), bytes);
+        }
+    }
+
+    /// An extent from the local disk, if it is there and its bytes are right.
+    pub(crate) async fn find_extent(&self, origin: &Origin, extent: &Extent) -> Option<Buffer> {
+        let (cache, uuid) = self.local_here()?;
+        cache.find_extent(uuid, origin, extent).await
+    }
+
+    /// Puts an extent whose bytes were found right on the local disk.
+    pub(crate) fn keep_extent(&self, origin: &Origin, extent: &Extent, bytes: &[u8]) {
+        if let Some((cache, uuid)) = self.local_here() {
+            cache.store_extent(uuid, origin, extent, bytes);
+        }
     }
 
     pub(crate) fn with_token(mut self, writer_token: u64) -> Self {
@@ -142,6 +204,9 @@ impl Medium {
         pointer: PagePointer,
         mut check: impl FnMut(&[u8]) -> Result<T, PageError>,
     ) -> Result<T, TreeError> {
+        if let Some(value) = self.find_page(pointer, &mut check).await {
+            return Ok(value);
+        }
         let page = pointer.page;
         let mut last = None;
         for attempt in 0.. {
@@ -154,7 +219,10 @@ impl Medium {
             match self.read_blocks(pointer.address(), buffer, attempt).await {
                 Ok(None) => break,
                 Ok(Some(buffer)) => match check(&buffer) {
-                    Ok(value) => return Ok(value),
+                    Ok(value) => {
+                        self.keep_page(pointer, &buffer);
+                        return Ok(value);
+                    }
                     Err(source) => last = Some(TreeError::Damaged { page, source }),
                 },
                 // Damage says more than a copy that cannot be reached.

@@ -22,6 +22,7 @@ mod fsck;
 mod import;
 mod io;
 pub mod lease;
+pub mod local;
 mod mount;
 pub mod name;
 mod quotas;

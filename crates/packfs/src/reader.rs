@@ -33,6 +33,7 @@ use crate::format::superblock::{Identity, Superblock};
 use crate::io::Medium;
 use crate::lease::hold::ReaderHold;
 use crate::lease::{LeaseError, LeaseSource};
+use crate::local::LocalCacheStatistics;
 use crate::mount::mount;
 use crate::name::Shown;
 use crate::snapshots;
@@ -152,6 +153,8 @@ pub struct ReaderStatistics {
     pub cache: CacheStatistics,
     /// The cache of content.
     pub data: DataStatistics,
+    /// The cache on a local disk; all readers that share it are counted together.
+    pub local: LocalCacheStatistics,
     /// Memory of remembered directories, in bytes.
     pub directory_bytes: usize,
     /// Reads of data that were issued.
@@ -228,9 +231,10 @@ impl Reader {
         permits: Rc<Semaphore>,
         options: &ReaderOptions,
     ) -> Self {
+        let medium = medium.clone().for_reader_of(superblock.uuid);
         Self(Rc::new(Inner {
-            medium: medium.clone(),
             tree: Tree::new(medium.clone(), cache, superblock.root),
+            medium,
             superblock,
             hold: hold.clone(),
             directories: directories::Directories::new(options.cache_bytes / 8),
@@ -270,6 +274,12 @@ impl Reader {
         ReaderStatistics {
             cache: self.0.tree.cache.statistics(),
             data: self.0.ahead.statistics(),
+            local: self
+                .0
+                .medium
+                .local()
+                .map(|cache| cache.statistics())
+                .unwrap_or_default(),
             directory_bytes: self.0.directories.bytes(),
             reads: self.0.reads.get(),
             read_bytes: self.0.read_bytes.get(),

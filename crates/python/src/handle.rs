@@ -20,7 +20,7 @@ use crate::entry::Entry;
 use crate::failure::Failure;
 use crate::files::Files;
 use crate::fork::Process;
-use crate::opened::{Opened, Options, Source};
+use crate::opened::{Opened, Options, Source, Warnings};
 use crate::reading::{Contents, Wanted, read_many, read_range};
 use crate::worker::{Job, start};
 
@@ -181,6 +181,7 @@ pub(crate) struct Handle {
     closed: Mutex<Option<Receiver<()>>>,
     process: Process,
     name: String,
+    warnings: Warnings,
     #[pyo3(get)]
     generation: u64,
     #[pyo3(get)]
@@ -326,8 +327,9 @@ impl Handle {
     }
 
     /// Reads of the volume, bytes of these, those past nodes, bytes of content, and of the metadata cache; of its pages, those that were found,
-    /// not found, dropped, and read ahead.
-    fn statistics(&self, py: Python<'_>) -> PyResult<[u64; 9]> {
+    /// not found, dropped, and read ahead; of the cache on a local disk, whether there is one in use, hits, misses, those of them that were
+    /// damaged, bytes of hits, entries stored, their bytes, entries dropped, and length of the file.
+    fn statistics(&self, py: Python<'_>) -> PyResult<[u64; 18]> {
         self.call(py, |opened| async move {
             let done = opened.reader.statistics();
             let cached = (done.cache.bytes + done.directory_bytes) as u64;
@@ -341,8 +343,22 @@ impl Handle {
                 done.cache.misses,
                 done.cache.evicted,
                 done.cache.ahead,
+                done.local.on.into(),
+                done.local.hits,
+                done.local.misses,
+                done.local.damaged,
+                done.local.hit_bytes,
+                done.local.stored,
+                done.local.stored_bytes,
+                done.local.dropped,
+                done.local.file_bytes,
             ])
         })
+    }
+
+    /// Takes out what is to be warned of: why the cache on a local disk is not, or no longer, used.
+    fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *locked(&self.warnings))
     }
 
     /// Gives the lease back and ends the thread. What was read stays.
@@ -393,6 +409,7 @@ fn opened(
     root: PathBytes,
     options: Options,
 ) -> PyResult<Handle> {
+    let warnings = options.warnings.clone();
     let (opening, closed) = start(source, root.0, options)?;
     let (_, started) = wait(py, opening, None)?;
     let started = started.unwrap_or_else(|| Err(Failure::closed()));
@@ -402,6 +419,7 @@ fn opened(
         closed: Mutex::new(Some(closed)),
         process: Process::this(),
         name,
+        warnings,
         generation: started.generation,
         uuid: started.uuid,
     })
@@ -409,7 +427,7 @@ fn opened(
 
 /// Opens a volume of the cluster with these masters. Waits until one has answered.
 #[pyfunction]
-#[pyo3(signature = (masters, volume, root, *, via, cache_bytes, memory_bytes, reads_in_flight))]
+#[pyo3(signature = (masters, volume, root, *, via, cache_bytes, memory_bytes, reads_in_flight, cache_dir=None, cache_size=0))]
 #[allow(clippy::too_many_arguments, reason = "they have names in Python")]
 pub(crate) fn open_volume(
     py: Python<'_>,
@@ -420,6 +438,8 @@ pub(crate) fn open_volume(
     cache_bytes: usize,
     memory_bytes: usize,
     reads_in_flight: usize,
+    cache_dir: Option<PathBuf>,
+    cache_size: u64,
 ) -> PyResult<Handle> {
     let nearby = match via {
         "disk" => Nearby::Disk,
@@ -436,6 +456,8 @@ pub(crate) fn open_volume(
         cache_bytes,
         memory_bytes,
         reads_in_flight,
+        local: cache_dir.map(|directory| (directory, cache_size)),
+        warnings: Warnings::default(),
     };
     opened(
         py,
@@ -452,7 +474,8 @@ pub(crate) fn open_volume(
 
 /// Opens a PackFS in a local file or block device, which others may read meanwhile and nobody may write.
 #[pyfunction]
-#[pyo3(signature = (path, root, *, cache_bytes, memory_bytes, reads_in_flight))]
+#[pyo3(signature = (path, root, *, cache_bytes, memory_bytes, reads_in_flight, cache_dir=None, cache_size=0))]
+#[allow(clippy::too_many_arguments, reason = "they have names in Python")]
 pub(crate) fn open_file(
     py: Python<'_>,
     path: PathBytes,
@@ -460,6 +483,8 @@ pub(crate) fn open_file(
     cache_bytes: usize,
     memory_bytes: usize,
     reads_in_flight: usize,
+    cache_dir: Option<PathBuf>,
+    cache_size: u64,
 ) -> PyResult<Handle> {
     let path = PathBuf::from(OsString::from_vec(path.0));
     let name = format!("file:{}", path.display());
@@ -467,6 +492,8 @@ pub(crate) fn open_file(
         cache_bytes,
         memory_bytes,
         reads_in_flight,
+        local: cache_dir.map(|directory| (directory, cache_size)),
+        warnings: Warnings::default(),
     };
     opened(py, name, Source::File(path), root, options)
 }

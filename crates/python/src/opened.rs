@@ -4,19 +4,21 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bdev::BlockDevice;
 use bdev::file::{FileDevice, FileOptions};
 use client::{Copies, MasterLeases, Nearby, Session};
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
+use packfs::local::{LocalCache, LocalCacheError, prepare};
 use packfs::{Medium, OpenFile, Reader, ReaderOptions, is_snapshot_name};
 use proto::client::Masters;
 use reactor::sync::Semaphore;
 
 use crate::bytes::Lending;
 use crate::failure::Failure;
+use crate::handle::locked;
 
 /// Batches of [`Options::batch_bytes`] that are under way at once.
 const BATCHES_AT_ONCE: usize = 2;
@@ -60,7 +62,7 @@ impl Source {
 }
 
 /// How a data set is read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Bound of the metadata cache, in bytes.
     pub(crate) cache_bytes: usize,
@@ -68,9 +70,40 @@ pub(crate) struct Options {
     pub(crate) memory_bytes: usize,
     /// Reads in flight at once.
     pub(crate) reads_in_flight: usize,
+    /// The directory of a cache on a local disk, and its size in bytes.
+    pub(crate) local: Option<(PathBuf, u64)>,
+    /// Where is told what is wrong with that cache.
+    pub(crate) warnings: Warnings,
+}
+
+/// What Python has to be warned of, and was not yet.
+pub(crate) type Warnings = Arc<Mutex<Vec<String>>>;
+
+/// Warnings that wait at most: nobody may ask for them.
+const WARNINGS_MAX: usize = 16;
+
+fn warn(warnings: &Warnings, text: String) {
+    let mut waiting = locked(warnings);
+    if waiting.len() < WARNINGS_MAX {
+        waiting.push(text);
+    }
 }
 
 impl Options {
+    /// The cache on a local disk. Where it cannot be had, that is a warning.
+    async fn open_local(&self) -> Option<Rc<LocalCache>> {
+        let (directory, size) = self.local.as_ref()?;
+        let told = self.warnings.clone();
+        let opened = async {
+            prepare(directory)?;
+            LocalCache::open(directory, *size, move |text| warn(&told, text.to_owned())).await
+        };
+        let opened: Result<_, LocalCacheError> = opened.await;
+        opened
+            .map_err(|error| warn(&self.warnings, format!("reading without a local cache: {error}")))
+            .ok()
+    }
+
     /// The most content that is asked of the reader with one call, in bytes.
     pub(crate) fn batch_bytes(&self) -> u64 {
         (self.memory_bytes as u64 / 8).clamp(1 << 20, 16 << 20)
@@ -127,6 +160,7 @@ impl Opened {
                 (medium, leases, Some(session), None)
             }
         };
+        let medium = medium.with_local(options.open_local().await);
         let reader = Reader::open(medium, leases, &reader_options).await?;
         let opened = Self {
             reader,

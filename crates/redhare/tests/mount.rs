@@ -741,3 +741,50 @@ fn a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores() {
     assert_eq!(number(&said, "data_ahead"), 0, "{said}");
     mount.end();
 }
+
+#[test]
+fn what_a_mount_has_read_the_next_one_reads_from_the_local_disk() {
+    if !can_mount("what_a_mount_has_read_the_next_one_reads_from_the_local_disk") {
+        return;
+    }
+    let place = Place::new("mount-local-cache");
+    let (source, cache) = (place.0.join("source"), place.0.join("cache"));
+    let content = |number: usize| vec![number as u8; 9000 + number];
+    fs::create_dir_all(&source).unwrap();
+    for number in 0..100 {
+        fs::write(source.join(number.to_string()), content(number)).unwrap();
+    }
+    let volume = format!("file:{}", place.0.join("volume").display());
+    succeed(None, &["format", &volume, "--size", "64MiB"]);
+    succeed(None, &["import", source.to_str().unwrap(), &volume]);
+    let directory = cache.to_str().unwrap();
+    let local = ["--cache-dir", directory, "--cache-size", "20MiB"];
+    let options = [&["--read-only", "--stay"][..], &local].concat();
+    let number = |said: &serde_json::Value, name: &str| said[name].as_u64().unwrap();
+    for round in 0..2 {
+        let mount = Mount::start(None, &volume, &place.0.join("mounted"), &options);
+        for file in 0..100 {
+            let read = fs::read(mount.path(&file.to_string())).unwrap();
+            assert!(read == content(file), "{file}");
+        }
+        let kept = |said: &serde_json::Value| number(said, "local_stored") >= number(said, "local_misses");
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let mut said = statistics(&mount);
+        while !kept(&said) && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            said = statistics(&mount);
+        }
+        assert_eq!(number(&said, "local_on"), 1, "{said}");
+        assert!(number(&said, "local_file_bytes") <= 20 << 20, "{said}");
+        assert_eq!(number(&said, "reads") == 0, round == 1, "{said}");
+        assert_eq!(number(&said, "local_misses") == 0, round == 1, "{said}");
+        mount.end();
+    }
+    let file = cache.join("redhare-cache-1");
+    assert!(fs::metadata(&file).unwrap().len() <= 20 << 20);
+    let text = refused(&[&["mount", &volume, directory][..], &local].concat());
+    assert!(
+        text.contains("a mount that writes keeps nothing on a local disk"),
+        "{text}"
+    );
+}

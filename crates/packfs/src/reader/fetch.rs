@@ -9,6 +9,10 @@ use super::planner::{Piece, Run};
 use super::{ExtentError, Reader};
 use crate::format::extent::Extent;
 use crate::io::ATTEMPTS_MAX;
+use crate::local::Origin;
+
+/// Extents that are looked for on a local disk at once, for one call.
+const LOCAL_LANES: usize = 16;
 
 /// The bytes of an extent, or why not.
 pub(super) type Fetched = Result<Buffer, ExtentError>;
@@ -40,6 +44,36 @@ impl Reader {
             }
         }
         fetched
+    }
+
+    /// Extents that a local disk has, each under its index; several are looked for at once.
+    pub(super) async fn fetch_local(&self, wanted: &[(Origin, Extent)]) -> Vec<Option<Buffer>> {
+        let lanes = wanted.len().clamp(1, LOCAL_LANES);
+        let lane = |from: usize| {
+            let medium = self.0.medium.clone();
+            let mine: Vec<_> = wanted.iter().copied().skip(from).step_by(lanes).collect();
+            async move {
+                let mut found = Vec::with_capacity(mine.len());
+                for (origin, extent) in mine {
+                    found.push(medium.find_extent(&origin, &extent).await);
+                }
+                found
+            }
+        };
+        // The first lane needs no task; mostly there is one file.
+        let others: Vec<_> = (1..lanes).map(|from| reactor::spawn(lane(from))).collect();
+        let mut all = vec![None; wanted.len()];
+        let mut put = |from: usize, found: Vec<Option<Buffer>>| {
+            for (index, bytes) in found.into_iter().enumerate() {
+                all[from + index * lanes] = bytes;
+            }
+        };
+        put(0, lane(0).await);
+        for (index, task) in others.into_iter().enumerate() {
+            // A task that was ended from outside has found nothing.
+            put(index + 1, task.await.unwrap_or_default());
+        }
+        all
     }
 
     /// Reads one extent, without what several need to be told apart.

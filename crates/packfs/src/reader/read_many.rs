@@ -13,6 +13,7 @@ use crate::format::extent::{Extent, decode_value};
 use crate::format::key::{Key, extents_prefix};
 use crate::format::superblock::Features;
 use crate::format::{CodecError, PAGE_BYTES_U64};
+use crate::local::Origin;
 use crate::name::Shown;
 
 /// A file to read.
@@ -33,12 +34,20 @@ enum Source {
     Sparse(Range<usize>, Vec<u64>, Range<u64>),
 }
 
+/// What a batch reads, and of what files.
+#[derive(Default)]
+struct Pieces {
+    pieces: Vec<Piece>,
+    /// By tag, which is the position among the pieces.
+    origins: Vec<Origin>,
+}
+
 impl Reader {
     /// The whole content of each file, in the order asked for. A file that fails fails alone. Files that would
     /// take the batch past [`super::ReaderOptions::batch_bytes_max`] are refused with
     /// [`ReadError::TooLarge`].
     pub async fn read_many(&self, targets: &[Target<'_>]) -> Vec<Result<Content, ReadError>> {
-        let mut pieces = Vec::new();
+        let mut pieces = Pieces::default();
         let mut sources = Vec::with_capacity(targets.len());
         let mut budget = self.0.options.batch_bytes_max;
         for (target, inode) in targets.iter().zip(self.resolve(targets).await) {
@@ -61,14 +70,14 @@ impl Reader {
         let finish = |(source, path): (Result<Source, ReadError>, &[u8])| {
             let source = source?;
             ended.clone()?;
-            assemble(source, &pieces, &fetched, path)
+            assemble(source, &pieces.pieces, &fetched, path)
         };
         sources.into_iter().map(finish).collect()
     }
 
     /// Bytes `offset..offset + length` of a file, or as many as there are.
     pub async fn read(&self, file: &OpenFile, offset: u64, length: u64) -> Result<Content, ReadError> {
-        let mut pieces = Vec::new();
+        let mut pieces = Pieces::default();
         let mut budget = self.0.options.batch_bytes_max;
         let end = offset.saturating_add(length).min(file.inode.size);
         let range = offset.min(end)..end;
@@ -77,10 +86,38 @@ impl Reader {
             .await?;
         let fetched = self.fetch_pieces(&pieces).await;
         self.check_lease()?;
-        assemble(source, &pieces, &fetched, file.path.bytes())
+        assemble(source, &pieces.pieces, &fetched, file.path.bytes())
     }
 
-    async fn fetch_pieces(&self, pieces: &[Piece]) -> Vec<Option<super::fetch::Fetched>> {
+    async fn fetch_pieces(&self, all: &Pieces) -> Vec<Option<super::fetch::Fetched>> {
+        if self.0.medium.local().is_none() {
+            return self.fetch_from_volume(&all.pieces).await;
+        }
+        let of = |piece: &Piece| (all.origins[piece.tag], piece.extent);
+        let wanted: Vec<_> = all.pieces.iter().map(of).collect();
+        let here = self.fetch_local(&wanted).await;
+        let mut fetched: Vec<_> = here.into_iter().map(|bytes| bytes.map(Ok)).collect();
+        // Tags are positions among those that are read.
+        let missing: Vec<usize> = (0..fetched.len()).filter(|&at| fetched[at].is_none()).collect();
+        let piece = |(tag, &at): (usize, &usize)| Piece {
+            tag,
+            extent: all.pieces[at].extent,
+        };
+        let pieces: Vec<Piece> = missing.iter().enumerate().map(piece).collect();
+        if pieces.is_empty() {
+            return fetched;
+        }
+        for (at, result) in missing.into_iter().zip(self.fetch_from_volume(&pieces).await) {
+            if let Some(Ok(bytes)) = &result {
+                let (origin, extent) = &wanted[at];
+                self.0.medium.keep_extent(origin, extent, bytes);
+            }
+            fetched[at] = result;
+        }
+        fetched
+    }
+
+    async fn fetch_from_volume(&self, pieces: &[Piece]) -> Vec<Option<super::fetch::Fetched>> {
         if let &[piece] = pieces {
             return vec![Some(self.fetch_alone(piece.extent).await)];
         }
@@ -119,7 +156,7 @@ impl Reader {
         &self,
         inode: &Inode,
         range: Range<u64>,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Pieces,
         budget: &mut u64,
         path: &[u8],
     ) -> Result<Source, ReadError> {
@@ -131,7 +168,7 @@ impl Reader {
             let path = Shown::new(path);
             return Err(ReadError::NotAFile { path });
         }
-        let first = pieces.len();
+        let first = pieces.pieces.len();
         let extents = match &inode.layout {
             Layout::Inline(bytes) => {
                 let part = bytes.get(range.start as usize..range.end as usize);
@@ -167,18 +204,23 @@ impl Reader {
         *budget = budget
             .checked_sub(total)
             .ok_or_else(|| self.too_large(path, inode.size))?;
-        for (_, extent) in extents {
-            let tag = pieces.len();
-            pieces.push(Piece { tag, extent });
+        for (offset, extent) in extents {
+            let tag = pieces.pieces.len();
+            pieces.pieces.push(Piece { tag, extent });
+            pieces.origins.push(Origin {
+                inode: inode.number,
+                ctime: inode.attributes.ctime,
+                offset,
+            });
         }
         self.0
             .content_bytes
             .set(self.0.content_bytes.get() + (range.end - range.start));
         if sparse {
-            return Ok(Source::Sparse(first..pieces.len(), starts, range));
+            return Ok(Source::Sparse(first..pieces.pieces.len(), starts, range));
         }
         Ok(Source::Pieces(
-            first..pieces.len(),
+            first..pieces.pieces.len(),
             range.start - begin..range.end - begin,
         ))
     }

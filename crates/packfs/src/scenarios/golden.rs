@@ -30,7 +30,7 @@ struct Golden {
     manifest: &'static str,
 }
 
-const GOLDEN: [Golden; 4] = [
+const GOLDEN: [Golden; 5] = [
     Golden {
         name: "version1",
         version: 1,
@@ -58,6 +58,13 @@ const GOLDEN: [Golden; 4] = [
         features: 16,
         image: include_bytes!("../../golden/version2-special.image"),
         manifest: include_str!("../../golden/version2-special.manifest"),
+    },
+    Golden {
+        name: "version2-shared",
+        version: 2,
+        features: 64,
+        image: include_bytes!("../../golden/version2-shared.image"),
+        manifest: include_str!("../../golden/version2-shared.manifest"),
     },
 ];
 

@@ -13,6 +13,7 @@ mod fsck;
 mod import;
 mod list;
 mod local;
+mod local_cache;
 mod medium;
 mod mount;
 mod processes;

@@ -16,6 +16,7 @@ use packfs::files::{FileOptions, FileSystem};
 use packfs::lease::LeaseError;
 use packfs::{OpenError, ReaderOptions, WriterOptions};
 
+use super::local_cache::LocalCacheArguments;
 use super::medium::{Opened, Role, Volume, holder, open_volume};
 use super::on_reactor;
 use crate::commands::signals::stop_on_signal;
@@ -24,13 +25,14 @@ use crate::output::{Failure, Output};
 pub(super) use unmount::{UnmountArguments, unmount};
 
 /// Mount a volume as a directory
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(
     after_help = "Needs /dev/fuse, and unless run as root fusermount3 (Debian: fuse3). Stays in the foreground until it \
 is unmounted (redhare fs unmount DIRECTORY) or ended (Ctrl-C, SIGTERM), and then commits. fsync makes everything \
 durable that was done before; without it that happens every 5 seconds. A volume has one mount that writes and any \
 number that read; those see a commit within about a second. More in docs/mount.md.\n\nExample:\n  \
 redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  \
+redhare fs mount data /mnt/data --read-only --cache-dir /var/cache/redhare --cache-size 100GiB\n  \
 redhare fs mount file:images.packfs /mnt/images"
 )]
 pub(super) struct MountArguments {
@@ -66,6 +68,8 @@ pub(super) struct MountArguments {
     /// 0 for none
     #[arg(long, value_name = "SIZE", default_value = "32MiB", requires = "read_only")]
     data_cache: ByteCount,
+    #[command(flatten)]
+    local: LocalCacheArguments,
     /// Set by the process that returns, for the one that stays
     #[arg(long, hide = true)]
     detached: bool,
@@ -111,13 +115,18 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
     let volume = Volume::parse(&arguments.volume)?;
     take_away_dead(&arguments.directory)?;
     let stop = stop_on_signal().map_err(Failure::new)?;
+    if arguments.local.is_given() && !arguments.read_only {
+        return Err(volume.failure(
+            "a mount that writes keeps nothing on a local disk; give --read-only too, or leave --cache-dir out",
+        ));
+    }
     let role = match arguments.read_only {
         true => Role::Read,
         false => Role::Write,
     };
     let opened = open_volume(&volume, role)?;
     let contents = match arguments.read_only {
-        true => read(&opened, &arguments.reading(), !arguments.stay).await,
+        true => read(&opened, arguments, !arguments.stay).await,
         false => written(&opened, &volume).await,
     };
     let contents = contents.map_err(|error| volume.failure(error))?;
@@ -179,11 +188,11 @@ fn shown(view: &MountView) -> String {
 }
 
 /// The newest commit, to be read.
-async fn read(opened: &Opened, options: &ReaderOptions, follow: bool) -> Result<Contents, OpenError> {
+async fn read(opened: &Opened, arguments: &MountArguments, follow: bool) -> Result<Contents, OpenError> {
     let volume = mount::Volume {
-        medium: opened.medium(),
+        medium: opened.medium().with_local(arguments.local.open().await),
         leases: opened.leases.clone(),
-        options: options.clone(),
+        options: arguments.reading(),
     };
     Contents::read(volume, follow).await
 }

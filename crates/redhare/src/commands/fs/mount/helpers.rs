@@ -25,7 +25,7 @@ pub(super) async fn start(
     let cores = Cores::start(count, None, &reactor::Config::default()).map_err(Failure::new)?;
     let (sender, mut ready) = mailbox(count);
     for handle in cores.handles() {
-        let (found, sender, options) = (opened.found.clone(), sender.clone(), arguments.reading());
+        let (found, sender, arguments) = (opened.found.clone(), sender.clone(), arguments.clone());
         handle.spawn(move || async move {
             let opened = match found.open() {
                 Ok(opened) => opened,
@@ -35,7 +35,7 @@ pub(super) async fn start(
                     return;
                 }
             };
-            match read(&opened, &options, false).await {
+            match read(&opened, &arguments, false).await {
                 Ok(contents) if contents.generation() == generation => {
                     let (helper, helping) = Helper::new();
                     if sender.try_send(Ok(Some(helper))).is_ok() {
