@@ -43,7 +43,7 @@ pub const FILE_NAME: &str = "redhare-cache-1";
 pub const LOCK_NAME: &str = "redhare-cache-1.lock";
 
 /// Bytes that wait to be written at most; what comes beyond is not stored.
-const WAITING_BYTES_MAX: usize = 8 << 20;
+const WAITING_BYTES_MAX: usize = 32 << 20;
 /// A lock that somebody holds is asked for again after so long when the cache is opened.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// So often at most: it is held for a few system calls.

@@ -81,11 +81,12 @@ pub fn listen(
             match event {
                 FromThread::Connected(out) => agent = Some(connected(&node, address, out)),
                 FromThread::Message(ToTarget::Known(kinds)) => {
-                    if let Some(sender) = &agent {
+                    // Once for a connection.
+                    if let Some(sender) = agent.take() {
                         tracing::info!(kinds, "the node agent says what it knows");
                         // Not sent to one that does not know this.
                         let _ = sender.try_send(FromTarget::WantSnapshots);
-                        drop(spawn(tell_health(Rc::downgrade(&node), sender.clone())));
+                        drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
                 }
                 FromThread::Message(message) => handle(&node, &portals, message).await,
