@@ -16,7 +16,7 @@ use foundation::ByteCount;
 
 use crate::error::WriteError;
 use crate::extended::{self, VALUE_BYTES_MAX};
-use crate::format::entry::{Attributes, Entry, Inode, Kind};
+use crate::format::entry::{Attributes, DeviceNumber, Entry, Inode, Kind};
 use crate::format::key::InodeNumber;
 use crate::name::{Shown, components};
 use crate::writer::Writer;
@@ -53,6 +53,8 @@ pub enum ImportContent {
     Symlink(Vec<u8>),
     /// A further name of what was imported at this path.
     HardLink(Vec<u8>),
+    /// A pipe or a socket, which have no content, or a device.
+    Special(Kind, DeviceNumber),
 }
 
 /// A part of a large file.
@@ -354,6 +356,7 @@ impl<'a> Importer<'a> {
                 self.large_file(&mut place, entry, *size_bytes, pieces).await?
             }
             ImportContent::Symlink(target) => self.symlink(&mut place, entry, target).await?,
+            ImportContent::Special(kind, device) => self.special(&mut place, entry, *kind, *device).await?,
         };
         match (done, &place.existing) {
             (Some(made), _) => {

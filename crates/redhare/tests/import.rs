@@ -508,3 +508,99 @@ fn holes_and_extended_attributes_are_kept() {
     );
     place.is_clean();
 }
+
+#[test]
+fn pipes_sockets_and_devices_are_named_or_taken() {
+    let place = Place::new("64MiB");
+    let source = place.path("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "content").unwrap();
+    let node = |name: &str, kind, number| {
+        let mode = rustix::fs::Mode::from(0o640);
+        rustix::fs::mknodat(rustix::fs::CWD, source.join(name), kind, mode, number)
+    };
+    node("pipe", rustix::fs::FileType::Fifo, 0).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(source.join("socket")).unwrap());
+    std::fs::hard_link(source.join("pipe"), source.join("pipe again")).unwrap();
+    // Only root may make a device; elsewhere there is none to leave out either.
+    let number = rustix::fs::makedev(1, 3);
+    let with_device = node("null", rustix::fs::FileType::CharacterDevice, number).is_ok();
+
+    let said = done(words!["import", &source, &place.volume("plain")]);
+    let names = |said: &serde_json::Value| -> Vec<String> {
+        let names = said["skipped"].as_array().unwrap().iter();
+        names.map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    let mut left_out = names(&said);
+    left_out.sort();
+    let wanted = ["null", "pipe", "pipe again", "socket"].map(|name| source.join("./").join(name));
+    let wanted: Vec<_> = wanted.iter().skip(usize::from(!with_device)).collect();
+    assert_eq!(left_out.len(), wanted.len(), "{said}");
+    for (name, wanted) in left_out.iter().zip(wanted) {
+        assert_eq!(Path::new(name).file_name(), wanted.file_name());
+    }
+    assert_eq!(said["skipped_count"], left_out.len() as u64);
+
+    let said = done(words![
+        "import",
+        &source,
+        &place.volume("all"),
+        "--special",
+        "--verify"
+    ]);
+    assert_eq!(names(&said).len(), 0, "{said}");
+    let again = done(words!["import", &source, &place.volume("all"), "--special"]);
+    assert_eq!(again["copied"], 0, "{again}");
+    place.is_clean();
+    let out = place.path("out");
+    done(words!["export", &place.volume("all"), &out]);
+    let kind = |name: &str| std::fs::symlink_metadata(out.join(name)).unwrap();
+    use std::os::unix::fs::FileTypeExt;
+    assert!(kind("pipe").file_type().is_fifo() && kind("socket").file_type().is_socket());
+    assert_eq!(kind("pipe").ino(), kind("pipe again").ino());
+    assert_eq!(
+        kind("pipe").mode() & 0o777,
+        std::fs::metadata(source.join("pipe")).unwrap().mode() & 0o777
+    );
+    if with_device {
+        assert!(kind("null").file_type().is_char_device());
+        assert_eq!(kind("null").rdev(), number);
+    }
+
+    // The same from an archive, which has no sockets.
+    let archive = place.path("archive.tar");
+    let made = Command::new("tar")
+        .arg("-cf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(&source)
+        .args(["file", "pipe", "pipe again"])
+        .args(with_device.then_some("null"))
+        .status();
+    assert!(made.unwrap().success());
+    let count = 1 + u64::from(with_device);
+    let said = done(words!["import", &archive, &place.volume("tar"), "--special"]);
+    assert_eq!(said["skipped_count"], 0, "{said}");
+    let out = place.path("from-tar");
+    done(words!["export", &place.volume("tar"), &out]);
+    let kind = |name: &str| std::fs::symlink_metadata(out.join(name)).unwrap();
+    // tar says nothing of pipes with several names.
+    assert!(
+        ["pipe", "pipe again"]
+            .iter()
+            .all(|name| kind(name).file_type().is_fifo())
+    );
+    assert!(!with_device || kind("null").rdev() == number);
+    let plain = place.path("plain.tar");
+    let made = Command::new("tar")
+        .arg("-cf")
+        .arg(&plain)
+        .arg("-C")
+        .arg(&source)
+        .args(["file", "pipe"])
+        .args(with_device.then_some("null"))
+        .status();
+    assert!(made.unwrap().success());
+    let said = done(words!["import", &plain, &place.volume("tar plain")]);
+    assert_eq!(said["skipped_count"], count, "{said}");
+}

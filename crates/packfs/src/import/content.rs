@@ -5,7 +5,7 @@ use super::{
     is_likely_same,
 };
 use crate::error::{ReadError, WriteError};
-use crate::format::entry::{Inode, Kind, Layout};
+use crate::format::entry::{DeviceNumber, Inode, Kind, Layout};
 use crate::format::extent::Extent;
 use crate::writer::FileStream;
 
@@ -85,6 +85,31 @@ impl Importer<'_> {
         let made = self
             .writer
             .symlink(place.directory, place.name, &entry.attributes, target)
+            .await;
+        made.map(|_| Some(Done::Made)).map_err(failed)
+    }
+
+    /// A pipe, socket or device; `None` if it is there.
+    pub(super) async fn special<E>(
+        &mut self,
+        place: &mut Place<'_>,
+        entry: &ImportEntry,
+        kind: Kind,
+        device: DeviceNumber,
+    ) -> Result<Option<Done>, ImportError<E>> {
+        let wanted = kind.is_device().then_some(device);
+        let same = |found: &Inode| found.kind == kind && found.device() == wanted;
+        if place.existing.as_ref().is_some_and(same) {
+            return Ok(None);
+        }
+        if self.checks() {
+            return Ok(Some(missing_or(place, "is something else, or another device")));
+        }
+        let failed = at(&entry.path);
+        self.make_way(place, &entry.path).await.map_err(&failed)?;
+        let made = self
+            .writer
+            .create_special(place.directory, place.name, &entry.attributes, kind, device)
             .await;
         made.map(|_| Some(Done::Made)).map_err(failed)
     }

@@ -1,4 +1,4 @@
-//! Proved here: an import keeps names, attributes, extended attributes, links, holes and bytes; a second one changes only what
+//! Proved here: an import keeps names, attributes, extended attributes, links, holes, bytes, pipes, sockets and devices; a second one changes only what
 //! differs, whatever stood there; a check tells each kind of difference and changes nothing; what fails leaves the next
 //! entry right; what is replaced on a full volume makes room for what replaces it.
 
@@ -8,9 +8,9 @@ use super::model::read_back;
 use super::support::{medium, on_host, world};
 use super::walks::{empty, reader};
 use crate::{
-    Attributes, Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, ImportPiece,
-    ImportPieces, Importer, InodeNumber, Kind, Standing, Timestamp, VerifyOptions, WriteError, Writer,
-    verify,
+    Attributes, DeviceNumber, Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions,
+    ImportPiece, ImportPieces, Importer, InodeNumber, Kind, Standing, Timestamp, VerifyOptions, WriteError,
+    Writer, verify,
 };
 
 /// The parts of a large file.
@@ -413,6 +413,59 @@ fn an_import_may_last_longer_than_a_lease() {
         }
         importer.commit().await.unwrap();
         assert_eq!(importer.progress().copied, 5);
+    })
+    .unwrap();
+}
+
+#[test]
+fn pipes_sockets_and_devices_come_and_are_replaced() {
+    let (simulation, host) = world(6);
+    on_host(&simulation, host, || async {
+        let (leases, mut writer) = empty().await;
+        let number = |major, minor| DeviceNumber { major, minor };
+        let special = |path: &str, kind, device| entry(path, 5, ImportContent::Special(kind, device));
+        let none = DeviceNumber::default();
+        let entries = [
+            special("pipe", Kind::Pipe, none),
+            special("socket", Kind::Socket, none),
+            special("null", Kind::CharacterDevice, number(1, 3)),
+            special("disk", Kind::BlockDevice, number(259, 70_000)),
+        ];
+        let all: Vec<(ImportEntry, &[ImportPiece])> =
+            entries.iter().map(|entry| (entry.clone(), &[][..])).collect();
+        let first = import(&mut writer, Existing::SizeAndTime, &all).await;
+        assert_eq!(first, [Done::Made; 4]);
+        let again = import(&mut writer, Existing::SizeAndTime, &all).await;
+        assert_eq!(again, [Done::Unchanged; 4]);
+        // Another device, a pipe that was a socket, and a file that was a pipe.
+        let changed = [
+            (special("null", Kind::CharacterDevice, number(1, 5)), &[][..]),
+            (special("socket", Kind::Pipe, none), &[][..]),
+            (file("pipe", 5, 3, 10), &[][..]),
+        ];
+        let told = import(&mut writer, Existing::Check, &changed).await;
+        assert!(
+            told.iter().all(|done| matches!(done, Done::Differs(_))),
+            "{told:?}"
+        );
+        let replaced = import(&mut writer, Existing::SizeAndTime, &changed).await;
+        assert_eq!(replaced, [Done::Replaced; 3]);
+        let told = import(&mut writer, Existing::Check, &changed).await;
+        assert_eq!(told, [Done::Unchanged; 3]);
+        let reader = reader(leases.clone()).await;
+        for (path, kind, device) in [
+            ("null", Kind::CharacterDevice, Some(number(1, 5))),
+            ("disk", Kind::BlockDevice, Some(number(259, 70_000))),
+            ("socket", Kind::Pipe, None),
+            ("pipe", Kind::File, None),
+        ] {
+            let inode = reader.lookup(path.as_bytes()).await.unwrap();
+            assert_eq!((inode.kind, inode.device()), (kind, device), "{path}");
+        }
+        let report = verify(&medium(), leases, &VerifyOptions::default())
+            .await
+            .unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
     })
     .unwrap();
 }

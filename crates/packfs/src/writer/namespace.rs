@@ -2,7 +2,9 @@
 
 use super::{Charged, DIRECTORIES_KEPT, Writer};
 use crate::error::WriteError;
-use crate::format::entry::{Attributes, Entry, INLINE_BYTES_MAX, Inode, Kind, Layout, encode_place};
+use crate::format::entry::{
+    Attributes, DeviceNumber, Entry, INLINE_BYTES_MAX, Inode, Kind, Layout, encode_place,
+};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key, directory_prefix, entry_key, extents_prefix};
 use crate::format::superblock::Features;
@@ -40,7 +42,31 @@ impl Writer {
             .await
     }
 
-    /// Makes an empty directory.
+    /// Makes a pipe or socket, or the device of this number. The volume is from then on one that programs which do not know such
+    /// inodes refuse.
+    ///
+    /// # Panics
+    /// If the kind has content.
+    pub async fn create_special(
+        &mut self,
+        directory: InodeNumber,
+        name: &[u8],
+        attributes: &Attributes,
+        kind: Kind,
+        device: DeviceNumber,
+    ) -> Result<InodeNumber, WriteError> {
+        assert!(kind.is_special(), "{kind:?} is no pipe, socket or device");
+        self.check_new(directory, name, attributes).await?;
+        let tree = self.quota_tree(directory).await?;
+        self.check_quota(tree, 1, 0)?;
+        let layout = match kind.is_device() {
+            true => Layout::Device(device),
+            false => Layout::Inline(Vec::new()),
+        };
+        self.add(directory, name, attributes, kind, 0, layout).await
+    }
+
+    /// Names an inode whose content is packed already.
     pub async fn mkdir(
         &mut self,
         directory: InodeNumber,

@@ -150,6 +150,7 @@ impl Compare {
             LocalKind::Directory => Kind::Directory,
             LocalKind::File | LocalKind::KnownFile => Kind::File,
             LocalKind::Symlink => Kind::Symlink,
+            LocalKind::Special(kind, _) => *kind,
             LocalKind::HardLink(first) => {
                 state.linked.push((local.path.clone(), first.clone()));
                 return true;

@@ -158,7 +158,7 @@ fn read(mut entry: LocalEntry, reading: Reading, outlet: &Outlet<Message>) -> Re
         entry.extended = Some(local::extended(&entry.file)?);
     }
     match entry.kind {
-        LocalKind::Directory | LocalKind::HardLink(_) | LocalKind::KnownFile => {
+        LocalKind::Directory | LocalKind::HardLink(_) | LocalKind::KnownFile | LocalKind::Special(..) => {
             Ok(outlet.send(Message::Entry(entry, Body::None)))
         }
         LocalKind::Symlink => {

@@ -37,7 +37,7 @@ const COMMIT_EVERY_BYTES: u64 = 1 << 30;
 #[derive(Args)]
 #[command(
     after_help = "Keeps names, modes, owners, times, extended attributes, holes, symbolic links and hard links; leaves out \
-sockets, pipes, devices and access control lists. Archives are told by what is \
+access control lists and, without --special, sockets, pipes and devices. Archives are told by what is \
 in them: tar, also under gzip or zstd; several are read side by side.\n\nExamples:\n  \
 redhare fs import ./images file:images.packfs\n  redhare fs import /data/train images:train --verify\n  \
 redhare fs import shards/train-*.tar images:train --readers 8\n  \
@@ -76,6 +76,10 @@ pub(super) struct ImportArguments {
     /// Go on behind files that cannot be read or made; the exit status is 1 then
     #[arg(long)]
     keep_going: bool,
+    /// Take pipes, sockets and, if run as root, devices, too; otherwise they are left out, and named. Programs from before there were
+    /// such things on a volume then refuse it
+    #[arg(long)]
+    special: bool,
     /// Give each archive a directory of its name
     #[arg(long, conflicts_with_all = ["files_from", "delete"])]
     by_archive: bool,
@@ -283,6 +287,7 @@ impl Run<'_> {
             (LocalKind::Directory, _) => ImportContent::Directory,
             (LocalKind::HardLink(first), _) => ImportContent::HardLink(first),
             (LocalKind::KnownFile, _) => ImportContent::Kept,
+            (LocalKind::Special(kind, device), _) => ImportContent::Special(kind, device),
             (LocalKind::Symlink, Body::Whole(target)) => ImportContent::Symlink(target),
             (_, Body::Whole(bytes)) => ImportContent::File(bytes),
             (_, Body::Pieces | Body::None) => ImportContent::LargeFile {

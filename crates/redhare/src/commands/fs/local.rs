@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use packfs::{Attributes, Timestamp};
+use packfs::{Attributes, DeviceNumber, Kind, Timestamp};
 use rustix::io::Errno;
 
 use crate::output::Failure;
@@ -24,6 +24,8 @@ pub(super) enum LocalKind {
     /// A file whose content is on the volume already.
     KnownFile,
     Symlink,
+    /// A pipe, socket or device.
+    Special(Kind, DeviceNumber),
     /// A further name of the file or link that was met first at this path.
     HardLink(Vec<u8>),
 }
@@ -52,8 +54,36 @@ pub(super) trait Entries: Send + 'static {
     /// The next entry; `None` at the end. After a failure it goes on behind what failed.
     fn next(&mut self) -> Result<Option<LocalEntry>, Failure>;
 
-    /// Sockets, pipes and devices so far, which PackFS does not hold.
+    /// Sockets, pipes and devices so far that were left out.
     fn skipped(&self) -> &[PathBuf];
+}
+
+/// Which of what is neither file, directory nor link is taken, and not left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Specials {
+    #[default]
+    None,
+    PipesAndSockets,
+    All,
+}
+
+impl Specials {
+    /// All that this user may take: a device gives access to whatever it is, so that only root may make one.
+    pub(super) fn of_this_user() -> Self {
+        match rustix::process::geteuid().is_root() {
+            true => Self::All,
+            false => Self::PipesAndSockets,
+        }
+    }
+
+    /// Whether it is taken.
+    pub(super) fn take(self, kind: Kind) -> bool {
+        match self {
+            Self::None => false,
+            Self::PipesAndSockets => !kind.is_device(),
+            Self::All => true,
+        }
+    }
 }
 
 /// Tells entries by what `lstat` says, and finds further names of what was met before.
@@ -62,10 +92,18 @@ pub(super) struct Inspector {
     /// First names of what has several, by device and inode.
     first_names: BTreeMap<(u64, u64), Vec<u8>>,
     skipped: Vec<PathBuf>,
+    specials: Specials,
 }
 
 impl Inspector {
-    /// What is at `file`; `None` for what PackFS does not hold.
+    fn new(specials: Specials) -> Self {
+        Self {
+            specials,
+            ..Self::default()
+        }
+    }
+
+    /// What is at `file`; `None` for what is left out.
     fn inspect(&mut self, file: PathBuf, path: Vec<u8>) -> Result<Option<LocalEntry>, Failure> {
         let metadata = std::fs::symlink_metadata(&file).map_err(|error| at(&file, &error))?;
         let kind = metadata.file_type();
@@ -76,8 +114,13 @@ impl Inspector {
         } else if kind.is_symlink() {
             self.name(&metadata, &path, LocalKind::Symlink)
         } else {
-            self.skipped.push(file);
-            return Ok(None);
+            match special(&metadata).filter(|(kind, _)| self.specials.take(*kind)) {
+                Some((kind, device)) => self.name(&metadata, &path, LocalKind::Special(kind, device)),
+                None => {
+                    self.skipped.push(file);
+                    return Ok(None);
+                }
+            }
         };
         Ok(Some(LocalEntry {
             path,
@@ -120,7 +163,7 @@ pub(super) struct LocalWalk {
 impl LocalWalk {
     /// # Errors
     /// If `root` is not a directory.
-    pub(super) fn new(root: &Path) -> Result<Self, Failure> {
+    pub(super) fn new(root: &Path, specials: Specials) -> Result<Self, Failure> {
         match std::fs::metadata(root) {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
@@ -135,7 +178,7 @@ impl LocalWalk {
             waiting: Vec::new(),
             listing: first.into_iter(),
             found: Vec::new(),
-            inspector: Inspector::default(),
+            inspector: Inspector::new(specials),
         })
     }
 }
@@ -198,13 +241,13 @@ pub(super) struct LocalList {
 
 impl LocalList {
     /// Entries below `root`, by paths from there. Outer slashes and `.` do not count.
-    pub(super) fn new(root: &Path, paths: Vec<Vec<u8>>) -> Self {
+    pub(super) fn new(root: &Path, paths: Vec<Vec<u8>>, specials: Specials) -> Self {
         Self {
             root: root.to_owned(),
             paths: paths.into_iter(),
             waiting: std::collections::VecDeque::new(),
             directories: std::collections::BTreeSet::new(),
-            inspector: Inspector::default(),
+            inspector: Inspector::new(specials),
         }
     }
 
@@ -264,7 +307,7 @@ pub(super) fn plain_path(path: &[u8]) -> Result<Vec<u8>, &'static str> {
 
 /// Everything of a tree at once, and how many bytes its files have.
 pub(super) fn all(root: &Path) -> Result<(Vec<LocalEntry>, Vec<PathBuf>), Failure> {
-    let mut walk = LocalWalk::new(root)?;
+    let mut walk = LocalWalk::new(root, Specials::None)?;
     let mut entries = Vec::new();
     while let Some(entry) = walk.next()? {
         entries.push(entry);
@@ -275,13 +318,33 @@ pub(super) fn all(root: &Path) -> Result<(Vec<LocalEntry>, Vec<PathBuf>), Failur
 /// Files and their bytes, counted by a quick walk. What cannot be read counts as nothing: the walk that
 /// reads it says so.
 pub(super) fn count(root: &Path) -> Result<(u64, u64), Failure> {
-    let mut walk = LocalWalk::new(root)?;
+    let mut walk = LocalWalk::new(root, Specials::None)?;
     let (mut entries, mut bytes) = (0, 0);
     while let Some(entry) = walk.next()? {
         entries += 1;
         bytes += entry.size_bytes;
     }
     Ok((entries, bytes))
+}
+
+/// What of the kernel's own kinds it is; `None` for any that PackFS has no name for.
+fn special(metadata: &Metadata) -> Option<(Kind, DeviceNumber)> {
+    let kind = metadata.file_type();
+    let number = DeviceNumber {
+        major: rustix::fs::major(metadata.rdev()),
+        minor: rustix::fs::minor(metadata.rdev()),
+    };
+    Some(if kind.is_fifo() {
+        (Kind::Pipe, DeviceNumber::default())
+    } else if kind.is_socket() {
+        (Kind::Socket, DeviceNumber::default())
+    } else if kind.is_char_device() {
+        (Kind::CharacterDevice, number)
+    } else if kind.is_block_device() {
+        (Kind::BlockDevice, number)
+    } else {
+        return None;
+    })
 }
 
 /// A failure that names a file.

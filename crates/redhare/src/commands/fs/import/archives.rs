@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use packfs::{Attributes, ImportPieces, Timestamp};
+use packfs::{Attributes, DeviceNumber, ImportPieces, Kind, Timestamp};
 use tar::EntryType;
 
 use super::super::feed::{Body, Lane, Message, Outlet, WHOLE_BYTES_MAX, more, queue, spawn};
-use super::super::local::{Extended, LocalEntry, LocalKind, at, plain_path};
+use super::super::local::{Extended, LocalEntry, LocalKind, Specials, at, plain_path};
 use crate::output::Failure;
 
 /// Entries that threads may be ahead of the reactor.
@@ -48,6 +48,7 @@ pub(super) struct Archives {
 struct Shared {
     waiting: Mutex<VecDeque<PathBuf>>,
     naming: Naming,
+    specials: Specials,
     read_bytes: Arc<AtomicU64>,
     skipped: Arc<Mutex<Vec<PathBuf>>>,
     /// Held while a run or a large file is sent.
@@ -56,11 +57,17 @@ struct Shared {
 
 impl Archives {
     /// Starts `readers` threads that read `archives`; `-` is standard input.
-    pub(super) fn start(archives: &[PathBuf], naming: Naming, readers: usize) -> Result<Self, Failure> {
+    pub(super) fn start(
+        archives: &[PathBuf],
+        naming: Naming,
+        specials: Specials,
+        readers: usize,
+    ) -> Result<Self, Failure> {
         let (outlet, entries) = queue(AHEAD);
         let shared = Arc::new(Shared {
             waiting: Mutex::new(archives.iter().cloned().collect()),
             naming,
+            specials,
             read_bytes: Arc::default(),
             skipped: Arc::default(),
             turn: Mutex::new(()),
@@ -117,6 +124,28 @@ impl ImportPieces for Archives {
     async fn more(&mut self) -> Result<Option<packfs::ImportPiece>, Failure> {
         more(&mut self.entries).await
     }
+}
+
+fn special_kind(kind: EntryType) -> Kind {
+    match kind {
+        EntryType::Char => Kind::CharacterDevice,
+        EntryType::Block => Kind::BlockDevice,
+        _ => Kind::Pipe,
+    }
+}
+
+/// What a pipe or device is; sockets are in no archive.
+fn special(header: &tar::Header) -> io::Result<LocalKind> {
+    let kind = special_kind(header.entry_type());
+    let device = match kind.is_device() {
+        // A header that has no such field says nothing of them; old archives mean 0 then.
+        true => DeviceNumber {
+            major: header.device_major()?.unwrap_or(0),
+            minor: header.device_minor()?.unwrap_or(0),
+        },
+        false => DeviceNumber::default(),
+    };
+    Ok(LocalKind::Special(kind, device))
 }
 
 /// Counts what is read.
@@ -178,7 +207,10 @@ impl Shared {
                 continue;
             }
             let body = match local.kind {
-                LocalKind::Directory | LocalKind::HardLink(_) | LocalKind::KnownFile => Body::None,
+                LocalKind::Directory
+                | LocalKind::HardLink(_)
+                | LocalKind::KnownFile
+                | LocalKind::Special(..) => Body::None,
                 LocalKind::Symlink => Body::Whole(entry.link_name_bytes().unwrap_or_default().into_owned()),
                 LocalKind::File => {
                     let mut bytes = Vec::with_capacity(local.size_bytes as usize);
@@ -272,6 +304,11 @@ impl Shared {
         })
     }
 
+    /// Whether a pipe or device is taken.
+    fn takes(&self, header: &tar::Header) -> bool {
+        self.specials.take(special_kind(header.entry_type()))
+    }
+
     /// What an entry is; `None` for what is left out.
     fn entry<R: Read>(
         &self,
@@ -296,6 +333,9 @@ impl Shared {
                 LocalKind::HardLink(own(&target)?)
             }
             EntryType::XGlobalHeader => return Ok(None),
+            EntryType::Char | EntryType::Block | EntryType::Fifo if self.takes(&header) => {
+                special(&header).map_err(|error| error.to_string())?
+            }
             EntryType::Char | EntryType::Block | EntryType::Fifo => {
                 let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
                 skipped.push(archive.join(String::from_utf8_lossy(&path).as_ref()));

@@ -77,6 +77,8 @@ struct ImportView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<u64>,
     skipped: Vec<String>,
+    /// How many these are.
+    skipped_count: usize,
     errors: &'a [String],
     more_errors: u64,
 }
@@ -105,6 +107,7 @@ pub(super) fn print(tally: &Tally, seconds: f64, output: &Output) -> Result<(), 
             .iter()
             .map(|path| path.display().to_string())
             .collect(),
+        skipped_count: tally.skipped.len(),
         errors: &tally.errors,
         more_errors: tally.more_errors,
     };
@@ -140,6 +143,12 @@ fn describe(view: &ImportView<'_>, tally: &Tally) -> String {
     }
     for path in &view.skipped {
         text.push_str(&format!("left out {path}: neither file, directory nor link\n"));
+    }
+    if view.skipped_count > 0 {
+        text.push_str(&format!(
+            "{} left out in all; --special takes pipes, sockets and, if run as root, devices\n",
+            view.skipped_count
+        ));
     }
     for error in view.errors {
         text.push_str(&format!("{error}\n"));

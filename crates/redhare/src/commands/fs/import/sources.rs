@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use packfs::{ImportPiece, ImportPieces};
 
 use super::super::feed::{Feed, spawn};
-use super::super::local::{self, LocalList, LocalWalk, at};
+use super::super::local::{self, LocalList, LocalWalk, Specials, at};
 use super::super::progress::Progress;
 use super::ImportArguments;
 use super::archives::{Archives, Naming};
@@ -84,13 +84,18 @@ impl Sources {
     /// Begins to read it.
     pub(super) fn start(&self, arguments: &ImportArguments) -> Result<Source, Failure> {
         let readers = usize::from(arguments.readers);
+        let specials = match arguments.special {
+            true => Specials::of_this_user(),
+            false => Specials::None,
+        };
         Ok(match self {
-            Sources::Directory(root) => Source::Feed(Feed::start(LocalWalk::new(root)?, readers)?),
-            Sources::List(root, paths) => {
-                Source::Feed(Feed::start(LocalList::new(root, paths.clone()), readers)?)
-            }
+            Sources::Directory(root) => Source::Feed(Feed::start(LocalWalk::new(root, specials)?, readers)?),
+            Sources::List(root, paths) => Source::Feed(Feed::start(
+                LocalList::new(root, paths.clone(), specials),
+                readers,
+            )?),
             Sources::Archives(archives, naming) => {
-                Source::Archives(Archives::start(archives, *naming, readers)?)
+                Source::Archives(Archives::start(archives, *naming, specials, readers)?)
             }
         })
     }
