@@ -4,6 +4,7 @@
 use foundation::Instant;
 
 use super::Member;
+use super::lead::Phase;
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{BlockRange, IoToken, RequestId};
@@ -163,12 +164,12 @@ impl Member {
         let Some(config) = &self.config else {
             return self.planted.is(Bug::JoinerServes) && self.joined(self.record.sealed).is_some();
         };
-        // One that is to be write node reads on while it seals and reconciles, as the others do: what may differ between copies
-        // is what it does not know to be settled, and that is held.
+        let leads = self.lead.as_ref();
         if !self.open
             || self.failed
             || config.epoch != self.record.sealed
             || !config.has(self.me, self.incarnation)
+            || leads.is_some_and(|lead| lead.phase != Phase::Serving)
         {
             return false;
         }
