@@ -8,6 +8,7 @@ mod support;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use fabrics::initiator::{ConnectOptions, Controller};
 use master::Masters;
@@ -28,16 +29,21 @@ const CREATE: [&str; 7] = [
 /// What an engine or a target says that cannot read what the other says.
 const UNREADABLE: &str = "frames cannot be read";
 
-/// The program to begin with: of an earlier revision, or this one under another name.
+/// The program to begin with: of an earlier revision, or this one under another name. Made once: a file that is made anew is
+/// another one to the kernel, and the name of the first reads "(deleted)".
 fn old_program() -> PathBuf {
-    if let Some(path) = std::env::var_os("REDHARE_OLD") {
-        return std::fs::canonicalize(path).expect("REDHARE_OLD names a program");
-    }
-    println!("REDHARE_OLD names no program of an earlier revision: this one goes by two names");
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redhare-old");
-    drop(std::fs::remove_file(&path));
-    std::fs::hard_link(REDHARE, &path).unwrap();
-    std::fs::canonicalize(path).unwrap()
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        if let Some(path) = std::env::var_os("REDHARE_OLD") {
+            return std::fs::canonicalize(path).expect("REDHARE_OLD names a program");
+        }
+        println!("REDHARE_OLD names no program of an earlier revision: this one goes by two names");
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redhare-old");
+        drop(std::fs::remove_file(&path));
+        std::fs::hard_link(REDHARE, &path).unwrap();
+        std::fs::canonicalize(path).unwrap()
+    };
+    MADE.get_or_init(make).clone()
 }
 
 fn masters(cluster: &Nodes, is_secure: bool) -> Masters {
