@@ -2,8 +2,8 @@
 //!
 //! The file is locked for as long as the device, a channel of it or a request in the kernel lives, so two processes never
 //! share it: all of them use one open file, whose lock (`flock(2)`) ends with its last user. A node agent takes the lock
-//! as the proof that a dead process has no more writes on their way. Cost of a read
-//! or a write: one ring operation, no task.
+//! as the proof that a dead process has no more writes on their way. Cost of a read or a write: one ring operation, no task;
+//! of anything else: a task as well.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;

@@ -200,9 +200,15 @@ impl Test {
         (number("least"), number("most"))
     }
 
-    fn used(&self) -> u64 {
+    fn used_by_each(&self) -> Vec<u64> {
         let rows = self.cluster.rows();
-        rows.iter().map(|row| row["used_bytes"].as_u64().unwrap()).sum()
+        rows.iter()
+            .map(|row| row["used_bytes"].as_u64().unwrap())
+            .collect()
+    }
+
+    fn used(&self) -> u64 {
+        self.used_by_each().iter().sum()
     }
 
     /// All copies of all chunks are in sync.
@@ -309,15 +315,18 @@ fn a_snapshot_is_one_moment_of_a_volume_that_is_written_and_stays_as_it_was() {
     );
 
     // The space of what only the first three show comes back, and what the volume and the fourth show stays.
+    // Each of them: one that has just been started says nothing of its disk at first.
     wait_until("the nodes have said what they use", || {
-        test.used() > 3 * FILL_BYTES
+        test.used_by_each().iter().all(|used| *used > FILL_BYTES)
     });
     let before = test.used();
+    println!("used by each, with all snapshots: {:?}", test.used_by_each());
     for name in ["first", "second", "third"] {
         test.cluster
             .succeed(&["volume", "snapshot", "delete", "data", name]);
     }
     wait_until("the deleted snapshots are gone", || test.listed().len() == 1);
+    println!("used by each, soon after: {:?}", test.used_by_each());
     wait_until("the space is back", || {
         before.saturating_sub(test.used()) >= 3 * FILL_BYTES
     });

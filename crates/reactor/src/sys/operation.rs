@@ -39,7 +39,7 @@ pub(super) type Ended = Box<dyn FnOnce(i32, Resources)>;
 pub(super) enum State {
     /// One completion is expected.
     Single { result: Option<i32> },
-    /// One completion is expected, which is handed on at once.
+    /// One completion is expected, which is handed on in the turn that sees it or one of the next.
     Handed { ended: Ended },
     /// Any number of completions; `armed` until the kernel says that it was the last.
     Stream { queue: VecDeque<Received>, armed: bool },
