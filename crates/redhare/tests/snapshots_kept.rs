@@ -152,11 +152,17 @@ fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
     test.wait_until_whole("with all new nodes");
 
     // Copies made from others are deleted like all others, in any order, and their space comes back.
-    let used = || -> u64 {
+    let used_by_each = || -> Vec<u64> {
         let rows = test.cluster.rows().into_iter();
         let living = rows.filter(|row| row["alive"] == true);
-        living.map(|row| row["used_bytes"].as_u64().unwrap()).sum()
+        living.map(|row| row["used_bytes"].as_u64().unwrap()).collect()
     };
+    let used = || used_by_each().iter().sum::<u64>();
+    // Each of them: one that has just been started says nothing of its disk at first.
+    wait_until("the nodes have said what they use", || {
+        let each = used_by_each();
+        each.len() == usize::from(FIRST) && each.iter().all(|used| *used > 0)
+    });
     let before = used();
     let (name, _) = images.remove(0);
     test.cluster
