@@ -33,7 +33,7 @@
 //! # Where the code departs from the contract's text, and the model with it
 //! - Acknowledging needs the answers of all members and of a joining copy, and no grant (0042, 1).
 //! - A session travels with its own writes, and as a table in joins and Seals (0042, 4).
-//! - A write node reads under the rule of any copy, and only while serving (0042, 7).
+//! - A write node reads under the rule of any copy, also before it serves (0042, 7).
 //! - A recovery may name any of the members, at least the minimum (0042, 11).
 //! - A piece of a resync takes a place in the order of writes, is begun when what is in flight on its blocks is on both
 //!   copies, and holds later writes back; a joining copy's flushes never move its flush record; from the announcement on

@@ -26,11 +26,11 @@ impl Model {
     pub(crate) fn read_steps(&self, state: &State, index: usize, out: &mut Vec<Action>) {
         let memory = &state.nodes[index].memory;
         let lead = &memory.lead;
-        // A write node answers only while serving.
-        let leads = self.leads(state, index);
-        if leads && lead.phase != Phase::Serving || !self.may_read(state, index) {
+        if !self.may_read(state, index) {
             return;
         }
+        // Before it serves, a write node knows no more than any copy.
+        let leads = self.leads(state, index) && lead.phase == Phase::Serving;
         for (number, client) in state
             .clients
             .iter()

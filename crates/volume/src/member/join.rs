@@ -175,11 +175,25 @@ impl Lead {
             None => self.phase == Phase::Serving && self.config.members.len() <= copies.min(COPIES_MAX - 1),
             Some(at) if self.config.members[at].incarnation >= incarnation => false,
             Some(_) if self.phase != Phase::Sealing => true,
-            Some(_) => self.config.members.iter().enumerate().all(|(index, member)| {
-                let returned = self.returned.get(&member.node);
-                self.answers.has(index) || returned.is_some_and(|life| *life > member.incarnation)
-            }),
+            Some(_) => {
+                (0..self.config.members.len()).all(|index| self.answers.has(index) || self.has_ended(index))
+            }
         }
+    }
+
+    /// Whether the node of this member has asked to come back in a later life.
+    fn has_ended(&self, index: usize) -> bool {
+        let member = &self.config.members[index];
+        let returned = self.returned.get(&member.node);
+        returned.is_some_and(|life| *life > member.incarnation)
+    }
+
+    /// Whether a write in flight is on each member that has not ended; a piece for the joining copy, there, too.
+    pub(super) fn is_wherever_alive(&self, flight: &Flight) -> bool {
+        let living = (0..self.config.members.len()).filter(|&index| !self.has_ended(index));
+        let places = living.fold(0, |places, index| places | 1 << index);
+        let places = if flight.resync { places | JOINER } else { places };
+        flight.members & places == places
     }
 }
 

@@ -4,7 +4,6 @@
 use foundation::Instant;
 
 use super::Member;
-use super::lead::Phase;
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{BlockRange, IoToken, RequestId};
@@ -164,12 +163,12 @@ impl Member {
         let Some(config) = &self.config else {
             return self.planted.is(Bug::JoinerServes) && self.joined(self.record.sealed).is_some();
         };
-        let leads = self.lead.as_ref();
+        // One that is to be write node reads on while it seals and reconciles, as the others do: what may differ between copies
+        // is what it does not know to be settled, and that is held.
         if !self.open
             || self.failed
             || config.epoch != self.record.sealed
             || !config.has(self.me, self.incarnation)
-            || leads.is_some_and(|lead| lead.phase != Phase::Serving)
         {
             return false;
         }

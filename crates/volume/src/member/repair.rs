@@ -195,7 +195,9 @@ impl Member {
         }
     }
 
-    /// Begins the repairs that nothing stands against. While members seal there are none, but for a copy that comes back
+    /// Begins the repairs that nothing stands against: what is in flight on their blocks must be on every member that may
+    /// be asked for them. (One that has ended is not: where it is missed for the minimum, its node comes back as a joining
+    /// copy, whose pieces wait for the repair.) While members seal there are none, but for a copy that comes back
     /// already: all members that live have sealed then.
     pub(super) fn start_repairs(&mut self, now: Instant) {
         let depth = self.settings.reconcile_depth;
@@ -208,7 +210,10 @@ impl Member {
             let begun = |r: &&Repair| r.sequence.is_some() || r.io.is_some();
             let may_begin = !begun(&repair)
                 && lead.repairs.iter().filter(begun).count() < depth
-                && !lead.in_flight.iter().any(|f| f.covers.overlaps(repair.covers));
+                && !lead
+                    .in_flight
+                    .iter()
+                    .any(|f| f.covers.overlaps(repair.covers) && !lead.is_wherever_alive(f));
             if may_begin {
                 self.begin_repair(now, at);
             }

@@ -8,7 +8,7 @@ use crate::geometry::Geometry;
 use crate::identity::*;
 use crate::message::{Message, Refusal, SealAnswer, WriteKind};
 use crate::node::NodeCore;
-use crate::output::{Operation, Output, Request, Status};
+use crate::output::{Operation, Output, ReadPurpose, Request, Status};
 use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
@@ -387,6 +387,61 @@ fn what_is_reconciled_counts_as_written_in_the_new_epoch_before_anything_is_serv
     assert_eq!(phase(&core), Some(crate::Phase::Reconciling));
     core.handle_persisted(NOW, chunk(), token);
     assert_eq!(phase(&core), Some(crate::Phase::Serving));
+}
+
+#[test]
+fn a_write_node_of_a_new_epoch_reads_what_is_settled_while_it_seals() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    let persists = |outputs: &[Output]| {
+        let token = |output: &Output| match output {
+            Output::Persist { token, .. } => Some(*token),
+            _ => None,
+        };
+        outputs.iter().filter_map(token).max()
+    };
+    let marked = persists(&outputs(&mut core)).unwrap();
+    core.handle_persisted(NOW, chunk(), marked);
+    let io = ios(&outputs(&mut core))[0];
+    core.handle_local(NOW, chunk(), io, true, None);
+    // Its life is no longer too young to seal.
+    let later = NOW + Settings::default().grant_term;
+    core.handle_configuration(later, chunk(), &three(2, 1, &[1, 3]));
+    let sealed = persists(&outputs(&mut core)).unwrap();
+    core.handle_persisted(later, chunk(), sealed);
+    outputs(&mut core);
+    assert_eq!(core.member(chunk()).unwrap().phase(), Some(crate::Phase::Sealing));
+
+    let read = |id, block| Request {
+        operation: Operation::Read,
+        ..write(id, block, 0)
+    };
+    let begun = |core: &mut NodeCore| {
+        let of_request = |output: &Output| match output {
+            Output::LocalRead { purpose, .. } => Some(*purpose),
+            _ => None,
+        };
+        let outputs = outputs(core);
+        outputs.iter().filter_map(of_request).collect::<Vec<_>>()
+    };
+    for (id, block) in [(2, 40), (3, 0)] {
+        let epoch = Epoch(2);
+        let request = Request {
+            epoch,
+            ..read(id, block)
+        };
+        core.handle_request(later, chunk(), request);
+    }
+    // Of the other block node 2 may have what node 3 has not.
+    assert_eq!(begun(&mut core), [ReadPurpose::Request(RequestId(2))]);
+    // A copy that is in sync by the configuration alone reads nothing.
+    let mut young = sealing();
+    let request = Request {
+        epoch: Epoch(1),
+        ..read(4, 40)
+    };
+    young.handle_request(NOW, chunk(), request);
+    assert_eq!(begun(&mut young), []);
 }
 
 #[test]

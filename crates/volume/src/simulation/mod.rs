@@ -81,6 +81,18 @@ fn clusters_keep_their_promises_under_faults() {
     );
 }
 
+/// Seeds that failed once, each with what it found.
+#[test]
+fn seeds_that_found_something_pass() {
+    // A repair waited for a write that waited for a member that had ended, whose next life waited for the repair.
+    for seed in [13_793] {
+        let mut world = World::new(seed, false);
+        if let Err(why) = world.run() {
+            panic!("seed {seed}: {why}");
+        }
+    }
+}
+
 /// Copies move between nodes that live, and writes between members, while nodes stay away, are drained and die: more of
 /// that than the search over all scenarios has.
 #[test]
@@ -236,7 +248,7 @@ fn scenario(bug: Bug) -> Option<u64> {
 
 #[test]
 fn planted_bugs_are_found() {
-    let limit = 400;
+    let limit = 500;
     let only = std::env::var("REDHARE_BUG").ok();
     let mut missed = Vec::new();
     for bug in Bug::ALL {
