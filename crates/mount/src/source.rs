@@ -247,6 +247,7 @@ impl Source {
             ("pages_ahead", done.cache.ahead),
             ("page_bytes", done.cache.bytes as u64),
             ("directory_bytes", done.directory_bytes as u64),
+            ("packed_bytes", done.packed_bytes as u64),
             ("data_hits", done.data.hits),
             ("data_misses", done.data.misses),
             ("data_ahead", done.data.ahead),

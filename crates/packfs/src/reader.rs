@@ -2,8 +2,8 @@
 //!
 //! A reader holds a snapshot under a lease. Small files come through [`Reader::read_many`]: names are resolved in
 //! the page cache, what is missing is sorted, neighbours are joined, and the bytes are handed out as slices of
-//! the buffers they arrived in. Cost of a file with a warm index: a descent of three or four cached pages,
-//! one read (shared with neighbours), one checksum.
+//! the buffers they arrived in. Cost of a file with a warm index: a descent of three or four cached pages, or one look where it has
+//! been read before, one read (shared with neighbours), one checksum.
 
 mod ahead;
 mod directories;
@@ -12,6 +12,7 @@ mod fetch;
 mod follow;
 mod list;
 mod numbers;
+mod packed;
 mod planner;
 mod read_many;
 mod resolve;
@@ -103,35 +104,60 @@ impl Deref for Part {
 
 /// Content, in order. A file of one extent is one part.
 #[derive(Debug, Default)]
-pub struct Content {
-    parts: Vec<Part>,
+pub struct Content(Parts);
+
+/// A small file's only part needs no memory of its own.
+#[derive(Debug)]
+enum Parts {
+    One([Part; 1]),
+    Many(Vec<Part>),
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
 }
 
 impl Content {
+    fn of_one(part: Part) -> Self {
+        Self(Parts::One([part]))
+    }
+
+    fn of(parts: Vec<Part>) -> Self {
+        Self(Parts::Many(parts))
+    }
+
     /// The parts, in order; none is empty.
     pub fn parts(&self) -> &[Part] {
-        &self.parts
+        match &self.0 {
+            Parts::One(part) => part,
+            Parts::Many(parts) => parts,
+        }
     }
 
     /// Takes the parts out.
     pub fn into_parts(self) -> Vec<Part> {
-        self.parts
+        match self.0 {
+            Parts::One(part) => part.into(),
+            Parts::Many(parts) => parts,
+        }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.len()).sum()
+        self.parts().iter().map(|part| part.len()).sum()
     }
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.parts().is_empty()
     }
 
     /// A copy in one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len());
-        for part in &self.parts {
+        for part in self.parts() {
             out.extend_from_slice(part);
         }
         out
@@ -157,6 +183,8 @@ pub struct ReaderStatistics {
     pub local: LocalCacheStatistics,
     /// Memory of remembered directories, in bytes.
     pub directory_bytes: usize,
+    /// Memory of remembered places of small files, in bytes.
+    pub packed_bytes: usize,
     /// Reads of data that were issued.
     pub reads: u64,
     /// Bytes they read.
@@ -165,12 +193,20 @@ pub struct ReaderStatistics {
     pub content_bytes: u64,
 }
 
+impl ReaderStatistics {
+    /// Memory of everything that is remembered of the index, in bytes.
+    pub fn index_bytes(&self) -> usize {
+        self.cache.bytes + self.directory_bytes + self.packed_bytes
+    }
+}
+
 struct Inner {
     medium: Medium,
     tree: Tree,
     superblock: Superblock,
     hold: Rc<ReaderHold>,
     directories: directories::Directories,
+    packed: packed::PackedFiles,
     ahead: ahead::Ahead,
     permits: Rc<Semaphore>,
     options: ReaderOptions,
@@ -237,7 +273,8 @@ impl Reader {
             medium,
             superblock,
             hold: hold.clone(),
-            directories: directories::Directories::new(options.cache_bytes / 8),
+            directories: directories::Directories::new(options.cache_bytes / 16),
+            packed: packed::PackedFiles::new(options.cache_bytes / 16),
             ahead: ahead::Ahead::new(options.data_cache_bytes),
             permits,
             options: options.clone(),
@@ -281,6 +318,7 @@ impl Reader {
                 .map(|cache| cache.statistics())
                 .unwrap_or_default(),
             directory_bytes: self.0.directories.bytes(),
+            packed_bytes: self.0.packed.bytes(),
             reads: self.0.reads.get(),
             read_bytes: self.0.read_bytes.get(),
             content_bytes: self.0.content_bytes.get(),

@@ -332,7 +332,7 @@ impl Handle {
     fn statistics(&self, py: Python<'_>) -> PyResult<[u64; 18]> {
         self.call(py, |opened| async move {
             let done = opened.reader.statistics();
-            let cached = (done.cache.bytes + done.directory_bytes) as u64;
+            let cached = done.index_bytes() as u64;
             Ok([
                 done.reads,
                 done.read_bytes,

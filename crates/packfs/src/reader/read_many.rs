@@ -25,6 +25,15 @@ pub enum Target<'a> {
     File(&'a OpenFile),
 }
 
+impl Target<'_> {
+    fn path(&self) -> &[u8] {
+        match self {
+            Target::Path(path) => path,
+            Target::File(file) => file.path.bytes(),
+        }
+    }
+}
+
 /// Where one file's content comes from.
 enum Source {
     Inline(Box<[u8]>),
@@ -34,11 +43,18 @@ enum Source {
     Sparse(Range<usize>, Vec<u64>, Range<u64>),
 }
 
+/// What a lookup gave.
+enum Found {
+    /// The only extent of a file.
+    Packed(Extent),
+    Inode(Rc<Inode>),
+}
+
 /// What a batch reads, and of what files.
 #[derive(Default)]
 struct Pieces {
     pieces: Vec<Piece>,
-    /// By tag, which is the position among the pieces.
+    /// By tag, which is the position among the pieces. Only where a local disk is asked for them.
     origins: Vec<Origin>,
 }
 
@@ -47,16 +63,32 @@ impl Reader {
     /// take the batch past [`super::ReaderOptions::batch_bytes_max`] are refused with
     /// [`ReadError::TooLarge`].
     pub async fn read_many(&self, targets: &[Target<'_>]) -> Vec<Result<Content, ReadError>> {
+        match targets {
+            &[target] => vec![self.read_file(target).await],
+            _ => self.read_batch(targets).await,
+        }
+    }
+
+    /// The whole content of one file; [`Reader::read_many`] is for several.
+    pub async fn read_file(&self, target: Target<'_>) -> Result<Content, ReadError> {
+        match self.packed(&target) {
+            Some(extent) => self.read_packed(extent, target.path()).await,
+            None => {
+                let read = self.read_batch(&[target]).await.pop();
+                read.expect("one target gives one result")
+            }
+        }
+    }
+
+    async fn read_batch(&self, targets: &[Target<'_>]) -> Vec<Result<Content, ReadError>> {
         let mut pieces = Pieces::default();
         let mut sources = Vec::with_capacity(targets.len());
         let mut budget = self.0.options.batch_bytes_max;
-        for (target, inode) in targets.iter().zip(self.resolve(targets).await) {
-            let path = match target {
-                Target::Path(path) => path,
-                Target::File(file) => file.path.bytes(),
-            };
-            let source = match inode {
-                Ok(inode) => {
+        for (target, found) in targets.iter().zip(self.resolve(targets).await) {
+            let path = target.path();
+            let source = match found {
+                Ok(Found::Packed(extent)) => self.plan_packed(extent, &mut pieces, &mut budget, path),
+                Ok(Found::Inode(inode)) => {
                     let range = 0..inode.size;
                     self.plan_file(&inode, range, &mut pieces, &mut budget, path)
                         .await
@@ -87,6 +119,42 @@ impl Reader {
         let fetched = self.fetch_pieces(&pieces).await;
         self.check_lease()?;
         assemble(source, &pieces.pieces, &fetched, file.path.bytes())
+    }
+
+    /// The only extent of a file that is found at once, all of whose bytes are there; `None` if it is not like that, or where a local
+    /// disk is asked first, which wants to know more.
+    fn packed(&self, target: &Target<'_>) -> Option<Extent> {
+        if self.0.medium.local().is_some() {
+            return None;
+        }
+        let path = match target {
+            Target::File(file) => return only_extent(&file.inode),
+            Target::Path(path) => path,
+        };
+        if let Some(extent) = self.0.packed.find(path) {
+            return Some(extent);
+        }
+        let extent = only_extent(&self.lookup_cached(path)?)?;
+        self.0.packed.insert(path, &extent);
+        Some(extent)
+    }
+
+    /// A packed file alone, without what several need.
+    async fn read_packed(&self, extent: Extent, path: &[u8]) -> Result<Content, ReadError> {
+        let length = u64::from(extent.length);
+        if length > self.0.options.batch_bytes_max {
+            return Err(self.too_large(path, length));
+        }
+        self.count_content(length);
+        let fetched = Some(self.fetch_alone(extent).await);
+        self.check_lease()?;
+        let bytes = arrived(&extent, &fetched, path)?.clone();
+        Ok(Content::of_one(Part::Device(bytes)))
+    }
+
+    fn count_content(&self, bytes: u64) {
+        let counted = &self.0.content_bytes;
+        counted.set(counted.get() + bytes);
     }
 
     async fn fetch_pieces(&self, all: &Pieces) -> Vec<Option<super::fetch::Fetched>> {
@@ -126,15 +194,34 @@ impl Reader {
         self.fetch(runs, pieces.len()).await
     }
 
-    /// The inodes of a batch: at once where the index is in memory, else by lookups side by side,
+    /// Where the bytes of a packed file come from.
+    fn plan_packed(
+        &self,
+        extent: Extent,
+        pieces: &mut Pieces,
+        budget: &mut u64,
+        path: &[u8],
+    ) -> Result<Source, ReadError> {
+        let length = u64::from(extent.length);
+        *budget = budget
+            .checked_sub(length)
+            .ok_or_else(|| self.too_large(path, length))?;
+        let tag = pieces.pieces.len();
+        pieces.pieces.push(Piece { tag, extent });
+        self.count_content(length);
+        Ok(Source::Pieces(tag..tag + 1, 0..length))
+    }
+
+    /// The files of a batch: at once where the index is in memory, else by lookups side by side,
     /// which share the pages they read.
-    async fn resolve(&self, targets: &[Target<'_>]) -> Vec<Result<Rc<Inode>, ReadError>> {
+    async fn resolve(&self, targets: &[Target<'_>]) -> Vec<Result<Found, ReadError>> {
         let mut resolved = Vec::with_capacity(targets.len());
         let mut tasks = Vec::new();
         for (index, target) in targets.iter().enumerate() {
-            let found = match target {
-                Target::File(file) => Some(file.inode.clone()),
-                Target::Path(path) => self.lookup_cached(path).map(Rc::new),
+            let found = match (self.packed(target), target) {
+                (Some(extent), _) => Some(Found::Packed(extent)),
+                (None, Target::File(file)) => Some(Found::Inode(file.inode.clone())),
+                (None, Target::Path(path)) => self.lookup_cached(path).map(Rc::new).map(Found::Inode),
             };
             if let (None, Target::Path(path)) = (&found, target) {
                 let (reader, path) = (self.clone(), path.to_vec());
@@ -146,7 +233,8 @@ impl Reader {
         }
         for (index, task) in tasks {
             // A task that was ended from outside leaves the reader's end as its reason.
-            resolved[index] = task.await.unwrap_or(Err(ReadError::LeaseEnded)).map(Rc::new);
+            let found = task.await.unwrap_or(Err(ReadError::LeaseEnded));
+            resolved[index] = found.map(Rc::new).map(Found::Inode);
         }
         resolved
     }
@@ -207,15 +295,15 @@ impl Reader {
         for (offset, extent) in extents {
             let tag = pieces.pieces.len();
             pieces.pieces.push(Piece { tag, extent });
-            pieces.origins.push(Origin {
-                inode: inode.number,
-                ctime: inode.attributes.ctime,
-                offset,
-            });
+            if self.0.medium.local().is_some() {
+                pieces.origins.push(Origin {
+                    inode: inode.number,
+                    ctime: inode.attributes.ctime,
+                    offset,
+                });
+            }
         }
-        self.0
-            .content_bytes
-            .set(self.0.content_bytes.get() + (range.end - range.start));
+        self.count_content(range.end - range.start);
         if sparse {
             return Ok(Source::Sparse(first..pieces.pieces.len(), starts, range));
         }
@@ -288,6 +376,15 @@ impl Reader {
     }
 }
 
+/// The extent that has all bytes of a file, if one does.
+fn only_extent(inode: &Inode) -> Option<Extent> {
+    let Layout::Extents(extents) = &inode.layout else {
+        return None;
+    };
+    let &[extent] = &extents[..] else { return None };
+    (inode.kind == Kind::File && u64::from(extent.length) == inode.size).then_some(extent)
+}
+
 /// The extents, the first of which begins at `offset`, that have bytes of a range.
 fn overlapping(extents: &[Extent], offset: u64, range: &Range<u64>) -> Vec<(u64, Extent)> {
     let mut at = offset;
@@ -340,8 +437,7 @@ fn assemble(
     let (indices, wanted) = match source {
         Source::Inline(bytes) if bytes.is_empty() => return Ok(Content::default()),
         Source::Inline(bytes) => {
-            let parts = vec![Part::Index(bytes)];
-            return Ok(Content { parts });
+            return Ok(Content::of_one(Part::Index(bytes)));
         }
         Source::Pieces(indices, wanted) => (indices, wanted),
         Source::Sparse(indices, starts, wanted) => {
@@ -360,5 +456,5 @@ fn assemble(
         }
         at += u64::from(length);
     }
-    Ok(Content { parts })
+    Ok(Content::of(parts))
 }

@@ -54,7 +54,7 @@ pub(super) fn assemble(
         reached = to;
     }
     put_zeros(&mut parts, reached, wanted.end);
-    Ok(Content { parts })
+    Ok(Content::of(parts))
 }
 
 fn put_zeros(parts: &mut Vec<Part>, from: u64, to: u64) {

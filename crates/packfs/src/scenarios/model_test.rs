@@ -56,7 +56,7 @@ fn is_a_directory_tree_through_commits_and_openings() {
                 let found = read_back(&reader).await.unwrap();
                 assert!(found == model, "seed {seed} round {round}: the contents differ");
                 let held = reader.statistics();
-                assert!(held.cache.bytes + held.directory_bytes <= 30_000);
+                assert!(held.index_bytes() <= 30_000);
                 reader.close().await.unwrap();
             }
         });

@@ -253,7 +253,7 @@ async fn measure(file: &Path, files: u64) -> Result<Measured, Failure> {
     look_up(&cached, all, files).await?;
     let second = cached.statistics();
     drop(cached);
-    let whole = first.cache.bytes + first.directory_bytes;
+    let whole = first.index_bytes();
     let small = reader(whole / INNER_SHARE as usize).await?;
     let (dependent_reads, dependent_reads_most) = dependent(&device, &small, files).await?;
     Ok(Measured {
@@ -261,7 +261,7 @@ async fn measure(file: &Path, files: u64) -> Result<Measured, Failure> {
         dependent_reads_most,
         files,
         bytes_per_file: full.saturating_sub(empty) as f64 / files as f64,
-        accounted_bytes_per_file: (first.cache.bytes + first.directory_bytes) as f64 / files as f64,
+        accounted_bytes_per_file: first.index_bytes() as f64 / files as f64,
         second_pass_misses: second.cache.misses - first.cache.misses,
     })
 }
@@ -282,10 +282,8 @@ async fn dependent(device: &CountedDevice, reader: &Reader, files: u64) -> Resul
     for _ in 0..COLD_FILES {
         let path = path();
         let before = device.statistics().reads.operations;
-        let content = reader.read_many(&[Target::Path(&path)]).await.pop();
-        content
-            .expect("one target gives one result")
-            .map_err(Failure::new)?;
+        let content = reader.read_file(Target::Path(&path)).await;
+        content.map_err(Failure::new)?;
         let reads = device.statistics().reads.operations - before;
         total += reads;
         most = most.max(reads);

@@ -195,8 +195,7 @@ impl Compare {
         if file.inode.size != bytes.len() as u64 {
             return self.size(local, file.inode.size, bytes.len() as u64);
         }
-        let read = reader.read_many(&[Target::File(file)]).await.pop();
-        let content = match read.expect("one target gives one result") {
+        let content = match reader.read_file(Target::File(file)).await {
             Ok(content) => content,
             Err(error) => return self.differs(&local.path, error),
         };

@@ -274,8 +274,7 @@ async fn read_in_turn(reader: &Reader, share: &Share, taken: &RefCell<Taken>) ->
 /// Reads one whole file; how many bytes came.
 async fn read_whole(reader: &Reader, file: &VolumeFile) -> Result<u64, ReadError> {
     if file.size_bytes <= READ_AT_ONCE {
-        let read = reader.read_many(&[Target::Path(&file.path)]).await.pop();
-        return Ok(read.expect("one target gives one result")?.len() as u64);
+        return Ok(reader.read_file(Target::Path(&file.path)).await?.len() as u64);
     }
     let opened = reader.open_file(&file.path).await?;
     let mut offset = 0;
