@@ -7,7 +7,7 @@ use std::time::Duration;
 use foundation::Epoch;
 use thiserror::Error;
 
-use crate::configuration::{ChunkConfig, ConfigurationError};
+use crate::configuration::{COPIES_MAX, ChunkConfig, ConfigurationError};
 use crate::identity::{ChunkIndex, NodeId};
 use crate::output::Status;
 
@@ -69,6 +69,8 @@ struct Load {
     avoided: u32,
     /// Requests that it has answered, whatever it said.
     answers: u64,
+    /// How many requests any node had been sent when this one last was.
+    asked_at: u64,
     silence: Silence,
 }
 
@@ -85,7 +87,11 @@ enum Silence {
 
 /// What a node was measured at counts half when so many requests have been answered since by others: one that was slow is
 /// asked again in the end, and what that costs is spread over that many.
-const MEASURE_HALVES_AFTER: u64 = 4096;
+const MEASURE_HALVES_AFTER: u64 = 512;
+
+/// Copies of which none would take more than so many times as long as the soonest are alike: they are asked in turns. What is
+/// measured of equal nodes differs by less, and whoever always took the soonest would go back to one of them until it is slow.
+const ALIKE_TIMES: u64 = 2;
 
 impl Load {
     /// How long it takes, as far as that is still known when so many requests have been answered in all.
@@ -115,6 +121,8 @@ pub struct ChunkMap {
     avoiding: bool,
     /// Requests that nodes have answered.
     answered: u64,
+    /// Requests that nodes have been sent.
+    asked: u64,
 }
 
 impl ChunkMap {
@@ -125,6 +133,7 @@ impl ChunkMap {
             loads: BTreeMap::new(),
             avoiding: false,
             answered: 0,
+            asked: 0,
         }
     }
 
@@ -175,8 +184,9 @@ impl ChunkMap {
         })
     }
 
-    /// The copy to read from: the one where the requests under way and this one would be done
-    /// soonest. Nodes not tried yet come first, so that each gets measured.
+    /// The copy to read from: of those where the requests under way and this one would be done
+    /// soonest, or not much later, the one with the fewest under way, and of several the one that was not asked for longest.
+    /// Nodes not tried yet come first, so that each gets measured.
     pub fn read_route(&self, chunk: ChunkIndex) -> Option<Route> {
         self.read_route_avoiding(chunk, &[])
     }
@@ -184,15 +194,31 @@ impl ChunkMap {
     /// As [`ChunkMap::read_route`], but none of these nodes; none if there is no other.
     pub fn read_route_avoiding(&self, chunk: ChunkIndex, avoid: &[NodeId]) -> Option<Route> {
         let config = self.config(chunk)?;
-        let cost = |node: &NodeId| {
-            let load = self.loads.get(node).copied().unwrap_or_default();
+        // What is known of each member is looked up once.
+        let mut weighed = [None; COPIES_MAX];
+        let (mut least, mut soonest) = (u32::MAX, u64::MAX);
+        for (place, member) in weighed.iter_mut().zip(&config.members) {
+            let node = member.node;
+            if avoid.contains(&node) {
+                continue;
+            }
+            let load = self.loads.get(&node).copied().unwrap_or_default();
+            let reluctance = load.reluctance();
             let queue = load
                 .latency_at(self.answered)
                 .saturating_mul(u64::from(load.under_way) + 1);
-            (load.reluctance(), queue, load.under_way, *node)
-        };
-        let nodes = config.members.iter().map(|member| member.node);
-        let node = nodes.filter(|node| !avoid.contains(node)).min_by_key(cost)?;
+            if (reluctance, queue) < (least, soonest) {
+                (least, soonest) = (reluctance, queue);
+            }
+            *place = Some((reluctance, queue, (load.under_way, load.asked_at, node)));
+        }
+        let limit = soonest.saturating_mul(ALIKE_TIMES);
+        let is_alike = |&(reluctance, queue, _): &(u32, u64, _)| reluctance == least && queue <= limit;
+        let (.., (_, _, node)) = weighed
+            .into_iter()
+            .flatten()
+            .filter(is_alike)
+            .min_by_key(|&(.., turn)| turn)?;
         let epoch = config.epoch;
         Some(Route { node, epoch })
     }
@@ -208,7 +234,10 @@ impl ChunkMap {
 
     /// A request goes to this node.
     pub fn started(&mut self, node: NodeId) {
-        self.loads.entry(node).or_default().under_way += 1;
+        self.asked = self.asked.wrapping_add(1);
+        let load = self.loads.entry(node).or_default();
+        load.under_way += 1;
+        load.asked_at = self.asked;
     }
 
     /// A request to this node has ended after `latency` and what is to be done now. A node that
@@ -348,6 +377,24 @@ mod tests {
         assert_eq!((refused, route(&map)), (Reaction::TryElsewhere, 2));
         map.lost(NodeId(2));
         assert_eq!(route(&map), 1);
+    }
+
+    #[test]
+    fn reads_fall_evenly_on_copies_that_answer_alike() {
+        let mut map = ChunkMap::new(1);
+        let chunk = ChunkIndex(0);
+        map.update(chunk, config(1, 1, &[1, 2, 3])).unwrap();
+        let mut random = foundation::Random::from_seed(1);
+        let mut asked = [0u32; 3];
+        // One after the other, from nodes that take between 70 and 130 us each.
+        for _ in 0..30_000 {
+            let node = map.read_route(chunk).unwrap().node;
+            map.started(node);
+            map.finished(node, Duration::from_micros(random.between(70, 130)), Status::Done);
+            asked[node.0 as usize - 1] += 1;
+        }
+        let most = asked.into_iter().max().unwrap();
+        assert!(most <= 10_500, "{asked:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod archives;
 mod import;
 mod loader;
 mod mounted;
+mod peers;
 mod race;
 
 use std::path::{Path, PathBuf};
@@ -29,10 +30,11 @@ const ROOM_BYTES: u64 = 1 << 30;
 #[derive(Args)]
 #[command(
     after_help = "Starts a cluster of three nodes for it. Rows: 16 KiB files through a mount against the local file system; \
-shuffled reads of the volume against an EROFS image and against a tar that is read from its beginning; an import of small \
+shuffled reads of the volume against an EROFS image and against a tar that is read from its beginning; reads through a mount against the same through \
+GlusterFS's (one brick); an import of small \
 files, synced, against \"cp -r\" and sync; a PyTorch loader that decodes JPEGs against the same loader on local files, and both with a \
-timer in place of the decoding. A row whose tools are missing (fuse3, erofs-utils, PyTorch with Pillow, our Python library beside this \
-program) is left out and says so. EROFS needs root.
+timer in place of the decoding. A row whose tools are missing (fuse3, erofs-utils, glusterfs-server, PyTorch with Pillow, our Python library beside this \
+program) is left out and says so. EROFS and GlusterFS need root.
 Example:
   redhare bench training --rounds 5 --only mount"
 )]
@@ -52,7 +54,7 @@ pub(crate) struct TrainingArguments {
     /// Length of all slices of one comparison together, imports and epochs excepted
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Only the parts whose name contains this: mount, archives, import, loader
+    /// Only the parts whose name contains this: mount, archives, peers, import, loader
     #[arg(long, default_value = "")]
     only: String,
     /// The master's port; the nodes take the ones that follow
@@ -89,6 +91,20 @@ struct Stage<'a> {
 struct Filled {
     source: PathBuf,
     files: Vec<LocalFile>,
+}
+
+impl Filled {
+    /// The same files below another directory.
+    fn below(&self, directory: &Path) -> Result<Vec<LocalFile>, Failure> {
+        let moved = |file: &LocalFile| -> Result<LocalFile, Failure> {
+            let below = file.path.strip_prefix(&self.source).map_err(Failure::new)?;
+            Ok(LocalFile {
+                path: directory.join(below),
+                size_bytes: file.size_bytes,
+            })
+        };
+        self.files.iter().map(moved).collect()
+    }
 }
 
 impl Stage<'_> {
@@ -136,13 +152,16 @@ pub(super) fn rows(arguments: &TrainingArguments) -> Result<Vec<Row>, Failure> {
     };
     let chosen = |name: &str| name.contains(&arguments.only);
     let mut rows = Vec::new();
-    if chosen("mount") || chosen("archives") {
+    if chosen("mount") || chosen("archives") || chosen("peers") {
         let filled = stage.fill()?;
         if chosen("mount") {
             rows.extend(mounted::row(&stage, &filled)?);
         }
         if chosen("archives") {
             rows.extend(archives::rows(&stage, &filled)?);
+        }
+        if chosen("peers") {
+            rows.extend(peers::row(&stage, &filled)?);
         }
     }
     if chosen("import") {
@@ -153,7 +172,7 @@ pub(super) fn rows(arguments: &TrainingArguments) -> Result<Vec<Row>, Failure> {
     }
     if rows.is_empty() {
         return Err(Failure::new(format!(
-            "nothing was measured: --only {} names none of mount, archives, import, loader, or what they need is missing (above)",
+            "nothing was measured: --only {} names none of mount, archives, peers, import, loader, or what they need is missing (above)",
             arguments.only
         )));
     }

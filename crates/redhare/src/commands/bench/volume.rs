@@ -228,7 +228,7 @@ fn measure(address: SocketAddr, arguments: &VolumeArguments) -> Result<Measured,
 }
 
 /// Writes all of a device.
-async fn fill(channel: &Rc<dyn Channel>, bytes: u64) -> Result<(), Failure> {
+pub(super) async fn fill(channel: &Rc<dyn Channel>, bytes: u64) -> Result<(), Failure> {
     let mut random = Random::from_seed(1);
     let blocks_each = FILL_BYTES as u64 / u64::from(channel.geometry().block_bytes);
     for piece in 0..bytes / FILL_BYTES as u64 {

@@ -333,10 +333,7 @@ fn begin(world: &mut World, fault: Fault, link: Option<&Path>, random: &mut Rand
     match fault.kind {
         Kind::Target => world.signal_target(node, Signal::KILL).map(drop),
         Kind::Engine => world.signal_engine(node, Signal::KILL).map(drop),
-        Kind::Node => {
-            world.signal_engine(node, Signal::KILL)?;
-            world.signal_target(node, Signal::KILL).map(drop)
-        }
+        Kind::Node => world.kill_node(node),
         Kind::Freeze => world.freeze(node, true),
         Kind::Cut => world.link(node, false),
         Kind::Master => world.kill_master(0),

@@ -41,9 +41,18 @@ pub(crate) struct CopiesArguments {
     data: PathBuf,
 }
 
+impl CopiesArguments {
+    pub(in crate::commands::bench) fn with(rounds: usize) -> Self {
+        Self {
+            rounds,
+            slice: 500,
+            data: PathBuf::from("/dev/shm/redhare-faults"),
+        }
+    }
+}
+
 pub(super) fn run(arguments: &CopiesArguments, output: &Output) -> Result<(), Failure> {
-    let place = Scratch::new(&arguments.data)?;
-    let rows = rows(arguments, &place)?;
+    let rows = rows(arguments)?;
     output.print(&rows, || report::describe(&rows));
     report::check(&rows, output)
 }
@@ -51,7 +60,9 @@ pub(super) fn run(arguments: &CopiesArguments, output: &Output) -> Result<(), Fa
 /// Writes a second, and the median of what one takes.
 type Slice = (f64, Duration);
 
-fn rows(arguments: &CopiesArguments, place: &Scratch) -> Result<Vec<Row>, Failure> {
+/// Takes a minute.
+pub(in crate::commands::bench) fn rows(arguments: &CopiesArguments) -> Result<Vec<Row>, Failure> {
+    let place = Scratch::new(&arguments.data)?;
     let plan = Plan {
         nodes: NODES,
         masters: 1,

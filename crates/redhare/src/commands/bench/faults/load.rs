@@ -109,9 +109,17 @@ impl Done {
 
     /// The median of the times that they took.
     pub(super) fn median(&self, role: Role, window: (Duration, Duration)) -> Duration {
+        self.percentile(role, window, 0.5)
+    }
+
+    /// The time that so many of them (0 to 1) took no longer than; 0 if there were none.
+    pub(super) fn percentile(&self, role: Role, window: (Duration, Duration), share: f64) -> Duration {
         let mut took: Vec<Duration> = self.ended(role, window).map(|sample| sample.took).collect();
         took.sort_unstable();
-        took.get(took.len() / 2).copied().unwrap_or_default()
+        let at = (took.len() as f64 * share) as usize;
+        took.get(at.min(took.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
     }
 
     fn ended(&self, role: Role, (from, to): (Duration, Duration)) -> impl Iterator<Item = &Sample> {
@@ -522,6 +530,8 @@ mod tests {
         assert_eq!(done.rate(reads, (at(500), at(1500))), 2.0);
         assert_eq!(done.median(reads, (at(0), at(2000))), at(500));
         assert_eq!(done.median(writes, (at(0), at(100))), Duration::ZERO);
+        assert_eq!(done.percentile(reads, (at(0), at(2000)), 0.99), at(700));
+        assert_eq!(done.percentile(reads, (at(0), at(2000)), 0.1), at(20));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -94,11 +95,7 @@ impl Net {
             let setting = format!("echo {CONGESTION_CONTROL} > /proc/sys/net/ipv4/tcp_congestion_control");
             run("ip", &["netns", "exec", &name, "sh", "-c", &setting])?;
         }
-        let open = |path: &str| {
-            std::fs::File::open(path)
-                .map_err(|error| Failure::new(format!("cannot use the network namespace {path}: {error}")))
-        };
-        let (before, own) = (open(OWN)?, open(&format!("{NAMES}/{}", net.name(0)))?);
+        let (before, own) = (open_namespace(OWN)?, net.namespace(0)?);
         enter(&own)?;
         net.before = Some(before);
         Ok(net)
@@ -123,6 +120,23 @@ impl Net {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(host)]).arg(program);
         command
+    }
+
+    /// Does something on a thread whose host is this one: its sockets are there.
+    pub(super) fn on_host<T: Send + 'static>(
+        &self,
+        host: usize,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<JoinHandle<Result<T, Failure>>, Failure> {
+        let namespace = self.namespace(host)?;
+        Ok(std::thread::spawn(move || {
+            enter(&namespace)?;
+            work()
+        }))
+    }
+
+    fn namespace(&self, host: usize) -> Result<std::fs::File, Failure> {
+        open_namespace(&format!("{NAMES}/{}", self.name(host)))
     }
 
     /// Cuts a host's cable, or mends it.
@@ -201,6 +215,11 @@ impl Net {
         let bytes = shown[0]["stats64"]["tx"]["bytes"].as_u64();
         bytes.ok_or_else(|| Failure::new(format!("ip does not say what {port} has sent: {shown}")))
     }
+}
+
+fn open_namespace(path: &str) -> Result<std::fs::File, Failure> {
+    std::fs::File::open(path)
+        .map_err(|error| Failure::new(format!("cannot use the network namespace {path}: {error}")))
 }
 
 fn enter(namespace: &std::fs::File) -> Result<(), Failure> {

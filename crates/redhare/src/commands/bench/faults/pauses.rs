@@ -58,7 +58,28 @@ pub(crate) struct PausesArguments {
     keep: bool,
 }
 
+impl PausesArguments {
+    /// Some of the faults, with short ones in the place of those that last minutes by default.
+    pub(in crate::commands::bench) fn with(rounds: usize, only: &str) -> Self {
+        Self {
+            rounds,
+            only: only.to_owned(),
+            masters_gone: 20,
+            away: 20,
+            data: PathBuf::from("/dev/shm/redhare-faults"),
+            keep: false,
+        }
+    }
+}
+
 pub(super) fn run(arguments: &PausesArguments, output: &Output) -> Result<(), Failure> {
+    let rows = rows(arguments)?;
+    output.print(&rows, || report::describe(&rows));
+    report::check(&rows, output)
+}
+
+/// Takes minutes.
+pub(in crate::commands::bench) fn rows(arguments: &PausesArguments) -> Result<Vec<Row>, Failure> {
     let mut place = Scratch::new(&arguments.data)?;
     if arguments.keep {
         place.keep();
@@ -71,8 +92,7 @@ pub(super) fn run(arguments: &PausesArguments, output: &Output) -> Result<(), Fa
     if wants("leader") {
         rows.extend(leader(arguments.rounds, &place.path().join("leader"))?);
     }
-    output.print(&rows, || report::describe(&rows));
-    report::check(&rows, output)
+    Ok(rows)
 }
 
 type Act = fn(&mut World, usize) -> Result<(), Failure>;

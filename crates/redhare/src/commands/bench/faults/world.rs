@@ -303,6 +303,27 @@ impl World {
         }
     }
 
+    /// Does something on a thread whose host is the node's.
+    pub(super) fn on_host<T: Send + 'static>(
+        &self,
+        node: usize,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<std::thread::JoinHandle<Result<T, Failure>>, Failure> {
+        self.net.on_host(node, work)
+    }
+
+    /// Ends a node for good: its engine, so that nobody starts its target again, and that.
+    pub(super) fn kill_node(&self, node: usize) -> Result<(), Failure> {
+        self.signal_engine(node, Signal::KILL)?;
+        self.signal_target(node, Signal::KILL)?;
+        Ok(())
+    }
+
+    /// Whether the masters speak of this node.
+    pub(super) fn is_node(status: &v1::NodeStatus, node: usize) -> bool {
+        status.peer_address == Net::socket(node, PEER_PORT).to_string()
+    }
+
     /// Bytes that a node's host has received, of what layer ever.
     pub(super) fn bytes_to(&self, node: usize) -> Result<u64, Failure> {
         self.net.bytes_to(node)

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use bench::local_files::LocalFile;
 use bench::process;
 use bench::report::{Bar, Row};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,11 +17,32 @@ use crate::output::Failure;
 const BAR: f64 = 0.8;
 
 /// A mount of the volume, served by a process of its own.
-struct Mount {
+pub(super) struct Mount {
     process: Child,
+    directory: PathBuf,
 }
 
 impl Mount {
+    /// Mounts it; none where there is no FUSE.
+    pub(super) fn of(stage: &Stage<'_>) -> Result<Option<Self>, Failure> {
+        if !Path::new("/dev/fuse").exists() {
+            eprintln!("no row about a mount: there is no /dev/fuse (modprobe fuse)");
+            return Ok(None);
+        }
+        Self::start(stage, &stage.scratch.join("mount")).map(Some)
+    }
+
+    /// Where it is.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Processor time of the process that serves it, and of the cluster.
+    pub(super) fn cpu_time(&self, stage: &Stage<'_>) -> Result<Duration, Failure> {
+        let serving = process::cpu_time(self.process.id()).map_err(Failure::new)?;
+        Ok(serving + stage.up.cpu_time()?)
+    }
+
     fn start(stage: &Stage<'_>, directory: &Path) -> Result<Self, Failure> {
         std::fs::create_dir_all(directory).map_err(Failure::new)?;
         let shown = directory.display().to_string();
@@ -31,7 +51,10 @@ impl Mount {
             .command(&["fs", "mount", VOLUME, &shown, "--read-only", "--stay"])?;
         let mut process = command.stdout(Stdio::piped()).spawn().map_err(Failure::new)?;
         let said = process.stdout.take().map(BufReader::new);
-        let mount = Self { process };
+        let mount = Self {
+            process,
+            directory: directory.to_owned(),
+        };
         // Its result is one object; it is mounted when that is complete.
         let mut lines = said.into_iter().flat_map(BufRead::lines).map_while(Result::ok);
         if lines.any(|line| line.starts_with('}')) {
@@ -56,34 +79,22 @@ impl Drop for Mount {
 
 /// The row; none where there is no FUSE.
 pub(super) fn row(stage: &Stage<'_>, filled: &Filled) -> Result<Option<Row>, Failure> {
-    if !Path::new("/dev/fuse").exists() {
-        eprintln!("no row about a mount: there is no /dev/fuse (modprobe fuse)");
+    let Some(mount) = Mount::of(stage)? else {
         return Ok(None);
-    }
-    let directory = stage.scratch.join("mount");
-    let mount = Mount::start(stage, &directory)?;
-    let through = |file: &LocalFile| -> Result<LocalFile, Failure> {
-        let below: PathBuf = file
-            .path
-            .strip_prefix(&filled.source)
-            .map_err(Failure::new)?
-            .into();
-        Ok(LocalFile {
-            path: directory.join(below),
-            size_bytes: file.size_bytes,
-        })
     };
-    let ours = filled.files.iter().map(through).collect::<Result<_, _>>()?;
+    let ours = filled.below(mount.directory())?;
     let length = Length {
         rounds: stage.rounds(),
         seconds: stage.arguments.seconds,
         in_flight: FILES_IN_FLIGHT,
     };
-    let beside = || -> Result<Duration, Failure> {
-        let serving = process::cpu_time(mount.process.id()).map_err(Failure::new)?;
-        Ok(serving + stage.up.cpu_time()?)
-    };
-    let raced = race(ours, filled.files.clone(), &length, beside)?;
+    let raced = race(
+        ours,
+        filled.files.clone(),
+        &length,
+        || mount.cpu_time(stage),
+        || Ok(Duration::ZERO),
+    )?;
     let row = Row::new(
         format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, through a mount"),
         raced.ratio,

@@ -46,17 +46,18 @@ pub(super) struct Length {
 }
 
 /// Reads `ours` and `theirs`, which have the same files in the same order, in turns. Data is cold: nothing is read twice before all was
-/// read once, and what the kernel keeps is dropped before each such pass; names and inodes are in memory. `ours_beside` is the
-/// processor time of the processes that serve ours.
+/// read once, and what the kernel keeps is dropped before each such pass; names and inodes are in memory. `ours_beside` and
+/// `theirs_beside` are the processor time of the processes that serve each.
 pub(super) fn race(
     ours: Vec<LocalFile>,
     theirs: Vec<LocalFile>,
     length: &Length,
     ours_beside: impl Fn() -> Result<Duration, Failure>,
+    theirs_beside: impl Fn() -> Result<Duration, Failure>,
 ) -> Result<Raced, Failure> {
     reactor::run(
         &reactor::Config::default(),
-        run(ours, theirs, length, ours_beside),
+        run(ours, theirs, length, ours_beside, theirs_beside),
     )
     .map_err(Failure::new)?
 }
@@ -66,6 +67,7 @@ async fn run(
     theirs: Vec<LocalFile>,
     length: &Length,
     ours_beside: impl Fn() -> Result<Duration, Failure>,
+    theirs_beside: impl Fn() -> Result<Duration, Failure>,
 ) -> Result<Raced, Failure> {
     let start = |files: &[LocalFile]| LocalReaders::start(files.to_vec(), length.in_flight);
     let mut readers = [
@@ -93,9 +95,13 @@ async fn run(
         let files = deck.deal(count)?;
         let mut taken = [0.0; 2];
         for side in [round % 2, (round + 1) % 2] {
-            let before = own()? + ours_beside()?;
+            let spent = || -> Result<Duration, Failure> {
+                let beside = if side == 0 { theirs_beside() } else { ours_beside() };
+                Ok(own()? + beside?)
+            };
+            let before = spent()?;
             let reading = readers[side].read(&files).await.map_err(Failure::new)?;
-            let spent = own()? + ours_beside()?;
+            let spent = spent()?;
             taken[side] = reading.seconds;
             sides[side].files += files.len() as f64;
             sides[side].seconds += reading.seconds;
@@ -173,7 +179,8 @@ mod tests {
             seconds: 0.01,
             in_flight: 2,
         };
-        let raced = race(files.clone(), files.clone(), &length, || Ok(Duration::ZERO)).unwrap();
+        let nothing = || Ok(Duration::ZERO);
+        let raced = race(files.clone(), files.clone(), &length, nothing, nothing).unwrap();
         assert!(raced.ratio > 0.0 && raced.ours.files == raced.theirs.files);
         let other = files
             .iter()
@@ -182,6 +189,6 @@ mod tests {
                 ..file.clone()
             })
             .collect();
-        assert!(race(files, other, &length, || Ok(Duration::ZERO)).is_err());
+        assert!(race(files, other, &length, nothing, nothing).is_err());
     }
 }
