@@ -7,7 +7,7 @@ use foundation::Lba;
 use reactor::{Buffer, BufferMut};
 
 use crate::attributes::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, encoded_bytes, record_bytes};
-use crate::channel::BlobChannel;
+use crate::channel::{BlobChannel, Piece};
 use crate::clusters::Clusters;
 use crate::error::{BlobId, Error, FormatError, OpenError};
 use crate::format::PAGE_BYTES;
@@ -191,13 +191,23 @@ impl Blob {
     /// Where the blob lies now, in ascending order; what is in none reads zeros. Only a write, a deallocation, a resize,
     /// a flattening or the blob's end change that, from when they are submitted on.
     pub fn runs(&self) -> Vec<BlobRun> {
+        self.runs_of(|_| true)
+    }
+
+    /// As [`Blob::runs`], without what lies in its parents' clusters.
+    pub fn own_runs(&self) -> Vec<BlobRun> {
+        self.runs_of(|piece| piece.is_own)
+    }
+
+    fn runs_of(&self, is_wanted: impl Fn(&Piece) -> bool) -> Vec<BlobRun> {
         let (store, blob) = (&self.channel.store, &self.channel.blob);
         let end = if blob.deleted.get() { 0 } else { self.size_pages() };
         let mut runs = Vec::new();
         let mut page = 0;
         while page < end {
             let piece = store.piece(blob, page, end - page);
-            runs.extend(piece.device_page.map(|device_page| BlobRun {
+            let lies_at = piece.device_page.filter(|_| is_wanted(&piece));
+            runs.extend(lies_at.map(|device_page| BlobRun {
                 page,
                 pages: piece.pages,
                 device_page,

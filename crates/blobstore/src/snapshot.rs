@@ -15,6 +15,8 @@
 //! again holds every write that had ended when it was made, synced or not. No cluster that the durable state names is
 //! written in place by a snapshot's children, and none gets another owner before a commit.
 //!
+//! *Rot.* A page of a snapshot that the device has lost is written anew where it lies ([`Blob::mend`]), by whoever knows what it was.
+//!
 //! # Cost
 //! Snapshot: one metadata page, no data; it waits for the blob's requests in flight. Clone: one metadata page. A read of
 //! what the blob has itself costs what it did; else one look-up more for each parent in between.
@@ -22,9 +24,13 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use bdev::{Data, IoError, Operation};
+use reactor::Buffer;
+
 use crate::blob::{Blob, Blobstore};
 use crate::cluster_map::{self, ClusterMap, HOLE};
 use crate::error::{BlobId, Error};
+use crate::format::PAGE_BYTES;
 use crate::format::blob_page::MAP_INDEX;
 use crate::slow_path;
 use crate::store::{BlobState, Store};
@@ -100,6 +106,27 @@ impl Blob {
     /// The blobs made of this snapshot.
     pub fn children(&self) -> Vec<BlobId> {
         self.channel.blob.children.borrow().iter().copied().collect()
+    }
+
+    /// Puts pages of a snapshot right that have rotted on the device: writes them where they lie, be that in a cluster of its own or
+    /// of a parent. Who calls answers for it that these are the bytes that the snapshot was made with; they are right for every
+    /// blob that shows the cluster, then, since none of them has written there. Whoever reads meanwhile finds a page as it was, as it
+    /// should be, or torn. No metadata change. Durable by [`Blobstore::sync`]; a crash before leaves pages that are wrong still.
+    ///
+    /// The snapshot is not deleted meanwhile, so that no child comes to own the cluster, and writes to it, before this has ended; it goes
+    /// on even if the future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NotASnapshot`], [`Error::NoSuchBlob`], [`Error::Stopped`]; [`Error::Io`] if the device fails, for pages beyond the end,
+    /// and with [`IoError::Unsupported`] if nothing was ever written there.
+    pub async fn mend(&self, page: u64, buffer: Buffer) -> Result<(), Error> {
+        let (store, blob) = (self.channel.store.clone(), self.channel.blob.clone());
+        let id = blob.id;
+        let mended = reactor::spawn(async move { mend(&store, &blob, page, buffer).await });
+        mended.await.unwrap_or(Err(Error::Io {
+            blob: id,
+            error: IoError::Aborted,
+        }))
     }
 
     /// Copies into the blob what it shows of its parents, one cluster after the other beside its requests, and parts from
@@ -342,6 +369,36 @@ impl Store {
         *snapshot.map.borrow_mut() = ClusterMap::new();
         self.forget(snapshot);
     }
+}
+
+async fn mend(store: &Store, blob: &BlobState, first: u64, buffer: Buffer) -> Result<(), Error> {
+    let failed = |error| Error::Io { blob: blob.id, error };
+    // A deletion waits for this, and so does that of a parent which would make its cluster this blob's.
+    let _shared = blob.gate.enter().await;
+    store.check_running()?;
+    if blob.deleted.get() {
+        return Err(Error::NoSuchBlob(blob.id));
+    }
+    if !blob.is_snapshot.get() {
+        return Err(Error::NotASnapshot(blob.id));
+    }
+    let pages = (buffer.len() / PAGE_BYTES) as u64;
+    let end = first.checked_add(pages);
+    if !buffer.len().is_multiple_of(PAGE_BYTES) || end.is_none_or(|end| end > blob.size_pages.get()) {
+        return Err(failed(IoError::OutOfRange));
+    }
+    let mut done = 0;
+    while done < pages {
+        let piece = store.piece(blob, first + done, pages - done);
+        let device_page = piece.device_page.ok_or_else(|| failed(IoError::Unsupported))?;
+        let start = done as usize * PAGE_BYTES;
+        let part = buffer.slice(start..start + piece.pages as usize * PAGE_BYTES);
+        let write = Operation::Write { fua: false };
+        let written = store.io.start(write, device_page, piece.pages, Data::From(part));
+        written.await.status.map_err(failed)?;
+        done += piece.pages;
+    }
+    Ok(())
 }
 
 /// Indices of the blob's pages that continue its map.

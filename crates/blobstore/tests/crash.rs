@@ -115,7 +115,8 @@ impl Run {
             68..76 => self.set_attribute(store),
             76..84 => self.delete(store).await,
             84..92 => self.sync(store, true).await,
-            92..97 => self.sync(store, false).await,
+            92..95 => self.sync(store, false).await,
+            95..97 => self.mend(store).await,
             _ => self.read(store).await,
         }
     }
@@ -261,6 +262,33 @@ impl Run {
             }
             run.in_flight.set(run.in_flight.get() - 1);
             run.ended.notify();
+        }));
+    }
+
+    /// Writes a page of a snapshot anew where it lies, in a task: beside other writes, and beside a deletion of the snapshot after which
+    /// a child writes there itself.
+    async fn mend(&self, store: &Blobstore) {
+        let is_snapshot = |id: &BlobId| self.model.borrow().now()[id].is_snapshot;
+        let Some((id, size_pages)) = self.pick().filter(|(id, size)| *size > 0 && is_snapshot(id)) else {
+            return;
+        };
+        let (page, blob) = (self.below(size_pages), store.blob(id).unwrap());
+        let room = BufferPool::current().allocate(PAGE).await.unwrap();
+        let (status, bytes) = blob.read(page, room).await;
+        status.unwrap();
+        drop(reactor::spawn(async move {
+            match blob.mend(page, bytes.freeze()).await {
+                // Nothing was ever written there, or the snapshot has gone.
+                Ok(())
+                | Err(
+                    Error::Io {
+                        error: IoError::Unsupported,
+                        ..
+                    }
+                    | Error::NoSuchBlob(_),
+                ) => {}
+                Err(error) => panic!("{error}"),
+            }
         }));
     }
 

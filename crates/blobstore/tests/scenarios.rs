@@ -476,6 +476,99 @@ fn what_a_clone_gave_up_does_not_come_back_from_its_parent() {
     });
 }
 
+/// Where on the device a page of a blob lies.
+fn device_page(blob: &blobstore::Blob, page: u64) -> u64 {
+    let runs = blob.runs();
+    let run = runs
+        .iter()
+        .find(|run| (run.page..run.page + run.pages).contains(&page));
+    let run = run.expect("the page was written");
+    run.device_page + page - run.page
+}
+
+#[test]
+fn a_page_of_a_snapshot_is_mended_where_it_lies_for_all_that_show_it() {
+    let world = World::new(12);
+    let disk_of_world = world.disk();
+    world.process(move || async move {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(40).unwrap();
+        for page in 0..12 {
+            blob.write(page, tagged(&[10 + page])).await.unwrap();
+        }
+        let first = store.snapshot(blob.id()).await.unwrap();
+        blob.write(4, tagged(&[50])).await.unwrap();
+        let second = store.snapshot(blob.id()).await.unwrap();
+        blob.write(8, tagged(&[60])).await.unwrap();
+        store.sync().await.unwrap();
+        assert_eq!(second.own_runs().iter().map(|run| run.pages).sum::<u64>(), 4);
+        assert_eq!(first.own_runs(), first.runs());
+
+        // Page 1 lies in the first one's cluster, and shows in all three; so does page 9, but not in the blob.
+        for page in [1, 9] {
+            disk_of_world.damage(device_page(&second, page) * PAGE as u64, &[0xee; PAGE]);
+            second.mend(page, tagged(&[10 + page])).await.unwrap();
+            assert_eq!(tag_at(&first, page).await, Ok(10 + page));
+            assert_eq!(tag_at(&second, page).await, Ok(10 + page));
+        }
+        assert_eq!(tag_at(&blob, 1).await, Ok(11));
+        // The second one's own, which is another page than the first one's.
+        disk_of_world.damage(device_page(&second, 4) * PAGE as u64, &[0xee; PAGE]);
+        second.mend(4, tagged(&[50])).await.unwrap();
+        for (blob, tag) in [(&first, 14), (&second, 50), (&blob, 50)] {
+            assert_eq!(tag_at(blob, 4).await, Ok(tag));
+        }
+        let io = |id, error| Err(Error::Io { blob: id, error });
+        assert_eq!(
+            blob.mend(4, tagged(&[1])).await,
+            Err(Error::NotASnapshot(blob.id()))
+        );
+        assert_eq!(
+            second.mend(30, tagged(&[1])).await,
+            io(second.id(), IoError::Unsupported)
+        );
+        assert_eq!(
+            second.mend(40, tagged(&[1])).await,
+            io(second.id(), IoError::OutOfRange)
+        );
+
+        // A deletion that comes while a page is written waits, or it comes first; what the child then writes there itself stays.
+        let mending = {
+            let second = second.clone();
+            reactor::spawn(async move { second.mend(5, tagged(&[15])).await })
+        };
+        let (id, deleting) = (second.id(), store.clone());
+        let deleted = reactor::spawn(async move { deleting.delete(id).await });
+        let mended = mending.await.unwrap();
+        assert!(matches!(mended, Ok(()) | Err(Error::NoSuchBlob(_))), "{mended:?}");
+        assert_eq!(deleted.await, Some(Ok(())));
+        blob.write(5, tagged(&[70])).await.unwrap();
+        assert_eq!(tag_at(&blob, 5).await, Ok(70));
+        assert_eq!(
+            second.mend(5, tagged(&[15])).await,
+            Err(Error::NoSuchBlob(second.id()))
+        );
+        store.sync().await.unwrap();
+        store.check().unwrap();
+    });
+    world.process(move || async move {
+        let store = Blobstore::open(disk()).await.unwrap();
+        let found = store.blobs().into_iter().map(|id| store.blob(id).unwrap());
+        let (mut snapshots, mut blobs): (Vec<_>, Vec<_>) = found.partition(|blob| blob.is_snapshot());
+        let (first, blob) = (snapshots.remove(0), blobs.remove(0));
+        assert_eq!(
+            (tag_at(&first, 1).await, tag_at(&blob, 1).await),
+            (Ok(11), Ok(11))
+        );
+        assert_eq!(
+            (tag_at(&first, 9).await, tag_at(&blob, 9).await),
+            (Ok(19), Ok(19))
+        );
+        assert_eq!((tag_at(&blob, 8).await, tag_at(&blob, 5).await), (Ok(60), Ok(70)));
+        store.check().unwrap();
+    });
+}
+
 #[test]
 fn a_damaged_snapshot_takes_its_children_along_and_nobody_else() {
     let world = World::new(24);

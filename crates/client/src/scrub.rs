@@ -2,20 +2,23 @@
 //! (decision 0069).
 //!
 //! The blocks do not leave their nodes: each copy is asked, a stripe unit at a time, to read itself
-//! ([`NativeOperation::Check`]). What does not fit is repaired as after any other read, in the order of writes.
+//! ([`NativeOperation::Check`]). What does not fit is repaired as after any other read, in the order of writes. Copies of snapshots are asked
+//! alike ([`NativeOperation::CheckSnapshot`], decision 0094), wherever they are.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bdev::Data;
-use foundation::Lba;
+use foundation::{BlockCount, Instant, Lba};
+use proto::v1;
 use reactor::sync::Semaphore;
 use reactor::{BufferPool, spawn, time};
 use volume::client::{PeerStatus, Place};
 use volume::message::codec::{Checked, NativeCommand, NativeFields, NativeOperation};
-use volume::{ChunkIndex, NodeId, Piece, Status, TraceId, WriterToken};
+use volume::{ChunkIndex, NodeId, Piece, SnapshotId, Status, TraceId, WriterToken};
 
 use crate::ask::ask;
 use crate::links::{Nearby, NodeLinks};
@@ -60,6 +63,10 @@ struct Part {
 struct Scrub {
     session: Arc<Session>,
     links: Rc<NodeLinks>,
+    /// Whose copies are compared, if not the live ones.
+    snapshot: Option<SnapshotId>,
+    /// Nodes that do not answer about copies of the snapshot, or do not know how. No configuration leaves them out.
+    silent: RefCell<BTreeSet<NodeId>>,
     scrubbed: RefCell<Scrubbed>,
     failed: RefCell<Option<String>>,
 }
@@ -68,33 +75,82 @@ impl Session {
     /// Reads every copy of every block at its node, at no more than `bytes_per_second` in all, and tells how far it is
     /// after each part. To be called where a reactor runs; takes as long as the disks take. What could not be done is in
     /// the result.
-    pub async fn scrub(self: &Arc<Self>, bytes_per_second: u64, mut tell: impl FnMut(&Scrubbed)) -> Scrubbed {
-        let scrub = Rc::new(Scrub {
-            session: self.clone(),
-            links: self.links(Nearby::Socket),
-            scrubbed: RefCell::default(),
-            failed: RefCell::default(),
-        });
+    pub async fn scrub(self: &Arc<Self>, bytes_per_second: u64, tell: impl FnMut(&Scrubbed)) -> Scrubbed {
         let map = self.map();
-        let blocks = map.geometry.volume_blocks();
-        let copies = |chunk: ChunkIndex| map.chunks.config(chunk).map_or(0, |config| config.members.len());
+        let holders = |chunk: ChunkIndex| {
+            let members = map.chunks.config(chunk).map(|config| &config.members);
+            members.map_or_else(Vec::new, |members| {
+                members.iter().map(|member| member.node).collect()
+            })
+        };
+        let chunks = map.geometry.all_chunks().into_iter();
+        let held = chunks.map(|chunk| (chunk, holders(chunk))).collect();
+        Rc::new(Scrub::new(self, None))
+            .run(held, bytes_per_second, tell)
+            .await
+    }
+
+    /// The same for the copies of a complete snapshot, on whatever nodes they are. Blocks of chunks of which no copy is found count as not
+    /// reached.
+    pub async fn scrub_snapshot(
+        self: &Arc<Self>,
+        snapshot: &v1::Snapshot,
+        bytes_per_second: u64,
+        tell: impl FnMut(&Scrubbed),
+    ) -> Scrubbed {
+        let scrub = Rc::new(Scrub::new(self, Some(SnapshotId(snapshot.number))));
+        let mut held = BTreeMap::new();
+        for chunk in (0..snapshot.chunks).map(ChunkIndex) {
+            held.insert(chunk, scrub.holders(chunk).await);
+        }
+        scrub.run(held, bytes_per_second, tell).await
+    }
+}
+
+impl Scrub {
+    fn new(session: &Arc<Session>, snapshot: Option<SnapshotId>) -> Self {
+        Self {
+            session: session.clone(),
+            links: session.links(Nearby::Socket),
+            snapshot,
+            scrubbed: RefCell::default(),
+            silent: RefCell::default(),
+            failed: RefCell::default(),
+        }
+    }
+
+    /// Asks for every block of these copies.
+    async fn run(
+        self: &Rc<Self>,
+        held: BTreeMap<ChunkIndex, Vec<NodeId>>,
+        bytes_per_second: u64,
+        mut tell: impl FnMut(&Scrubbed),
+    ) -> Scrubbed {
+        let scrub = self;
+        let map = self.session.map();
         let chunk_blocks = u64::from(map.geometry.chunk_blocks);
-        let all = map.geometry.all_chunks().into_iter().map(copies).sum::<usize>() as u64;
-        scrub.scrubbed.borrow_mut().total_blocks = all * chunk_blocks;
+        let all: usize = held.values().map(|nodes| nodes.len().max(1)).sum();
+        scrub.scrubbed.borrow_mut().total_blocks = all as u64 * chunk_blocks;
         let slots = Semaphore::new(DEPTH);
         let mut next = time::now();
+        let blocks = BlockCount(held.len() as u64 * chunk_blocks);
         let Ok(pieces) = map.geometry.pieces(Lba(0), blocks) else {
             return *scrub.scrubbed.borrow();
         };
         for piece in pieces {
-            let Some(config) = map.chunks.config(piece.chunk) else {
-                continue;
-            };
-            for member in &config.members {
+            let nodes = held.get(&piece.chunk).map_or(&[][..], |nodes| nodes);
+            if nodes.is_empty() {
+                let blocks = u64::from(piece.range.count);
+                scrub.note(|scrubbed| {
+                    scrubbed.unreached_blocks += blocks;
+                    scrubbed.done_blocks += blocks;
+                });
+            }
+            for &node in nodes {
                 let part = Part {
                     piece,
                     lba: Lba(piece.request_offset.0),
-                    node: member.node,
+                    node,
                 };
                 let slot = slots.acquire().await;
                 let now = time::now();
@@ -124,9 +180,36 @@ impl Session {
         tell(&scrubbed);
         scrubbed
     }
-}
 
-impl Scrub {
+    /// The nodes that say that they have a copy of a chunk's part in the snapshot, and those with a place for the chunk that say nothing.
+    async fn holders(&self, chunk: ChunkIndex) -> Vec<NodeId> {
+        let map = self.session.map();
+        let first = map.geometry.first_lba(chunk).unwrap_or_default();
+        let piece = map.geometry.pieces(first, BlockCount(1));
+        let Some(piece) = piece.ok().and_then(|mut pieces| pieces.next()) else {
+            return Vec::new();
+        };
+        let places = map.chunks.config(chunk).map_or(0, |config| config.members.len());
+        let mut holders = Vec::new();
+        for (at, node) in self.session.nodes_for(chunk).into_iter().enumerate() {
+            let part = Part {
+                piece,
+                lba: first,
+                node,
+            };
+            match self.ask_for(part).await.0 {
+                PeerStatus::Answered(Status::SnapshotAborted) => {}
+                PeerStatus::Answered(_) => holders.push(node),
+                _ if at < places => {
+                    self.silent.borrow_mut().insert(node);
+                    holders.push(node);
+                }
+                _ => {}
+            }
+        }
+        holders
+    }
+
     fn note(&self, change: impl FnOnce(&mut Scrubbed)) {
         change(&mut self.scrubbed.borrow_mut());
     }
@@ -151,6 +234,12 @@ impl Scrub {
     async fn check_once(&self, part: Part, can_divide: bool) -> bool {
         let count = u64::from(part.piece.range.count);
         let began = time::now();
+        if self.silent.borrow().contains(&part.node) {
+            let why = format!("node {} says nothing of the snapshot's copies", part.node);
+            self.failed.borrow_mut().get_or_insert(why);
+            self.note(|scrubbed| scrubbed.unreached_blocks += count);
+            return true;
+        }
         loop {
             let (status, data) = self.ask_for(part).await;
             match status {
@@ -175,12 +264,17 @@ impl Scrub {
                     self.note(|scrubbed| scrubbed.lost_blocks += count);
                     return true;
                 }
-                other if time::now() >= began + PATIENCE || !self.is_member(part) => {
+                // It went meanwhile, since it has no place there any more.
+                PeerStatus::Answered(Status::SnapshotAborted) if self.snapshot.is_some() => return true,
+                other if self.is_over(part, other, began) => {
                     let why = format!(
                         "node {} says {other:?} of chunk {}",
                         part.node, part.piece.chunk.0
                     );
                     self.failed.borrow_mut().get_or_insert(why);
+                    if self.snapshot.is_some() {
+                        self.silent.borrow_mut().insert(part.node);
+                    }
                     self.note(|scrubbed| scrubbed.unreached_blocks += count);
                     return true;
                 }
@@ -193,7 +287,17 @@ impl Scrub {
         }
     }
 
+    /// Whether a copy that answers this is not asked again.
+    fn is_over(&self, part: Part, status: PeerStatus, began: Instant) -> bool {
+        // A node of before this release.
+        let does_not_know = self.snapshot.is_some() && matches!(status, PeerStatus::Failed(_));
+        does_not_know || time::now() >= began + PATIENCE || !self.is_member(part)
+    }
+
     fn is_member(&self, part: Part) -> bool {
+        if self.snapshot.is_some() {
+            return true;
+        }
         let map = self.session.map();
         let config = map.chunks.config(part.piece.chunk);
         config.is_some_and(|config| config.members.iter().any(|member| member.node == part.node))
@@ -206,7 +310,9 @@ impl Scrub {
         let map = self.session.map();
         let epoch = map.chunks.config(part.piece.chunk).map(|config| config.epoch);
         let command = NativeCommand {
-            operation: NativeOperation::Check,
+            operation: self
+                .snapshot
+                .map_or(NativeOperation::Check, NativeOperation::CheckSnapshot),
             volume: self.session.number(),
             fields: NativeFields {
                 epoch: epoch.unwrap_or_default(),

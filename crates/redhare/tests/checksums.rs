@@ -1,5 +1,6 @@
 //! Bits that change on a node's disk, blocks that turn to zeros and blocks that change places, while the node runs, while it is
-//! killed and while everything is down: every byte that clients and hosts read is right, and the disk is mended.
+//! killed and while everything is down: every byte that clients and hosts read is right, and the disk is mended. So are copies of
+//! snapshots.
 
 mod support;
 
@@ -393,4 +394,98 @@ fn what_nobody_reads_is_mended_in_the_background_and_disks_remember_when_they_we
     let bytes = std::fs::read(&path).unwrap();
     let name = b"redhare.scrubbed";
     assert!(bytes.windows(name.len()).any(|window| window == name));
+}
+
+/// A cluster whose volume has the snapshot "first", and since then other bytes everywhere: only the snapshot shows the old ones.
+fn with_snapshot(name: &str, further: &[&str]) -> (Kept, Vec<Disk>) {
+    let kept = Kept::new_with(name, further);
+    let disks = (1..=3).map(|node| Disk::of(&disk_of(&kept.cluster, node)));
+    let disks = disks.collect();
+    kept.cluster
+        .succeed(&["volume", "snapshot", "create", VOLUME, "first"]);
+    let device = kept.session.device(Nearby::Disk);
+    on_reactor(async || {
+        let channel = device.open_channel().unwrap();
+        for block in 0..BLOCKS {
+            let mut buffer = BufferPool::current().allocate(BLOCK_BYTES).await.unwrap();
+            buffer.fill(block as u8 + 1);
+            channel.write(lba(block), buffer.freeze()).await.unwrap();
+        }
+        channel.flush().await.unwrap();
+    });
+    (kept, disks)
+}
+
+#[test]
+fn what_rots_in_a_snapshot_is_mended_though_nobody_reads_it() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (kept, disks) = with_snapshot("sums-snapshot-background", &["--scrub-every", "2s"]);
+    for (disk, first) in [(&disks[1], 0), (&disks[2], 8)] {
+        disk.harm(first);
+        wait_until("the disk is mended though nobody reads the snapshot", || {
+            disk.wrong().is_empty()
+        });
+    }
+    assert!(
+        kept.cluster
+            .target_log(2)
+            .contains("blocks of a snapshot are mended")
+    );
+    kept.cluster.end();
+}
+
+#[test]
+fn a_snapshot_is_read_right_while_a_copy_of_it_rots_and_a_scrub_names_what_no_copy_has() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (kept, disks) = with_snapshot("sums-snapshot", &[]);
+    let snapshot = format!("{VOLUME}@first");
+    let read = || {
+        let path = kept.place.0.join("read");
+        drop(std::fs::remove_file(&path));
+        let out = path.to_str().unwrap();
+        kept.cluster.succeed(&["volume", "read", &snapshot, "--out", out]);
+        let bytes = std::fs::read(&path).unwrap();
+        for block in 0..BLOCKS {
+            let at = lba(block).0 as usize * BLOCK_BYTES;
+            assert!(
+                bytes[at..at + BLOCK_BYTES] == pattern(block)[..],
+                "block {block} is read wrong"
+            );
+        }
+    };
+    // Whichever copy a reader asks: what it finds wrong is read from another, and mended behind it.
+    disks[0].harm(0);
+    disks[1].harm(8);
+    read();
+    disks[2].harm(16);
+    let scrub = |status: i32| {
+        let output = kept
+            .cluster
+            .run(&["volume", "scrub", VOLUME, "--rate", "1GiB", "--json"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        let view: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let found = &view["snapshots"][0];
+        assert_eq!(found["name"], snapshot);
+        let count = |field: &str| found[field].as_u64().unwrap();
+        let compared = count("compared_bytes") + count("lost_blocks") * BLOCK_BYTES as u64;
+        assert_eq!((compared, count("unreached_bytes")), (3 << 26, 0), "{said}");
+        (count("repaired_blocks"), count("lost_blocks"))
+    };
+    assert!(scrub(0).0 >= 4);
+    assert!(disks.iter().all(|disk| disk.wrong().is_empty()));
+    assert_eq!(scrub(0), (0, 0));
+    for disk in &disks {
+        let mut flipped = pattern(5);
+        flipped[9] ^= 1;
+        disk.write(5, &flipped);
+    }
+    assert_eq!(scrub(1), (0, 3));
+    // One of them comes back: the others have it from there.
+    disks[1].write(5, &pattern(5));
+    let (repaired, lost) = scrub(0);
+    assert!(repaired <= 2 && lost == 0, "{repaired} {lost}");
+    assert!(disks.iter().all(|disk| disk.wrong().is_empty()));
+    read();
+    kept.cluster.end();
 }

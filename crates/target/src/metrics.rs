@@ -244,8 +244,29 @@ fn checksums(text: &mut Text) {
         "Chunk copies that were compared whole in the background.",
         &CHECKSUMS.scrubbed_copies,
     );
+    count(
+        "redhare_scrubbed_snapshot_copies_total",
+        "Copies of snapshots that were compared whole in the background.",
+        &CHECKSUMS.scrubbed_snapshots,
+    );
+    count(
+        "redhare_snapshot_damaged_blocks_total",
+        "Blocks of snapshots' copies that did not fit their checksums, or could not be read.",
+        &CHECKSUMS.snapshot_damaged_blocks,
+    );
+    count(
+        "redhare_snapshot_repaired_blocks_total",
+        "Of those, blocks that fit again.",
+        &CHECKSUMS.snapshot_repaired_blocks,
+    );
+    let mut family = text.family(
+        "redhare_snapshot_wrong_blocks",
+        "gauge",
+        "Blocks of snapshots' copies that are known not to fit their checksums.",
+    );
+    family.sample(&[], CHECKSUMS.snapshot_wrong_blocks.load(Ordering::Relaxed));
     let oldest = CHECKSUMS.scrub_oldest_unix_ms.load(Ordering::Relaxed);
-    let help = "When the chunk copy was compared, or first seen, for which it is longest ago, in Unix time; 0 if that is not known.";
+    let help = "When the chunk copy, or copy of a snapshot, was compared, or first seen, for which it is longest ago, in Unix time; 0 if that is not known.";
     let mut family = text.family("redhare_scrub_oldest_timestamp_seconds", "gauge", help);
     family.sample(&[], oldest / 1000);
 }

@@ -10,6 +10,7 @@
 //! - `health`: how the disks are, and how they are reset; `samples`: reads that ask for nothing but that.
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `keep`: copies of snapshots follow those of their chunks.
+//! - `mend`: blocks of snapshots that rot.
 //! - `native`: requests of native clients.
 //! - `room`: copies whose disks are full, until there is room again.
 //! - `scrub`: comparing all copies with their checksums in the background.
@@ -21,6 +22,7 @@ mod disk_faults;
 mod health;
 mod inventory;
 mod keep;
+mod mend;
 mod native;
 mod passes;
 mod peers;

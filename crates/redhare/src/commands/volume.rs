@@ -130,7 +130,7 @@ enum Volume {
         /// Its name
         name: String,
     },
-    /// Compare every block of every copy with its checksum, and repair what does not fit
+    /// Compare every block of every copy, those of snapshots too, with its checksum, and repair what does not fit
     #[command(
         after_help = "Examples:\n  redhare volume scrub data\n  redhare volume scrub data --rate 50MiB --json\n\nThe nodes read their disks; the blocks stay \
         there. The volume is used all the while. The command runs until all is compared; what it has repaired stays so if it is \

@@ -40,7 +40,7 @@ const SLOT_MAGIC_SUMS: [u8; 8] = *b"RHCPSLT2";
 /// Names a blob as a chunk copy: volume and chunk index.
 const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
 /// When a copy was last compared with its checksums: milliseconds of Unix time, u64.
-const ATTRIBUTE_SCRUBBED: &str = "redhare.scrubbed";
+pub(super) const ATTRIBUTE_SCRUBBED: &str = "redhare.scrubbed";
 
 pub(super) struct Copy {
     disk: usize,
@@ -482,7 +482,7 @@ impl Copies {
 }
 
 /// The parts of a blob's runs that lie in these pages of it, counted from the first of them.
-fn runs_within(runs: &[BlobRun], pages: Range<u64>) -> Vec<Run> {
+pub(super) fn runs_within(runs: &[BlobRun], pages: Range<u64>) -> Vec<Run> {
     let within = |run: &BlobRun| {
         let first = run.page.max(pages.start);
         let end = (run.page + run.pages).min(pages.end);

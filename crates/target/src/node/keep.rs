@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use bdev::{Channel, ChannelExt, Data};
+use bdev::{ChannelExt, Data};
 use blobstore::Blob;
 use fabrics::target::Call;
 use foundation::{Epoch, Instant, Lba};
@@ -23,6 +23,7 @@ use volume::{
 
 use super::Node;
 use super::copies::{BLOCK_BYTES, Copies, Copy, CopyError, HEAD_BLOCKS, copy_of, pages_of, write_record};
+use super::mend::read_blocks;
 use super::snapshots::{ATTRIBUTE_SNAPSHOT, KeptPlace, Key, snapshot_bytes};
 
 /// How often it is looked what is lacking, and what has no place here.
@@ -110,21 +111,26 @@ impl Node {
         })
     }
 
+    /// The other nodes whose addresses are known, those that have the chunk in sync first.
+    pub(super) fn others_for(&self, chunk: ChunkId) -> Vec<NodeId> {
+        let mut nodes = self.peers.known();
+        let members: Vec<NodeId> = {
+            let core = self.core.borrow();
+            let config = core.member(chunk).and_then(|member| member.config());
+            config.map_or_else(Vec::new, |config| config.members.iter().map(|m| m.node).collect())
+        };
+        nodes.sort_by_key(|node| !members.contains(node));
+        nodes.retain(|node| *node != self.identity.node);
+        nodes
+    }
+
     /// The other nodes whose copies of a snapshot count, each with the last write in it: those that have the chunk in sync first.
     async fn holders(&self, key: Key, geometry: &Geometry) -> Vec<(NodeId, Sequence)> {
         let Some(ask) = self.about(key, geometry, 0, NativeOperation::CountSnapshot(key.1), 0) else {
             return Vec::new();
         };
-        let mut nodes = self.peers.known();
-        let members: Vec<NodeId> = {
-            let core = self.core.borrow();
-            let config = core.member(key.0).and_then(|member| member.config());
-            config.map_or_else(Vec::new, |config| config.members.iter().map(|m| m.node).collect())
-        };
-        nodes.sort_by_key(|node| !members.contains(node));
-        nodes.retain(|node| *node != self.identity.node);
         let mut holders = Vec::new();
-        for node in nodes {
+        for node in self.others_for(key.0) {
             if let Some((sequence, _)) = self.peers.ask_native(self, node, &ask, Data::None).await {
                 holders.push((node, Sequence(sequence)));
             }
@@ -176,9 +182,7 @@ impl Node {
             let range = BlockRange { start, count };
             let bytes = self.read_from_others(key, nodes, &geometry, range).await?;
             let is_there = match unfinished.is_clone {
-                true => reads(&*copy.channel, range)
-                    .await
-                    .is_some_and(|own| own[..] == bytes[..]),
+                true => shows(copy, range, &bytes).await,
                 false => bytes.iter().all(|byte| *byte == 0),
             };
             if !is_there {
@@ -403,16 +407,17 @@ impl Copies {
     }
 }
 
-/// What a copy has; none if it cannot be read.
-async fn reads(channel: &dyn Channel, range: BlockRange) -> Option<Buffer> {
-    let room = BufferPool::current()
-        .allocate(range.count as usize * BLOCK_BYTES)
-        .await
-        .ok()?;
-    let (result, bytes) = channel
-        .read(Lba(HEAD_BLOCKS + u64::from(range.start)), room)
-        .await;
-    result.is_ok().then(|| bytes.freeze())
+/// Whether a copy has these bytes, and checksums that fit them: what only happens to lie there, since the older snapshot has rotted to
+/// it, would go when that is mended.
+async fn shows(copy: &Copy, range: BlockRange, bytes: &[u8]) -> bool {
+    let own = read_blocks(&*copy.channel, range).await;
+    if own.is_err() || own.is_ok_and(|own| own[..] != *bytes) {
+        return false;
+    }
+    match &copy.sums {
+        Some(sums) => sums.check_reading(range, bytes).await.is_empty(),
+        None => true,
+    }
 }
 
 async fn run(weak: Weak<Node>) {

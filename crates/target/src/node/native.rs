@@ -15,9 +15,7 @@ use reactor::sync::OneshotSender;
 use reactor::{Buffer, time};
 use volume::client::PeerStatus;
 use volume::message::codec::{Checked, NativeCommand, NativeOperation, native_status_code};
-use volume::{
-    BlockRange, ChunkId, HostId, Operation, RequestId, Session, SnapshotId, Status, VolumeNumber, WriteKind,
-};
+use volume::{BlockRange, ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
 
 use super::peers::fields_of;
 use super::{Event, Node, copies};
@@ -243,6 +241,7 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
     match operation {
         NativeOperation::Read
         | NativeOperation::ReadSnapshot(_)
+        | NativeOperation::CheckSnapshot(_)
         | NativeOperation::Locate { .. }
         | NativeOperation::Check
         | NativeOperation::Flush => matches!(role, Role::Admin | Role::Client | Role::ReadOnly),
@@ -284,6 +283,7 @@ fn request_of(
         NativeOperation::Locate { .. }
         | NativeOperation::Check
         | NativeOperation::ReadSnapshot(_)
+        | NativeOperation::CheckSnapshot(_)
         | NativeOperation::CountSnapshot(_) => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
@@ -370,6 +370,7 @@ impl NativeHandler {
                 | NativeOperation::Release(_)
                 | NativeOperation::Abandon(_)
                 | NativeOperation::ReadSnapshot(_)
+                | NativeOperation::CheckSnapshot(_)
                 | NativeOperation::CountSnapshot(_)
         );
         let (session, native) = match self.session {
@@ -380,8 +381,11 @@ impl NativeHandler {
         if self.role.is_some_and(|role| !allows(role, &native.operation)) {
             return Err((call, NvmeStatus::ACCESS_DENIED));
         }
-        if let NativeOperation::ReadSnapshot(snapshot) = native.operation {
-            read_snapshot(node, native, snapshot, call);
+        if matches!(
+            native.operation,
+            NativeOperation::ReadSnapshot(_) | NativeOperation::CheckSnapshot(_)
+        ) {
+            look_at_snapshot(node, native, call);
             return Ok(());
         }
         let given = if native.operation == NativeOperation::Read {
@@ -453,14 +457,19 @@ impl NativeHandler {
     }
 }
 
-/// Answers what a copy of a snapshot has; the core has no part in it.
-pub(super) fn read_snapshot(node: &Rc<Node>, native: NativeCommand, snapshot: SnapshotId, call: Call) {
+/// Answers what a copy of a snapshot has, or what its checksums say of it; the core has no part in it.
+pub(super) fn look_at_snapshot(node: &Rc<Node>, native: NativeCommand, call: Call) {
     let node = node.clone();
     drop(reactor::spawn(async move {
         let Call {
             room_bytes, reply, ..
         } = call;
-        let (status, bytes) = match node.read_snapshot(&native, snapshot).await {
+        let looked = match native.operation {
+            NativeOperation::ReadSnapshot(snapshot) => node.read_snapshot(&native, snapshot).await,
+            NativeOperation::CheckSnapshot(snapshot) => node.check_snapshot(&native, snapshot).await,
+            _ => Err(Status::SnapshotAborted),
+        };
+        let (status, bytes) = match looked {
             Ok(bytes) => (Status::Done, bytes),
             Err(status) => (status, Buffer::empty()),
         };
@@ -498,6 +507,8 @@ impl CommandHandler for NativeHandler {
 
 #[cfg(test)]
 mod tests {
+    use volume::SnapshotId;
+
     use super::*;
 
     #[test]
@@ -507,6 +518,7 @@ mod tests {
             (NativeOperation::Read, [true, true, true]),
             (NativeOperation::Locate { checks: true }, [true, true, true]),
             (NativeOperation::ReadSnapshot(snapshot), [true, true, true]),
+            (NativeOperation::CheckSnapshot(snapshot), [true, true, true]),
             (NativeOperation::Write { fua: false }, [true, true, false]),
             (NativeOperation::WriteZeroes { fua: true }, [true, true, false]),
             (NativeOperation::Deallocate { fua: false }, [true, true, false]),

@@ -597,9 +597,7 @@ impl CommandHandler for PeerHandler {
         let fields = fields_of(&call.command);
         if let Ok(native) = NativeCommand::decode(&fields) {
             return match native.operation {
-                NativeOperation::ReadSnapshot(snapshot) => {
-                    native::read_snapshot(&node, native, snapshot, call)
-                }
+                NativeOperation::ReadSnapshot(_) => native::look_at_snapshot(&node, native, call),
                 NativeOperation::CountSnapshot(snapshot) => node.count_snapshot(native, snapshot, call),
                 _ => self.portal.submit(call),
             };

@@ -1,5 +1,5 @@
-//! Compares every copy with its checksums now and then (`docs/decisions/0069`): what a disk has lost is found, and repaired from
-//! another copy, while there still is one. One part at a time, behind which the disk has long pauses; when a copy was compared
+//! Compares every copy with its checksums now and then (`docs/decisions/0069`), and those of snapshots, too (`docs/decisions/0094`): what a
+//! disk has lost is found, and repaired from another copy, while there still is one. One part at a time, behind which the disk has long pauses; when a copy was compared
 //! last stands with it on its disk, so that a restart does not begin anew.
 
 use std::cell::RefCell;
@@ -17,6 +17,7 @@ use volume::{
 
 use super::copies::BLOCK_BYTES;
 use super::native::{Check, CheckAsker};
+use super::snapshots::Key;
 use super::{CHECKSUMS, Event, Node};
 
 /// Blocks that are compared at a time.
@@ -31,13 +32,22 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// A copy that could not be compared, such as one that is not in sync, is left alone for so long; a shorter interval halves it.
 const RETRY: Duration = Duration::from_secs(60);
 
+/// What is compared as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// A live copy of a chunk.
+    Copy(ChunkId),
+    /// A copy of a chunk's part in a snapshot: what lies in clusters of its own.
+    Snapshot(Key),
+}
+
 /// What is known of the copies' turns beside what stands on the disks.
 #[derive(Default)]
 struct Turns {
     /// When this target first saw copies that have never been compared.
-    seen: BTreeMap<ChunkId, u64>,
+    seen: BTreeMap<What, u64>,
     /// Copies that could not be compared, and until when they are left alone.
-    put_off: BTreeMap<ChunkId, Instant>,
+    put_off: BTreeMap<What, Instant>,
 }
 
 impl Node {
@@ -55,9 +65,9 @@ async fn run(node: Weak<Node>, interval: Duration) {
             return;
         };
         match next {
-            Some((chunk, wait)) if wait.is_zero() => {
-                if !compare(&node, chunk, interval).await {
-                    turns.borrow_mut().put_off.insert(chunk, time::now() + retry);
+            Some((what, wait)) if wait.is_zero() => {
+                if !compare(&node, what, interval).await {
+                    turns.borrow_mut().put_off.insert(what, time::now() + retry);
                 }
             }
             next => {
@@ -73,83 +83,129 @@ async fn run(node: Weak<Node>, interval: Duration) {
 }
 
 /// True when the whole copy was compared, and that is noted. A block that no copy has right is no reason to stop.
-async fn compare(node: &Weak<Node>, chunk: ChunkId, interval: Duration) -> bool {
-    let Some((parts, rate)) = node
-        .upgrade()
-        .map(|node| (node.parts_of(chunk), node.scrub_rate(interval)))
-    else {
+async fn compare(weak: &Weak<Node>, what: What, interval: Duration) -> bool {
+    let Some((runs, rate)) = (match weak.upgrade() {
+        Some(node) => node.runs_of(what).await.zip(Some(node.scrub_rate(interval))),
+        None => None,
+    }) else {
         return false;
     };
-    for range in parts {
-        let Some(answer) = node.upgrade().and_then(|node| node.check_part(chunk, range)) else {
+    for range in parts_of(&runs) {
+        let Some(node) = weak.upgrade() else { return false };
+        if !node.compare_part(what, range).await {
             return false;
-        };
-        match answer.await {
-            Some((Status::Done | Status::DeviceFailed, _)) => {}
-            _ => return false,
         }
+        drop(node);
         CHECKSUMS
             .scrubbed_blocks
             .fetch_add(range.count.into(), Ordering::Relaxed);
         let bytes = u64::from(range.count) * BLOCK_BYTES as u64;
         time::sleep(Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate)).await;
     }
-    let Some(node) = node.upgrade() else { return false };
-    CHECKSUMS.scrubbed_copies.fetch_add(1, Ordering::Relaxed);
-    node.copies.note_scrub(chunk, unix_ms());
+    let Some(node) = weak.upgrade() else { return false };
+    match what {
+        What::Copy(chunk) => {
+            CHECKSUMS.scrubbed_copies.fetch_add(1, Ordering::Relaxed);
+            node.copies.note_scrub(chunk, unix_ms());
+        }
+        What::Snapshot(key) => {
+            CHECKSUMS.scrubbed_snapshots.fetch_add(1, Ordering::Relaxed);
+            node.copies.note_snapshot_scrub(key, unix_ms());
+        }
+    }
     true
 }
 
 impl Node {
     /// The copy that is to be compared next, and how long there is until then.
-    fn next_scrub(&self, interval: Duration, turns: &RefCell<Turns>) -> Option<(ChunkId, Duration)> {
+    fn next_scrub(&self, interval: Duration, turns: &RefCell<Turns>) -> Option<(What, Duration)> {
         let (now, now_unix) = (time::now(), unix_ms());
         let Turns { seen, put_off } = &mut *turns.borrow_mut();
-        let copies = self.copies.scrubbed();
-        seen.retain(|chunk, _| copies.contains_key(chunk));
-        put_off.retain(|chunk, until| *until > now && copies.contains_key(chunk));
+        let copies = self.scrubbed();
+        seen.retain(|what, _| copies.contains_key(what));
+        put_off.retain(|what, until| *until > now && copies.contains_key(what));
         let mut oldest = now_unix;
-        let mut next: Option<(ChunkId, u64)> = None;
-        for (&chunk, &scrubbed) in &copies {
-            let last = scrubbed.unwrap_or_else(|| *seen.entry(chunk).or_insert(now_unix));
+        let mut next: Option<(What, u64)> = None;
+        for (&what, &scrubbed) in &copies {
+            let last = scrubbed.unwrap_or_else(|| *seen.entry(what).or_insert(now_unix));
             // A clock that was set back.
             let last = last.min(now_unix);
             oldest = oldest.min(last);
-            let mut due = last + part_of_interval(chunk, interval);
-            if let Some(until) = put_off.get(&chunk) {
+            let mut due = last + part_of_interval(what, interval);
+            if let Some(until) = put_off.get(&what) {
                 due = due.max(now_unix + milliseconds(until.since(now)));
             }
             if next.is_none_or(|(_, other)| due < other) {
-                next = Some((chunk, due));
+                next = Some((what, due));
             }
         }
         CHECKSUMS.scrub_oldest_unix_ms.store(oldest, Ordering::Relaxed);
-        next.map(|(chunk, due)| (chunk, Duration::from_millis(due.saturating_sub(now_unix))))
+        next.map(|(what, due)| (what, Duration::from_millis(due.saturating_sub(now_unix))))
+    }
+
+    /// All that can be compared, and when it was last.
+    fn scrubbed(&self) -> BTreeMap<What, Option<u64>> {
+        let copies = self.copies.scrubbed().into_iter();
+        let snapshots = self.copies.scrubbed_snapshots().into_iter();
+        let copies = copies.map(|(chunk, last)| (What::Copy(chunk), last));
+        copies
+            .chain(snapshots.map(|(key, last)| (What::Snapshot(key), last)))
+            .collect()
     }
 
     /// Bytes a second.
     fn scrub_rate(&self, interval: Duration) -> u64 {
-        let blocks = |chunk: &ChunkId| -> u64 {
-            let runs = self.copies.written_runs(*chunk);
-            runs.iter().map(|(_, blocks)| u64::from(*blocks)).sum()
+        let blocks = |what: &What| -> u64 {
+            match *what {
+                What::Copy(chunk) => {
+                    let runs = self.copies.written_runs(chunk);
+                    runs.iter().map(|(_, blocks)| u64::from(*blocks)).sum()
+                }
+                What::Snapshot(key) => self.copies.own_blocks(key),
+            }
         };
-        let all: u64 = self.copies.scrubbed().keys().map(blocks).sum();
+        let all: u64 = self.scrubbed().keys().map(blocks).sum();
         let bytes = all.saturating_mul(BLOCK_BYTES as u64);
         (bytes.saturating_mul(AHEAD) / interval.as_secs().max(1)).clamp(RATE_MIN, RATE_MAX)
     }
 
-    /// What there is of a copy on its disk, in parts: what was never written reads zeros without any disk.
-    fn parts_of(&self, chunk: ChunkId) -> Vec<BlockRange> {
-        let mut parts = Vec::new();
-        for (start, count) in self.copies.written_runs(chunk) {
-            let mut at = start;
-            while at < start + count {
-                let count = PART_BLOCKS.min(start + count - at);
-                parts.push(BlockRange { start: at, count });
-                at += count;
+    /// What there is of a copy on its disk: what was never written reads zeros without any disk. None if it cannot be said.
+    async fn runs_of(&self, what: What) -> Option<Vec<(u32, u32)>> {
+        match what {
+            What::Copy(chunk) => Some(self.copies.written_runs(chunk)),
+            What::Snapshot(key) => {
+                let runs = self.copies.own_runs(key).await;
+                let report = |error| {
+                    tracing::warn!(chunk = ?key.0, snapshot = key.1.0, %error, "a snapshot cannot be compared with its checksums");
+                };
+                runs.map_err(report).ok()
             }
         }
-        parts
+    }
+
+    /// False if the copy has gone, or could not be compared.
+    async fn compare_part(&self, what: What, range: BlockRange) -> bool {
+        match what {
+            What::Copy(chunk) => {
+                let Some(answer) = self.check_part(chunk, range) else {
+                    return false;
+                };
+                matches!(answer.await, Some((Status::Done | Status::DeviceFailed, _)))
+            }
+            What::Snapshot(key) => match self.compare_snapshot(key, range).await {
+                Ok(None) => false,
+                Ok(Some(compared)) => {
+                    if compared.wrong > 0 {
+                        self.note_rot(key, range, true);
+                    }
+                    true
+                }
+                Err(error) => {
+                    tracing::warn!(chunk = ?key.0, snapshot = key.1.0, %error, "a snapshot cannot be compared with its checksums");
+                    false
+                }
+            },
+        }
     }
 
     /// Has the core read a part, as for a client that wants to know what the checksums say; none if the copy has gone.
@@ -184,11 +240,29 @@ impl Node {
     }
 }
 
+/// Blocks of runs, some at a time.
+fn parts_of(runs: &[(u32, u32)]) -> Vec<BlockRange> {
+    let mut parts = Vec::new();
+    for &(start, count) in runs {
+        let mut at = start;
+        while at < start + count {
+            let count = PART_BLOCKS.min(start + count - at);
+            parts.push(BlockRange { start: at, count });
+            at += count;
+        }
+    }
+    parts
+}
+
 /// From one comparison of a copy to the next, in milliseconds: three quarters of the interval and more, so that copies which were
 /// made together do not stay together.
-fn part_of_interval(chunk: ChunkId, interval: Duration) -> u64 {
-    let mixed =
-        (u64::from(chunk.volume.0) << 32 | u64::from(chunk.index.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn part_of_interval(what: What, interval: Duration) -> u64 {
+    let (chunk, snapshot) = match what {
+        What::Copy(chunk) => (chunk, 0),
+        What::Snapshot((chunk, snapshot)) => (chunk, snapshot.0),
+    };
+    let number = u64::from(chunk.volume.0) << 32 | u64::from(chunk.index.0);
+    let mixed = (number ^ snapshot.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let share = 768 + (mixed >> 56);
     milliseconds(interval).saturating_mul(share) / 1024
 }
@@ -209,9 +283,11 @@ mod tests {
 
     #[test]
     fn copies_that_were_made_together_are_compared_apart() {
-        let chunk = |index| ChunkId {
-            volume: VolumeNumber(7),
-            index: ChunkIndex(index),
+        let chunk = |index| {
+            What::Copy(ChunkId {
+                volume: VolumeNumber(7),
+                index: ChunkIndex(index),
+            })
         };
         let interval = Duration::from_secs(1024);
         let waits: Vec<u64> = (0..1000)

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use bdev::{Channel, ChannelExt};
+use bdev::{Channel, ChannelExt, IoError};
 use blobstore::BlobId;
 use foundation::{BlockCount, Lba};
-use reactor::{Buffer, BufferPool, spawn, time};
+use reactor::{Buffer, spawn, time};
 use volume::message::codec::NativeCommand;
 use volume::{
     BlockRange, ChunkId, ChunkIndex, Geometry, IoToken, Keeper, Sequence, SnapshotCopy, SnapshotId, Status,
     VolumeNumber,
 };
 
-use super::copies::{BLOCK_BYTES, Copies, CopyError, HEAD_BLOCKS, chunk_bytes, chunk_of, newest_record};
+use super::copies::{Copies, CopyError, chunk_bytes, chunk_of, newest_record};
+use super::mend::{Rot, read_blocks};
 use super::sums::CopySums;
 use super::{Event, Node};
 
@@ -51,10 +52,13 @@ pub(super) struct Kept {
     pub(super) keeper: RefCell<Keeper>,
     /// That is being looked after.
     pub(super) keeping: Cell<bool>,
+    /// What of them is known to be wrong.
+    pub(super) rot: RefCell<Rot>,
 }
 
 /// A snapshot of a copy that can be read.
 pub(super) struct Opened {
+    pub(super) chunk: ChunkId,
     pub(super) geometry: Geometry,
     pub(super) channel: Rc<dyn Channel>,
     pub(super) sums: Option<Rc<CopySums>>,
@@ -81,6 +85,11 @@ impl Kept {
         let number = SnapshotId(u64::from_le_bytes(*number));
         self.at.borrow_mut().insert((chunk, number), place);
         true
+    }
+
+    /// Lets go of what was read to read a snapshot. Whoever reads it now goes on.
+    pub(super) fn close(&self, key: Key) {
+        self.open.borrow_mut().remove(&key);
     }
 
     /// The next copy of a snapshot that is to be deleted, leaving out these: newest first, so that the older ones give their clusters
@@ -178,7 +187,8 @@ impl Copies {
             return true;
         };
         let KeptPlace { disk, blob, .. } = place;
-        self.kept.open.borrow_mut().remove(&key);
+        self.kept.close(key);
+        self.kept.rot.borrow_mut().forget(key);
         let store = self.store(disk);
         let deleted = match store.delete(blob).await {
             Ok(()) => store.sync().await,
@@ -210,6 +220,7 @@ impl Copies {
         // No write was under way: there is no block of which both an old and a new one may be right.
         record.intent.clear();
         let opened = Rc::new(Opened {
+            chunk,
             sums: has_sums.then(|| CopySums::new(&record, channel.clone())),
             geometry: record.geometry,
             channel,
@@ -294,27 +305,29 @@ impl Node {
         let Some(opened) = copies.open_snapshot((chunk, snapshot)).await? else {
             return Ok(Err(Status::SnapshotAborted));
         };
-        let Ok(room) = BufferPool::current()
-            .allocate(range.count as usize * BLOCK_BYTES)
-            .await
-        else {
-            return Ok(Err(Status::Busy));
-        };
-        let first = Lba(HEAD_BLOCKS + u64::from(range.start));
-        let (result, bytes) = opened.channel.read(first, room).await;
+        let read = read_blocks(&*opened.channel, range).await;
         if copies.open_snapshot((chunk, snapshot)).await?.is_none() {
             // Deleted meanwhile: what was read may be somebody else's.
             return Ok(Err(Status::SnapshotAborted));
         }
-        result.map_err(|source| CopyError::ReadSnapshot { chunk, source })?;
-        let bytes = bytes.freeze();
-        if let Some(sums) = &opened.sums {
-            let wrong = sums.check_reading(range, &bytes).await;
-            if let Some(&block) = wrong.first() {
-                return Err(CopyError::SnapshotDamaged { chunk, block });
-            }
+        if read.as_ref().err() == Some(&IoError::Exhausted) {
+            return Ok(Err(Status::Busy));
         }
-        Ok(Ok(bytes))
+        let Some(sums) = &opened.sums else {
+            return Ok(Ok(
+                read.map_err(|source| CopyError::ReadSnapshot { chunk, source })?
+            ));
+        };
+        let error = match read {
+            Err(source) => CopyError::ReadSnapshot { chunk, source },
+            Ok(bytes) => match sums.check_reading(range, &bytes).await.first() {
+                None => return Ok(Ok(bytes)),
+                Some(&block) => CopyError::SnapshotDamaged { chunk, block },
+            },
+        };
+        // Another copy answers who reads; this one is mended meanwhile.
+        self.note_rot((chunk, snapshot), range, false);
+        Err(error)
     }
 
     /// Deletes the copies of these snapshots in the background.

@@ -44,6 +44,14 @@ pub struct ChecksumMeasures {
     pub scrubbed_blocks: AtomicU64,
     /// Copies that were compared whole in the background.
     pub scrubbed_copies: AtomicU64,
+    /// Blocks of snapshots' copies that were read and did not fit their checksums, or could not be read.
+    pub snapshot_damaged_blocks: AtomicU64,
+    /// Of those, blocks that fit again: mended from another node's copy.
+    pub snapshot_repaired_blocks: AtomicU64,
+    /// Of those, blocks that do not fit now.
+    pub snapshot_wrong_blocks: AtomicU64,
+    /// Copies of snapshots that were compared whole in the background.
+    pub scrubbed_snapshots: AtomicU64,
     /// When that copy was compared, or first seen, for which it is longest ago: milliseconds of Unix time; 0 before that is known.
     pub scrub_oldest_unix_ms: AtomicU64,
 }
@@ -57,6 +65,10 @@ pub static CHECKSUMS: ChecksumMeasures = ChecksumMeasures {
     damaged_pages: AtomicU64::new(0),
     scrubbed_blocks: AtomicU64::new(0),
     scrubbed_copies: AtomicU64::new(0),
+    snapshot_damaged_blocks: AtomicU64::new(0),
+    snapshot_repaired_blocks: AtomicU64::new(0),
+    snapshot_wrong_blocks: AtomicU64::new(0),
+    scrubbed_snapshots: AtomicU64::new(0),
     scrub_oldest_unix_ms: AtomicU64::new(0),
 };
 

@@ -17,7 +17,7 @@ use super::{expected, on_client};
 use crate::support::{Client, Cluster, DISK, VOLUME, geometry};
 
 /// Where a node's disk holds these bytes.
-fn find(cluster: &Cluster, node: usize, bytes: &[u8]) -> u64 {
+pub(super) fn find(cluster: &Cluster, node: usize, bytes: &[u8]) -> u64 {
     let disk = cluster.simulation.disk(cluster.hosts[node], Path::new("/disk"));
     let mut places = (0..disk.length_bytes()).step_by(4096);
     let found = places.find(|&at| disk.read(at, 4096) == bytes[..4096]);

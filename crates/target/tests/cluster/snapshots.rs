@@ -1,8 +1,9 @@
 //! A chunk's part in a snapshot of its volume on whole nodes: every copy keeps what it had, durably and with checksums that
-//! fit; what is written behind the cut is acknowledged only when it is released, abandoned, or after a second.
+//! fit; what is written behind the cut is acknowledged only when it is released, abandoned, or after a second. Blocks of a snapshot that rot are mended from another node's.
 
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bdev::file::{FileDevice, FileOptions};
@@ -10,9 +11,10 @@ use bdev::{BlockDevice, Data};
 use blobstore::Blobstore;
 use foundation::Epoch;
 use reactor::time;
-use volume::message::codec::NativeOperation;
+use volume::message::codec::{Checked, NativeOperation};
 use volume::{ChunkId, ChunkIndex, SnapshotId, Status, VolumeNumber};
 
+use super::checksums::find;
 use super::{expected, on_client};
 use crate::support::{Client, Cluster, VOLUME};
 
@@ -129,6 +131,116 @@ fn a_snapshot_holds_acknowledgements_and_survives_its_process() {
         }
     });
     a_copy_goes_and_its_snapshots_stay(&cluster);
+}
+
+/// Turns the first byte of this block over on a node's disk, where it has these bytes, and says where that is.
+fn harm(cluster: &Cluster, node: usize, bytes: &[u8]) -> u64 {
+    let at = find(cluster, node, bytes);
+    let disk = cluster.simulation.disk(cluster.hosts[node], Path::new("/disk"));
+    disk.damage(at, &[!bytes[0]]);
+    at
+}
+
+fn block_at(cluster: &Cluster, node: usize, at: u64) -> Vec<u8> {
+    let disk = cluster.simulation.disk(cluster.hosts[node], Path::new("/disk"));
+    disk.read(at, 4096)
+}
+
+/// What a node says of two blocks of the snapshot: how it ended, compared and repaired blocks.
+async fn check_snapshot(client: &Client, number: u64, lba: u64) -> (Status, u32, u32) {
+    let room = reactor::BufferPool::current()
+        .try_allocate(Checked::BYTES)
+        .unwrap();
+    let operation = NativeOperation::CheckSnapshot(SnapshotId(number));
+    let (status, data) = client.run(operation, 0, lba, 2, Data::Into(room)).await;
+    let Checked { compared, damaged } = Checked::decode(&data.into_read());
+    (status, compared, damaged)
+}
+
+#[test]
+fn a_block_of_a_snapshot_that_rots_is_mended_from_another_copy() {
+    let cluster = Cluster::with_volume(94);
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(30), move || async move {
+        let client = Client::connect(hosts[0], 0, 1).await.unwrap();
+        for n in 0..9 {
+            client.write_until_done(1, n * 30, n).await;
+        }
+        for number in [5, 6] {
+            assert_eq!(
+                step(&client, NativeOperation::Cut(SnapshotId(number))).await,
+                Status::Done
+            );
+            assert_eq!(
+                step(&client, NativeOperation::Release(SnapshotId(number))).await,
+                Status::Done
+            );
+            // The first chunk's first cluster is another one afterwards.
+            client.write_until_done(1, 0, 100 + number).await;
+        }
+    });
+    // One that only the first snapshot has, and one that all have and the live copy, too.
+    let harmed: Vec<u64> = [0, 8].map(|n| harm(&cluster, 1, &expected(n)[..4096])).into();
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(30), move || async move {
+        let client = Client::connect(hosts[1], 1, 2).await.unwrap();
+        for (n, number) in [(0, 5), (8, 6)] {
+            assert_eq!(
+                read_snapshot(&client, number, n * 30).await,
+                Err(Status::DeviceFailed),
+                "block {n}"
+            );
+            let deadline = time::now() + Duration::from_secs(5);
+            while read_snapshot(&client, number, n * 30).await != Ok(expected(n)) {
+                assert!(time::now() < deadline, "block {n} is not mended");
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        assert!(read_snapshot(&client, 5, 240).await == Ok(expected(8)));
+        assert!(client.read_until_done(1, 240).await == expected(8));
+        assert_eq!(check_snapshot(&client, 5, 0).await, (Status::Done, 2, 0));
+        assert_eq!(check_snapshot(&client, 7, 0).await.0, Status::SnapshotAborted);
+    });
+    for (n, at) in [0, 8].into_iter().zip(&harmed) {
+        assert!(block_at(&cluster, 1, *at) == expected(n)[..4096], "block {n}");
+    }
+
+    // What nobody reads is found by the scrub. Its turns go by the time of day, of which little passes here.
+    for index in 0..3 {
+        let node = cluster.node(index);
+        cluster
+            .simulation
+            .start(cluster.hosts[index], move || async move {
+                node.keep_snapshots([((VolumeNumber(VOLUME), SnapshotId(5)), 1)]);
+                node.scrub_every(Duration::from_millis(2));
+            });
+    }
+    let compared = &target::node::CHECKSUMS.scrubbed_snapshots;
+    let before = compared.load(Ordering::Relaxed);
+    let at = harm(&cluster, 2, &expected(0)[..4096]);
+    cluster.simulation.run_for(Duration::from_secs(10));
+    assert!(block_at(&cluster, 2, at) == expected(0)[..4096], "not mended");
+    assert!(compared.load(Ordering::Relaxed) >= before + 3);
+
+    // What no copy has right waits until one has.
+    let harmed: Vec<u64> = (0..3)
+        .map(|node| harm(&cluster, node, &expected(0)[..4096]))
+        .collect();
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(30), move || async move {
+        let client = Client::connect(hosts[1], 1, 3).await.unwrap();
+        assert_eq!(check_snapshot(&client, 5, 0).await.0, Status::DeviceFailed);
+    });
+    assert!(block_at(&cluster, 1, harmed[1]) != expected(0)[..4096]);
+    let disk = cluster.simulation.disk(cluster.hosts[0], Path::new("/disk"));
+    disk.damage(harmed[0], &expected(0)[..1]);
+    cluster.simulation.run_for(Duration::from_secs(80));
+    for (node, at) in harmed.iter().enumerate() {
+        assert!(
+            block_at(&cluster, node, *at) == expected(0)[..4096],
+            "node {node}"
+        );
+    }
 }
 
 /// Two blocks of a snapshot, as a node has them.

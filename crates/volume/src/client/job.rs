@@ -98,6 +98,7 @@ fn needs_flush(operation: NativeOperation) -> bool {
         | NativeOperation::Cut(_)
         | NativeOperation::Release(_)
         | NativeOperation::ReadSnapshot(_)
+        | NativeOperation::CheckSnapshot(_)
         | NativeOperation::CountSnapshot(_)
         | NativeOperation::Abandon(_)
         | NativeOperation::Claim => false,

@@ -1,8 +1,9 @@
 //! `redhare volume scrub`.
 
-use client::{Scrubbed, Session};
+use client::{Scrubbed, Session, SnapshotError};
 use foundation::ByteCount;
 use indicatif::{ProgressBar, ProgressStyle};
+use master::v1;
 
 use crate::commands::cluster::ClusterArguments;
 use crate::output::{Failure, Output};
@@ -12,6 +13,17 @@ const BLOCK_BYTES: u64 = 4096;
 
 #[derive(serde::Serialize)]
 struct ScrubView {
+    #[serde(flatten)]
+    live: PartView,
+    /// Of its complete snapshots, each by itself.
+    snapshots: Vec<PartView>,
+    seconds: f64,
+}
+
+/// What was found in the copies of a volume, or of a snapshot.
+#[derive(serde::Serialize)]
+struct PartView {
+    /// The volume's, or VOLUME@SNAPSHOT.
     name: String,
     compared_bytes: u64,
     repaired_blocks: u64,
@@ -21,10 +33,26 @@ struct ScrubView {
     unchecked_bytes: u64,
     /// Of copies that did not answer, or are not in sync.
     unreached_bytes: u64,
-    seconds: f64,
 }
 
-/// Has every copy of a volume compared with its checksums.
+impl PartView {
+    fn new(name: String, scrubbed: &Scrubbed) -> Self {
+        Self {
+            name,
+            compared_bytes: scrubbed.compared_blocks * BLOCK_BYTES,
+            repaired_blocks: scrubbed.repaired_blocks,
+            lost_blocks: scrubbed.lost_blocks,
+            unchecked_bytes: scrubbed.unchecked_blocks * BLOCK_BYTES,
+            unreached_bytes: scrubbed.unreached_blocks * BLOCK_BYTES,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        (self.lost_blocks, self.unchecked_bytes, self.unreached_bytes) == (0, 0, 0)
+    }
+}
+
+/// Has every copy of a volume and of its snapshots compared with its checksums.
 pub(super) fn run(
     cluster: &ClusterArguments,
     name: String,
@@ -39,25 +67,30 @@ pub(super) fn run(
     bar.set_style(ProgressStyle::with_template(template).expect("the template names known keys"));
     let began = std::time::Instant::now();
     let scrubbed = reactor::run(&reactor::Config::default(), async {
-        session.scrub(rate.0, |scrubbed| show(&bar, scrubbed)).await
+        let live = session.scrub(rate.0, |scrubbed| show(&bar, scrubbed)).await;
+        let mut snapshots = Vec::new();
+        let listed = session.snapshots().await?.into_iter();
+        for snapshot in listed.filter(|snapshot| snapshot.state() == v1::SnapshotState::Complete) {
+            let name = format!("{name}@{}", snapshot.name);
+            let scrubbed = session
+                .scrub_snapshot(&snapshot, rate.0, |scrubbed| show(&bar, scrubbed))
+                .await;
+            snapshots.push(PartView::new(name, &scrubbed));
+        }
+        Ok((live, snapshots))
     });
     bar.finish_and_clear();
-    let scrubbed = scrubbed.map_err(Failure::new)?;
+    let scrubbed: Result<_, SnapshotError> = scrubbed.map_err(Failure::new)?;
+    let (live, snapshots) = scrubbed.map_err(Failure::new)?;
     let view = ScrubView {
-        compared_bytes: scrubbed.compared_blocks * BLOCK_BYTES,
-        repaired_blocks: scrubbed.repaired_blocks,
-        lost_blocks: scrubbed.lost_blocks,
-        unchecked_bytes: scrubbed.unchecked_blocks * BLOCK_BYTES,
-        unreached_bytes: scrubbed.unreached_blocks * BLOCK_BYTES,
+        live: PartView::new(name, &live),
+        snapshots,
         seconds: began.elapsed().as_secs_f64(),
-        name,
     };
     output.print(&view, || describe(&view));
-    let is_whole = (view.lost_blocks, view.unchecked_bytes, view.unreached_bytes) == (0, 0, 0);
-    if is_whole {
-        Ok(())
-    } else {
-        Err(Failure::reported())
+    match view.live.is_whole() && view.snapshots.iter().all(PartView::is_whole) {
+        true => Ok(()),
+        false => Err(Failure::reported()),
     }
 }
 
@@ -70,19 +103,34 @@ fn show(bar: &ProgressBar, scrubbed: &Scrubbed) {
 }
 
 fn describe(view: &ScrubView) -> String {
+    let mut text = describe_part(&view.live, "volume", &view.live.name);
+    for snapshot in &view.snapshots {
+        text.push_str(&describe_part(snapshot, "snapshot", &view.live.name));
+    }
+    text.push_str(&format!("{:.1} s in all\n", view.seconds));
+    text
+}
+
+fn describe_part(view: &PartView, what: &str, volume: &str) -> String {
     let compared = ByteCount(view.compared_bytes);
     let mut text = format!(
-        "volume {}: {compared} of its copies compared with their checksums in {:.1} s",
-        view.name, view.seconds
+        "{what} {}: {compared} of its copies compared with their checksums",
+        view.name
     );
     match view.repaired_blocks {
         0 => text.push_str("; nothing had to be repaired\n"),
         1 => text.push_str("; 1 block did not fit and is repaired\n"),
         blocks => text.push_str(&format!("; {blocks} blocks did not fit and are repaired\n")),
     }
-    if view.lost_blocks > 0 {
+    if view.lost_blocks > 0 && what == "volume" {
         text.push_str(&format!(
             "LOST: {} blocks fit their checksums on no copy; reading them is an error until they are written: restore what lies there from a backup\n",
+            view.lost_blocks
+        ));
+    } else if view.lost_blocks > 0 {
+        text.push_str(&format!(
+            "NOT REPAIRED: {} blocks of its copies do not fit their checksums, and no node that can be reached has them right; those that come back \
+             are asked by themselves\n",
             view.lost_blocks
         ));
     }
@@ -94,10 +142,9 @@ fn describe(view: &ScrubView) -> String {
     }
     if view.unreached_bytes > 0 {
         text.push_str(&format!(
-            "{} were not compared, since their copies did not answer or are not in sync; \"redhare volume show {}\" tells which; run it \
+            "{} were not compared, since their copies did not answer or are not in sync; \"redhare volume show {volume}\" tells which; run it \
              again when they are back\n",
-            ByteCount(view.unreached_bytes),
-            view.name
+            ByteCount(view.unreached_bytes)
         ));
     }
     text
@@ -109,30 +156,39 @@ mod tests {
 
     #[test]
     fn what_was_not_well_is_said() {
+        let part = |name: &str| {
+            let compared_blocks = (3 << 30) / BLOCK_BYTES;
+            let scrubbed = Scrubbed {
+                compared_blocks,
+                ..Scrubbed::default()
+            };
+            PartView::new(name.to_owned(), &scrubbed)
+        };
         let mut view = ScrubView {
-            name: "data".to_owned(),
-            compared_bytes: 3 << 30,
-            repaired_blocks: 0,
-            lost_blocks: 0,
-            unchecked_bytes: 0,
-            unreached_bytes: 0,
+            live: part("data"),
+            snapshots: vec![part("data@monday")],
             seconds: 2.0,
         };
         let said = describe(&view);
         assert_eq!(
             said,
-            "volume data: 3 GiB of its copies compared with their checksums in 2.0 s; nothing had to be repaired\n"
+            "volume data: 3 GiB of its copies compared with their checksums; nothing had to be repaired\n\
+             snapshot data@monday: 3 GiB of its copies compared with their checksums; nothing had to be repaired\n2.0 s in all\n"
         );
-        (view.repaired_blocks, view.lost_blocks) = (2, 1);
-        (view.unchecked_bytes, view.unreached_bytes) = (4096, 1 << 20);
+        assert!(view.live.is_whole());
+        (view.live.repaired_blocks, view.live.lost_blocks) = (2, 1);
+        (view.live.unchecked_bytes, view.live.unreached_bytes) = (4096, 1 << 20);
+        view.snapshots[0].lost_blocks = 3;
         let said = describe(&view);
         for words in [
             "2 blocks did not fit and are repaired",
             "LOST: 1 blocks",
             "4 KiB are of copies without checksums",
             "1 MiB were not compared",
+            "NOT REPAIRED: 3 blocks",
         ] {
             assert!(said.contains(words), "{said}");
         }
+        assert!(!view.live.is_whole() && !view.snapshots[0].is_whole());
     }
 }

@@ -148,6 +148,28 @@ pub enum CopyError {
         /// Why.
         source: IoError,
     },
+    /// Two copies do not agree.
+    #[error(
+        "another node's copy of snapshot {} of {chunk:?} has block {block} right by its own checksums, but not by this copy's: it is not written here;          this is a fault of Redhare, please report it", .snapshot.0
+    )]
+    SourceDiffers {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The snapshot's number.
+        snapshot: SnapshotId,
+        /// The block.
+        block: u32,
+    },
+    /// The disk took the right bytes, and has others.
+    #[error(
+        "block {block} of a snapshot of {chunk:?} was written, and is not what was written when it is read again: look at the disk's health"
+    )]
+    NotMended {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The block.
+        block: u32,
+    },
     /// What is on the disk is not what was written.
     #[error(
         "block {block} of a snapshot of {chunk:?} does not fit its checksum; other nodes may have it right"

@@ -44,6 +44,8 @@ pub mod native_opcode {
     pub const ABANDON: u8 = 0x98;
     /// May the asking node count this node's copy of a snapshot; vendor specific, no data, only between nodes.
     pub const COUNT_SNAPSHOT: u8 = 0xb4;
+    /// Read blocks of this node's copy of a snapshot and compare them with their checksums; vendor specific, [`super::Checked`] to the host.
+    pub const CHECK_SNAPSHOT: u8 = 0xba;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -126,6 +128,8 @@ pub enum NativeOperation {
     /// Read what this node's copy of a snapshot has, whatever the chunk's configuration is: a snapshot never changes. Epoch and
     /// writer's token say nothing; in the place of the token stands the snapshot's number.
     ReadSnapshot(SnapshotId),
+    /// As [`NativeOperation::Check`], of this node's copy of a snapshot, which is named as in a [`NativeOperation::ReadSnapshot`].
+    CheckSnapshot(SnapshotId),
     /// May the asking node count this node's copy of the chunk's part in a snapshot ([`crate::Keeper`])? Only between nodes. The result of
     /// the answer is the sequence of the last write in it.
     CountSnapshot(SnapshotId),
@@ -141,6 +145,7 @@ impl NativeOperation {
                 | Self::Locate { .. }
                 | Self::Check
                 | Self::ReadSnapshot(_)
+                | Self::CheckSnapshot(_)
                 | Self::CountSnapshot(_)
         )
     }
@@ -246,6 +251,7 @@ impl NativeCommand {
             NativeOperation::Abandon(_) => (native_opcode::ABANDON, false, false),
             NativeOperation::ReadSnapshot(_) => (native_opcode::READ_SNAPSHOT, false, false),
             NativeOperation::CountSnapshot(_) => (native_opcode::COUNT_SNAPSHOT, false, false),
+            NativeOperation::CheckSnapshot(_) => (native_opcode::CHECK_SNAPSHOT, false, false),
         };
         let mut fields = CommandFields {
             opcode,
@@ -253,7 +259,9 @@ impl NativeCommand {
             ..CommandFields::default()
         };
         let mut own = self.fields;
-        if let NativeOperation::ReadSnapshot(snapshot) = self.operation {
+        if let NativeOperation::ReadSnapshot(snapshot) | NativeOperation::CheckSnapshot(snapshot) =
+            self.operation
+        {
             own.writer_token = WriterToken(snapshot.0);
         }
         own.encode(&mut fields);
@@ -285,9 +293,12 @@ impl NativeCommand {
         let fua = dword & FORCE_UNIT_ACCESS != 0;
         let mut own = NativeFields::decode(fields);
         let operation = match fields.opcode {
-            native_opcode::READ_SNAPSHOT => {
-                let number = std::mem::take(&mut own.writer_token);
-                NativeOperation::ReadSnapshot(SnapshotId(number.0))
+            native_opcode::READ_SNAPSHOT | native_opcode::CHECK_SNAPSHOT => {
+                let number = SnapshotId(std::mem::take(&mut own.writer_token).0);
+                match fields.opcode {
+                    native_opcode::READ_SNAPSHOT => NativeOperation::ReadSnapshot(number),
+                    _ => NativeOperation::CheckSnapshot(number),
+                }
             }
             native_opcode::READ => NativeOperation::Read,
             native_opcode::WRITE => NativeOperation::Write { fua },
@@ -515,6 +526,18 @@ mod tests {
         );
         assert_eq!(command.encode(), read);
         assert!(TABLE.contains("8Eh Read Snapshot"));
+        let check = CommandFields { opcode: 0xba, ..read };
+        let command = NativeCommand::decode(&check).unwrap();
+        assert_eq!(
+            (command.operation, command.fields.writer_token, command.blocks),
+            (
+                NativeOperation::CheckSnapshot(SnapshotId(0x5_0000_0006)),
+                WriterToken(0),
+                4
+            )
+        );
+        assert_eq!(command.encode(), check);
+        assert!(TABLE.contains("BAh Check Snapshot"));
         for (operation, opcode, name) in [
             (NativeOperation::Cut(SnapshotId(0x5_0000_0006)), 0x90, "90h Cut"),
             (
@@ -573,7 +596,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..14u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..15u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -588,12 +611,13 @@ mod tests {
                 10 => NativeOperation::Abandon(SnapshotId(n[3])),
                 11 => NativeOperation::ReadSnapshot(SnapshotId(n[3])),
                 12 => NativeOperation::CountSnapshot(SnapshotId(n[3])),
+                13 => NativeOperation::CheckSnapshot(SnapshotId(n[3])),
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
                 operation,
                 volume: VolumeNumber(volume),
-                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(if kind == 11 { 0 } else { n[1] }), first_lba: Lba(n[2]) },
+                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(if kind == 11 || kind == 13 { 0 } else { n[1] }), first_lba: Lba(n[2]) },
                 blocks: if operation.is_of_chunk() { 0 } else { blocks },
                 trace: TraceId(n[3]),
             };
