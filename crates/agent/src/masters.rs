@@ -16,7 +16,8 @@ use crate::probe::Prober;
 use crate::state::StateError;
 use crate::supervise::AgentError;
 use crate::wire::{
-    Kind, chunk_id, configuration, export, is_growth, kind_of, number, resync, snapshot_id, to_wire,
+    Kind, chunk_id, configuration, export, first_copies_from, flattening, is_growth, kind_of, number, resync,
+    snapshot_id, to_wire,
 };
 
 /// Pause between attempts to reach the masters.
@@ -78,6 +79,10 @@ pub(crate) struct Life {
     snapshots: Vec<(u32, u64)>,
     /// Which list of complete snapshots the target has; none of one that wants none.
     complete_snapshots: Option<u64>,
+    /// Clones that the target was last told to flatten.
+    flatten: Vec<u32>,
+    /// How far it is with them, as it says.
+    flattening: Vec<(u32, u32, u32)>,
     /// Copies that are here, as the target says.
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
@@ -149,6 +154,8 @@ pub(crate) struct Placed {
     chunk: Chunk,
     kind: Kind,
     disk: u128,
+    /// The snapshot, as volume and number, whose copy it begins as.
+    from: Option<(u32, u64)>,
 }
 
 impl Life {
@@ -170,6 +177,8 @@ impl Life {
             resyncs: Vec::new(),
             snapshots: Vec::new(),
             complete_snapshots: None,
+            flatten: Vec::new(),
+            flattening: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
             kinds: BTreeMap::new(),
@@ -234,6 +243,7 @@ impl Life {
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
             complete_snapshots: self.complete_snapshots,
+            flattening: flattening(&self.flattening, &self.flatten),
         }
     }
 
@@ -321,14 +331,19 @@ impl Life {
     }
 
     async fn take_duties(&mut self, answer: v1::HeartbeatResponse, link: &Link) {
-        self.preparing
-            .retain(|volume, _| answer.prepare_volumes.contains(volume));
+        let prepared = answer.prepare_volumes.iter().chain(&answer.prepare_clones);
+        let prepared: BTreeSet<u32> = prepared.copied().collect();
+        self.preparing.retain(|volume, _| prepared.contains(volume));
         self.growing
             .retain(|_, (growing, _)| answer.grow_volumes.contains(growing));
         self.removed
             .retain(|volume| answer.remove_volumes.contains(volume));
-        for volume in answer.prepare_volumes {
+        for volume in prepared {
             self.prepare(volume, None);
+        }
+        if self.flatten != answer.flatten_volumes {
+            self.flatten.clone_from(&answer.flatten_volumes);
+            let _ = link.send.send(ToTarget::Flatten(answer.flatten_volumes)).await;
         }
         for growing in answer.grow_volumes {
             self.prepare(growing.volume, Some(growing));
@@ -416,10 +431,20 @@ impl Life {
         link: &Link,
     ) {
         let wanted = placed.iter().map(|placed| placed.chunk).collect();
-        for Placed { chunk, kind, disk } in placed {
+        for Placed {
+            chunk,
+            kind,
+            disk,
+            from,
+        } in placed
+        {
             if !self.here.contains(&chunk) && self.asked.insert(chunk) {
+                let order = match from {
+                    Some(from) => kind.clone_from(from, chunk, disk),
+                    None => kind.create(chunk, disk),
+                };
                 // A target that is gone is noticed where its messages are read.
-                let _ = link.send.send(kind.create(chunk, disk)).await;
+                let _ = link.send.send(order).await;
             }
         }
         match growing {
@@ -584,6 +609,7 @@ impl Life {
             FromTarget::Snapshots(snapshots) => self.snapshots = snapshots,
             // None is the list of a cluster without snapshots.
             FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
+            FromTarget::Flattening(flattening) => self.flattening = flattening,
         }
     }
 }
@@ -624,6 +650,7 @@ async fn read_places(
             }
             None => return Ok(None),
         };
+        let from = map.volume.as_ref().and_then(first_copies_from);
         for chunk in &map.chunks {
             let mut copies = chunk.copies.iter();
             let Some(copy) = copies.find(|copy| number(&copy.node) == Some(node)) else {
@@ -636,6 +663,7 @@ async fn read_places(
                 },
                 kind: kind.clone(),
                 disk: number(&copy.disk).unwrap_or(0),
+                from,
             });
         }
         match map.chunks.last() {

@@ -37,6 +37,29 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// Has a target make such a copy from that of a snapshot, named by volume and number.
+    pub(crate) fn clone_from(self, (volume, snapshot): (u32, u64), chunk: Chunk, disk: u128) -> ToTarget {
+        let Self { geometry, checksums } = self;
+        ToTarget::CloneCopy {
+            chunk,
+            geometry,
+            disk,
+            checksums,
+            volume,
+            snapshot,
+        }
+    }
+}
+
+/// The snapshot, as volume and number, from which copies that are missing are to be made: of a clone that has never been used. Once
+/// it is, what is missing is lost.
+pub(crate) fn first_copies_from(volume: &v1::Volume) -> Option<(u32, u64)> {
+    let origin = volume.origin.as_ref()?;
+    let is_new = volume.state() == v1::VolumeState::Preparing;
+    is_new.then_some((origin.volume, origin.snapshot))
+}
+
 pub(crate) fn configuration(chunk: &v1::Chunk) -> Option<Configuration> {
     if chunk.epoch == 0 {
         return None;
@@ -72,6 +95,17 @@ pub(crate) fn chunk_id(chunk: &Chunk) -> v1::ChunkId {
 
 pub(crate) fn snapshot_id(&(volume, number): &(u32, u64)) -> v1::SnapshotId {
     v1::SnapshotId { volume, number }
+}
+
+/// Of what a target says, that which is of these clones.
+pub(crate) fn flattening(said: &[(u32, u32, u32)], wanted: &[u32]) -> Vec<v1::Flattening> {
+    let wanted = said.iter().filter(|(volume, ..)| wanted.contains(volume));
+    let wire = |&(volume, left_copies, copies): &(u32, u32, u32)| v1::Flattening {
+        volume,
+        left_copies,
+        copies,
+    };
+    wanted.map(wire).collect()
 }
 
 pub(crate) fn resync(resync: &agentlink::Resync) -> v1::Resync {

@@ -154,6 +154,24 @@ pub enum ToTarget {
     Known(u32),
     /// All complete snapshots, each a volume's number, the snapshot's and how many chunks it has. Only to a target that wants them.
     KeepSnapshots(Vec<(u32, u64, u32)>),
+    /// Make the first copy of a clone's chunk, from the copy of a snapshot of the same chunk of another volume, unless it is here. Only
+    /// while the clone has never been used.
+    CloneCopy {
+        /// The chunk.
+        chunk: Chunk,
+        /// The clone's geometry, as the volume crate encodes it.
+        geometry: Vec<u8>,
+        /// On this disk.
+        disk: u128,
+        /// It keeps checksums of its blocks.
+        checksums: bool,
+        /// The number of the snapshot's volume.
+        volume: u32,
+        /// The snapshot's number.
+        snapshot: u64,
+    },
+    /// All clones whose copies are to be given data of their own, in the background, by number.
+    Flatten(Vec<u32>),
 }
 
 /// A key or a secret of the data path: not in Debug output, and zeroed when dropped.
@@ -278,6 +296,9 @@ pub enum FromTarget {
     Health(Vec<DiskHealth>),
     /// The target looks after copies of snapshots, and wants [`ToTarget::KeepSnapshots`]: when the agent has said that it knows this.
     WantSnapshots,
+    /// How far the clones of [`ToTarget::Flatten`] are: each one's number, copies that are left, and all copies here, those of its
+    /// snapshots among them. When that has changed.
+    Flattening(Vec<(u32, u32, u32)>),
 }
 
 /// What goes one way over the link.
@@ -298,12 +319,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 13;
+    const KINDS: u32 = 15;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 12;
+    const KINDS: u32 = 13;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

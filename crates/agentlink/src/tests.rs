@@ -198,10 +198,26 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             ToTarget::KeepSnapshots(vec![(7, 300, 3)]),
             "0600000001000c0107ac0203",
         ),
+        (
+            ToTarget::CloneCopy {
+                chunk: Chunk { volume: 9, index: 1 },
+                geometry: vec![1, 2],
+                disk: 3,
+                checksums: true,
+                volume: 7,
+                snapshot: 300,
+            },
+            "0b00000001000d0901020102030107ac02",
+        ),
+        (ToTarget::Flatten(vec![7, 9]), "0400000001000e020709"),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
     assert_eq!(hex(&frame(&FromTarget::WantSnapshots)), "0100000001000b");
+    assert_eq!(
+        hex(&frame(&FromTarget::Flattening(vec![(7, 300, 3)]))),
+        "0600000001000c0107ac0203"
+    );
 }
 
 #[test]
@@ -216,11 +232,11 @@ fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
 #[test]
 fn what_each_side_knows_is_counted_right() {
     let last = |bytes: Vec<u8>| u32::from(bytes[HEAD_BYTES]);
+    assert_eq!(last(frame(&ToTarget::Flatten(Vec::new()))) + 1, ToTarget::KINDS);
     assert_eq!(
-        last(frame(&ToTarget::KeepSnapshots(Vec::new()))) + 1,
-        ToTarget::KINDS
+        last(frame(&FromTarget::Flattening(Vec::new()))) + 1,
+        FromTarget::KINDS
     );
-    assert_eq!(last(frame(&FromTarget::WantSnapshots)) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

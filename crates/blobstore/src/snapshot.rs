@@ -131,16 +131,23 @@ impl Blob {
 
     /// Copies into the blob what it shows of its parents, one cluster after the other beside its requests, and parts from
     /// them. The clusters copied. If the future is dropped, or the process ends, what was copied stays; durable by
-    /// [`Blobstore::sync`].
+    /// [`Blobstore::sync`]. A snapshot shows afterwards what it did, and so do its children.
     ///
     /// # Errors
-    /// [`Error::NoSuchBlob`], [`Error::Stopped`]; [`Error::ReadOnly`] for a snapshot; [`Error::Io`] if there is no space
-    /// or the device fails.
+    /// [`Error::NoSuchBlob`], [`Error::Stopped`]; [`Error::Io`] if there is no space or the device fails.
     pub async fn flatten(&self) -> Result<u64, Error> {
+        self.flatten_with_pauses(|| std::future::ready(())).await
+    }
+
+    /// As [`Blob::flatten`]; calls `pause` after each cluster, before anything else is done in the store, and waits for it.
+    ///
+    /// # Errors
+    /// As those of [`Blob::flatten`].
+    pub async fn flatten_with_pauses<F: Future<Output = ()>>(
+        &self,
+        mut pause: impl FnMut() -> F,
+    ) -> Result<u64, Error> {
         let (store, blob) = (&self.channel.store, &self.channel.blob);
-        if blob.is_snapshot.get() {
-            return Err(Error::ReadOnly(blob.id));
-        }
         let mut copied = 0;
         loop {
             let clusters = blob.parent_pages.get().div_ceil(store.cluster_pages());
@@ -148,14 +155,21 @@ impl Blob {
                 if !store.shows(blob, index) {
                     continue;
                 }
-                let _shared = blob.gate.enter().await;
+                let shared = blob.gate.enter().await;
                 store.check_running()?;
                 if blob.deleted.get() {
                     return Err(Error::NoSuchBlob(blob.id));
                 }
-                copied += u64::from(store.make_own(blob, index).await?);
+                let made = store.make_own(blob, index).await?;
+                copied += u64::from(made);
+                let paused = made.then(&mut pause);
+                drop(shared);
+                if let Some(paused) = paused {
+                    paused.await;
+                }
             }
             let _alone = blob.gate.enter_exclusive().await;
+            store.wait_below(blob).await?;
             store.check_running()?;
             if blob.deleted.get() {
                 return Err(Error::NoSuchBlob(blob.id));
@@ -307,6 +321,7 @@ impl Store {
             };
             // Ancestors first, everywhere, so nobody waits in a circle.
             let _alone = child.gate.enter_exclusive().await;
+            self.wait_below(&child).await?;
             self.check_running()?;
             let is_still = |blob: &BlobState| blob.children.borrow().iter().eq([&child.id]);
             if !is_still(blob) || child.deleted.get() {
@@ -330,6 +345,19 @@ impl Store {
             // The child may write these clusters in place only when no crash brings the snapshot back.
             return self.commit_all().await;
         }
+    }
+
+    /// Waits until what is in flight on a snapshot's children, and theirs, has ended: if the snapshot has been given a cluster
+    /// of its own meanwhile, they may read what it showed before of its parent. Of it nothing is in flight.
+    async fn wait_below(&self, blob: &BlobState) -> Result<(), Error> {
+        let mut below: Vec<BlobId> = blob.children.borrow().iter().copied().collect();
+        while let Some(id) = below.pop() {
+            let Ok(child) = self.find(id) else { continue };
+            drop(child.gate.enter_exclusive().await);
+            self.check_running()?;
+            below.extend(child.children.borrow().iter().copied());
+        }
+        Ok(())
     }
 
     /// The only child becomes the owner of what it shows of the snapshot, which ends. Nothing of both is in flight.

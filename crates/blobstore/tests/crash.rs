@@ -193,8 +193,9 @@ impl Run {
         }
     }
 
+    /// A snapshot, too: what it and its children show does not change.
     async fn flatten(&self, store: &Blobstore) {
-        let Some((id, _)) = self.pick_writable() else {
+        let Some((id, _)) = self.pick() else {
             return;
         };
         let parent = self.model.borrow().now()[&id].parent;

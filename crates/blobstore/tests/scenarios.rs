@@ -6,12 +6,13 @@ mod support;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::memory::MemoryDevice;
 use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, Operation, request};
 use blobstore::{ATTRIBUTES_BYTES_MAX, BlobId, Blobstore, Error, FormatError, FormatOptions, OpenError};
 use foundation::{BlockCount, Lba};
-use reactor::BufferPool;
+use reactor::{BufferPool, spawn, time};
 use support::{DiskChannel, PAGE, World, sector_tags, tagged};
 
 const DISK_BYTES: u64 = 1 << 20;
@@ -401,6 +402,60 @@ fn clusters_that_several_blobs_show_are_counted_once() {
         assert_eq!((blob.parent(), free()), (None, all - 20));
         assert_eq!(tag_at(&blob, 13).await, Ok(103));
         assert_eq!(tag_at(&one, 1).await, Ok(100));
+        store.check().unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_of_a_clone_parts_from_what_the_clone_was_made_of() {
+    World::new(29).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let free = || store.describe().free_clusters;
+        let all = free();
+        let blob = store.create(40).unwrap();
+        fill(&blob, 0..10, 100).await;
+        let old = store.snapshot(blob.id()).await.unwrap();
+        let clone = store.clone_snapshot(old.id()).unwrap();
+        fill(&clone, 0..2, 200).await;
+        let cut = store.snapshot(clone.id()).await.unwrap();
+        fill(&clone, 1..3, 300).await;
+        let refused = store.delete(old.id()).await;
+        assert!(
+            matches!(refused, Err(Error::HasChildren { children: 2, .. })),
+            "{refused:?}"
+        );
+        let pauses = Cell::new(0);
+        let pause = || {
+            pauses.set(pauses.get() + 1);
+            time::sleep(Duration::from_millis(1))
+        };
+        // What the clone reads meanwhile is what it was, wherever that lies by now.
+        let reading = {
+            let clone = store.blob(clone.id()).unwrap();
+            spawn(async move {
+                for (cluster, tag) in (0..10).zip((100..).take(10)) {
+                    let tag = [200, 301, 302].get(cluster).copied().unwrap_or(tag);
+                    assert_eq!(tag_at(&clone, 4 * cluster as u64 + 1).await, Ok(tag));
+                }
+            })
+        };
+        assert_eq!(cut.flatten_with_pauses(pause).await, Ok(8));
+        reading.await.unwrap();
+        assert_eq!(pauses.get(), 8);
+        assert_eq!((cut.parent(), clone.parent()), (None, Some(cut.id())));
+        assert_eq!(free(), all - 22);
+        store.delete(old.id()).await.unwrap();
+        for (blob, tags) in [
+            (&cut, [200, 201, 102]),
+            (&clone, [200, 301, 302]),
+            (&blob, [100, 101, 102]),
+        ] {
+            for (cluster, tag) in (0..).zip(tags) {
+                assert_eq!(tag_at(blob, 4 * cluster + 1).await, Ok(tag));
+            }
+            assert_eq!(tag_at(blob, 37).await, Ok(109));
+        }
+        assert_eq!((blob.parent(), free()), (None, all - 22));
         store.check().unwrap();
     });
 }

@@ -4,6 +4,7 @@ pub(crate) mod balance;
 mod care;
 pub(crate) mod changes;
 mod chunks;
+pub(crate) mod clones;
 mod data_keys;
 pub(crate) mod drain;
 pub(crate) mod exports;
@@ -99,6 +100,8 @@ struct Unfinished {
     nodes: Option<BTreeSet<NodeId>>,
     /// Lives that have reported that they did their part.
     reported: BTreeSet<(NodeId, Incarnation)>,
+    /// Of a clone that is flattened: copies left and all, by node.
+    progress: BTreeMap<NodeId, (u32, u32)>,
 }
 
 /// A node as the masters see it now.

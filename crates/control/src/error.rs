@@ -175,6 +175,31 @@ pub enum ControlError {
     )]
     VolumeHasSnapshots { volume: String, count: usize },
     #[error(
+        "snapshot \"{name}\" of volume \"{volume}\" is the origin of {clones}; give each of them data of its own first (\"redhare volume flatten NAME\"), or delete it"
+    )]
+    SnapshotHasClones {
+        volume: String,
+        name: String,
+        clones: String,
+    },
+    #[error(
+        "{chunk} has {found} copies in sync on disks that have room for {size} more, of nodes that live and are not drained, and a clone needs {minimum} there; wait until \"redhare status\" shows no degraded chunks, or add room"
+    )]
+    CloneUnplaced {
+        chunk: ChunkId,
+        found: usize,
+        minimum: u8,
+        size: ByteCount,
+    },
+    #[error(
+        "volume \"{volume}\" cannot be flattened yet: it is being made, or grows; wait until \"redhare volume list\" shows it ready in its new size"
+    )]
+    FlattenUnsettled { volume: String },
+    #[error(
+        "volume \"{volume}\" cannot grow while it is flattened; wait until \"redhare volume list\" shows no origin of it"
+    )]
+    Flattening { volume: String },
+    #[error(
         "snapshot {number} of volume {volume} was given up or deleted meanwhile, it cannot be completed; make another one"
     )]
     SnapshotOver {
@@ -339,6 +364,10 @@ impl ControlError {
             | Self::SnapshotsMax { .. }
             | Self::SnapshotPending { .. }
             | Self::VolumeHasSnapshots { .. }
+            | Self::SnapshotHasClones { .. }
+            | Self::CloneUnplaced { .. }
+            | Self::FlattenUnsettled { .. }
+            | Self::Flattening { .. }
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }

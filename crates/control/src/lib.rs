@@ -28,6 +28,7 @@ pub mod transfer;
 
 pub use controller::balance::{Balance, MoveStatus, RebalanceState};
 pub use controller::changes::{Changes, Scope};
+pub use controller::clones::{Flattening, OriginView};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::growth::Growing;
@@ -47,7 +48,7 @@ pub use identity::{
 pub use memory_store::MemoryStore;
 pub use model::{
     Chunk, ClusterRecord, Copy, DATA_KEY_BYTES, DataKeys, DataSecret, Disk, Geometry, GeometryError,
-    JoinRole, JoinToken, Moving, Node, ReaderLease, Snapshot, SnapshotState, Volume, VolumeState,
+    JoinRole, JoinToken, Moving, Node, Origin, ReaderLease, Snapshot, SnapshotState, Volume, VolumeState,
     WriterLease,
 };
 pub use record::RecordError;

@@ -16,9 +16,9 @@ pub use join_token::{JoinRole, JoinToken};
 pub use lease::{ReaderLease, WriterLease};
 pub use node::{ClusterRecord, Disk, Node};
 pub use snapshot::{Snapshot, SnapshotState};
-pub use volume::{Volume, VolumeState};
+pub use volume::{Origin, Volume, VolumeState};
 
-pub(crate) use node::{FEATURES_KNOWN, Number};
+pub(crate) use node::{FEATURE_CLONES, FEATURES_KNOWN, Number};
 
 #[cfg(test)]
 mod golden;

@@ -396,6 +396,7 @@ impl Maker<'_> {
             hosts: old.map_or_else(Vec::new, |old| old.hosts),
             growth: Vec::new(),
             checksums,
+            origin: None,
         };
         put(&mut records, keys::name(&name), &Number(number.0.into()));
         put(&mut records, keys::volume(number), &volume);

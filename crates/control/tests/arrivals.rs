@@ -50,6 +50,7 @@ fn beat(master: &mut Controller<&MemoryStore>, cluster: ClusterId, number: u128,
         resyncs: Vec::new(),
         copies: Vec::new(),
         removed_copies: Vec::new(),
+        flattening: Vec::new(),
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

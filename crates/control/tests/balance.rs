@@ -157,6 +157,7 @@ impl<'a> World<'a> {
             resyncs: Vec::new(),
             copies: Vec::new(),
             removed_copies: Vec::new(),
+            flattening: Vec::new(),
             snapshots: Default::default(),
         };
         match self.control.heartbeat(&heartbeat, self.now) {

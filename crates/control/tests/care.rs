@@ -118,6 +118,7 @@ impl Cluster {
                 resyncs: Vec::new(),
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
+                flattening: Vec::new(),
                 snapshots: Default::default(),
             };
             self.control.heartbeat(&heartbeat, self.now).unwrap();

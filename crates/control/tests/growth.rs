@@ -71,6 +71,7 @@ impl<'a> Cluster<'a> {
             resyncs: Vec::new(),
             copies: Vec::new(),
             removed_copies: Vec::new(),
+            flattening: Vec::new(),
             snapshots: Default::default(),
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
@@ -252,6 +253,7 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
             resyncs: Vec::new(),
             copies: Vec::new(),
             removed_copies: Vec::new(),
+            flattening: Vec::new(),
             snapshots: Default::default(),
         };
         cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();

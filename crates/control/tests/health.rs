@@ -47,6 +47,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
         resyncs: Vec::new(),
         copies: Vec::new(),
         removed_copies: Vec::new(),
+        flattening: Vec::new(),
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

@@ -259,6 +259,7 @@ impl History {
                 resyncs: Vec::new(),
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
+                flattening: Vec::new(),
                 snapshots: Default::default(),
             };
             self.masters[master].heartbeat(&heartbeat, self.now)?;

@@ -90,6 +90,7 @@ impl<'a> Cluster<'a> {
             resyncs: Vec::new(),
             copies: Vec::new(),
             removed_copies: Vec::new(),
+            flattening: Vec::new(),
             snapshots: snapshots.iter().copied().collect(),
         }
     }

@@ -72,6 +72,8 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Volumes/List", Access::Read, Audit::No),
     ("/redhare.v1.Volumes/Show", Access::Read, Audit::No),
     ("/redhare.v1.Volumes/Resize", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/CreateClone", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/Flatten", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/Delete", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/Export", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/Unexport", Access::Admin, Audit::Yes),

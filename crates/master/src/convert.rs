@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use control::{
-    Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Growing, Incarnation, Node, NodeId,
-    NodeView, Resync, SnapshotKey, SnapshotNumber, Uuid, Volume, VolumeNumber, VolumeState,
+    Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Flattening, Growing, Incarnation,
+    Node, NodeId, NodeView, OriginView, Resync, SnapshotKey, SnapshotNumber, Uuid, Volume, VolumeNumber,
+    VolumeState,
 };
 use foundation::{ByteCount, Epoch};
 use proto::v1;
@@ -261,6 +262,37 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
         export_nqn: volume.export_nqn(),
         growth_chunks: volume.growth.clone(),
         checksums: volume.checksums,
+        origin: volume.origin.map(|origin| v1::Origin {
+            volume: origin.volume.0,
+            snapshot: origin.snapshot.0,
+            flattening: origin.flattening,
+            ..v1::Origin::default()
+        }),
+    }
+}
+
+/// As [`volume`], for people: a clone's origin has names, and says how far it is flattened.
+pub(crate) fn volume_with_origin(volume: &Volume, origin: Option<OriginView>) -> v1::Volume {
+    let (left_copies, copies) = origin.as_ref().and_then(|view| view.progress).unwrap_or_default();
+    v1::Volume {
+        origin: origin.map(|view| v1::Origin {
+            volume: view.origin.volume.0,
+            snapshot: view.origin.snapshot.0,
+            flattening: view.origin.flattening,
+            volume_name: view.volume,
+            snapshot_name: view.snapshot,
+            left_copies,
+            copies,
+        }),
+        ..self::volume(volume)
+    }
+}
+
+pub(crate) fn flattening(said: &v1::Flattening) -> Flattening {
+    Flattening {
+        number: VolumeNumber(said.volume),
+        left: said.left_copies,
+        copies: said.copies,
     }
 }
 

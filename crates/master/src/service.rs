@@ -131,7 +131,7 @@ impl Cluster for Face {
             draining_bytes: node.drained.bytes.0,
         };
         let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
-            volume: Some(convert::volume(&volume.volume)),
+            volume: Some(convert::volume_with_origin(&volume.volume, volume.origin.clone())),
             chunks: volume.chunks,
             degraded_chunks: volume.degraded_chunks,
             waiting_chunks: volume.waiting_chunks,
@@ -227,6 +227,7 @@ impl Nodes for Face {
             copies: convert::chunk_ids(&request.copies),
             removed_copies: convert::chunk_ids(&request.removed_copies),
             snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
+            flattening: request.flattening.iter().map(convert::flattening).collect(),
         };
         let node = heartbeat.node;
         let (reports, samples) = (
@@ -265,6 +266,8 @@ impl Nodes for Face {
                 .map(|disk| disk.0.to_bytes().to_vec())
                 .collect(),
             complete_snapshots,
+            prepare_clones: numbers(&answer.prepare_clones),
+            flatten_volumes: numbers(&answer.flatten),
         }))
     }
 
@@ -371,8 +374,14 @@ impl Volumes for Face {
         &self,
         _: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
-        let volumes = self.engine.read(|control, _| control.volumes()).await?;
-        let volumes = volumes.iter().map(convert::volume).collect();
+        let read = |control: &mut crate::engine::Control, _| {
+            let with_origin = |volume: &Volume| {
+                let origin = control.origin_of(volume)?;
+                Ok(convert::volume_with_origin(volume, origin))
+            };
+            control.volumes()?.iter().map(with_origin).collect()
+        };
+        let volumes = self.engine.read(read).await?;
         Ok(Response::new(v1::ListVolumesResponse { volumes }))
     }
 
@@ -387,12 +396,13 @@ impl Volumes for Face {
             let count = volume.geometry.chunk_count();
             chunks.retain(|(id, _)| id.index < count);
             let resyncs = control.resyncs(number, now);
-            Ok((volume, chunks, control.nodes(now)?, resyncs))
+            let origin = control.origin_of(&volume)?;
+            Ok(((volume, origin), chunks, control.nodes(now)?, resyncs))
         };
-        let (volume, chunks, nodes, resyncs) = self.engine.read(call).await?;
+        let ((volume, origin), chunks, nodes, resyncs) = self.engine.read(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
-            volume: Some(convert::volume(&volume)),
+            volume: Some(convert::volume_with_origin(&volume, origin)),
             nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
         }))
@@ -419,6 +429,44 @@ impl Volumes for Face {
         };
         let volume = Some(convert::volume(&volume));
         Ok(Response::new(v1::ResizeVolumeResponse { volume }))
+    }
+
+    async fn create_clone(
+        &self,
+        request: Request<v1::CloneVolumeRequest>,
+    ) -> Result<Response<v1::CloneVolumeResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            let v1::CloneVolumeRequest {
+                volume,
+                snapshot,
+                name,
+                ..
+            } = &request;
+            format!("volume {name}, from {volume}@{snapshot}")
+        });
+        let no_wait = request.no_wait;
+        let call = move |control: &mut crate::engine::Control, now| {
+            control.clone_volume(&request.volume, &request.snapshot, &request.name, now)
+        };
+        let volume = self.engine.call(call).await?;
+        let volume = match no_wait {
+            true => volume,
+            false => self.wait_for_copies(volume, "was cloned").await?,
+        };
+        let volume = Some(convert::volume(&volume));
+        Ok(Response::new(v1::CloneVolumeResponse { volume }))
+    }
+
+    async fn flatten(
+        &self,
+        request: Request<v1::FlattenVolumeRequest>,
+    ) -> Result<Response<v1::FlattenVolumeResponse>, Status> {
+        let (_, extensions, v1::FlattenVolumeRequest { name }) = request.into_parts();
+        about(&extensions, || format!("volume {name}"));
+        let call = move |control: &mut crate::engine::Control, _| control.flatten_volume(&name);
+        let volume = Some(convert::volume(&self.engine.call(call).await?));
+        Ok(Response::new(v1::FlattenVolumeResponse { volume }))
     }
 
     async fn delete(

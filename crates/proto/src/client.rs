@@ -455,6 +455,10 @@ calls! {
     show_volume(Yes, CALL_LIMIT): VolumesClient.show(ShowVolumeRequest) -> ShowVolumeResponse;
     /// Lets a volume grow.
     resize_volume(No, CALL_LIMIT): VolumesClient.resize(ResizeVolumeRequest) -> ResizeVolumeResponse;
+    /// Creates a volume from a snapshot of another.
+    clone_volume(No, CALL_LIMIT): VolumesClient.create_clone(CloneVolumeRequest) -> CloneVolumeResponse;
+    /// Has a clone get data of its own.
+    flatten_volume(Yes, CALL_LIMIT): VolumesClient.flatten(FlattenVolumeRequest) -> FlattenVolumeResponse;
     /// Begins to delete a volume.
     delete_volume(No, CALL_LIMIT): VolumesClient.delete(DeleteVolumeRequest) -> DeleteVolumeResponse;
     /// Has nodes export a volume to ordinary hosts.

@@ -34,6 +34,12 @@ const SNAPSHOTS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether the disks' health has changed.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Before the agent hears that a copy of a clone could not be made, and asks again.
+const CLONE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often it is looked how far clones are flattened.
+const FLATTENING_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Before another connection is taken when one could not be.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -86,6 +92,7 @@ pub fn listen(
                         tracing::info!(kinds, "the node agent says what it knows");
                         // Not sent to one that does not know this.
                         let _ = sender.try_send(FromTarget::WantSnapshots);
+                        drop(spawn(tell_flattening(Rc::downgrade(&node), sender.clone())));
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
                 }
@@ -161,6 +168,25 @@ async fn tell_snapshots(node: Weak<Node>, sender: ToAgent) {
     }
 }
 
+async fn tell_flattening(node: Weak<Node>, sender: ToAgent) {
+    let mut told = Vec::new();
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let flattening = node.flattening();
+        if told != flattening {
+            if sender
+                .try_send(FromTarget::Flattening(flattening.clone()))
+                .is_err()
+            {
+                return;
+            }
+            told = flattening;
+        }
+        drop(node);
+        time::sleep(FLATTENING_INTERVAL).await;
+    }
+}
+
 async fn tell_health(node: Weak<Node>, sender: ToAgent) {
     let mut told = Vec::new();
     loop {
@@ -199,6 +225,29 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             geometry,
             disk,
         } => create_copy(node, chunk, &geometry, disk, true).await,
+        ToTarget::CloneCopy {
+            chunk,
+            geometry,
+            disk,
+            checksums,
+            volume,
+            snapshot,
+        } => {
+            let from = volume::ChunkId {
+                volume: volume::VolumeNumber(volume),
+                index: volume::ChunkIndex(chunk.index),
+            };
+            let from = (from, SnapshotId(snapshot));
+            // It may have to be read from other nodes, which takes as long as it is large.
+            drop(spawn(clone_copy(
+                node.clone(),
+                chunk,
+                geometry,
+                (disk, checksums),
+                from,
+            )));
+        }
+        ToTarget::Flatten(volumes) => node.flatten(&volumes),
         // It waits for what is with the disks: should one of them hang, the next messages must not.
         ToTarget::DeleteVolume { volume } => {
             let node = node.clone();
@@ -269,6 +318,30 @@ async fn create_copy(node: &Node, chunk: agentlink::Chunk, geometry: &[u8], disk
     node.tell(match made {
         Ok(()) => FromTarget::CopyReady { chunk },
         Err(why) => FromTarget::CopyFailed { chunk, why },
+    });
+}
+
+async fn clone_copy(
+    node: Rc<Node>,
+    chunk: agentlink::Chunk,
+    geometry: Vec<u8>,
+    place: (u128, bool),
+    from: volume::SnapshotCopy,
+) {
+    let made = match Geometry::decode(&geometry) {
+        Ok(geometry) => {
+            let made = node.clone_copy(from_chunk(chunk), geometry, place, from).await;
+            made.map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    node.tell(match made {
+        Ok(()) => FromTarget::CopyReady { chunk },
+        Err(why) => {
+            // The order comes again with the next heartbeat.
+            time::sleep(CLONE_PAUSE).await;
+            FromTarget::CopyFailed { chunk, why }
+        }
     });
 }
 

@@ -201,6 +201,7 @@ impl Node {
             natives: Natives::default(),
             agent: RefCell::default(),
         });
+        node.tell_board_of_moves();
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
         for disk in 0..node.disk_count() {
             drop(spawn(persist::run(Rc::downgrade(&node), disk)));

@@ -90,6 +90,17 @@ impl ChunkRecord {
         }
     }
 
+    /// The copy is the first of a clone's chunk, and shows something in these blocks, as every other first copy does: their regions
+    /// count as written in the first epoch, so that whoever gets a copy later is sent them.
+    pub fn note_shown(&mut self, first_block: u32, blocks: u32) {
+        let region = self.geometry.region_blocks;
+        let end = u64::from(first_block) + u64::from(blocks);
+        let regions = first_block / region..=((end.saturating_sub(1)) / u64::from(region)) as u32;
+        if blocks > 0 {
+            self.written_in.extend(regions.map(|region| (region, Epoch(1))));
+        }
+    }
+
     /// Makes one change.
     pub fn apply(&mut self, delta: &RecordDelta) {
         match delta {

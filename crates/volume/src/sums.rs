@@ -412,12 +412,29 @@ fn choose([first, second]: [Decoded; 2], marked: bool) -> (PageFound, Option<Cho
     }
 }
 
+/// Has one place of a page, which is right for a chunk, be that of another one with the same content. False, and nothing is
+/// changed, if the place was never written or is not right.
+pub fn readdress_sums(place: &mut [u8], number: u32, from: ChunkId, to: ChunkId) -> bool {
+    if !matches!(decode(from, number, place), Ok(Some(_))) {
+        return false;
+    }
+    address(place, to);
+    place[OWN_SUM].fill(0);
+    let own = crc32c(&place[..SUM_PAGE_BYTES]);
+    place[OWN_SUM].copy_from_slice(&own.to_le_bytes());
+    true
+}
+
+fn address(bytes: &mut [u8], chunk: ChunkId) {
+    bytes[16..20].copy_from_slice(&chunk.volume.0.to_le_bytes());
+    bytes[20..24].copy_from_slice(&chunk.index.0.to_le_bytes());
+}
+
 fn encode(chunk: ChunkId, number: u32, generation: u64, sums: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0; SUM_PAGE_BYTES];
     bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[16..20].copy_from_slice(&chunk.volume.0.to_le_bytes());
-    bytes[20..24].copy_from_slice(&chunk.index.0.to_le_bytes());
+    address(&mut bytes, chunk);
     bytes[24..28].copy_from_slice(&number.to_le_bytes());
     bytes[32..40].copy_from_slice(&generation.to_le_bytes());
     for (place, sum) in bytes[HEAD_BYTES..].chunks_exact_mut(4).zip(sums) {

@@ -59,6 +59,10 @@ impl<S: MetadataStore> Controller<S> {
                 growth => growth,
             };
             self.check_not_pending(volume, "grow")?;
+            if volume.is_flattening() {
+                let name = volume.name.clone();
+                return Err(ControlError::Flattening { volume: name });
+            }
             let added = growth.iter().sum();
             self.places(&volume.geometry, added, volume.write_pin, now)?;
             let grown = Volume {
@@ -74,7 +78,11 @@ impl<S: MetadataStore> Controller<S> {
         Err(contended())
     }
 
-    fn replace_volume(&mut self, stored: &Stored<Volume>, next: &Volume) -> Result<bool, ControlError> {
+    pub(super) fn replace_volume(
+        &mut self,
+        stored: &Stored<Volume>,
+        next: &Volume,
+    ) -> Result<bool, ControlError> {
         let key = keys::volume(next.number);
         let mut transaction = Transaction::new();
         transaction

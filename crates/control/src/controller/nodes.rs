@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Epoch, Instant};
 
+use crate::controller::clones::Flattening;
 use crate::controller::exports::Export;
 use crate::controller::growth::Growing;
 use crate::controller::snapshots::SnapshotKey;
@@ -73,6 +74,8 @@ pub struct Heartbeat {
     pub removed_copies: Vec<ChunkId>,
     /// All snapshots of which it has copies, as volume and number.
     pub snapshots: BTreeSet<SnapshotKey>,
+    /// Clones that it was told to flatten.
+    pub flattening: Vec<Flattening>,
 }
 
 /// A copy that is sent what it has missed.
@@ -97,6 +100,11 @@ pub struct HeartbeatAnswer {
     pub revision: u64,
     /// Volumes of which it has to create its copies.
     pub prepare: Vec<VolumeNumber>,
+    /// Clones of which it has to create its copies, each from its copy of the origin. Apart from the others, since a node that does
+    /// not know clones would make empty ones.
+    pub prepare_clones: Vec<VolumeNumber>,
+    /// Clones whose copies it has to give data of their own.
+    pub flatten: Vec<VolumeNumber>,
     /// Volumes of whose new chunks it has to create its copies.
     pub grow: Vec<Growing>,
     /// Volumes of which it has to remove its copies.
@@ -268,6 +276,7 @@ impl<S: MetadataStore> Controller<S> {
             copies,
             removed_copies,
             snapshots,
+            flattening,
         } = heartbeat;
         let lives_on = self.heard.get(node).is_some_and(|heard| {
             heard.incarnation == *incarnation
@@ -279,7 +288,8 @@ impl<S: MetadataStore> Controller<S> {
             + removed.len()
             + resyncs.len()
             + copies.len()
-            + removed_copies.len();
+            + removed_copies.len()
+            + flattening.len();
         lives_on
             && reports == 0
             && self.unfinished.is_empty()
@@ -342,6 +352,7 @@ impl<S: MetadataStore> Controller<S> {
                 self.unfinished.entry(*number).or_default().reported.insert(life);
             }
         }
+        self.take_flattening(life, &heartbeat.flattening);
         for growing in &heartbeat.grown {
             // Of the present growth: what was reported of an earlier one says nothing of these chunks.
             if self.growing(growing.number) == Some(*growing) {
@@ -363,11 +374,16 @@ impl<S: MetadataStore> Controller<S> {
             if !self.concerns(number, id) || unfinished.reported.contains(&(id, incarnation)) {
                 continue;
             }
-            match self.read_volume_state(number) {
-                Some(VolumeState::Preparing) => answer.prepare.push(number),
-                Some(VolumeState::Deleting) => answer.remove.push(number),
-                Some(VolumeState::Ready) => answer.grow.extend(self.growing(number)),
-                _ => {}
+            let Ok(volume) = self.volume(number) else {
+                continue;
+            };
+            match volume.state {
+                VolumeState::Preparing if volume.origin.is_some() => answer.prepare_clones.push(number),
+                VolumeState::Preparing => answer.prepare.push(number),
+                VolumeState::Deleting => answer.remove.push(number),
+                VolumeState::Ready if volume.is_flattening() => answer.flatten.push(number),
+                VolumeState::Ready => answer.grow.extend(Growing::of(&volume)),
+                VolumeState::Creating => {}
             }
         }
         Ok(answer)

@@ -224,7 +224,7 @@ impl<S: MetadataStore> Controller<S> {
     /// Begins to delete a snapshot; its name is free at once.
     ///
     /// # Errors
-    /// There is no such volume or snapshot, or it is still being made.
+    /// There is no such volume or snapshot, or it is still being made, or there are clones of it.
     pub fn delete_snapshot(&mut self, volume: &str, name: &str) -> Result<Snapshot, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let record = self.volume_named(volume)?;
@@ -239,6 +239,15 @@ impl<S: MetadataStore> Controller<S> {
             let Some(stored) = self.read::<Snapshot>(&keys::snapshot(record.number, found.number))? else {
                 continue;
             };
+            // After its record was read: a clone that comes now puts that anew.
+            let clones = self.clones_of(record.number, found.number)?;
+            if !clones.is_empty() {
+                return Err(ControlError::SnapshotHasClones {
+                    volume: record.name,
+                    name: found.name,
+                    clones: clones.join(", "),
+                });
+            }
             if stored.record.state == SnapshotState::Complete
                 && let Some(deleting) = self.set_snapshot(stored, SnapshotState::Deleting)?
             {
@@ -278,7 +287,7 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Those that are not being deleted.
-    fn kept_snapshots(&self, volume: VolumeNumber) -> Result<Vec<Snapshot>, ControlError> {
+    pub(super) fn kept_snapshots(&self, volume: VolumeNumber) -> Result<Vec<Snapshot>, ControlError> {
         let mut snapshots = self.snapshots(volume)?;
         snapshots.retain(|snapshot| snapshot.state != SnapshotState::Deleting);
         Ok(snapshots)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Instant};
 
+use crate::controller::clones::OriginView;
 use crate::controller::drain::Drained;
 use crate::controller::health::DiskHealth;
 use crate::controller::nodes::Resync;
@@ -58,6 +59,8 @@ pub struct VolumeStatus {
     pub waiting_chunks: u32,
     /// Copies that are sent what they have missed, as living write nodes last said.
     pub resyncs: Vec<Resync>,
+    /// What it is a clone of.
+    pub origin: Option<OriginView>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -72,6 +75,7 @@ impl<S: MetadataStore> Controller<S> {
                 degraded_chunks: 0,
                 waiting_chunks: 0,
                 resyncs: self.resyncs(volume.number, now),
+                origin: self.origin_of(&volume)?,
                 volume,
             };
             volumes.insert(status.volume.number, status);

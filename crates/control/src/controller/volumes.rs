@@ -113,7 +113,34 @@ impl<S: MetadataStore> Controller<S> {
         self.check_nodes(request)?;
         // Refused here, before anything is stored, if it is impossible.
         self.places(&geometry, geometry.chunk_count(), request.write_pin, now)?;
-        let number = self.found_volume(request, geometry)?;
+        let uuid = Uuid::from_random_bits(self.random.next_u64(), self.random.next_u64());
+        for _ in 0..ATTEMPTS_MAX {
+            let volume = Volume {
+                number: VolumeNumber(0),
+                name: request.name.clone(),
+                uuid,
+                geometry: geometry.clone(),
+                state: VolumeState::Creating,
+                portals: request.portals.clone(),
+                write_pin: request.write_pin,
+                hosts: Vec::new(),
+                growth: Vec::new(),
+                checksums: request.checksums,
+                origin: None,
+            };
+            if let Some(number) = self.try_found(volume, Transaction::new())? {
+                return self.place_founded(number, now);
+            }
+        }
+        Err(contended())
+    }
+
+    /// Places the chunks of a volume that was just founded; it is given up again if that cannot be.
+    pub(super) fn place_founded(
+        &mut self,
+        number: VolumeNumber,
+        now: Instant,
+    ) -> Result<Volume, ControlError> {
         match self.place_chunks(number, now) {
             Ok(()) => self.volume(number),
             Err(error) => {
@@ -126,58 +153,47 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Gives a volume its number and name.
-    fn found_volume(
+    /// Gives a volume its number and name, in a transaction with what is in this one already. None if another master was quicker
+    /// somewhere.
+    pub(super) fn try_found(
         &mut self,
-        request: &CreateVolume,
-        geometry: Geometry,
-    ) -> Result<VolumeNumber, ControlError> {
-        let uuid = Uuid::from_random_bits(self.random.next_u64(), self.random.next_u64());
-        for _ in 0..ATTEMPTS_MAX {
-            let name_key = keys::name(&request.name);
-            if let Some(stored) = self.read::<Number>(&name_key)? {
-                return Err(self.name_taken(&request.name, stored.record));
-            }
-            let next = self.read::<Number>(keys::NEXT_VOLUME)?;
-            let next_revision = next.as_ref().map_or(0, |stored| stored.revision);
-            let number = next.map_or(1, |stored| stored.record.0);
-            // Number 2^32 - 1 names all namespaces (NVMe Base 2.0, section 3.2.1.2).
-            let Some(short) = u32::try_from(number).ok().filter(|&number| number < u32::MAX) else {
-                return Err(ControlError::Argument {
-                    field: "name",
-                    problem: "cannot get a number: all 2^32 - 2 were used".to_owned(),
-                    remedy: "found a new cluster",
-                });
-            };
-            let volume = Volume {
-                number: VolumeNumber(short),
-                name: request.name.clone(),
-                uuid,
-                geometry: geometry.clone(),
-                state: VolumeState::Creating,
-                portals: request.portals.clone(),
-                write_pin: request.write_pin,
-                hosts: Vec::new(),
-                growth: Vec::new(),
-                checksums: request.checksums,
-            };
-            let key = keys::volume(volume.number);
-            let mut transaction = Transaction::new();
-            transaction
-                .compare(name_key.clone(), 0)
-                .compare(keys::NEXT_VOLUME.to_vec(), next_revision);
-            transaction.put(name_key.clone(), Number(number).encode(&name_key));
-            transaction.put(
-                keys::NEXT_VOLUME.to_vec(),
-                Number(number + 1).encode(keys::NEXT_VOLUME),
-            );
-            transaction.put(key.clone(), volume.encode(&key));
-            if self.commit(&transaction)? {
-                self.unfinished.insert(volume.number, Unfinished::default());
-                return Ok(volume.number);
-            }
+        volume: Volume,
+        mut transaction: Transaction,
+    ) -> Result<Option<VolumeNumber>, ControlError> {
+        let name_key = keys::name(&volume.name);
+        if let Some(stored) = self.read::<Number>(&name_key)? {
+            return Err(self.name_taken(&volume.name, stored.record));
         }
-        Err(contended())
+        let next = self.read::<Number>(keys::NEXT_VOLUME)?;
+        let next_revision = next.as_ref().map_or(0, |stored| stored.revision);
+        let number = next.map_or(1, |stored| stored.record.0);
+        // Number 2^32 - 1 names all namespaces (NVMe Base 2.0, section 3.2.1.2).
+        let Some(short) = u32::try_from(number).ok().filter(|&number| number < u32::MAX) else {
+            return Err(ControlError::Argument {
+                field: "name",
+                problem: "cannot get a number: all 2^32 - 2 were used".to_owned(),
+                remedy: "found a new cluster",
+            });
+        };
+        let volume = Volume {
+            number: VolumeNumber(short),
+            ..volume
+        };
+        let key = keys::volume(volume.number);
+        transaction
+            .compare(name_key.clone(), 0)
+            .compare(keys::NEXT_VOLUME.to_vec(), next_revision);
+        transaction.put(name_key.clone(), Number(number).encode(&name_key));
+        transaction.put(
+            keys::NEXT_VOLUME.to_vec(),
+            Number(number + 1).encode(keys::NEXT_VOLUME),
+        );
+        transaction.put(key.clone(), volume.encode(&key));
+        if !self.commit(&transaction)? {
+            return Ok(None);
+        }
+        self.unfinished.insert(volume.number, Unfinished::default());
+        Ok(Some(volume.number))
     }
 
     fn name_taken(&self, name: &str, number: Number) -> ControlError {
@@ -236,7 +252,10 @@ impl<S: MetadataStore> Controller<S> {
     ) -> Result<bool, ControlError> {
         let Stored { record, revision } = volume;
         let (chunk_bytes, pin) = (record.geometry.chunk.0, record.write_pin);
-        let placed = self.places(&record.geometry, missing.len() as u32, pin, now)?;
+        let placed = match record.origin.filter(|_| record.state == VolumeState::Creating) {
+            Some(origin) => self.places_of_origin(record, origin, missing, now)?,
+            None => self.places(&record.geometry, missing.len() as u32, pin, now)?,
+        };
         let mut rest: &[(u32, Places)] = &missing.iter().copied().zip(placed).collect::<Vec<_>>();
         while !rest.is_empty() {
             let mut growth: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
@@ -476,7 +495,7 @@ impl<S: MetadataStore> Controller<S> {
     /// Remembers which volumes are between two states.
     pub(super) fn note_unfinished(&mut self) -> Result<(), ControlError> {
         for volume in self.volumes()? {
-            if volume.is_settled() {
+            if volume.is_settled() && !volume.is_flattening() {
                 self.unfinished.remove(&volume.number);
             } else {
                 self.unfinished.entry(volume.number).or_default();
@@ -503,11 +522,11 @@ impl<S: MetadataStore> Controller<S> {
                 self.unfinished.remove(&number);
                 continue;
             };
-            if stored.record.is_settled() {
+            if stored.record.is_settled() && !stored.record.is_flattening() {
                 self.unfinished.remove(&number);
                 continue;
             }
-            if stored.record.state == VolumeState::Ready {
+            if stored.record.state == VolumeState::Ready && !stored.record.is_flattening() {
                 self.bring_growth_on(number, now)?;
                 continue;
             }
@@ -523,15 +542,20 @@ impl<S: MetadataStore> Controller<S> {
                     // Not enough nodes right after a restart: they have yet to be heard.
                     Ok(()) | Err(ControlError::NodesAwaited { .. } | ControlError::NotEnoughNodes { .. }) => {
                     }
-                    Err(ControlError::NotEnoughSpace { .. } | ControlError::Argument { .. }) => {}
+                    Err(
+                        ControlError::NotEnoughSpace { .. }
+                        | ControlError::CloneUnplaced { .. }
+                        | ControlError::Argument { .. },
+                    ) => {}
                     Err(error) => return Err(error),
                 },
                 VolumeState::Preparing if self.is_prepared(number, 0)? => {
                     self.set_state(stored, VolumeState::Ready)?;
                 }
-                VolumeState::Deleting if self.is_removed(number, now)? => {
+                VolumeState::Deleting if self.is_done_by_the_living(number, now)? => {
                     self.remove_volume(&stored)?;
                 }
+                VolumeState::Ready => self.bring_flattening_on(&stored, now)?,
                 _ => {}
             }
         }
@@ -557,8 +581,12 @@ impl<S: MetadataStore> Controller<S> {
         Ok(all)
     }
 
-    /// Whether every living node has removed its copies; the others learn it when they return.
-    fn is_removed(&self, number: VolumeNumber, now: Instant) -> Result<bool, ControlError> {
+    /// Whether every living node has done its part with its copies, such as removed them; the others do it when they return.
+    pub(super) fn is_done_by_the_living(
+        &self,
+        number: VolumeNumber,
+        now: Instant,
+    ) -> Result<bool, ControlError> {
         let Some(unfinished) = self.unfinished.get(&number) else {
             return Ok(false);
         };
@@ -625,6 +653,9 @@ impl<S: MetadataStore> Controller<S> {
         transaction.put(tombstone.clone(), Number(u64::from(number.0)).encode(&tombstone));
         if self.commit(&transaction)? {
             self.unfinished.remove(&number);
+            if stored.record.origin.is_some() {
+                self.clear_clone_feature()?;
+            }
         }
         Ok(())
     }

@@ -287,6 +287,7 @@ impl World {
             copies: Vec::new(),
             removed_copies: Vec::new(),
             snapshots: Default::default(),
+            flattening: Vec::new(),
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

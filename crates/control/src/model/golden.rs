@@ -66,6 +66,7 @@ fn volume() -> Volume {
         hosts: Vec::new(),
         growth: Vec::new(),
         checksums: false,
+        origin: None,
     }
 }
 
@@ -96,7 +97,21 @@ fn volumes(found: &mut Found) {
         checksums: true,
         ..hosts.clone()
     };
-    for (version, record) in [(1, volume()), (2, growth), (3, hosts), (4, checksums)] {
+    let origin = Volume {
+        origin: Some(Origin {
+            volume: VolumeNumber(3),
+            snapshot: SnapshotNumber((5 << 32) + 2),
+            flattening: true,
+        }),
+        ..checksums.clone()
+    };
+    for (version, record) in [
+        (1, volume()),
+        (2, growth),
+        (3, hosts),
+        (4, checksums),
+        (5, origin),
+    ] {
         assert_eq!(record.version(), version);
         found.compare(&format!("volume-{version}"), b"volume/\0\0\0\x07", &record);
     }

@@ -15,8 +15,11 @@ pub struct ClusterRecord {
     pub features: u64,
 }
 
-/// The bits of [`ClusterRecord::features`] that this release knows: there is none yet.
-pub(crate) const FEATURES_KNOWN: u64 = 0;
+/// A bit of [`ClusterRecord::features`]: there is, or was a moment ago, a clone of a snapshot. A master that does not know it would
+/// delete the snapshot under the clone.
+pub(crate) const FEATURE_CLONES: u64 = 1;
+/// The bits of [`ClusterRecord::features`] that this release knows.
+pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

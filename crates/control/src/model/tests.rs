@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::identity::{
-    ClusterId, DiskId, Incarnation, JoinTokenId, NodeId, SessionId, Uuid, VolumeNumber, WriterToken,
+    ClusterId, DiskId, Incarnation, JoinTokenId, NodeId, SessionId, SnapshotNumber, Uuid, VolumeNumber,
+    WriterToken,
 };
 use crate::record::{Record, RecordError};
 
@@ -36,7 +37,34 @@ fn volume(name: &str) -> Volume {
         hosts: Vec::new(),
         growth: Vec::new(),
         checksums: false,
+        origin: None,
     }
+}
+
+#[test]
+fn a_clone_is_of_a_version_that_knows_them() {
+    let origin = Origin {
+        volume: VolumeNumber(3),
+        snapshot: SnapshotNumber(1 << 40),
+        flattening: false,
+    };
+    let clone = Volume {
+        origin: Some(origin),
+        ..volume("trial")
+    };
+    survives(&clone);
+    assert_eq!((clone.version(), clone.encode(b"key")[5]), (5, 5));
+    let flattening = Volume {
+        origin: Some(Origin {
+            flattening: true,
+            ..origin
+        }),
+        checksums: true,
+        growth: vec![8],
+        ..clone
+    };
+    survives(&flattening);
+    assert!(!flattening.is_flattening(), "it is not in use yet");
 }
 
 #[test]

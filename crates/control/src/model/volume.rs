@@ -2,7 +2,7 @@
 
 use foundation::ByteCount;
 
-use crate::identity::{NodeId, Uuid, VolumeNumber};
+use crate::identity::{NodeId, SnapshotNumber, Uuid, VolumeNumber};
 use crate::model::Geometry;
 use crate::record::{Reader, Record, Writer};
 
@@ -17,6 +17,18 @@ pub enum VolumeState {
     Ready,
     /// Nodes remove their copies.
     Deleting,
+}
+
+/// What a clone began as. Its copies share with those of that snapshot what has not been written since, so the snapshot stays as
+/// long as this is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The volume of the snapshot.
+    pub volume: VolumeNumber,
+    /// The snapshot.
+    pub snapshot: SnapshotNumber,
+    /// The nodes give each copy data of its own; when all have, the volume has no origin any more.
+    pub flattening: bool,
 }
 
 /// A volume.
@@ -43,6 +55,8 @@ pub struct Volume {
     pub growth: Vec<u32>,
     /// Its copies keep checksums of their blocks. Records of before there were any say no.
     pub checksums: bool,
+    /// The snapshot that it is a clone of, until it is flattened. Records of before there were clones have none.
+    pub origin: Option<Origin>,
 }
 
 impl Volume {
@@ -68,6 +82,12 @@ impl Volume {
         }
     }
 
+    /// In use, and its copies are given data of their own.
+    pub fn is_flattening(&self) -> bool {
+        let is_asked = self.origin.is_some_and(|origin| origin.flattening);
+        is_asked && self.state == VolumeState::Ready
+    }
+
     /// In use, and nothing is being added.
     pub fn is_settled(&self) -> bool {
         self.state == VolumeState::Ready && self.growth.is_empty()
@@ -76,10 +96,13 @@ impl Volume {
 
 impl Record for Volume {
     const KIND: u8 = 3;
-    const VERSION: u8 = 4;
+    const VERSION: u8 = 5;
 
     fn version(&self) -> u8 {
         // What an earlier release can read is written so that it can.
+        if self.origin.is_some() {
+            return 5;
+        }
         match (self.checksums, self.hosts.is_empty(), self.growth.is_empty()) {
             (true, ..) => 4,
             (false, false, _) => 3,
@@ -119,6 +142,11 @@ impl Record for Volume {
         if self.version() >= 4 {
             out.u8(self.checksums.into());
         }
+        if let Some(origin) = &self.origin {
+            out.u32(origin.volume.0);
+            out.u64(origin.snapshot.0);
+            out.u8(origin.flattening.into());
+        }
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -151,14 +179,26 @@ impl Record for Volume {
             },
             checksums: match reader.is_empty() {
                 true => false,
-                false => match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return None,
-                },
+                false => flag(reader)?,
+            },
+            origin: match reader.is_empty() {
+                true => None,
+                false => Some(Origin {
+                    volume: VolumeNumber(reader.u32()?),
+                    snapshot: SnapshotNumber(reader.u64()?),
+                    flattening: flag(reader)?,
+                }),
             },
         };
         let grown = volume.grown();
         (volume.growth.is_empty() || grown.validate().is_ok()).then_some(volume)
+    }
+}
+
+fn flag(reader: &mut Reader<'_>) -> Option<bool> {
+    match reader.u8()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
     }
 }

@@ -154,6 +154,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
                 snapshots: Default::default(),
+                flattening: Vec::new(),
             };
             control.heartbeat(&heartbeat, now).unwrap();
         }

@@ -126,6 +126,7 @@ impl Fake {
                         copies: Vec::new(),
                         removed_copies: Vec::new(),
                         snapshots: Default::default(),
+                        flattening: Vec::new(),
                         disk_health: Vec::new(),
                         samples: Vec::new(),
                         complete_snapshots: None,

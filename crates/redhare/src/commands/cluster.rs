@@ -162,6 +162,9 @@ struct VolumeRow {
     state: &'static str,
     /// Its copies keep checksums of their blocks.
     checksums: bool,
+    /// Absent from one that is no clone, or not any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<super::volume::OriginView>,
     /// Nodes that export it to ordinary hosts.
     portals: Vec<String>,
     chunks: u32,
@@ -307,6 +310,7 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         size_bytes: volume.size_bytes,
         state: super::volume::state(volume),
         checksums: volume.checksums,
+        origin: super::volume::origin(volume),
         portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,

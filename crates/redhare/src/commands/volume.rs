@@ -1,5 +1,6 @@
 //! `redhare volume`.
 
+mod clone;
 mod moves;
 mod read;
 mod scrub;
@@ -9,13 +10,15 @@ use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use master::{Client, uuid_text, v1};
 
+pub(crate) use clone::{OriginView, origin};
+
 use super::cluster::ClusterArguments;
 use crate::output::{Failure, Output, table};
 
-/// Create, list, show, enlarge, export and delete volumes
+/// Create, list, show, enlarge, export, clone and delete volumes
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB\n  redhare volume export data\n  redhare volume snapshot create data monday"
+    after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume list\n  redhare volume show data\n  redhare volume resize data --size 128GiB\n  redhare volume export data\n  redhare volume snapshot create data monday\n  redhare volume clone data@monday trial"
 )]
 pub(crate) struct VolumeArguments {
     #[command(flatten)]
@@ -146,6 +149,12 @@ enum Volume {
     },
     /// Keep a volume as it is at one moment, list what is kept, delete it
     Snapshot(snapshot::SnapshotArguments),
+    /// Make a volume of a snapshot, without copying it
+    #[command(after_help = clone::CLONE_EXAMPLES)]
+    Clone(clone::CloneArguments),
+    /// Give a clone data of its own, so that its snapshot can be deleted
+    #[command(after_help = clone::FLATTEN_EXAMPLES)]
+    Flatten(clone::FlattenArguments),
     /// Read the bytes of a volume, or of a snapshot of it
     #[command(after_help = read::EXAMPLES)]
     Read(read::ReadArguments),
@@ -210,6 +219,9 @@ struct VolumeView {
     chunk_bytes: u64,
     /// Its copies keep checksums of their blocks.
     checksums: bool,
+    /// Absent from one that is no clone, or not any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<clone::OriginView>,
 }
 
 /// How ordinary hosts reach a volume.
@@ -339,6 +351,8 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
         }
         Volume::Scrub { name, rate } => scrub::run(cluster, name, rate, output)?,
         Volume::Snapshot(arguments) => snapshot::run(cluster, arguments, output)?,
+        Volume::Clone(arguments) => clone::run(cluster, arguments, output)?,
+        Volume::Flatten(arguments) => clone::flatten(cluster, &arguments, output)?,
         Volume::Read(arguments) => read::run(cluster, &arguments, output)?,
         Volume::Delete { name } => {
             let request = v1::DeleteVolumeRequest { name: name.clone() };
@@ -459,6 +473,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
         block_bytes: geometry.block_bytes,
         chunk_bytes: geometry.chunk_bytes,
         checksums: volume.checksums,
+        origin: clone::origin(volume),
     }
 }
 
@@ -498,19 +513,22 @@ fn sizes(view: &VolumeView) -> String {
 }
 
 fn list(views: &[VolumeView]) -> String {
-    let mut rows = vec![
-        ["NAME", "NUMBER", "SIZE", "COPIES", "STATE"]
-            .map(String::from)
-            .to_vec(),
-    ];
+    let has_clones = views.iter().any(|view| view.origin.is_some());
+    let mut head = vec!["NAME", "NUMBER", "SIZE", "COPIES", "STATE"];
+    head.extend(has_clones.then_some("ORIGIN"));
+    let mut rows = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
     for view in views {
-        rows.push(vec![
+        let mut row = vec![
             view.name.clone(),
             view.number.to_string(),
             sizes(view),
             view.copies.to_string(),
             view.state.to_owned(),
-        ]);
+        ];
+        if has_clones {
+            row.push(view.origin.as_ref().map_or_else(String::new, clone::describe));
+        }
+        rows.push(row);
     }
     table(&rows)
 }
@@ -540,6 +558,9 @@ fn show(view: &ShowView) -> String {
         super::cluster::on_or_off(volume.checksums),
         volume.state
     );
+    if let Some(origin) = &volume.origin {
+        text.push_str(&format!("clone of {}\n\n", clone::describe(origin)));
+    }
     if let Some(export) = export {
         text.push_str(&describe_export(export));
     }

@@ -188,6 +188,18 @@ impl Node {
         })
     }
 
+    /// From now on what was located of a copy is not read any more once its blocks lie elsewhere on the disk.
+    pub(super) fn tell_board_of_moves(&self) {
+        let weak = self.own.clone();
+        self.copies.when_moved(move |chunk| {
+            if let Some(node) = weak.upgrade()
+                && let Some(board) = &node.board
+            {
+                board.show(chunk, None);
+            }
+        });
+    }
+
     /// A client's queue that had located these chunks is gone.
     pub(super) fn forget_located(&self, chunks: impl IntoIterator<Item = ChunkId>) {
         let Some(board) = &self.board else { return };

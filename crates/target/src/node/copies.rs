@@ -19,6 +19,7 @@ use reactor::BufferPool;
 use volume::message::codec::{OpenFile, Run};
 use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
 
+mod clone;
 mod disk;
 mod error;
 
@@ -67,6 +68,7 @@ pub(super) struct Copies {
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
     /// Copies as they were once.
     pub(super) kept: Kept,
+    clones: clone::Clones,
 }
 
 impl Copy {
@@ -138,6 +140,7 @@ impl Copies {
             copies: RefCell::new(copies),
             damaged: RefCell::new(damaged),
             kept,
+            clones: clone::Clones::default(),
         })
     }
 
@@ -320,14 +323,8 @@ impl Copies {
         self.disks.iter().map(describe).collect()
     }
 
-    /// Makes a copy on a disk, with checksums or without; `None` if it is here.
-    pub(super) async fn create(
-        &self,
-        cluster: ClusterId,
-        chunk: ChunkId,
-        geometry: Geometry,
-        (uuid, has_sums): (u128, bool),
-    ) -> Result<Option<ChunkRecord>, CopyError> {
+    /// Whether a copy can be made on a disk, and which one that is; `None` if it is here.
+    fn check_new(&self, chunk: ChunkId, geometry: &Geometry, uuid: u128) -> Result<Option<usize>, CopyError> {
         if geometry.block_bytes as usize != BLOCK_BYTES {
             return Err(CopyError::BlockSize {
                 block_bytes: geometry.block_bytes,
@@ -340,7 +337,7 @@ impl Copies {
             return Err(CopyError::Damaged { chunk });
         }
         let have_bytes = SLOT_BLOCKS as usize * BLOCK_BYTES - SLOT_HEAD_BYTES;
-        let need_bytes = ChunkRecord::encoded_bytes_max(&geometry);
+        let need_bytes = ChunkRecord::encoded_bytes_max(geometry);
         if need_bytes > have_bytes {
             return Err(CopyError::RecordTooLong {
                 chunk,
@@ -349,7 +346,29 @@ impl Copies {
             });
         }
         let position = self.disks.iter().position(|disk| disk.uuid == uuid);
-        let index = position.ok_or(CopyError::NoSuchDisk { disk: uuid })?;
+        position.ok_or(CopyError::NoSuchDisk { disk: uuid }).map(Some)
+    }
+
+    /// The record of a copy, as it is now.
+    fn record_of(&self, chunk: ChunkId) -> Option<ChunkRecord> {
+        let copies = self.copies.borrow();
+        Some(copies.get(&chunk)?.record.borrow().clone())
+    }
+
+    /// Makes a copy on a disk, with checksums or without; `None` if it is here.
+    pub(super) async fn create(
+        &self,
+        cluster: ClusterId,
+        chunk: ChunkId,
+        geometry: Geometry,
+        (uuid, has_sums): (u128, bool),
+    ) -> Result<Option<ChunkRecord>, CopyError> {
+        let Some(index) = self.check_new(chunk, &geometry, uuid)? else {
+            return Ok(None);
+        };
+        if self.clones.is_making(chunk) {
+            return Err(CopyError::BeingMade { chunk });
+        }
         let store = &self.disks[index].store;
         let failed = |source| CopyError::Store { chunk, source };
         let record = ChunkRecord::new(cluster, chunk, geometry);
@@ -396,6 +415,7 @@ impl Copies {
 
     async fn delete(&self, wanted: impl Fn(&ChunkId) -> bool) {
         let mut blobs: Vec<(ChunkId, usize, BlobId)> = Vec::new();
+        self.clones.forget(&wanted);
         self.copies.borrow_mut().retain(|chunk, copy| {
             let taken = wanted(chunk);
             blobs.extend(taken.then_some((*chunk, copy.disk, copy.blob)));

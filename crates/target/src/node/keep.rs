@@ -42,12 +42,12 @@ const ROUND_PAUSE: Duration = Duration::from_millis(500);
 const RESERVE: u64 = 16;
 
 /// A copy that is being made.
-struct Unfinished {
-    disk: usize,
-    blob: Blob,
-    copy: Copy,
+pub(super) struct Unfinished {
+    pub(super) disk: usize,
+    pub(super) blob: Blob,
+    pub(super) copy: Copy,
     /// It shows what an older snapshot has.
-    is_clone: bool,
+    pub(super) is_clone: bool,
 }
 
 impl Node {
@@ -61,7 +61,7 @@ impl Node {
     }
 
     /// Whether the chunk's copy here is in sync, as far as it knows.
-    fn is_in_sync(&self, chunk: ChunkId) -> bool {
+    pub(super) fn is_in_sync(&self, chunk: ChunkId) -> bool {
         let core = self.core.borrow();
         let (node, incarnation) = (self.identity.node, self.identity.incarnation);
         core.member(chunk)
@@ -82,10 +82,17 @@ impl Node {
                 .lacking(chunk, |key| at.contains_key(&key))
                 .collect::<Vec<_>>()
         });
-        let has_no_place = |key: &&Key| keeper.is_complete(**key) && !self.copies.has_any(key.0);
+        // One that a clone shows beside another goes only when that has data of its own.
+        let is_shown = |place: &KeptPlace| {
+            let blob = self.copies.store(place.disk).blob(place.blob);
+            blob.is_ok_and(|blob| blob.children().len() > 1)
+        };
+        let has_no_place = |(key, place): &(&Key, &KeptPlace)| {
+            keeper.is_complete(**key) && !self.copies.has_any(key.0) && !is_shown(place)
+        };
         (
             lacking.collect(),
-            at.keys().filter(has_no_place).copied().collect(),
+            at.iter().filter(has_no_place).map(|(key, _)| *key).collect(),
         )
     }
 
@@ -125,7 +132,7 @@ impl Node {
     }
 
     /// The other nodes whose copies of a snapshot count, each with the last write in it: those that have the chunk in sync first.
-    async fn holders(&self, key: Key, geometry: &Geometry) -> Vec<(NodeId, Sequence)> {
+    pub(super) async fn holders(&self, key: Key, geometry: &Geometry) -> Vec<(NodeId, Sequence)> {
         let Some(ask) = self.about(key, geometry, 0, NativeOperation::CountSnapshot(key.1), 0) else {
             return Vec::new();
         };
@@ -168,8 +175,13 @@ impl Node {
         made
     }
 
-    /// Reads all blocks from others, and writes what differs.
-    async fn fill(&self, key: Key, nodes: &[NodeId], unfinished: &Unfinished) -> Result<(), CopyError> {
+    /// Reads all blocks, from this node's copy of the snapshot or others', and writes what differs.
+    pub(super) async fn fill(
+        &self,
+        key: Key,
+        nodes: &[NodeId],
+        unfinished: &Unfinished,
+    ) -> Result<(), CopyError> {
         let (chunk, _) = key;
         let (copy, geometry) = (&unfinished.copy, unfinished.copy.geometry());
         let mut start = 0;
@@ -180,7 +192,7 @@ impl Node {
                 .min(unit - start % unit)
                 .min(geometry.chunk_blocks - start);
             let range = BlockRange { start, count };
-            let bytes = self.read_from_others(key, nodes, &geometry, range).await?;
+            let bytes = self.read_anywhere(key, nodes, &geometry, range).await?;
             let is_there = match unfinished.is_clone {
                 true => shows(copy, range, &bytes).await,
                 false => bytes.iter().all(|byte| *byte == 0),
@@ -200,6 +212,25 @@ impl Node {
             time::sleep(PART_PAUSE).await;
         }
         Ok(())
+    }
+
+    /// Blocks of a snapshot that fit the checksums of this node's copy, or another's.
+    async fn read_anywhere(
+        &self,
+        key: Key,
+        nodes: &[NodeId],
+        geometry: &Geometry,
+        range: BlockRange,
+    ) -> Result<Buffer, CopyError> {
+        let operation = NativeOperation::ReadSnapshot(key.1);
+        let is_here = self.copies.kept.at.borrow().contains_key(&key);
+        if let Some(command) = self.about(key, geometry, range.start, operation, range.count)
+            && is_here
+            && let Ok(bytes) = self.read_snapshot(&command, key.1).await
+        {
+            return Ok(bytes);
+        }
+        self.read_from_others(key, nodes, geometry, range).await
     }
 
     /// Blocks of a snapshot that fit the checksums of another node's copy.

@@ -189,9 +189,8 @@ impl Copies {
         let KeptPlace { disk, blob, .. } = place;
         self.kept.close(key);
         self.kept.rot.borrow_mut().forget(key);
-        let store = self.store(disk);
-        let deleted = match store.delete(blob).await {
-            Ok(()) => store.sync().await,
+        let deleted = match self.delete_below_clones(disk, blob).await {
+            Ok(()) => self.store(disk).sync().await,
             Err(blobstore::Error::NoSuchBlob(_)) => Ok(()),
             Err(error) => Err(error),
         };

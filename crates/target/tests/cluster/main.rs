@@ -2,6 +2,7 @@
 //! simulated disks. The masters are played by the test. A native client writes and reads through the peer subsystem.
 
 mod checksums;
+mod clones;
 mod full;
 mod histories;
 mod portals;

@@ -163,6 +163,18 @@ impl Cluster {
 
     /// Tells some nodes, whether they are members or not.
     pub(super) fn tell(&self, nodes: &[usize], epoch: u64, write_node: usize, members: &[usize]) {
+        self.tell_of(VOLUME, nodes, epoch, write_node, members);
+    }
+
+    /// The same about the only chunk of another volume.
+    pub(super) fn tell_of(
+        &self,
+        volume: u32,
+        nodes: &[usize],
+        epoch: u64,
+        write_node: usize,
+        members: &[usize],
+    ) {
         let configuration = Configuration {
             epoch,
             write_node: 1 + write_node as u128,
@@ -175,10 +187,7 @@ impl Cluster {
             let node = self.node(index);
             let configuration = configuration.clone();
             self.simulation.start(self.hosts[index], move || async move {
-                let chunk = target::node::from_chunk(Chunk {
-                    volume: VOLUME,
-                    index: 0,
-                });
+                let chunk = target::node::from_chunk(Chunk { volume, index: 0 });
                 node.configure(chunk, target::node::to_config(&configuration));
             });
         }
@@ -190,6 +199,7 @@ pub(super) struct Client {
     queue: Rc<Queue>,
     /// What it writes under.
     token: WriterToken,
+    volume: u32,
     _controller: Rc<Controller>,
 }
 
@@ -220,8 +230,14 @@ impl Client {
         Ok(Self {
             queue,
             token: WriterToken(0),
+            volume: VOLUME,
             _controller: controller,
         })
+    }
+
+    /// The same client, of another volume.
+    pub(super) fn of(self, volume: u32) -> Self {
+        Self { volume, ..self }
     }
 
     /// A writer under a token.
@@ -274,7 +290,7 @@ impl Client {
     ) -> (Status, Data) {
         let native = NativeCommand {
             operation,
-            volume: VolumeNumber(VOLUME),
+            volume: VolumeNumber(self.volume),
             fields: NativeFields {
                 epoch: Epoch(epoch),
                 writer_token: self.token,

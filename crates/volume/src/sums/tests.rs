@@ -304,3 +304,32 @@ fn after_a_power_cut_at_any_point_nothing_that_was_flushed_is_called_wrong_or_un
         }
     }
 }
+
+#[test]
+fn a_page_is_addressed_to_another_chunk_only_if_it_is_right_for_the_first() {
+    let chunk = |volume| ChunkId {
+        volume: crate::identity::VolumeNumber(volume),
+        index: crate::identity::ChunkIndex(3),
+    };
+    let (parent, clone) = (chunk(1), chunk(7));
+    let sums: Vec<u32> = (0..SUMS_PER_PAGE).collect();
+    let right = encode(parent, 2, 9, &sums);
+    let mut bytes = right.clone();
+    assert!(readdress_sums(&mut bytes, 2, parent, clone));
+    assert!(matches!(decode(clone, 2, &bytes), Ok(Some((9, found))) if found == sums));
+    assert!(decode(parent, 2, &bytes).is_err());
+    assert_eq!(bytes, encode(clone, 2, 9, &sums), "nothing else differs");
+    // Never written, of another page or chunk, torn, too short: as they were.
+    let torn = [&right[..2048], &[0; 2048][..]].concat();
+    for (mut place, number) in [
+        (vec![0; SUM_PAGE_BYTES], 2),
+        (right.clone(), 1),
+        (encode(chunk(4), 2, 9, &sums), 2),
+        (torn, 2),
+        (right[..100].to_vec(), 2),
+    ] {
+        let before = place.clone();
+        assert!(!readdress_sums(&mut place, number, parent, clone));
+        assert_eq!(place, before);
+    }
+}

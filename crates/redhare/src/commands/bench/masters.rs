@@ -211,6 +211,7 @@ impl Cluster {
                 resyncs: Vec::new(),
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
+                flattening: Vec::new(),
                 snapshots: Default::default(),
             };
             self.control

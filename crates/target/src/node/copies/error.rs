@@ -48,6 +48,22 @@ pub enum CopyError {
         /// Why.
         source: blobstore::Error,
     },
+    /// Another order has come to it first.
+    #[error("the first copy of {chunk:?} is being made already")]
+    BeingMade {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// A clone's first copy is made of this node's copy of the snapshot.
+    #[error(
+        "the copy of snapshot {} of {chunk:?}, of which a clone's is to be made, is not here yet: it is made from other nodes' first", .snapshot.0
+    )]
+    SnapshotAwaited {
+        /// The chunk of the snapshot.
+        chunk: ChunkId,
+        /// The snapshot's number.
+        snapshot: SnapshotId,
+    },
     /// It was deleted meanwhile.
     #[error("no copy of {chunk:?} is here any more")]
     NoSuchCopy {
