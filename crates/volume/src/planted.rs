@@ -47,11 +47,13 @@ pub(crate) enum Bug {
     RoomWithoutNewEpoch,
     LeavingCopyCounts,
     SnapshotLeavesUnasked,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
+    CloneForgetsRegions,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 33] = [
+    pub(crate) const ALL: [Bug; 34] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -87,6 +89,7 @@ impl Bug {
         Bug::RoomWithoutNewEpoch,
         Bug::LeavingCopyCounts,
         Bug::SnapshotLeavesUnasked,
+        Bug::CloneForgetsRegions,
     ];
 }
 

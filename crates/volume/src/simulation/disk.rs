@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use foundation::Random;
 
-use crate::identity::{BlockRange, IoToken, PersistToken, Sequence, SnapshotId};
+use crate::identity::{BlockRange, ChunkId, IoToken, PersistToken, Sequence, SnapshotId, VolumeNumber};
 use crate::record::{ChunkRecord, RecordDelta};
-use crate::sums::{DurableSums, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict};
+use crate::sums::{DurableSums, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict, readdress_sums};
 
 /// What a block may hold after a crash: the durable value first, the newest last.
 #[derive(Debug)]
@@ -108,6 +108,34 @@ impl Disk {
             work: BTreeMap::new(),
             layers: BTreeMap::new(),
         }
+    }
+
+    /// The first copy of a clone's chunk (`docs/decisions/0093`): durable, and its sums are those of another chunk, addressed to it.
+    pub(super) fn of_clone(mut record: ChunkRecord, values: &[u32], forgets_regions: bool) -> Self {
+        for (block, _) in (0..)
+            .zip(values)
+            .filter(|(_, value)| **value != 0 && !forgets_regions)
+        {
+            record.note_shown(block, 1);
+        }
+        let to = record.chunk;
+        let from = ChunkId {
+            volume: VolumeNumber(to.volume.0 + 1),
+            ..to
+        };
+        let mut disk = Self::new(record);
+        for (block, value) in disk.blocks.iter_mut().zip(values) {
+            block.values = [*value].into();
+        }
+        let mut sums = Sums::new(from, disk.record.geometry.chunk_blocks, []);
+        sums.read(0, disk.sum_places.each_ref().map(|place| &place[..]));
+        sums.note(0, values.iter().copied());
+        let (place, mut bytes) = sums.write(0).expect("it has been read, and something was noted");
+        assert!(readdress_sums(&mut bytes, 0, from, to));
+        disk.sum_places[usize::from(place)] = bytes;
+        disk.sums = Sums::new(to, disk.record.geometry.chunk_blocks, []);
+        disk.read_sums(0);
+        disk
     }
 
     pub(super) fn current(&self, range: BlockRange) -> Vec<u32> {

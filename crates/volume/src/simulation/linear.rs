@@ -47,9 +47,14 @@ pub(super) struct Monitor {
 
 impl Monitor {
     pub(super) fn new() -> Self {
+        Self::beginning_with(0)
+    }
+
+    /// That of a block which held this before anybody wrote it.
+    pub(super) fn beginning_with(value: u32) -> Self {
         let first = Explanation {
-            value: 0,
-            fallback: vec![0],
+            value,
+            fallback: vec![value],
             steps: [Step::Before; PLACES],
         };
         Self {

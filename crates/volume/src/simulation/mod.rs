@@ -25,6 +25,7 @@
 
 mod checks;
 mod clients;
+mod cloned;
 mod disk;
 mod events;
 mod harm;
@@ -217,6 +218,33 @@ fn copies_of_snapshots_follow_their_chunks_and_none_is_lost() {
     );
 }
 
+/// A volume that begins as a clone: what its first copies show is never lost, though copies are made later that begin empty, or by
+/// an order to clone that comes when the volume has long been written.
+#[test]
+fn a_clone_loses_nothing_of_what_it_began_with() {
+    let (mut made, mut moved, mut failed) = (0, 0, Vec::new());
+    let seeds = foundation::seeds::from_environment(30);
+    for &seed in &seeds {
+        let mut world = World::with_clone(seed);
+        world.trace = seeds.len() == 1;
+        if let Err(why) = world.run() {
+            println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
+            failed.push(seed);
+        }
+        made += world.places.made;
+        moved += world.places.moved;
+    }
+    println!("{} seeds, {made} copies made later, {moved} moved", seeds.len());
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    assert!(
+        made > seeds.len() as u64 && moved > 0,
+        "{made} copies made later, {moved} moved"
+    );
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..3 {
@@ -237,7 +265,10 @@ fn scenario(bug: Bug) -> Option<u64> {
         Bug::ResyncOverwritesNewer | Bug::JoinWithoutNumber => Some(6),
         Bug::OwnMarksIgnored | Bug::ReconciledNotCounted => Some(world::GIVES_UP),
         Bug::RoomWithoutNewEpoch => Some(world::FULL),
-        Bug::MovedBeforeInSync | Bug::LeavingCopyCounts | Bug::SnapshotLeavesUnasked => Some(world::REBUILD),
+        Bug::MovedBeforeInSync
+        | Bug::LeavingCopyCounts
+        | Bug::SnapshotLeavesUnasked
+        | Bug::CloneForgetsRegions => Some(world::REBUILD),
         Bug::DamageIgnored
         | Bug::RepairOverwritesNewer
         | Bug::PastReadSumsIgnored

@@ -55,7 +55,11 @@ impl World {
         }
         // Never in the place of a copy that counts as in sync: that one is lost, and a new one must not pass for it.
         if !has && config.index_of(node_id(node)).is_none() {
-            let disk = self.empty_disk(chunk);
+            let late = self.shape.cloned && self.random.chance(1, 3);
+            let disk = match late {
+                true => self.first_disk(chunk),
+                false => self.empty_disk(chunk),
+            };
             let record = disk.record.clone();
             self.nodes[node].disks.insert(chunk, disk);
             self.places.made += 1;

@@ -106,6 +106,8 @@ pub(super) struct Shape {
     pub(super) leased: bool,
     /// Copies of snapshots follow those of their chunks.
     pub(super) keeps: bool,
+    /// The volume is a clone.
+    pub(super) cloned: bool,
 }
 
 pub(super) struct World {
@@ -169,7 +171,7 @@ pub(super) fn node_index(node: NodeId) -> usize {
 
 pub(super) const CHUNK_BLOCKS: u32 = 8;
 /// How many kinds of faults there are.
-const SCENARIOS: u64 = 11;
+pub(super) const SCENARIOS: u64 = 11;
 /// Nodes stay away, are drained, and return at the wrong time.
 pub(super) const REBUILD: u64 = 8;
 /// Clients do not repeat a write that is not answered.
@@ -189,12 +191,13 @@ impl World {
     pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
         let keeps = matches!(bug, Some(Bug::LeavingCopyCounts | Bug::SnapshotLeavesUnasked));
         let snapshots = matches!(bug, Some(Bug::SnapshotWithoutHold | Bug::CutBeforeDrained));
-        Self::make(seed, bug, scenario, (snapshots || keeps, keeps))
+        let cloned = matches!(bug, Some(Bug::CloneForgetsRegions));
+        Self::make(seed, bug, scenario, (snapshots || keeps, keeps, cloned))
     }
 
     /// One whose volume has several chunks, and snapshots.
     pub(super) fn with_snapshots(seed: u64) -> Self {
-        Self::make(seed, None, None, (true, false))
+        Self::make(seed, None, None, (true, false, false))
     }
 
     /// One whose snapshots' copies follow those of its chunks, mostly while these move.
@@ -204,10 +207,15 @@ impl World {
         } else {
             REBUILD
         };
-        Self::make(seed, None, Some(scenario), (true, true))
+        Self::make(seed, None, Some(scenario), (true, true, false))
     }
 
-    fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, (snapshots, keeps): (bool, bool)) -> Self {
+    pub(super) fn make(
+        seed: u64,
+        bug: Option<Bug>,
+        scenario: Option<u64>,
+        (snapshots, keeps, cloned): (bool, bool, bool),
+    ) -> Self {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
@@ -226,6 +234,7 @@ impl World {
             scenario,
             leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP,
             keeps,
+            cloned,
         };
         let nodes = shape.nodes;
         let settings = Settings {
@@ -288,6 +297,7 @@ impl World {
     }
 
     fn build(&mut self) {
+        self.begin_as_clone();
         for _ in 0..self.shape.chunks {
             let mut nodes: Vec<usize> = (0..self.shape.nodes).collect();
             self.random.shuffle(&mut nodes);
@@ -312,7 +322,7 @@ impl World {
         }
         for node in 0..self.shape.nodes {
             let chunks = (0..self.shape.chunks).filter(|&c| self.store[c].index_of(node_id(node)).is_some());
-            let disks = chunks.map(|chunk| (chunk, self.empty_disk(chunk)));
+            let disks = chunks.map(|chunk| (chunk, self.first_disk(chunk)));
             let disks = disks.collect();
             self.nodes.push(Node {
                 core: None,
