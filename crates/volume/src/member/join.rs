@@ -188,11 +188,13 @@ impl Lead {
         returned.is_some_and(|life| *life > member.incarnation)
     }
 
-    /// Whether a write in flight is on each member that has not ended; a piece for the joining copy, there, too.
+    /// Whether a write in flight is on each member that has not ended, and on the copy that joins: one that had something newer first
+    /// would take it for old, and answer that it has it.
     pub(super) fn is_wherever_alive(&self, flight: &Flight) -> bool {
         let living = (0..self.config.members.len()).filter(|&index| !self.has_ended(index));
         let places = living.fold(0, |places, index| places | 1 << index);
-        let places = if flight.resync { places | JOINER } else { places };
+        let joins = flight.resync || self.join.is_some();
+        let places = if joins { places | JOINER } else { places };
         flight.members & places == places
     }
 }
