@@ -49,8 +49,10 @@ pub(in super::super) struct Clones {
     wanted: RefCell<BTreeMap<VolumeNumber, Option<(u32, u32)>>>,
     flattening: Cell<bool>,
     /// Whom to tell that blocks of a copy lie elsewhere on its disk from now on.
-    moved: RefCell<Option<Box<dyn Fn(ChunkId)>>>,
+    moved: RefCell<Option<Moved>>,
 }
+
+type Moved = Box<dyn Fn(ChunkId)>;
 
 /// A blob, by disk.
 type Place = (usize, BlobId);
@@ -309,13 +311,16 @@ impl Node {
         from: Key,
     ) -> Result<(), CopyError> {
         let chunk = record.chunk;
-        if self
-            .copies
-            .clone_here(record.clone(), disk, from)
-            .await?
-            .is_some()
-        {
-            return Ok(());
+        match self.copies.clone_here(record.clone(), disk, from).await {
+            Ok(Some(())) => return Ok(()),
+            Ok(None) => {}
+            // What this copy's disk has lost other nodes have, mostly.
+            Err(
+                error @ (CopyError::SnapshotRecord { .. }
+                | CopyError::ReadSnapshot { .. }
+                | CopyError::OutsideSnapshot { .. }),
+            ) => tracing::warn!(?chunk, %error, "a clone shares nothing with the snapshot's copy here"),
+            Err(error) => return Err(error),
         }
         let is_here = self.copies.kept.at.borrow().contains_key(&from);
         if !is_here && self.is_in_sync(from.0) {
@@ -323,6 +328,10 @@ impl Node {
             return Err(CopyError::SnapshotAwaited { chunk, snapshot });
         }
         let holders = self.holders(from, &record.geometry).await;
+        if holders.windows(2).any(|pair| pair[0].1 != pair[1].1) {
+            let (chunk, snapshot) = from;
+            return Err(CopyError::SourcesDiffer { chunk, snapshot });
+        }
         let nodes: Vec<_> = holders.into_iter().map(|(node, _)| node).collect();
         let store = self.copies.store(disk).clone();
         let failed = |source| CopyError::Store { chunk, source };
