@@ -161,7 +161,8 @@ mod tests {
                 .filter(|number| files.find(&path(*number)).is_some())
                 .count();
             assert!(found <= limit / 128 * WAYS, "{found} of {limit}");
-            assert!(found > 4_800 || limit < 1 << 20, "only {found} of {limit}");
+            // Just before it grows one file in eleven finds its line full.
+            assert!(found > 4_400 || limit < 1 << 20, "only {found} of {limit}");
             assert_eq!(files.find(b"0/5000"), None);
         }
     }
