@@ -52,8 +52,8 @@ impl World {
             let (Some(epoch), Some(phase)) = (member.lead_epoch(), member.phase()) else {
                 continue;
             };
-            if phase != Phase::Sealing && self.loss_due[chunk] {
-                self.loss_due[chunk] = false;
+            if phase != Phase::Sealing && self.loss_due[chunk].is_some_and(|due| epoch >= due) {
+                self.loss_due[chunk] = None;
                 self.monitors[chunk].iter_mut().for_each(Monitor::all_dead);
                 self.note_loss(chunk);
             }

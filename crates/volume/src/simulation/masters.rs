@@ -175,7 +175,7 @@ impl World {
         let ended = |m: &Membership| self.ended.contains(&(node_index(m.node), m.incarnation.0));
         let reborn = before.members.iter().all(ended);
         let handed = before.members == config.members && before.write_node != config.write_node;
-        self.committed(chunk, reborn);
+        self.committed(chunk, config.epoch, reborn);
         self.store[chunk] = config;
         if let Some(places) = places {
             let moving = self.places.moving.get(&chunk);

@@ -123,7 +123,9 @@ pub(super) struct World {
     pub(super) places: Places,
     pub(super) snapshots: Option<Box<Snapshots>>,
     geometry: Geometry,
-    pub(super) loss_due: Vec<bool>,
+    /// The epoch that a chunk began after all members of the one before had ended, until it has a write node that has sealed: an older one
+    /// goes on meanwhile.
+    pub(super) loss_due: Vec<Option<Epoch>>,
     pub(super) heard: Vec<(u64, u64)>,
     pub(super) ended: BTreeSet<(usize, u64)>,
     pub(super) clients: Vec<Client>,
@@ -267,7 +269,7 @@ impl World {
                 minimum: shape.minimum,
                 group_chunks: vec![shape.chunks as u32],
             },
-            loss_due: vec![false; shape.chunks],
+            loss_due: vec![None; shape.chunks],
             heard: vec![(0, 0); nodes],
             ended: BTreeSet::new(),
             clients: Vec::new(),
@@ -772,8 +774,10 @@ impl World {
         );
     }
 
-    pub(super) fn committed(&mut self, chunk: usize, reborn: bool) {
-        self.loss_due[chunk] |= reborn;
+    pub(super) fn committed(&mut self, chunk: usize, epoch: Epoch, reborn: bool) {
+        if reborn {
+            self.loss_due[chunk].get_or_insert(epoch);
+        }
     }
 }
 
