@@ -6,7 +6,7 @@ use std::time::Duration;
 use control::mastership::{Member, NotLeading};
 use control::{ControlError, Controller, Heartbeat, HeartbeatAnswer, Settings};
 use foundation::Instant;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::Status;
 
 use crate::convert::status;
@@ -14,6 +14,8 @@ use crate::seat::{Candidate, Store};
 
 /// Calls that wait for the thread; more are held back at their connections.
 const QUEUE: usize = 256;
+/// How long a look that is wanted soon waits for what else is heard at the same time.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// The controller on its store.
 pub(crate) type Control = Controller<Store>;
@@ -37,6 +39,8 @@ pub(crate) struct Engine {
     /// What the thread works on, if its store is in this process: what needs no more than memory is asked where it comes in,
     /// and the thread sleeps on.
     at_hand: Option<Arc<Mutex<Option<Master>>>>,
+    /// Told when the next look should not wait for its tick.
+    hurry: Arc<Notify>,
 }
 
 /// What watchers wait for.
@@ -111,7 +115,13 @@ impl Engine {
             })?;
         // The thread tells before it does anything else.
         told.recv().unwrap_or(Ok(()))?;
-        let engine = Self { tasks, news, at_hand };
+        let hurry = Arc::default();
+        let engine = Self {
+            tasks,
+            news,
+            at_hand,
+            hurry,
+        };
         Ok((engine, thread))
     }
 
@@ -211,12 +221,20 @@ impl Engine {
         self.news.clone()
     }
 
+    /// Something was heard after which clients wait: the master looks after the cluster soon, and not only with the next tick.
+    pub(crate) fn hurry(&self) {
+        self.hurry.notify_one();
+    }
+
     /// Lets the master do what time asks of it, until the thread ends.
     pub(crate) async fn tick_forever(&self, every: Duration) {
         let mut interval = tokio::time::interval(every);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            interval.tick().await;
+            tokio::select! {
+                _ = interval.tick() => {}
+                () = self.hurry.notified() => tokio::time::sleep(GATHER).await,
+            }
             let step = |master: &mut Master, now| {
                 let before = master.seat().clone();
                 let stepped = master.step(now);

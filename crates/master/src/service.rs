@@ -198,6 +198,8 @@ impl Nodes for Face {
             Ok((control.cluster(), control.register(&registration, now)?))
         };
         let (cluster, registered) = self.engine.call(call).await?;
+        // A life may have ended whose chunks nobody can write until it is left out.
+        self.engine.hurry();
         Ok(Response::new(v1::RegisterResponse {
             cluster: cluster.0.to_bytes().to_vec(),
             incarnation: registered.incarnation.0,
