@@ -120,9 +120,11 @@ impl Cluster {
             cluster.nodes.push(node);
         }
         wait_until("three nodes live", || {
+            // One that has said nothing but that its earlier lives have ended has no disk yet.
+            let lives = |node: &&serde_json::Value| node["alive"] == true && node["disks"] == 1;
             cluster.status()["nodes"]
                 .as_array()
-                .is_some_and(|nodes| nodes.iter().filter(|node| node["alive"] == true).count() == 3)
+                .is_some_and(|nodes| nodes.iter().filter(lives).count() == 3)
         });
         cluster
     }
