@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "volumes",
         "chunks",
         "leases",
+        "reservations",
         "snapshots",
         "joining",
         "data_path",

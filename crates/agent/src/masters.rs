@@ -12,18 +12,17 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use crate::data_keys;
 use crate::disks::Disks;
 use crate::link::{Hello, Link};
+use crate::maps::{Placed, Routes, read_places, read_routes};
 use crate::probe::Prober;
+use crate::reservations;
 use crate::state::StateError;
 use crate::supervise::AgentError;
 use crate::wire::{
-    Kind, chunk_id, configuration, export, first_copies_from, flattening, is_growth, kind_of, number, resync,
-    snapshot_id, to_wire,
+    Kind, chunk_id, configuration, export, flattening, kind_of, number, resync, snapshot_id, to_wire,
 };
 
 /// Pause between attempts to reach the masters.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Chunks asked for in one part of a map.
-const MAP_PART: u32 = 4096;
 /// Answers that wait to be looked at; each call under way has one.
 const ANSWERS: usize = 64;
 /// How often all copies are named to the masters, who say which of them have no place.
@@ -113,6 +112,8 @@ pub(crate) struct Life {
     proposing: BTreeSet<Chunk>,
     /// What the target was last told to export.
     exports: Vec<Export>,
+    /// The versions of what the hosts of exported volumes have reserved, as the masters said last.
+    reserved: BTreeMap<u32, u64>,
     /// Exported volumes whose maps are being read.
     routing: BTreeSet<u32>,
     data_keys: data_keys::Care,
@@ -139,23 +140,9 @@ pub(crate) enum Answer {
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
     Proposed(Chunk),
     Routes(u32, Result<Routes, ClientError>),
+    /// Of a volume, to a request of the target.
+    Reservations(u32, u64, Result<(agentlink::Reservations, bool), String>),
     DataKeys(data_keys::Fetched),
-}
-
-/// Where the chunks of an exported volume are.
-#[derive(Default)]
-pub(crate) struct Routes {
-    chunks: Vec<(u32, Configuration)>,
-    nodes: Vec<(u128, String)>,
-}
-
-/// A copy that belongs on this node.
-pub(crate) struct Placed {
-    chunk: Chunk,
-    kind: Kind,
-    disk: u128,
-    /// The snapshot, as volume and number, whose copy it begins as.
-    from: Option<(u32, u64)>,
 }
 
 impl Life {
@@ -196,6 +183,7 @@ impl Life {
             mapping: BTreeSet::new(),
             proposing: BTreeSet::new(),
             exports: Vec::new(),
+            reserved: BTreeMap::new(),
             routing: BTreeSet::new(),
             data_keys: data_keys::Care::default(),
             prober: Prober::start(node, hello.address.parse().ok()),
@@ -315,6 +303,14 @@ impl Life {
                     let _ = link.send.send(ToTarget::DataKeys(keys)).await;
                 }
             }
+            Answer::Reservations(volume, request, answer) => {
+                let message = ToTarget::Reservations {
+                    volume,
+                    request,
+                    answer,
+                };
+                let _ = link.send.send(message).await;
+            }
             Answer::Routes(volume, answer) => {
                 self.routing.remove(&volume);
                 match answer {
@@ -377,6 +373,20 @@ impl Life {
 
     /// Tells the target what to export, if that has changed.
     async fn export(&mut self, exports: &[v1::Export], link: &Link) {
+        let reserved = exports.iter().filter_map(|export| {
+            let volume = export.volume.as_ref()?.number;
+            Some((volume, export.reservations_version))
+        });
+        let reserved: BTreeMap<u32, u64> = reserved.collect();
+        let before = std::mem::replace(&mut self.reserved, reserved);
+        for (&volume, &version) in &self.reserved {
+            if before.get(&volume).is_some_and(|before| *before != version) {
+                let _ = link
+                    .send
+                    .send(ToTarget::ReservationsChanged { volume, version })
+                    .await;
+            }
+        }
         let exports: Vec<Export> = exports.iter().filter_map(export).collect();
         if exports == self.exports {
             return;
@@ -600,6 +610,17 @@ impl Life {
                 self.propose(chunk, expected, &configuration);
             }
             FromTarget::WantRoutes { volume } => self.route(volume),
+            FromTarget::Reserve {
+                volume,
+                request,
+                call,
+            } => {
+                let (client, node) = (self.client.clone(), self.node_bytes());
+                self.call(async move {
+                    let answer = reservations::ask(client, node, volume, call).await;
+                    Answer::Reservations(volume, request, answer)
+                });
+            }
             FromTarget::WantDataKeys => {
                 self.data_keys.want();
                 self.ask_for_data_keys();
@@ -610,99 +631,6 @@ impl Life {
             // None is the list of a cluster without snapshots.
             FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
             FromTarget::Flattening(flattening) => self.flattening = flattening,
-        }
-    }
-}
-
-/// The chunks of a volume of which `node` shall have a copy; of one that grows, those of its new ones.
-async fn read_places(
-    client: &Client,
-    volume: u32,
-    growing: Option<v1::Growing>,
-    node: u128,
-) -> Result<Option<Vec<Placed>>, ClientError> {
-    let mut placed = Vec::new();
-    let mut seen = 0;
-    let mut first_chunk = growing.map_or(0, |growing| growing.from_chunk);
-    loop {
-        let request = v1::GetMapRequest {
-            volume,
-            first_chunk,
-            limit: MAP_PART,
-            with_growth: growing.is_some(),
-        };
-        let map = client.map(request).await?;
-        if let Some(growing) = growing
-            && !map
-                .volume
-                .as_ref()
-                .is_some_and(|volume| is_growth(volume, &growing))
-        {
-            // A master that is behind, or this is an old answer: what it says may be less than all.
-            return Ok(None);
-        }
-        seen += map.chunks.len();
-        let kind = match map.volume.as_ref().and_then(kind_of) {
-            Some(Ok(kind)) => kind,
-            Some(Err(error)) => {
-                tracing::error!(volume, %error, "the masters' geometry of a volume cannot be used");
-                return Ok(None);
-            }
-            None => return Ok(None),
-        };
-        let from = map.volume.as_ref().and_then(first_copies_from);
-        for chunk in &map.chunks {
-            let mut copies = chunk.copies.iter();
-            let Some(copy) = copies.find(|copy| number(&copy.node) == Some(node)) else {
-                continue;
-            };
-            placed.push(Placed {
-                chunk: Chunk {
-                    volume,
-                    index: chunk.index,
-                },
-                kind: kind.clone(),
-                disk: number(&copy.disk).unwrap_or(0),
-                from,
-            });
-        }
-        match map.chunks.last() {
-            Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
-                first_chunk = last.index + 1;
-            }
-            _ => {
-                let all = growing.map(|growing| (growing.chunks - growing.from_chunk) as usize);
-                return Ok(all.is_none_or(|all| all == seen).then_some(placed));
-            }
-        }
-    }
-}
-
-/// The configurations of all chunks of a volume, and where the nodes are that it names.
-async fn read_routes(client: &Client, volume: u32) -> Result<Routes, ClientError> {
-    let mut routes = Routes::default();
-    let mut first_chunk = 0;
-    loop {
-        let request = v1::GetMapRequest {
-            volume,
-            first_chunk,
-            limit: MAP_PART,
-            with_growth: false,
-        };
-        let map = client.map(request).await?;
-        let nodes = map.nodes.iter();
-        routes
-            .nodes
-            .extend(nodes.filter_map(|node| Some((number(&node.node)?, node.peer_address.clone()))));
-        let chunks = map.chunks.iter();
-        routes
-            .chunks
-            .extend(chunks.filter_map(|chunk| Some((chunk.index, configuration(chunk)?))));
-        match map.chunks.last() {
-            Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
-                first_chunk = last.index + 1;
-            }
-            _ => return Ok(routes),
         }
     }
 }

@@ -172,6 +172,66 @@ pub enum ToTarget {
     },
     /// All clones whose copies are to be given data of their own, in the background, by number.
     Flatten(Vec<u32>),
+    /// The answer to a [`FromTarget::Reserve`].
+    Reservations {
+        /// The volume's number.
+        volume: u32,
+        /// The request.
+        request: u64,
+        /// What the hosts of the volume have reserved, and whether that is what was asked for; or why it could not be asked, for
+        /// people.
+        answer: Result<(Reservations, bool), String>,
+    },
+    /// The reservations of an exported volume have this version now: to a target that has said that it reads them.
+    ReservationsChanged {
+        /// The volume's number.
+        volume: u32,
+        /// The version.
+        version: u64,
+    },
+}
+
+/// What the hosts of an exported volume have reserved (NVM Express Base Specification 2.0c, section 8.19).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservations {
+    /// Counts changes; 0 if there was never one.
+    pub version: u64,
+    /// The token under which portals' commands go.
+    pub token: u64,
+    /// The token is in force on every copy.
+    pub in_force: bool,
+    /// A native writer has taken a newer token.
+    pub taken: bool,
+    /// Counts changes as hosts do.
+    pub generation: u32,
+    /// Hosts asked for persistence through power loss.
+    pub persistent: bool,
+    /// The reservation's type; 0 if none is held.
+    pub kind: u8,
+    /// The host that holds it; zeros if nobody or every registrant does.
+    pub holder: [u8; 16],
+    /// Hosts and their keys.
+    pub registrants: Vec<([u8; 16], u64)>,
+    /// What hosts are to be told of: the version it came with, the host, and the type of notification.
+    pub notices: Vec<(u64, [u8; 16], u8)>,
+}
+
+/// What a target asks of the reservations of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReservationCall {
+    /// As they are.
+    Read,
+    /// Put these in the place of those of version `expected`.
+    Replace {
+        /// The version that they were made from.
+        expected: u64,
+        /// As they shall be.
+        next: Box<Reservations>,
+        /// They take rights from a host, so there is to be another token.
+        restricts: bool,
+    },
+    /// This token is in force on every copy.
+    Enforced(u64),
 }
 
 /// A key or a secret of the data path: not in Debug output, and zeroed when dropped.
@@ -299,6 +359,15 @@ pub enum FromTarget {
     /// How far the clones of [`ToTarget::Flatten`] are: each one's number, copies that are left, and all copies here, those of its
     /// snapshots among them. When that has changed.
     Flattening(Vec<(u32, u32, u32)>),
+    /// A host of an exported volume reserves, or waits to know what is reserved. Answered by [`ToTarget::Reservations`].
+    Reserve {
+        /// The volume's number.
+        volume: u32,
+        /// Counted by the target in its life.
+        request: u64,
+        /// What it asks.
+        call: ReservationCall,
+    },
 }
 
 /// What goes one way over the link.
@@ -319,12 +388,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 15;
+    const KINDS: u32 = 17;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 13;
+    const KINDS: u32 = 14;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -210,6 +210,21 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             "0b00000001000d0901020102030107ac02",
         ),
         (ToTarget::Flatten(vec![7, 9]), "0400000001000e020709"),
+        (
+            ToTarget::Reservations {
+                volume: 7,
+                request: 300,
+                answer: Err("x".to_owned()),
+            },
+            "0700000001000f07ac02010178",
+        ),
+        (
+            ToTarget::ReservationsChanged {
+                volume: 7,
+                version: 300,
+            },
+            "0400000001001007ac02",
+        ),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
@@ -218,6 +233,12 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Flattening(vec![(7, 300, 3)]))),
         "0600000001000c0107ac0203"
     );
+    let reserve = FromTarget::Reserve {
+        volume: 7,
+        request: 300,
+        call: ReservationCall::Read,
+    };
+    assert_eq!(hex(&frame(&reserve)), "0500000001000d07ac0200");
 }
 
 #[test]
@@ -232,11 +253,17 @@ fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
 #[test]
 fn what_each_side_knows_is_counted_right() {
     let last = |bytes: Vec<u8>| u32::from(bytes[HEAD_BYTES]);
-    assert_eq!(last(frame(&ToTarget::Flatten(Vec::new()))) + 1, ToTarget::KINDS);
-    assert_eq!(
-        last(frame(&FromTarget::Flattening(Vec::new()))) + 1,
-        FromTarget::KINDS
-    );
+    let changed = ToTarget::ReservationsChanged {
+        volume: 7,
+        version: 1,
+    };
+    assert_eq!(last(frame(&changed)) + 1, ToTarget::KINDS);
+    let reserve = FromTarget::Reserve {
+        volume: 7,
+        request: 1,
+        call: ReservationCall::Read,
+    };
+    assert_eq!(last(frame(&reserve)) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -219,6 +219,7 @@ mod tests {
             },
             blocks: 8,
             trace: TraceId(0x9_0000_000a),
+            portal_token: 0,
         };
         let nvme = nvme_command(&command.encode());
         assert_eq!(

@@ -321,6 +321,7 @@ impl Scrub {
             },
             blocks: part.piece.range.count,
             trace: TraceId(0),
+            portal_token: 0,
         };
         let place = Place {
             chunk: part.piece.chunk,

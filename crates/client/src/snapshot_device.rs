@@ -269,6 +269,7 @@ impl Reader {
             },
             blocks: piece.range.count,
             trace: TraceId(0),
+            portal_token: 0,
         };
         let place = Place {
             chunk: piece.chunk,

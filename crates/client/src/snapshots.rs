@@ -245,6 +245,7 @@ impl Session {
                 },
                 blocks: 0,
                 trace: TraceId(0),
+                portal_token: 0,
             };
             let place = Place {
                 chunk,

@@ -15,6 +15,7 @@ pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;
 mod removal;
+pub(crate) mod reservations;
 pub(crate) mod snapshots;
 pub(crate) mod status;
 pub(crate) mod volumes;

@@ -283,6 +283,18 @@ pub enum ControlError {
         token: WriterToken,
     },
     #[error(
+        "hosts have reserved volume \"{volume}\" ({registrants} registered), so no native writer gets it; have them release it (\"nvme resv-release\"), or void it with \"redhare volume reservations {volume} --clear\""
+    )]
+    Reserved { volume: String, registrants: usize },
+    #[error(
+        "a native writer has volume \"{volume}\" (token {}), so hosts cannot reserve it; once nobody writes it natively, \"redhare volume reservations {volume} --clear\" gives it to its hosts", .token.0
+    )]
+    WrittenNatively { volume: String, token: WriterToken },
+    #[error(
+        "node {node} does not export volume \"{volume}\"; see its portals with \"redhare volume show {volume}\""
+    )]
+    NotPortal { volume: String, node: NodeId },
+    #[error(
         "write lease {} of volume {volume} is over: token {} has been given out since or it was given back; stop writing and acquire it anew", .token.0, .current.0
     )]
     WriterLost {
@@ -378,6 +390,9 @@ impl ControlError {
             | Self::PinWithoutCopies { .. }
             | Self::NotWriteNode { .. }
             | Self::WriterHeld { .. }
+            | Self::Reserved { .. }
+            | Self::WrittenNatively { .. }
+            | Self::NotPortal { .. }
             | Self::WriterLost { .. } => ErrorKind::FailedPrecondition,
         }
     }

@@ -27,6 +27,7 @@ pub(crate) const DATA_KEYS: &[u8] = b"data-key/";
 pub(crate) const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";
+const RESERVATIONS: &[u8] = b"reservations/";
 const READERS: &[u8] = b"reader/";
 
 fn join(parts: &[&[u8]]) -> Vec<u8> {
@@ -127,6 +128,11 @@ pub(crate) fn parse_volume(prefix: &[u8], key: &[u8]) -> Option<VolumeNumber> {
 
 pub(crate) fn writer(number: VolumeNumber) -> Vec<u8> {
     join(&[WRITERS, &number.0.to_be_bytes()])
+}
+
+/// What the hosts of an exported volume have reserved.
+pub(crate) fn reservations(number: VolumeNumber) -> Vec<u8> {
+    join(&[RESERVATIONS, &number.0.to_be_bytes()])
 }
 
 pub(crate) fn reader(number: VolumeNumber, session: SessionId) -> Vec<u8> {

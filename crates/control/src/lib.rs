@@ -36,6 +36,7 @@ pub use controller::health::{DiskHealth, DiskReport, DiskSample, DiskState, Disk
 pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};
 pub use controller::leases::{ReaderView, WriterView};
 pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};
+pub use controller::reservations::ReservationsView;
 pub use controller::snapshots::SnapshotKey;
 pub use controller::status::{NodeStatus, Status, VolumeStatus};
 pub use controller::volumes::CreateVolume;
@@ -48,8 +49,8 @@ pub use identity::{
 pub use memory_store::MemoryStore;
 pub use model::{
     Chunk, ClusterRecord, Copy, DATA_KEY_BYTES, DataKeys, DataSecret, Disk, Geometry, GeometryError,
-    JoinRole, JoinToken, Moving, Node, Origin, ReaderLease, Snapshot, SnapshotState, Volume, VolumeState,
-    WriterLease,
+    JoinRole, JoinToken, Moving, Node, Origin, ReaderLease, ReservationNotice, Reservations, Snapshot,
+    SnapshotState, Volume, VolumeState, WriterLease,
 };
 pub use record::RecordError;
 pub use settings::Settings;

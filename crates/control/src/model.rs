@@ -6,6 +6,7 @@ mod geometry;
 mod join_token;
 mod lease;
 mod node;
+mod reservation;
 mod snapshot;
 mod volume;
 
@@ -15,6 +16,7 @@ pub use geometry::{Geometry, GeometryError};
 pub use join_token::{JoinRole, JoinToken};
 pub use lease::{ReaderLease, WriterLease};
 pub use node::{ClusterRecord, Disk, Node};
+pub use reservation::{ReservationNotice, Reservations};
 pub use snapshot::{Snapshot, SnapshotState};
 pub use volume::{Origin, Volume, VolumeState};
 

@@ -3,7 +3,7 @@
 
 use control::{
     Controller, CreateVolume, Disk, DiskId, ErrorKind, ExportVolume, Heartbeat, Incarnation, MemoryStore,
-    MetadataStore, NodeId, Registration, Settings, Uuid, VolumeState,
+    MetadataStore, NodeId, Registration, Reservations, SessionId, Settings, Uuid, VolumeState, WriterToken,
 };
 use foundation::{ByteCount, Instant};
 
@@ -237,4 +237,124 @@ fn a_node_is_removed_once_nothing_needs_it_and_never_comes_back() {
     register(&mut master, 5, at(3));
     assert!(refusal(&mut master, 5, at(4)).contains("it lives"));
     master.remove_node(node(5), at(7)).unwrap();
+}
+
+fn registered(hosts: &[u8], holder: u8) -> Reservations {
+    Reservations {
+        kind: u8::from(holder > 0),
+        holder: [holder; 16],
+        registrants: hosts
+            .iter()
+            .map(|host| ([*host; 16], 100 + u64::from(*host)))
+            .collect(),
+        ..Reservations::default()
+    }
+}
+
+#[test]
+fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    let export = ExportVolume {
+        name: "data".to_owned(),
+        nodes: vec![node(1), node(2)],
+        ..ExportVolume::default()
+    };
+    let volume = master.export_volume(&export, at(1)).unwrap().number;
+    let view = master.reservations(volume).unwrap();
+    assert_eq!(
+        (view.reservations.version, view.token, view.in_force()),
+        (0, WriterToken(0), true)
+    );
+    assert_eq!(beat(&mut master, 1, at(1))[0].reservations, 0);
+
+    // A registration takes nothing from anybody.
+    let first = registered(&[1], 0);
+    let stored = master
+        .replace_reservations(volume, Some(node(1)), 0, &first, false)
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (stored.reservations.version, stored.token, stored.in_force()),
+        (1, WriterToken(0), true)
+    );
+    // The other portal began from what was before: it is told no, and nothing changes.
+    let other = registered(&[2], 0);
+    assert_eq!(
+        master
+            .replace_reservations(volume, Some(node(2)), 0, &other, false)
+            .unwrap(),
+        None
+    );
+    assert_eq!(master.reservations(volume).unwrap(), stored);
+    // A native writer may come as long as none is held.
+    let session = SessionId(Uuid(9));
+    let held = registered(&[1, 2], 1);
+    let stored = master
+        .replace_reservations(volume, Some(node(2)), 1, &held, true)
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (stored.token, stored.in_force(), stored.taken),
+        (WriterToken(1), false, false)
+    );
+    assert_eq!(beat(&mut master, 2, at(1))[0].reservations, 2);
+    let refused = master
+        .acquire_writer(volume, session, "importer", None, at(2))
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    assert!(refused.to_string().contains("2 registered"), "{refused}");
+    // In force only up to what the masters gave.
+    master.enforced_reservations(volume, WriterToken(7)).unwrap();
+    let view = master.reservations(volume).unwrap();
+    assert_eq!(
+        (view.in_force(), view.reservations.enforced),
+        (true, WriterToken(1))
+    );
+    // What contradicts itself, and who exports nothing.
+    for wrong in [
+        registered(&[1], 3),
+        Reservations {
+            kind: 7,
+            ..registered(&[1], 0)
+        },
+    ] {
+        let refused = master
+            .replace_reservations(volume, Some(node(1)), 2, &wrong, true)
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    }
+    let refused = master
+        .replace_reservations(volume, Some(node(3)), 2, &first, false)
+        .unwrap_err();
+    assert!(refused.to_string().contains("does not export"), "{refused}");
+
+    // Released: a native writer takes a token above it, and hosts are out.
+    let free = registered(&[1, 2], 0);
+    master
+        .replace_reservations(volume, Some(node(1)), 2, &free, false)
+        .unwrap()
+        .unwrap();
+    let lease = master
+        .acquire_writer(volume, session, "importer", None, at(3))
+        .unwrap();
+    assert_eq!(lease.token, WriterToken(2));
+    let view = master.reservations(volume).unwrap();
+    assert_eq!((view.taken, view.token), (true, WriterToken(2)));
+    let refused = master
+        .replace_reservations(volume, Some(node(1)), 3, &held, true)
+        .unwrap_err();
+    assert!(refused.to_string().contains("token 2"), "{refused}");
+    // Given to hosts again, once nobody writes.
+    assert!(master.clear_reservations("data", at(3)).is_err());
+    master.release_writer(volume, session, lease.token).unwrap();
+    let view = master.clear_reservations("data", at(4)).unwrap();
+    assert_eq!(
+        (view.taken, view.token, view.in_force()),
+        (false, WriterToken(3), false)
+    );
+    assert!(view.reservations.registrants.is_empty());
+    // Another master reads the same.
+    let next = Controller::open(&store, Settings::default(), 2, at(5)).unwrap();
+    assert_eq!(next.reservations(volume).unwrap(), view);
 }

@@ -46,7 +46,10 @@ pub use histogram::{BUCKET_ENDS_NS, Latencies};
 pub use measures::{QueueMeasures, ReactorMeasures, SubsystemMeasures};
 pub use meter::{ErrorKind, Kind, Tally};
 pub use queue::TRANSFER_LIMIT_BYTES;
-pub use reservation::{ReservationFile, ReservationFileError};
+pub use reservation::{
+    HostRights, ReservationFile, ReservationFileError, ReservationStore, SharedNotice, SharedReservations,
+    StoreFuture, StoreUnavailable,
+};
 pub use server::{Options, ServeError, Server, serve};
 pub use subsystem::{
     Association, CNTLIDS, Hosts, NSID_MAX, Namespace, NamespaceError, Portal, Referral, Subsystem,

@@ -317,6 +317,7 @@ pub(crate) fn export(export: &control::Export) -> v1::Export {
         volume: Some(volume(&export.volume)),
         place: u32::try_from(export.place).unwrap_or(u32::MAX),
         elsewhere: export.elsewhere.clone(),
+        reservations_version: export.reservations,
     }
 }
 

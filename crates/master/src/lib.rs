@@ -17,6 +17,7 @@ mod etcd;
 mod joining;
 pub mod meta;
 mod redb_store;
+mod reservations;
 mod seat;
 mod server;
 mod service;

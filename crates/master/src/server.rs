@@ -14,6 +14,7 @@ use proto::v1::data_path_server::DataPathServer;
 use proto::v1::joining_server::JoiningServer;
 use proto::v1::leases_server::LeasesServer;
 use proto::v1::nodes_server::NodesServer;
+use proto::v1::reservations_server::ReservationsServer;
 use proto::v1::snapshots_server::SnapshotsServer;
 use proto::v1::volumes_server::VolumesServer;
 use thiserror::Error;
@@ -276,6 +277,7 @@ impl Master {
             .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy))
             .add_service(Guarded::new(JoiningServer::new(face.clone()), &policy))
             .add_service(Guarded::new(SnapshotsServer::new(face.clone()), &policy))
+            .add_service(Guarded::new(ReservationsServer::new(face.clone()), &policy))
             .add_service(Guarded::new(DataPathServer::new(face.clone()), &policy))
             .add_service(Guarded::new(LeasesServer::new(face), &policy))
             .serve_with_incoming_shutdown(door::open(listener, credentials), async {

@@ -15,6 +15,7 @@ use crate::v1::data_path_client::DataPathClient;
 use crate::v1::joining_client::JoiningClient;
 use crate::v1::leases_client::LeasesClient;
 use crate::v1::nodes_client::NodesClient;
+use crate::v1::reservations_client::ReservationsClient;
 use crate::v1::snapshots_client::SnapshotsClient;
 use crate::v1::volumes_client::VolumesClient;
 use thiserror::Error;
@@ -481,6 +482,14 @@ calls! {
     list_snapshots(Yes, CALL_LIMIT): SnapshotsClient.list(ListSnapshotsRequest) -> ListSnapshotsResponse;
     /// Begins to delete a snapshot.
     delete_snapshot(No, CALL_LIMIT): SnapshotsClient.delete(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
+    /// What the hosts of a volume have reserved.
+    reservations(Yes, CALL_LIMIT): ReservationsClient.show(ShowReservationsRequest) -> ShowReservationsResponse;
+    /// Puts other reservations in the place of those of one version.
+    replace_reservations(No, CALL_LIMIT): ReservationsClient.replace(ReplaceReservationsRequest) -> ReplaceReservationsResponse;
+    /// Says that a token is in force on every copy.
+    enforced_reservations(Yes, CALL_LIMIT): ReservationsClient.enforced(EnforcedReservationsRequest) -> EnforcedReservationsResponse;
+    /// Voids what the hosts of a volume have reserved.
+    clear_reservations(No, CALL_LIMIT): ReservationsClient.clear(ClearReservationsRequest) -> ClearReservationsResponse;
     /// What the masters trust and issue with.
     roots(Yes, CALL_LIMIT): JoiningClient.get_roots(GetRootsRequest) -> GetRootsResponse;
     /// Another certificate for the node that is speaking.

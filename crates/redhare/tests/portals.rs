@@ -4,10 +4,21 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
 
-use bdev::{BlockDevice, ChannelExt, IoError};
-use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
-use foundation::Lba;
+use bdev::{BlockDevice, ChannelExt, Data, IoError};
+use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel, RemoteDevice, RemoteOptions};
+use foundation::{BlockCount, Lba};
+use protocols::nvme::log::{LogPage, ReservationNotification};
+use protocols::nvme::reservation::{
+    AcquireAction, AcquireKeys, AskReservationReport, ChangePersistence, RegisterAction, RegisterKeys,
+    ReleaseAction, ReleaseKey, ReservationAcquire, ReservationRegister, ReservationRelease,
+    ReservationReport, ReservationType,
+};
+use protocols::nvme::{Command, Status};
+use reactor::BufferPool;
+use rustix::process::{Pid, Signal, kill_process};
 use support::load::{self, Load, Way};
 use support::{Cluster, Place, free_ports, kill, wait_until};
 
@@ -104,5 +115,269 @@ fn only_who_may_sees_a_volume_and_a_leased_one_takes_no_writes() {
     cluster.succeed(&["volume", "unexport", "files"]);
     wait_until("the portal serves no more", || !connects(address, &nqn, HOST));
     assert!(cluster.json(&["volume", "show", "files"])["export"].is_null());
+    cluster.end();
+}
+
+/// A host's association with one portal.
+struct Reserving {
+    number: u8,
+    controller: Rc<Controller>,
+    namespace: NamespaceChannel,
+}
+
+impl Reserving {
+    async fn connect(number: u8, address: SocketAddr, nqn: &str) -> Self {
+        let host = format!("nqn.2014-08.org.example:host-{number}").parse().unwrap();
+        let options = ConnectOptions {
+            keep_alive: Duration::from_secs(60),
+            ..ConnectOptions::new(address, nqn.parse().unwrap(), host, [number; 16])
+        };
+        let controller = Controller::connect(options).await.unwrap();
+        let namespace = controller.open_namespace(1).await.unwrap();
+        Self {
+            number,
+            controller,
+            namespace,
+        }
+    }
+
+    fn key(&self) -> u64 {
+        0x1000 + u64::from(self.number)
+    }
+
+    async fn status(&self, command: Command, data: Data) -> Status {
+        // What is of the path, a host makes again.
+        for _ in 0..40 {
+            let sent = match &data {
+                Data::From(buffer) => Data::From(buffer.clone()),
+                _ => Data::None,
+            };
+            let status = self.namespace.queue().execute(command, sent).await.status();
+            if !status.is_path_related() {
+                return status;
+            }
+            reactor::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the path does not come back");
+    }
+
+    async fn register(&self, action: RegisterAction) -> Status {
+        let register = ReservationRegister {
+            nsid: 1,
+            action: action.code(),
+            ignore_existing_key: false,
+            persistence: ChangePersistence::Keep.code(),
+        };
+        let (current, new) = match action {
+            RegisterAction::Unregister => (self.key(), 0),
+            _ => (0, self.key()),
+        };
+        self.status(
+            register.to_command(),
+            given(&RegisterKeys { current, new }.encode()),
+        )
+        .await
+    }
+
+    async fn acquire(&self, action: AcquireAction, kind: ReservationType, preempt: u64) -> Status {
+        let acquire = ReservationAcquire {
+            nsid: 1,
+            action: action.code(),
+            ignore_existing_key: false,
+            kind: kind.code(),
+        };
+        let current = self.key();
+        self.status(
+            acquire.to_command(),
+            given(&AcquireKeys { current, preempt }.encode()),
+        )
+        .await
+    }
+
+    async fn release(&self, kind: ReservationType) -> Status {
+        let release = ReservationRelease {
+            nsid: 1,
+            action: ReleaseAction::Release.code(),
+            ignore_existing_key: false,
+            kind: kind.code(),
+        };
+        let current = self.key();
+        self.status(release.to_command(), given(&ReleaseKey { current }.encode()))
+            .await
+    }
+
+    async fn report(&self) -> ReservationReport {
+        let ask = AskReservationReport {
+            nsid: 1,
+            length_dwords: 1024,
+            extended: true,
+        };
+        let room = Data::Into(BufferPool::current().try_allocate(4096).unwrap());
+        let result = self.namespace.queue().execute(ask.to_command(), room).await;
+        assert_eq!(result.status(), Status::SUCCESS);
+        ReservationReport::decode(&result.data.into_read(), true).unwrap()
+    }
+
+    async fn write(&self, lba: u64) -> Status {
+        let command = Command::write(1, Lba(lba), BlockCount(1));
+        self.status(command, given(&[self.number; 4096])).await
+    }
+
+    async fn read(&self, lba: u64) -> Status {
+        let command = Command::read(1, Lba(lba), BlockCount(1));
+        let room = Data::Into(BufferPool::current().try_allocate(4096).unwrap());
+        self.namespace.queue().execute(command, room).await.status()
+    }
+
+    async fn next_notice(&self) -> ReservationNotification {
+        let length = ReservationNotification::BYTES;
+        let page = self
+            .controller
+            .log_page(LogPage::ReservationNotification, 0, length)
+            .await;
+        ReservationNotification::decode(&page.unwrap()).unwrap()
+    }
+}
+
+fn given(bytes: &[u8]) -> Data {
+    let mut buffer = BufferPool::current().try_allocate(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    Data::From(buffer.freeze())
+}
+
+#[test]
+fn hosts_reserve_a_volume_by_any_of_its_portals() {
+    use ReservationType::{ExclusiveAccess, WriteExclusive, WriteExclusiveRegistrants};
+    const OK: Status = Status::SUCCESS;
+    const CONFLICT: Status = Status::RESERVATION_CONFLICT;
+    let place = Place::new("portal-reservations");
+    let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
+    cluster.succeed(&["volume", "create", "disk", "--size", "768MiB"]);
+    let (portals, nqn) = export(&cluster, &["disk"]);
+    for address in &portals {
+        wait_until("a portal serves", || connects(*address, &nqn, HOST));
+    }
+    let (first, second) = (portals[0], portals[1]);
+    // In the third chunk, which no host has written yet.
+    let far = 600 << 8;
+    reactor::run(&reactor::Config::default(), async {
+        let one = Reserving::connect(1, first, &nqn).await;
+        let two = Reserving::connect(2, second, &nqn).await;
+        let three = Reserving::connect(3, second, &nqn).await;
+        assert_eq!((one.write(0).await, two.write(1).await), (OK, OK));
+        assert_eq!(one.register(RegisterAction::Register).await, OK);
+        assert_eq!(two.register(RegisterAction::Register).await, OK);
+        assert_eq!(one.acquire(AcquireAction::Acquire, WriteExclusive, 0).await, OK);
+        // In force at the other portal, on chunks that were written by it and on those that were not.
+        assert_eq!(
+            (two.write(1).await, two.write(far).await, three.write(far).await),
+            (CONFLICT, CONFLICT, CONFLICT)
+        );
+        assert_eq!((two.read(0).await, one.write(far).await), (OK, OK));
+        let report = two.report().await;
+        assert_eq!(
+            (report.header.kind, report.header.registrants),
+            (WriteExclusive.code(), 2)
+        );
+        // Only the holder's key takes it over; then the first host is out.
+        assert_eq!(
+            two.acquire(AcquireAction::Acquire, WriteExclusive, 0).await,
+            CONFLICT
+        );
+        let preempt = AcquireAction::PreemptAndAbort;
+        assert_eq!(two.acquire(preempt, WriteExclusive, one.key()).await, OK);
+        assert_eq!(
+            (one.write(0).await, one.write(far).await, two.write(far).await),
+            (CONFLICT, CONFLICT, OK)
+        );
+        // Exclusive access keeps readers out as well.
+        assert_eq!(two.release(WriteExclusive).await, OK);
+        assert_eq!((one.write(0).await, three.write(1).await), (OK, OK));
+        assert_eq!(two.acquire(AcquireAction::Acquire, ExclusiveAccess, 0).await, OK);
+        assert_eq!(
+            (one.read(far).await, three.read(0).await, two.read(0).await),
+            (CONFLICT, CONFLICT, OK)
+        );
+        assert_eq!(two.release(ExclusiveAccess).await, OK);
+        // Who registers by one portal may write by the other at once.
+        assert_eq!(
+            two.acquire(AcquireAction::Acquire, WriteExclusiveRegistrants, 0)
+                .await,
+            OK
+        );
+        let elsewhere = Reserving::connect(3, first, &nqn).await;
+        assert_eq!(elsewhere.write(3).await, CONFLICT);
+        assert_eq!(three.register(RegisterAction::Register).await, OK);
+        assert_eq!(elsewhere.write(3).await, OK);
+        assert_eq!(three.register(RegisterAction::Unregister).await, OK);
+        assert_eq!(elsewhere.write(3).await, CONFLICT);
+        // The first host was told by its own portal of what another did.
+        assert_eq!(one.next_notice().await.kind, 1, "registration preempted");
+    })
+    .unwrap();
+    let shown = cluster.json(&["volume", "reservations", "disk"]);
+    assert_eq!(
+        (
+            shown["type"].as_str(),
+            shown["registrants"].as_array().map(Vec::len)
+        ),
+        (Some("Write Exclusive - Registrants Only"), Some(1))
+    );
+    let refused = cluster.run(&["fs", "format", "disk", "--force"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("hosts have reserved volume"));
+
+    // A portal that stands still while the reservation changes hands does nothing of what is no more allowed.
+    let stopped = node_at(&cluster, second);
+    let signal = |signal: Signal| {
+        for lock in [cluster.engine_lock(stopped), cluster.target_lock(stopped)] {
+            let process = Pid::from_raw(support::process(&lock).unwrap() as i32).unwrap();
+            kill_process(process, signal).unwrap();
+        }
+    };
+    reactor::run(&reactor::Config::default(), async {
+        let holder = Reserving::connect(2, second, &nqn).await;
+        assert_eq!(holder.write(7).await, OK);
+        let other = Reserving::connect(4, first, &nqn).await;
+        assert_eq!(other.register(RegisterAction::Register).await, OK);
+        signal(Signal::STOP);
+        let late = {
+            let command = Command::write(1, Lba(7), BlockCount(1));
+            let queue = holder.namespace.queue().clone();
+            reactor::spawn(async move { queue.execute(command, given(&[0xee; 4096])).await.status() })
+        };
+        reactor::time::sleep(Duration::from_millis(100)).await;
+        let preempt = AcquireAction::PreemptAndAbort;
+        let status = other
+            .acquire(preempt, WriteExclusiveRegistrants, holder.key())
+            .await;
+        assert_eq!(status, OK);
+        assert_eq!(other.write(7).await, OK);
+        signal(Signal::CONT);
+        let late = late.await.unwrap();
+        assert!(late == CONFLICT || late.is_path_related(), "{late:?}");
+        let command = Command::read(1, Lba(7), BlockCount(1));
+        let room = Data::Into(BufferPool::current().try_allocate(4096).unwrap());
+        let read = other.namespace.queue().execute(command, room).await;
+        assert_eq!(read.data.into_read().to_vec(), vec![4; 4096]);
+    })
+    .unwrap();
+
+    // Kept by the masters: a portal's next life knows it. And an administrator voids it.
+    cluster.wait(&["status"], |said| said.contains("all copies in sync"));
+    let life = cluster.incarnation(stopped);
+    kill(&cluster.target_lock(stopped));
+    cluster.wait_for_life_after(stopped, life);
+    wait_until("the portal serves again", || connects(second, &nqn, HOST));
+    let write = |expected: Status| {
+        reactor::run(&reactor::Config::default(), async {
+            let stranger = Reserving::connect(5, second, &nqn).await;
+            assert_eq!(stranger.write(9).await, expected);
+        })
+        .unwrap();
+    };
+    write(CONFLICT);
+    let said = cluster.succeed(&["volume", "reservations", "disk", "--clear"]);
+    assert!(said.contains("may write"), "{said}");
+    write(OK);
     cluster.end();
 }

@@ -292,6 +292,14 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             let chunks: Vec<_> = chunks.iter().map(config).collect();
             portals.learn(volume::VolumeNumber(volume), &chunks);
         }
+        ToTarget::Reservations {
+            volume,
+            request,
+            answer,
+        } => portals.reserved(volume::VolumeNumber(volume), request, answer),
+        ToTarget::ReservationsChanged { volume, .. } => {
+            portals.reservations_changed(volume::VolumeNumber(volume));
+        }
         ToTarget::Ended {
             node: ended,
             incarnation,

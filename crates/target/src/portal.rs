@@ -7,9 +7,11 @@
 //! portal are claims ([`volume::client::Claims`], `docs/decisions/0068-what-kills-a-late-write-behind-portals.md`).
 //!
 //! - `links`: the ways to the nodes.
+//! - `reservations`: what the volume's hosts have reserved, as the masters have it.
 //! - `routes`: the volume's map, as the agent gets it from the masters.
 
 mod links;
+mod reservations;
 mod routes;
 
 use std::cell::RefCell;
@@ -32,8 +34,11 @@ use volume::{ChunkConfig, ChunkIndex, Geometry, HostId, NodeId, VolumeNumber};
 use crate::node::Node;
 use links::Links;
 pub(crate) use links::refused;
+use reservations::Desk;
 use routes::Routes;
 
+/// The number of an exported volume's namespace.
+const NSID: u32 = 1;
 /// The most nodes that export one volume.
 pub const PORTALS_MAX: usize = 4;
 /// A command of a host ends after this time at the latest. Linux gives a command up after 30 s.
@@ -99,6 +104,7 @@ pub(crate) struct Exported {
     node: Weak<Node>,
     /// The map has changed, or was confirmed.
     news: Notify,
+    desk: Desk,
 }
 
 thread_local! {
@@ -112,13 +118,13 @@ fn find(node: NodeId, volume: VolumeNumber) -> Option<Rc<Exported>> {
 
 impl Exported {
     /// The way of one association.
-    fn open(&self, host: &HostIdentity, cntlid: u16) -> Rc<dyn Channel> {
+    fn open(self: &Rc<Self>, host: &HostIdentity, cntlid: u16) -> Rc<dyn Channel> {
         let mut claims = self.claims.borrow_mut();
         claims.retain(|_, claims| claims.strong_count() > 0);
         let own = match claims.get(&cntlid).and_then(std::rc::Weak::upgrade) {
             Some(own) => own,
             None => {
-                let own = Claims::new(host_id(&host.nqn));
+                let own = Claims::new(host_id(&host.nqn), self.admission(host));
                 claims.insert(cntlid, Rc::downgrade(&own));
                 own
             }
@@ -177,7 +183,8 @@ impl Portals {
                 .insert((self.id, volume), Rc::downgrade(&exported))
         });
         self.target.add_subsystem(exported.subsystem.clone());
-        self.exported.borrow_mut().insert(volume, exported);
+        self.exported.borrow_mut().insert(volume, exported.clone());
+        exported.look_again();
         Ok(())
     }
 
@@ -232,12 +239,12 @@ impl Portals {
         let device = Arc::new(device);
         let subsystem = Subsystem::exporting(options, open);
         let namespace = Namespace {
-            nsid: 1,
+            nsid: NSID,
             uuid: export.uuid,
             device: device.clone(),
         };
         subsystem
-            .add_namespace(namespace)
+            .add_sharing_namespace(namespace, Arc::new(reservations::Record { node: id, volume }))
             .map_err(|error| invalid(error.to_string()))?;
         let exported = Exported {
             described: RefCell::new(export.clone()),
@@ -248,6 +255,7 @@ impl Portals {
             claims: RefCell::default(),
             node: self.node.clone(),
             news: Notify::new(),
+            desk: Desk::default(),
         };
         exported.adjust(self.listener, export);
         Ok(Rc::new(exported))
@@ -268,6 +276,25 @@ impl Portals {
         self.exported.borrow().keys().copied().collect()
     }
 
+    /// The masters' answer to a [`agentlink::FromTarget::Reserve`]: what is reserved, and whether what was asked was done.
+    pub fn reserved(
+        &self,
+        volume: VolumeNumber,
+        request: u64,
+        answer: Result<(agentlink::Reservations, bool), String>,
+    ) {
+        if let Some(exported) = self.exported.borrow().get(&volume) {
+            exported.desk.answer(request, answer);
+        }
+    }
+
+    /// What the hosts of a volume have reserved has changed, as the masters say.
+    pub fn reservations_changed(&self, volume: VolumeNumber) {
+        if let Some(exported) = self.exported.borrow().get(&volume) {
+            exported.look_again();
+        }
+    }
+
     /// What the masters say of a volume's chunks; an answer to [`agentlink::FromTarget::WantRoutes`], or news. Those not named are as
     /// they were.
     pub fn learn(&self, volume: VolumeNumber, chunks: &[(ChunkIndex, ChunkConfig)]) {
@@ -279,6 +306,10 @@ impl Portals {
 }
 
 impl Exported {
+    fn volume(&self) -> VolumeNumber {
+        self.described.borrow().volume
+    }
+
     fn adjust(&self, listener: SocketAddr, export: Export) {
         // Hosts prefer the first portal while it is there, so that those of one host do not take the claims from each other.
         let state = match export.place {

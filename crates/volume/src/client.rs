@@ -14,7 +14,8 @@
 //!   attempt, should it still be on its way, is refused by every copy that has seen the newer session;
 //! - gives up after [`ClientOptions::time_limit`].
 //!
-//! A portal, which writes for hosts of its own, has [`Claims`] in the place of sessions for each of them.
+//! A portal, which writes for hosts of its own, has [`Claims`] in the place of sessions for each of them, and asks an
+//! [`Admission`] what the host may do.
 //!
 //! A node that answers nothing for [`ClientOptions::silence`] is not waited for: its reads are taken back and asked of other
 //! copies, and its writes made again in a new session once the masters name another write node (`silence.rs`).
@@ -22,6 +23,7 @@
 //! What is not here: metadata beside blocks and Compare (refused as unsupported), and a second request
 //! to another copy while the node of the first is merely slow.
 
+mod admission;
 mod channel;
 mod claims;
 mod device;
@@ -35,6 +37,7 @@ mod source;
 mod tests;
 mod unflushed;
 
+pub use admission::{Admission, enforce};
 pub use channel::VolumeChannel;
 pub use claims::Claims;
 pub use device::{ClientOptions, OpenPeers, VolumeDevice};

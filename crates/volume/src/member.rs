@@ -302,7 +302,7 @@ impl Member {
             return Some(Status::Busy);
         }
         if request.operation == Operation::Read {
-            return None;
+            return self.fenced_read(request);
         }
         match &self.lead {
             None => Some(Status::NotWriteNode(self.newest.max(self.record.sealed))),

@@ -40,6 +40,8 @@ pub struct Export {
     pub place: usize,
     /// Where the targets of the other portals listen: host and port.
     pub elsewhere: Vec<String>,
+    /// The version of what its hosts have reserved.
+    pub reservations: u64,
 }
 
 impl Volume {
@@ -200,10 +202,12 @@ impl<S: MetadataStore> Controller<S> {
                     elsewhere.push(stored.record.peer_address);
                 }
             }
+            let reservations = self.reservations_version(volume.number)?;
             exports.push(Export {
                 volume,
                 place,
                 elsewhere,
+                reservations,
             });
         }
         Ok(exports)

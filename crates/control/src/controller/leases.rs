@@ -76,6 +76,7 @@ impl<S: MetadataStore> Controller<S> {
         let term = self.writer_term(term)?;
         for _ in 0..ATTEMPTS_MAX {
             let volume = self.leasable(number)?;
+            self.check_unreserved(number)?;
             let key = keys::writer(number);
             let stored = self.read::<WriterLease>(&key)?;
             let mut token = WriterToken(1);

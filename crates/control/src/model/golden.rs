@@ -143,6 +143,22 @@ fn volumes(found: &mut Found) {
         generation: 99,
     };
     found.compare("reader", b"reader/\0\0\0\x07................", &reader);
+    let reservations = Reservations {
+        version: 5,
+        token: WriterToken(4),
+        enforced: WriterToken(3),
+        generation: 6,
+        persistent: true,
+        kind: 1,
+        holder: [7; 16],
+        registrants: [([7; 16], 0x1234)].into(),
+        notices: vec![ReservationNotice {
+            version: 5,
+            host: [8; 16],
+            kind: 2,
+        }],
+    };
+    found.compare("reservations", b"reservations/\0\0\0\x07", &reservations);
 }
 
 fn cluster(found: &mut Found) {

@@ -2,8 +2,8 @@
 //!
 //! A write that such a subsystem takes may meanwhile have been repeated by the host at another target, and something newer
 //! written there. So the device is asked for leave before the host is asked for the bytes ([`bdev::Channel::leave`]); in-capsule
-//! data, which comes unasked, is not offered. What a host may do is Read, Write, Flush and Verify: the other commands of the NVM
-//! command set change blocks without bytes of the host, or need all targets to know of them (reservations).
+//! data, which comes unasked, is not offered. What a host may do is Read, Write, Flush and Verify, and to reserve: the other commands of the NVM
+//! command set change blocks without bytes of the host. Reservations are kept behind all targets ([`super::ReservationStore`]).
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -46,7 +46,13 @@ impl Subsystem {
     /// Whether hosts may use this command.
     pub(super) fn takes(&self, opcode: NvmOpcode) -> bool {
         use NvmOpcode::{Flush, Read, Verify, Write};
-        self.export.is_none() || matches!(opcode, Read | Write | Flush | Verify)
+        use NvmOpcode::{ReservationAcquire, ReservationRegister, ReservationRelease, ReservationReport};
+        self.export.is_none()
+            || matches!(opcode, Read | Write | Flush | Verify)
+            || matches!(
+                opcode,
+                ReservationRegister | ReservationAcquire | ReservationRelease | ReservationReport
+            )
     }
 
     /// Where other targets serve it: discovery lists these addresses as well.

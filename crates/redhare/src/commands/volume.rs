@@ -3,6 +3,7 @@
 mod clone;
 mod moves;
 mod read;
+mod reservations;
 mod scrub;
 mod snapshot;
 
@@ -127,6 +128,9 @@ enum Volume {
         #[arg(long = "host", value_name = "NQN")]
         hosts: Vec<String>,
     },
+    /// Show what the hosts of an exported volume have reserved, or void it
+    #[command(after_help = reservations::EXAMPLES)]
+    Reservations(reservations::ReservationsArguments),
     /// Export a volume no more; its hosts are disconnected
     #[command(after_help = "Example:\n  redhare volume unexport data")]
     Unexport {
@@ -343,6 +347,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             on,
             hosts,
         } => export(cluster, (name, portals, on, hosts), output)?,
+        Volume::Reservations(arguments) => reservations::run(cluster, arguments, output)?,
         Volume::Unexport { name } => {
             let request = v1::UnexportVolumeRequest { name: name.clone() };
             cluster.call(|client: Client| async move { client.unexport_volume(request).await })?;

@@ -115,6 +115,7 @@ impl Node {
             },
             blocks,
             trace: TraceId(0),
+            portal_token: 0,
         })
     }
 

@@ -180,9 +180,9 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
         assert_eq!((one.sn, one.mn, one.subnqn), (other.sn, other.mn, other.subnqn));
         assert_ne!(one.cntlid, other.cntlid);
         // Several ports, several controllers, asymmetric access; nothing in capsules; no Compare, Dataset Management, Write
-        // Zeroes, reservations or Copy, and nothing fused.
+        // Zeroes or Copy, and nothing fused.
         assert_eq!((one.cmic & 0b1011, one.in_capsule_data_bytes()), (0b1011, 0));
-        assert_eq!((one.oncs & 0b1_0010_1101, one.fuses), (0, 0));
+        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses), (0, 0));
         let [one, other] = [&ways[0], &ways[1]].map(|way| way.controller.clone());
         let ids = one.identifiers(1).await.unwrap();
         assert_eq!((ids.nguid, ids.uuid), (Some([0x5a; 16]), Some([0x5a; 16])));

@@ -298,6 +298,7 @@ impl Client {
             },
             blocks,
             trace: TraceId(1),
+            portal_token: 0,
         };
         let fields = native.encode();
         let mut command = Command::new(fields.opcode, fields.nsid).with_metadata_pointer(fields.mptr);

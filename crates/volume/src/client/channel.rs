@@ -117,6 +117,11 @@ impl VolumeChannel {
         Self { core }
     }
 
+    /// What the channel shares with its tasks.
+    pub(super) fn core(&self) -> Rc<Core> {
+        self.core.clone()
+    }
+
     /// Copies that each chunk should have.
     pub fn copies(&self) -> u32 {
         self.core.view().map.geometry.copies.into()
@@ -171,6 +176,11 @@ impl Channel for VolumeChannel {
             Ok(Rc::new(claimed) as Rc<dyn Channel>)
         }))
     }
+}
+
+/// Whether a command of a host is for those who may write (NVM Express Base Specification 2.0c, section 8.19: a Flush is).
+pub(super) fn needs_to_write(operation: NativeOperation) -> bool {
+    operation.changes() || operation == NativeOperation::Flush
 }
 
 /// What goes under no claim.
@@ -272,13 +282,19 @@ impl Core {
         self.view().chunks.write_route(chunk)
     }
 
-    /// A piece's command for a node that knows the chunk by `epoch`.
-    pub(super) fn command(&self, job: &Job, epoch: Epoch) -> NativeCommand {
-        let command = job.command(self.volume, epoch);
-        match &self.claims {
-            Some(claims) => command.of_portal(claims.session(job.terms.claim.unwrap_or(0))),
-            None => command,
+    /// A piece's command for a node that knows the chunk by `epoch`; none if reservations leave it to others than the host.
+    pub(super) fn command(&self, job: &Job, epoch: Epoch) -> Option<NativeCommand> {
+        let mut command = job.command(self.volume, epoch);
+        if let Some(claims) = &self.claims {
+            command.fields.writer_token = claims.token(needs_to_write(job.terms.operation))?;
+            command = command.of_portal(claims.session(job.terms.claim.unwrap_or(0)));
         }
+        Some(command)
+    }
+
+    /// All chunks of the volume.
+    pub(super) fn all_chunks(&self) -> Vec<ChunkIndex> {
+        self.view().map.geometry.all_chunks()
     }
 
     pub(super) fn submit(self: &Rc<Self>, request: Request, copy: Option<u32>, leaves: Leaves) {
@@ -365,12 +381,17 @@ impl Core {
 
     /// Makes a piece's first attempt.
     pub(super) fn start(self: &Rc<Self>, job: Job, data: Data) {
-        match self.route(&job, &[]) {
-            Some(route) => {
-                let command = self.command(&job, route.epoch);
+        let Some(route) = self.route(&job, &[]) else {
+            return drop(spawn(retry::finish(self.clone(), job, data, None)));
+        };
+        match self.command(&job, route.epoch) {
+            Some(command) => {
                 self.send(route, command, job.place, data, Waiting::First(job));
             }
-            None => drop(spawn(retry::finish(self.clone(), job, data, None))),
+            None => {
+                let ended = Ended::unasked(route);
+                drop(spawn(retry::finish(self.clone(), job, data, Some(ended))));
+            }
         }
     }
 

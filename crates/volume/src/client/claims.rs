@@ -12,12 +12,13 @@ use std::rc::Rc;
 use bdev::{Channel, IoError, Request};
 use foundation::{BlockCount, Instant, Lba};
 use reactor::sync::{Notify, oneshot};
-use reactor::time;
+use reactor::{spawn, time};
 
 use crate::identity::{ChunkIndex, HostId, Session, TraceId, WriterToken};
 use crate::message::codec::{NativeCommand, NativeFields, NativeOperation};
 use crate::output::Status;
 
+use super::admission::Admission;
 use super::channel::{Core, Waiting};
 use super::peers::{PeerStatus, Place};
 use super::retry::pause;
@@ -32,6 +33,7 @@ struct Held {
 /// The claims of one host's association with a portal; its queues share them.
 pub struct Claims {
     host: HostId,
+    admission: Rc<dyn Admission>,
     held: RefCell<BTreeMap<ChunkIndex, Held>>,
     /// Chunks for which a claim is under way.
     claiming: RefCell<BTreeSet<ChunkIndex>>,
@@ -39,10 +41,12 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// None yet. `host` is the same for one host at all portals of a volume, and of no other host.
-    pub fn new(host: HostId) -> Rc<Self> {
+    /// None yet. `host` is the same for one host at all portals of a volume, and of no other host; `admission` says what
+    /// reservations leave to it.
+    pub fn new(host: HostId, admission: Rc<dyn Admission>) -> Rc<Self> {
         Rc::new(Self {
             host,
+            admission,
             held: RefCell::default(),
             claiming: RefCell::default(),
             ended: Notify::new(),
@@ -53,6 +57,35 @@ impl Claims {
     pub(super) fn session(&self, number: u64) -> Session {
         let host = self.host;
         Session { host, number }
+    }
+
+    /// The token under which the host's commands go now; none for one that it may not make.
+    pub(super) fn token(&self, changes: bool) -> Option<WriterToken> {
+        self.admission.token(changes)
+    }
+
+    /// Learns what reservations are in force, of which a node has said that their token is `known` at least, until `deadline`.
+    ///
+    /// # Errors
+    /// [`IoError::Fenced`] if the host may not make the command, or if nothing newer is to be known than what was refused;
+    /// [`IoError::Unavailable`] if it cannot be learnt now.
+    pub(super) async fn learn(
+        &self,
+        changes: bool,
+        known: WriterToken,
+        deadline: Instant,
+    ) -> Result<(), IoError> {
+        let is_new = || self.token(changes).is_some_and(|token| token >= known);
+        // Another command of the host may have learnt it meanwhile.
+        if is_new() {
+            return Ok(());
+        }
+        let left = deadline.since(time::now());
+        match time::timeout(left, self.admission.refresh()).await {
+            _ if is_new() => Ok(()),
+            Ok(true) => Err(IoError::Fenced),
+            Ok(false) | Err(time::Elapsed) => Err(IoError::Unavailable),
+        }
     }
 
     fn of(&self, chunk: ChunkIndex) -> Option<u64> {
@@ -173,6 +206,31 @@ pub(super) async fn leave(
     Ok(Claimed { core, leaves })
 }
 
+/// Claims all chunks, some at a time.
+pub(super) async fn claim_all(core: Rc<Core>, claims: &Rc<Claims>) -> Result<(), IoError> {
+    core.look_at_map();
+    let chunks = core.all_chunks();
+    let mut result = Ok(());
+    for part in chunks.chunks(core.options.window.max(1)) {
+        let deadline = time::now() + core.options.time_limit;
+        let claim_one = |chunk: ChunkIndex| {
+            let (core, claims) = (core.clone(), claims.clone());
+            spawn(async move { claim(&core, &claims, chunk, 0, deadline).await })
+        };
+        let tasks: Vec<_> = part.iter().copied().map(claim_one).collect();
+        for task in tasks {
+            let ended = task.await.unwrap_or(Err(IoError::Aborted));
+            // That another token is newer says nothing of the other chunks: it may not be in force there yet.
+            result = match (result, ended.map(|_| ())) {
+                (Ok(()) | Err(IoError::Fenced), Err(error)) if error != IoError::Fenced => Err(error),
+                (Ok(()), ended) => ended,
+                (result, _) => result,
+            };
+        }
+    }
+    result
+}
+
 /// Goes on under a new claim, if the one of this number is the last still: nothing that was sent under the old one takes effect
 /// any more.
 pub(super) async fn go_on(
@@ -209,10 +267,14 @@ async fn claim(
     loop {
         let epoch = core.epoch(chunk);
         let mut refresh = true;
+        let Some(writer_token) = claims.token(true) else {
+            claims.learn(true, WriterToken(0), deadline).await?;
+            continue;
+        };
         if let Some(route) = core.write_route(chunk) {
             let fields = NativeFields {
                 epoch: route.epoch,
-                writer_token: WriterToken(0),
+                writer_token,
                 first_lba,
             };
             let command = NativeCommand {
@@ -221,6 +283,7 @@ async fn claim(
                 fields,
                 blocks: 0,
                 trace: TraceId(0),
+                portal_token: 0,
             };
             let place = Place {
                 chunk,
@@ -252,7 +315,10 @@ async fn claim(
                     claims.drop_claim(chunk, after);
                     return Err(IoError::Unavailable);
                 }
-                PeerStatus::Answered(Status::FencedWriter(_)) => return Err(IoError::Fenced),
+                PeerStatus::Answered(Status::FencedWriter(known)) => {
+                    claims.learn(true, known, deadline).await?;
+                    continue;
+                }
                 PeerStatus::Answered(Status::Busy | Status::Cancelled) => refresh = false,
                 _ => {}
             }
@@ -268,10 +334,11 @@ async fn claim(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::admission::Everything;
 
     #[test]
     fn an_unbroken_row_of_claims_carries_a_write_on() {
-        let claims = Claims::new(HostId::through_portals(1));
+        let claims = Claims::new(HostId::through_portals(1), Rc::new(Everything));
         let chunk = ChunkIndex(2);
         claims.took(chunk, 0, 5);
         assert_eq!((claims.of(chunk), claims.successor(chunk, 5)), (Some(5), None));

@@ -58,6 +58,7 @@ impl Job {
             },
             blocks: self.blocks,
             trace: self.terms.trace,
+            portal_token: 0,
         }
     }
 

@@ -8,11 +8,12 @@ use foundation::{Epoch, Instant};
 use reactor::sync::oneshot;
 use reactor::time;
 
-use crate::identity::{ChunkIndex, NodeId};
+use crate::identity::{ChunkIndex, NodeId, WriterToken};
+use crate::map::Route;
 use crate::message::codec::NativeOperation;
 use crate::output::Status;
 
-use super::channel::{Core, Waiting};
+use super::channel::{Core, Waiting, needs_to_write};
 use super::claims;
 use super::job::Job;
 use super::peers::PeerStatus;
@@ -24,6 +25,18 @@ pub(super) struct Ended {
     /// 0 for a read or flush.
     pub(super) session: u64,
     pub(super) status: PeerStatus,
+}
+
+impl Ended {
+    /// A command that was not made, since by what its portal knows its host may not make it.
+    pub(super) fn unasked(route: Route) -> Self {
+        Self {
+            node: route.node,
+            epoch: route.epoch,
+            session: 0,
+            status: PeerStatus::Answered(Status::FencedWriter(WriterToken(0))),
+        }
+    }
 }
 
 /// What an attempt's end asks for.
@@ -141,9 +154,12 @@ pub(super) async fn finish(core: Rc<Core>, mut job: Job, mut data: Data, mut end
         let Some(route) = core.route(&job, &attempts.tried) else {
             continue;
         };
+        let Some(command) = core.command(&job, route.epoch) else {
+            ended = Some(Ended::unasked(route));
+            continue;
+        };
         attempts.made += 1;
         let (sender, answer) = oneshot();
-        let command = core.command(&job, route.epoch);
         // What is taken back keeps its place in a queue until the node answers or is lost: once from each copy is enough.
         let waiting = Waiting::Retry(sender, attempts.made <= core.copies());
         let (tag, session) = core.send(route, command, job.place, data, waiting);
@@ -181,6 +197,17 @@ impl Attempts {
             self.pause(core, job, core.epoch(job.place.chunk), true).await;
             return None;
         };
+        // What a host may do has changed: it was not done.
+        if let (Some(claims), PeerStatus::Answered(Status::FencedWriter(known))) =
+            (&core.claims, ended.status)
+        {
+            let changes = needs_to_write(job.terms.operation);
+            return claims
+                .learn(changes, known, job.terms.deadline)
+                .await
+                .err()
+                .map(Err);
+        }
         let next = match job.terms.operation {
             NativeOperation::Read => after_read(ended.status),
             _ if job.terms.claim.is_some() => after_claimed(ended.status),

@@ -4,3 +4,4 @@ mod behaviour;
 mod nodes;
 mod portals;
 mod random;
+mod reservations;

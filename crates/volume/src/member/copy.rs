@@ -208,6 +208,14 @@ impl Member {
         None
     }
 
+    /// Whether what hosts have agreed on since stands against a read that a portal asks for one of them: it may not know of it.
+    /// Native clients' reads need no token.
+    pub(super) fn fenced_read(&self, request: &Request) -> Option<Status> {
+        let asks_portal = request.session.host.is_through_portals();
+        (asks_portal && self.is_older(request.writer_token))
+            .then(|| Status::FencedWriter(self.newest_token()))
+    }
+
     pub(super) fn start_persisted_writes(&mut self, now: Instant) {
         loop {
             let io = IoToken(self.next_io + 1);

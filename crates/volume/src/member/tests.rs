@@ -95,6 +95,27 @@ fn ios(outputs: &[Output]) -> Vec<IoToken> {
 }
 
 #[test]
+fn a_portals_read_needs_the_newest_token_and_a_native_one_none() {
+    let mut core = serving();
+    core.handle_request(NOW, chunk(), write(1, 3, 5));
+    outputs(&mut core);
+    let read = |id: u64, host: HostId, token: u64| Request {
+        id: RequestId(id),
+        operation: Operation::Read,
+        session: Session { host, number: 0 },
+        writer_token: WriterToken(token),
+        ..write(id, 60, token)
+    };
+    core.handle_request(NOW, chunk(), read(2, HostId::through_portals(9), 4));
+    let fenced = Status::FencedWriter(WriterToken(5));
+    assert_eq!(outputs(&mut core), [complete(2, fenced)]);
+    for (id, host, token) in [(3, HostId::through_portals(9), 5), (4, HostId::native(9), 0)] {
+        core.handle_request(NOW, chunk(), read(id, host, token));
+        assert_eq!(ios(&outputs(&mut core)).len(), 1, "read {id} goes to the device");
+    }
+}
+
+#[test]
 fn fence_and_mark_are_durable_before_the_write_begins() {
     let mut core = serving();
     core.handle_request(NOW, chunk(), write(1, 3, 5));

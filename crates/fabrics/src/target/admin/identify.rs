@@ -119,13 +119,10 @@ fn namespace_answer(
         Some(namespace) => {
             let subsystem = admin.subsystem.as_ref();
             let reservations = subsystem.and_then(|subsystem| subsystem.reservations(nsid));
-            let persist = reservations.is_some_and(|owner| owner.file().is_some());
+            let persist = reservations.is_some_and(|owner| owner.is_shared() || owner.file().is_some());
             let mut rescap = namespace_bits::RESCAP_ALL_TYPES | namespace_bits::RESCAP_IGNORE_EXISTING_KEY;
             if persist {
                 rescap |= namespace_bits::RESCAP_PERSISTENT;
-            }
-            if subsystem.is_some_and(|subsystem| subsystem.is_exporting()) {
-                rescap = 0;
             }
             Answer::data(describe(&namespace, rescap))
         }
@@ -207,11 +204,11 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         oncs: bits::ONCS_SAVE_AND_SELECT
             | bits::ONCS_TIMESTAMP
             | bits::ONCS_VERIFY
+            | bits::ONCS_RESERVATIONS
             | only_alone(
                 bits::ONCS_COMPARE
                     | bits::ONCS_DATASET_MANAGEMENT
                     | bits::ONCS_WRITE_ZEROES
-                    | bits::ONCS_RESERVATIONS
                     | bits::ONCS_COPY,
             ),
         fuses: only_alone(bits::FUSES_COMPARE_AND_WRITE),

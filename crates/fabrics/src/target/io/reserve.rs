@@ -57,9 +57,26 @@ impl IoQueue {
             // Hosts of a fabric have 128-bit identifiers.
             _ if !ask.extended => Answer::refuse(Status::HOST_IDENTIFIER_INCONSISTENT_FORMAT),
             Ok(length) if length <= TRANSFER_LIMIT_BYTES => {
-                let mut data = report(open.guard.owner());
-                data.resize(length, 0);
-                check_room(command, Answer::data(data))
+                let owner = open.guard.owner().clone();
+                let sized = move |owner: &Owner, command: &Command| {
+                    let mut data = report(owner);
+                    data.resize(length, 0);
+                    check_room(command, Answer::data(data))
+                };
+                if owner.is_shared() {
+                    // Another target's hosts may have changed it.
+                    let (own, command) = (connection.own(), *command);
+                    drop(spawn(async move {
+                        let answer = match owner.settle().await {
+                            true => sized(&owner, &command),
+                            false => refusal(Failure::Unavailable),
+                        };
+                        own.answer(slot, answer);
+                        own.flush();
+                    }));
+                    return;
+                }
+                sized(&owner, command)
             }
             _ => Answer::refuse(Status::INVALID_FIELD_IN_COMMAND),
         };
@@ -139,6 +156,7 @@ pub(in crate::target) fn refusal(failure: Failure) -> Answer {
         Failure::Refused(Refusal::NotPersistent) => Answer::refuse(Status::FEATURE_NOT_CHANGEABLE),
         // Others may unregister, or the disk have room again.
         Failure::Refused(Refusal::Full) | Failure::NotSaved => Answer::status(Status::INTERNAL_ERROR),
+        Failure::Unavailable => Answer::status(Status::INTERNAL_PATH_ERROR),
         Failure::Gone => Answer::status(Status::INVALID_NAMESPACE_OR_FORMAT),
     }
 }

@@ -1,5 +1,7 @@
 //! The one place where a namespace's reservation changes, shared by all cores.
 //!
+//! Where several targets serve a namespace, each has an owner, and the state is in a store behind them (`shared`).
+//!
 //! Changes queue up and are made one at a time, by a task on the core of whoever came first: apply, make durable, publish,
 //! tell the hosts. Queues read what is published: a version to compare with the one they know, and the state behind
 //! a lock when it is another.
@@ -7,7 +9,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use protocols::nvme::NvmOpcode;
 use protocols::nvme::features::reservation_mask;
@@ -16,6 +18,7 @@ use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::spawn;
 
 use super::file::ReservationFile;
+use super::shared::{ReservationStore, SharedReservations, StoreUnavailable};
 use super::state::{Change, HostId, Outcome, Refusal, Reservations, Rights};
 use crate::target::subsystem::Subsystem;
 
@@ -25,6 +28,8 @@ pub(in crate::target) enum Failure {
     Refused(Refusal),
     /// It could not be made durable, and is not in force.
     NotSaved,
+    /// The store behind all targets cannot be asked now, or it is stored and not in force everywhere: to be tried again.
+    Unavailable,
     /// The namespace is gone, or the target is ending.
     Gone,
 }
@@ -37,10 +42,20 @@ struct Work {
     done: MailboxSender<Result<Outcome, Failure>>,
 }
 
+/// What is known of a state that is shared, beside the state itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    version: u64,
+    token: u64,
+    taken: bool,
+}
+
 #[derive(Default)]
 struct State {
     published: Reservations,
     file: Option<Arc<ReservationFile>>,
+    /// None before it was read once, and of what is not shared.
+    known: Option<Known>,
     /// The namespace was removed.
     closed: bool,
     waiting: VecDeque<Work>,
@@ -55,6 +70,10 @@ pub(in crate::target) struct Owner {
     version: AtomicU64,
     /// Notifications that are not made (feature 82h).
     mask: AtomicU32,
+    /// Where the state is that other targets share.
+    store: Option<Arc<dyn ReservationStore>>,
+    /// Whom notifications of shared changes go to.
+    subsystem: Mutex<Weak<Subsystem>>,
     state: Mutex<State>,
 }
 
@@ -69,12 +88,174 @@ impl Owner {
             nsid,
             version: AtomicU64::new(0),
             mask: AtomicU32::new(0),
+            store: None,
+            subsystem: Mutex::default(),
             state: Mutex::new(State {
                 published,
                 file: file.map(Arc::new),
                 ..State::default()
             }),
         })
+    }
+
+    /// Of a namespace whose reservations are in `store`, of which nothing is known yet.
+    pub(in crate::target) fn sharing(nsid: u32, store: Arc<dyn ReservationStore>) -> Arc<Self> {
+        Arc::new(Self {
+            nsid,
+            version: AtomicU64::new(0),
+            mask: AtomicU32::new(0),
+            store: Some(store),
+            subsystem: Mutex::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Whether other targets share the state.
+    pub(in crate::target) fn is_shared(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Whom to tell of changes that other targets make.
+    pub(in crate::target) fn belongs_to(&self, subsystem: &Arc<Subsystem>) {
+        *self.subsystem.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(subsystem);
+    }
+
+    /// Reads the newest state, if it is shared; false if the store does not answer.
+    pub(in crate::target) async fn refresh(&self) -> bool {
+        let Some(store) = &self.store else { return true };
+        match store.read().await {
+            Ok(shared) => self.learn(&shared).is_ok(),
+            Err(error) => {
+                tracing::debug!(nsid = self.nsid, %error, "what hosts have reserved cannot be read now");
+                false
+            }
+        }
+    }
+
+    async fn enforce(
+        &self,
+        store: &dyn ReservationStore,
+        state: &SharedReservations,
+    ) -> Result<(), StoreUnavailable> {
+        match state.in_force {
+            true => Ok(()),
+            false => store.enforce(state.token).await,
+        }
+    }
+
+    /// Reads the newest state, and sees to it that it is in force everywhere: what a host is told is so. False if either cannot be
+    /// done now.
+    pub(in crate::target) async fn settle(&self) -> bool {
+        let Some(store) = &self.store else { return true };
+        let settled = async {
+            let seen = store.read().await?;
+            self.enforce(store.as_ref(), &seen).await.map(|()| seen)
+        };
+        match settled.await {
+            Ok(seen) => self.learn(&seen).is_ok(),
+            Err(error) => {
+                tracing::warn!(nsid = self.nsid, %error, "what hosts have reserved cannot be told now");
+                false
+            }
+        }
+    }
+
+    /// Publishes a shared state, unless a newer one is known, and tells this target's hosts what came with it.
+    fn learn(&self, shared: &SharedReservations) -> Result<Reservations, Failure> {
+        let Some(published) = Reservations::from_shared(shared) else {
+            tracing::error!(
+                nsid = self.nsid,
+                version = shared.version,
+                "the shared state of reservations makes no sense"
+            );
+            return Err(Failure::Unavailable);
+        };
+        let known = Known {
+            version: shared.version,
+            token: shared.token,
+            taken: shared.taken,
+        };
+        let before = {
+            let mut state = self.state();
+            let before = state.known;
+            // Of the same version another may have taken the writing since, which shows in the token.
+            let order = |known: Known| (known.version, known.token);
+            if before.is_some_and(|before| order(before) >= order(known)) {
+                return Ok(published);
+            }
+            state.known = Some(known);
+            state.published = published.clone();
+            self.version.fetch_add(1, Ordering::Release);
+            before
+        };
+        let subsystem = self
+            .subsystem
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .upgrade();
+        // What was before this target began is nothing new.
+        if let (Some(before), Some(subsystem)) = (before, subsystem) {
+            let new = shared
+                .notices
+                .iter()
+                .filter(|notice| notice.version > before.version);
+            for (notice, kind) in
+                new.filter_map(|new| Some((new, ReservationNoticeType::from_code(new.kind)?)))
+            {
+                if self.mask() & mask_bit(kind) == 0 {
+                    subsystem.notify_reservation(&notice.host, self.nsid, kind);
+                }
+            }
+        }
+        Ok(published)
+    }
+
+    /// Makes a change of a shared state: in the store, then in force behind all targets.
+    async fn make_shared(&self, store: &dyn ReservationStore, work: &Work) -> Result<Outcome, Failure> {
+        let unavailable = |error: StoreUnavailable| {
+            tracing::warn!(
+                nqn = work.subsystem.nqn().as_str(),
+                nsid = self.nsid,
+                %error,
+                "a change of reservations has to be tried again"
+            );
+            Failure::Unavailable
+        };
+        loop {
+            if self.state().closed {
+                return Err(Failure::Gone);
+            }
+            let seen = store.read().await.map_err(unavailable)?;
+            let before = self.learn(&seen)?;
+            // Of an earlier change, whose target ended before that was done.
+            self.enforce(store, &seen).await.map_err(unavailable)?;
+            if seen.taken {
+                // Who writes past all targets is kept out by no reservation, so none is given.
+                return Err(Failure::Refused(Refusal::Conflict));
+            }
+            let mut next = before.clone();
+            let outcome = next
+                .apply(&work.host, &work.change, true)
+                .map_err(Failure::Refused)?;
+            let stored = if next == before {
+                seen
+            } else {
+                let restricts = next.restricts(&before);
+                let shared = next.to_shared(&seen, &outcome.notices);
+                match store
+                    .replace(seen.version, shared, restricts)
+                    .await
+                    .map_err(unavailable)?
+                {
+                    Some(stored) => stored,
+                    // Another target's host was first.
+                    None => continue,
+                }
+            };
+            self.learn(&stored)?;
+            self.enforce(store, &stored).await.map_err(unavailable)?;
+            return Ok(outcome);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -139,6 +320,9 @@ impl Owner {
     }
 
     async fn make(&self, work: &Work) -> Result<Outcome, Failure> {
+        if let Some(store) = &self.store {
+            return self.make_shared(store.as_ref(), work).await;
+        }
         let (mut next, file) = {
             let state = self.state();
             if state.closed {
@@ -175,10 +359,13 @@ impl Owner {
         Ok(outcome)
     }
 
-    /// The version that is in force, and a host's rights under it.
-    fn rights(&self, host: &HostId) -> (u64, Rights) {
+    /// The version that is in force, a host's rights under it, and the token under which its commands go.
+    fn rights(&self, host: &HostId) -> (u64, Rights, u64) {
         let state = self.state();
-        (self.version.load(Ordering::Relaxed), state.published.rights(host))
+        let known = state.known.unwrap_or_default();
+        let mut rights = state.published.rights(host);
+        rights.write &= !known.taken;
+        (self.version.load(Ordering::Relaxed), rights, known.token)
     }
 }
 
@@ -234,16 +421,18 @@ pub(in crate::target) struct Guard {
     host: HostId,
     version: Cell<u64>,
     rights: Cell<Rights>,
+    token: Cell<u64>,
 }
 
 impl Guard {
     pub(in crate::target) fn new(owner: Arc<Owner>, host: HostId) -> Self {
-        let (version, rights) = owner.rights(&host);
+        let (version, rights, token) = owner.rights(&host);
         Self {
             owner,
             host,
             version: Cell::new(version),
             rights: Cell::new(rights),
+            token: Cell::new(token),
         }
     }
 
@@ -251,14 +440,31 @@ impl Guard {
         &self.owner
     }
 
-    /// Whether a command may run now. Locks only after a change.
+    /// Whether a command may run now. Where the state is shared, that is looked at where its blocks are, since this target may not
+    /// know of it yet.
     pub(in crate::target) fn allows(&self, opcode: NvmOpcode) -> bool {
+        if self.owner.is_shared() {
+            return true;
+        }
+        let rights = self.rights();
+        rights == Rights::ALL || rights.allow(opcode)
+    }
+
+    /// The token of a shared state, if by that the host may read, or with `changes` write.
+    pub(super) fn token(&self, changes: bool) -> Option<u64> {
+        let rights = self.rights();
+        let may = if changes { rights.write } else { rights.read };
+        may.then(|| self.token.get())
+    }
+
+    /// Locks only after a change.
+    fn rights(&self) -> Rights {
         if self.owner.version.load(Ordering::Acquire) != self.version.get() {
-            let (version, rights) = self.owner.rights(&self.host);
+            let (version, rights, token) = self.owner.rights(&self.host);
             self.version.set(version);
             self.rights.set(rights);
+            self.token.set(token);
         }
-        let rights = self.rights.get();
-        rights == Rights::ALL || rights.allow(opcode)
+        self.rights.get()
     }
 }

@@ -189,6 +189,10 @@ pub(super) struct Nodes {
     pub(super) died_late: Cell<u64>,
     /// The claim in force of each chunk and host.
     claims: RefCell<BTreeMap<(u32, u64), u64>>,
+    /// The newest token of each chunk under which a portal has written or claimed.
+    tokens: RefCell<BTreeMap<u32, u64>>,
+    /// A bug: nobody looks at the tokens of portals' commands.
+    pub(super) tokens_ignored: Cell<bool>,
     /// A bug: nobody looks at claims.
     pub(super) claims_ignored: Cell<bool>,
 }
@@ -209,6 +213,8 @@ impl Nodes {
             silent: RefCell::default(),
             died_late: Cell::new(0),
             claims: RefCell::default(),
+            tokens: RefCell::default(),
+            tokens_ignored: Cell::new(false),
             claims_ignored: Cell::new(false),
         })
     }
@@ -272,6 +278,16 @@ impl Nodes {
         }
         if command.fields.writer_token.0 < self.writer_token.get() {
             return Status::FencedWriter(WriterToken(self.writer_token.get()));
+        }
+        if portal.is_some() {
+            let mut tokens = self.tokens.borrow_mut();
+            let (newest, token) = (tokens.entry(chunk).or_default(), command.fields.writer_token.0);
+            if token < *newest && !self.tokens_ignored.get() {
+                return Status::FencedWriter(WriterToken(*newest));
+            }
+            if node == config.write_node && command.operation.changes() {
+                *newest = token.max(*newest);
+            }
         }
         if command.operation == NativeOperation::Read {
             assert!(config.members.iter().any(|member| member.node == node));

@@ -11,6 +11,7 @@ use reactor::sim::Simulation;
 use reactor::{Buffer, BufferPool, spawn, time};
 
 use super::nodes::{BLOCK, Chaos, Nodes, links};
+use crate::client::admission::Everything;
 use crate::client::{Claims, ClientOptions, VolumeChannel, VolumeDevice};
 use crate::identity::HostId;
 
@@ -70,7 +71,7 @@ impl Host {
 
     /// A new association with a portal.
     fn connect(&self) -> Rc<VolumeChannel> {
-        let claims = Claims::new(HostId::through_portals(self.number));
+        let claims = Claims::new(HostId::through_portals(self.number), Rc::new(Everything));
         Rc::new(self.device.open_for_host(links(&self.nodes), claims))
     }
 

@@ -195,15 +195,20 @@ pub struct NativeCommand {
     pub blocks: u32,
     /// Follows the request: CDW14 and CDW15.
     pub trace: TraceId,
+    /// Of a portal's command, the low half of the writer's token under which it goes: CDW13. 0 in all others, and where hosts
+    /// have agreed on nothing.
+    pub portal_token: u32,
 }
 
 impl NativeCommand {
     /// The command as a portal sends it for one of its hosts: the number of the claim stands in the place of the writer's
-    /// token, and the host in that of the trace id. Of a [`NativeOperation::Claim`] the number is that of the claim that
-    /// must be in force still, or 0 for any.
+    /// token, that in dword 13, and the host in the place of the trace id. Of a [`NativeOperation::Claim`] the number is that
+    /// of the claim that must be in force still, or 0 for any.
     #[must_use]
     pub fn of_portal(self, session: Session) -> Self {
         let mut command = self;
+        // Masters give no number that does not fit (`docs/decisions/0100-reservations-of-exported-volumes.md`).
+        command.portal_token = u32::try_from(self.fields.writer_token.0).unwrap_or(u32::MAX);
         command.fields.writer_token = WriterToken(session.number);
         command.trace = TraceId(session.host.0);
         command
@@ -216,7 +221,8 @@ impl NativeCommand {
             number: self.fields.writer_token.0,
         };
         let mut command = self;
-        command.fields.writer_token = WriterToken(0);
+        command.fields.writer_token = WriterToken(self.portal_token.into());
+        command.portal_token = 0;
         command.trace = TraceId(0);
         (session, command)
     }
@@ -277,8 +283,9 @@ impl NativeCommand {
         if self.operation == (NativeOperation::Locate { checks: true }) {
             fields.cdw10_15[2] |= CHECKS;
         }
-        if let Some(snapshot) = self.operation.snapshot() {
-            fields.set_quad(2, snapshot.0);
+        match self.operation.snapshot() {
+            Some(snapshot) => fields.set_quad(2, snapshot.0),
+            None => fields.cdw10_15[3] = self.portal_token,
         }
         fields.set_quad(4, self.trace.0);
         fields
@@ -333,6 +340,10 @@ impl NativeCommand {
             fields: own,
             blocks,
             trace: TraceId(fields.quad(4)),
+            portal_token: match operation.snapshot() {
+                Some(_) => 0,
+                None => fields.cdw10_15[3],
+            },
         })
     }
 }
@@ -474,6 +485,7 @@ mod tests {
             },
             blocks: 9,
             trace: TraceId(0xa_0000_000b),
+            portal_token: 0,
         };
         let fields = command.encode();
         assert_eq!((fields.opcode, fields.nsid, fields.mptr), (0x08, 3, 0x44));
@@ -582,6 +594,7 @@ mod tests {
             },
             blocks: 0,
             trace: TraceId(0),
+            portal_token: 0,
         };
         let session = Session {
             host: HostId::through_portals(0xa_0000_000b),
@@ -592,6 +605,14 @@ mod tests {
         assert_eq!(fields.cdw10_15, [7, 0, 0, 0, 0xb, 0x8000_000a]);
         let decoded = NativeCommand::decode(&fields).unwrap();
         assert_eq!(decoded.from_portal(), (session, command));
+        // Under reservations: the token beside it.
+        let mut reserved = command;
+        reserved.fields.writer_token = WriterToken(0xc0d0);
+        let fields = reserved.of_portal(session).encode();
+        assert_eq!((fields.cdw2, fields.cdw3), (6, 5));
+        assert_eq!(fields.cdw10_15, [7, 0, 0, 0xc0d0, 0xb, 0x8000_000a]);
+        let decoded = NativeCommand::decode(&fields).unwrap();
+        assert_eq!(decoded.from_portal(), (session, reserved));
     }
 
     proptest! {
@@ -620,6 +641,7 @@ mod tests {
                 fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(if kind == 11 || kind == 13 { 0 } else { n[1] }), first_lba: Lba(n[2]) },
                 blocks: if operation.is_of_chunk() { 0 } else { blocks },
                 trace: TraceId(n[3]),
+                portal_token: if operation.snapshot().is_some() { 0 } else { volume.rotate_left(9) },
             };
             prop_assert_eq!(NativeCommand::decode(&command.encode()), Ok(command));
         }

@@ -1,0 +1,119 @@
+//! What the masters' maps of volumes say to a node: which copies belong here, and where an exported volume's chunks are.
+
+use agentlink::{Chunk, Configuration};
+use proto::client::{Client, ClientError};
+use proto::v1;
+
+use crate::wire::{Kind, configuration, first_copies_from, is_growth, kind_of, number};
+
+/// Chunks asked for in one part of a map.
+const MAP_PART: u32 = 4096;
+
+/// Where the chunks of an exported volume are.
+#[derive(Default)]
+pub(crate) struct Routes {
+    pub(crate) chunks: Vec<(u32, Configuration)>,
+    pub(crate) nodes: Vec<(u128, String)>,
+}
+
+/// A copy that belongs on this node.
+pub(crate) struct Placed {
+    pub(crate) chunk: Chunk,
+    pub(crate) kind: Kind,
+    pub(crate) disk: u128,
+    /// The snapshot, as volume and number, whose copy it begins as.
+    pub(crate) from: Option<(u32, u64)>,
+}
+
+/// The chunks of a volume of which `node` shall have a copy; of one that grows, those of its new ones.
+pub(crate) async fn read_places(
+    client: &Client,
+    volume: u32,
+    growing: Option<v1::Growing>,
+    node: u128,
+) -> Result<Option<Vec<Placed>>, ClientError> {
+    let mut placed = Vec::new();
+    let mut seen = 0;
+    let mut first_chunk = growing.map_or(0, |growing| growing.from_chunk);
+    loop {
+        let request = v1::GetMapRequest {
+            volume,
+            first_chunk,
+            limit: MAP_PART,
+            with_growth: growing.is_some(),
+        };
+        let map = client.map(request).await?;
+        if let Some(growing) = growing
+            && !map
+                .volume
+                .as_ref()
+                .is_some_and(|volume| is_growth(volume, &growing))
+        {
+            // A master that is behind, or this is an old answer: what it says may be less than all.
+            return Ok(None);
+        }
+        seen += map.chunks.len();
+        let kind = match map.volume.as_ref().and_then(kind_of) {
+            Some(Ok(kind)) => kind,
+            Some(Err(error)) => {
+                tracing::error!(volume, %error, "the masters' geometry of a volume cannot be used");
+                return Ok(None);
+            }
+            None => return Ok(None),
+        };
+        let from = map.volume.as_ref().and_then(first_copies_from);
+        for chunk in &map.chunks {
+            let mut copies = chunk.copies.iter();
+            let Some(copy) = copies.find(|copy| number(&copy.node) == Some(node)) else {
+                continue;
+            };
+            placed.push(Placed {
+                chunk: Chunk {
+                    volume,
+                    index: chunk.index,
+                },
+                kind: kind.clone(),
+                disk: number(&copy.disk).unwrap_or(0),
+                from,
+            });
+        }
+        match map.chunks.last() {
+            Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
+                first_chunk = last.index + 1;
+            }
+            _ => {
+                let all = growing.map(|growing| (growing.chunks - growing.from_chunk) as usize);
+                return Ok(all.is_none_or(|all| all == seen).then_some(placed));
+            }
+        }
+    }
+}
+
+/// The configurations of all chunks of a volume, and where the nodes are that it names.
+pub(crate) async fn read_routes(client: &Client, volume: u32) -> Result<Routes, ClientError> {
+    let mut routes = Routes::default();
+    let mut first_chunk = 0;
+    loop {
+        let request = v1::GetMapRequest {
+            volume,
+            first_chunk,
+            limit: MAP_PART,
+            with_growth: false,
+        };
+        let map = client.map(request).await?;
+        let nodes = map.nodes.iter();
+        routes
+            .nodes
+            .extend(nodes.filter_map(|node| Some((number(&node.node)?, node.peer_address.clone()))));
+        let chunks = map.chunks.iter();
+        routes
+            .chunks
+            .extend(chunks.filter_map(|chunk| Some((chunk.index, configuration(chunk)?))));
+        match map.chunks.last() {
+            Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
+                first_chunk = last.index + 1;
+            }
+            _ => return Ok(routes),
+        }
+    }
+}

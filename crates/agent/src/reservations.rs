@@ -1,0 +1,145 @@
+//! What hosts of exported volumes reserve: the target's questions, asked of the masters.
+
+use agentlink::{ReservationCall, Reservations};
+use proto::client::{Client, ClientError};
+use proto::v1;
+
+/// Asks the masters; answers what is in force, and whether what was asked has been done.
+pub(crate) async fn ask(
+    client: Client,
+    node: Vec<u8>,
+    volume: u32,
+    call: ReservationCall,
+) -> Result<(Reservations, bool), String> {
+    let answer = match call {
+        ReservationCall::Read => show(&client, volume).await.map(|found| (found, true)),
+        ReservationCall::Replace {
+            expected,
+            next,
+            restricts,
+        } => {
+            let request = v1::ReplaceReservationsRequest {
+                volume,
+                node,
+                expected,
+                reservations: Some(to_wire(&next)),
+                restricts,
+            };
+            match client.replace_reservations(request).await {
+                Ok(v1::ReplaceReservationsResponse {
+                    reservations: Some(stored),
+                }) => Ok((Some(stored), true)),
+                Ok(_) => show(&client, volume).await.map(|found| (found, false)),
+                Err(error) => Err(error),
+            }
+        }
+        ReservationCall::Enforced(token) => {
+            let request = v1::EnforcedReservationsRequest { volume, token, node };
+            match client.enforced_reservations(request).await {
+                Ok(_) => show(&client, volume).await.map(|found| (found, true)),
+                Err(error) => Err(error),
+            }
+        }
+    };
+    match answer {
+        Ok((Some(found), done)) => match from_wire(&found) {
+            Some(found) => Ok((found, done)),
+            None => Err("the masters' answer makes no sense".to_owned()),
+        },
+        Ok((None, _)) => Err("the masters' answer is empty".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn show(client: &Client, volume: u32) -> Result<Option<v1::HostReservations>, ClientError> {
+    let request = v1::ShowReservationsRequest { volume };
+    Ok(client.reservations(request).await?.reservations)
+}
+
+fn to_wire(wanted: &Reservations) -> v1::HostReservations {
+    let registrant = |(host, key): &([u8; 16], u64)| v1::Registrant {
+        host: host.to_vec(),
+        key: *key,
+    };
+    let notice = |(version, host, kind): &(u64, [u8; 16], u8)| v1::ReservationNotice {
+        version: *version,
+        host: host.to_vec(),
+        r#type: (*kind).into(),
+    };
+    v1::HostReservations {
+        version: wanted.version,
+        token: wanted.token,
+        in_force: wanted.in_force,
+        taken: wanted.taken,
+        generation: wanted.generation,
+        persistent: wanted.persistent,
+        r#type: wanted.kind.into(),
+        holder: match wanted.holder {
+            none if none == [0; 16] => Vec::new(),
+            holder => holder.to_vec(),
+        },
+        registrants: wanted.registrants.iter().map(registrant).collect(),
+        notices: wanted.notices.iter().map(notice).collect(),
+    }
+}
+
+fn from_wire(found: &v1::HostReservations) -> Option<Reservations> {
+    let host = |bytes: &Vec<u8>| <[u8; 16]>::try_from(bytes.as_slice()).ok();
+    let registrants = found.registrants.iter();
+    let notices = found.notices.iter();
+    Some(Reservations {
+        version: found.version,
+        token: found.token,
+        in_force: found.in_force,
+        taken: found.taken,
+        generation: found.generation,
+        persistent: found.persistent,
+        kind: u8::try_from(found.r#type).ok()?,
+        holder: match found.holder.is_empty() {
+            true => [0; 16],
+            false => host(&found.holder)?,
+        },
+        registrants: registrants
+            .map(|registrant| Some((host(&registrant.host)?, registrant.key)))
+            .collect::<Option<_>>()?,
+        notices: notices
+            .map(|notice| {
+                Some((
+                    notice.version,
+                    host(&notice.host)?,
+                    u8::try_from(notice.r#type).ok()?,
+                ))
+            })
+            .collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_portal_wants_arrives_as_it_was_said() {
+        let said = Reservations {
+            version: 5,
+            token: 3,
+            in_force: true,
+            taken: true,
+            generation: 9,
+            persistent: true,
+            kind: 1,
+            holder: [7; 16],
+            registrants: vec![([7; 16], 0x1234), ([8; 16], u64::MAX)],
+            notices: vec![(4, [8; 16], 2)],
+        };
+        assert_eq!(from_wire(&to_wire(&said)), Some(said.clone()));
+        let nobody = Reservations::default();
+        assert_eq!(from_wire(&to_wire(&nobody)), Some(nobody));
+        let mut wrong = to_wire(&said);
+        wrong.registrants[0].host.pop();
+        assert_eq!(from_wire(&wrong), None);
+        let mut wrong = to_wire(&said);
+        wrong.r#type = 256;
+        assert_eq!(from_wire(&wrong), None);
+    }
+}
