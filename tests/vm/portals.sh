@@ -2,8 +2,9 @@
 # portals.sh REDHARE-BINARY
 #
 # A stock kernel in a guest attaches a replicated volume by two portals of a
-# `redhare up` beside it, with native multipath: ext4, fio with verification, and
-# the target of the portal in use is killed under that, then the other one's.
+# `redhare up` beside it, with native multipath: what it discards (blkdiscard,
+# fstrim) comes back to the nodes; ext4, fio with verification, and the target of
+# the portal in use is killed under that, then the other one's.
 # The steps are in guest-portals.
 #
 # Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
@@ -14,7 +15,9 @@ set -euo pipefail
 . "$here/portals-lib"
 [ $# = 1 ] || usage
 portals_need "fio fio
-mkfs.ext4 e2fsprogs"
+mkfs.ext4 e2fsprogs
+blkdiscard util-linux
+fstrim util-linux"
 program "$1"
 export_volume
 control_portals

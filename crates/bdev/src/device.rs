@@ -82,6 +82,12 @@ pub trait BlockDevice: Send + Sync {
     /// The device's shape.
     fn geometry(&self) -> Geometry;
 
+    /// Blocks that are given back together: what is deallocated of them in smaller parts, or from another multiple of as many on, reads
+    /// zeros and keeps its place. 0 if that is not known.
+    fn granule_blocks(&self) -> u32 {
+        0
+    }
+
     /// A channel for the calling core's reactor. May block briefly (it may open a file).
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError>;
 }
@@ -110,10 +116,11 @@ pub trait Channel {
         false
     }
 
-    /// Asks leave to write these blocks, before their bytes are fetched from whoever wants them written. `None`, as usual,
-    /// if that needs no leave. Else the future, which the caller may drop, ends with the channel to which that one write is to be
-    /// submitted, or with what stands against it.
-    fn leave(&self, _lba: Lba, _blocks: BlockCount) -> Option<Leave> {
+    /// Asks leave to change the blocks of these ranges, before the last bytes of what is to be done with them are fetched from
+    /// whoever wants it done. `None`, as usual, if that needs no leave. Else the future, which the caller may drop, ends with the
+    /// channel to which that one command is to be submitted, or with what stands against it. A channel whose device asks for leave
+    /// refuses what changes blocks for which none was given.
+    fn leave(&self, _ranges: &[(Lba, BlockCount)]) -> Option<Leave> {
         None
     }
 

@@ -297,18 +297,58 @@ pub(crate) async fn zero(
     Ok(())
 }
 
-/// Gives whole clusters of the range back and makes the rest of it read zeros. Nothing else is in flight.
+/// Pages that are read at once to find out whether they are zeros.
+const LOOK_PAGES: u64 = 16;
+
+/// Whether pages of one cluster of the blob's own hold zeros, so that nothing is lost if it is given back. What cannot be read is
+/// taken for something else.
+async fn holds_zeros(store: &Store, blob: &BlobState, pages: Range<u64>) -> bool {
+    let mut page = pages.start;
+    while page < pages.end {
+        let piece = store.piece(blob, page, LOOK_PAGES.min(pages.end - page));
+        let (Some(device_page), true) = (piece.device_page, piece.is_own) else {
+            return false;
+        };
+        let count = usize::try_from(piece.pages).expect("a look takes few pages");
+        match store.io.read(device_page, count).await {
+            Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => page += piece.pages,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Gives whole clusters of the range back and makes the rest of it read zeros. Nothing else is in flight. A cluster at either end of
+/// which the range has only a part is given back, too, if the rest of it holds zeros: what is deallocated piece by piece is given
+/// back with its last piece.
 async fn give_back(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, pages: u64) -> Result<(), IoError> {
     store.check_running().map_err(|error| error.status())?;
     let cluster_pages = store.cluster_pages();
     let end = first + pages;
-    let (first_whole, end_whole) = (first.div_ceil(cluster_pages), end / cluster_pages);
+    let (mut first_whole, mut end_whole) = (first.div_ceil(cluster_pages), end / cluster_pages);
+    let (first_start, last_end) = (
+        first / cluster_pages * cluster_pages,
+        end.next_multiple_of(cluster_pages),
+    );
+    // Of the first cluster what lies before the range, and, if that is the last one as well, behind it.
+    let in_one = last_end - first_start == cluster_pages;
+    let before_is_zero = first > first_start && holds_zeros(store, blob, first_start..first).await;
+    let looks_behind = last_end > end && (!in_one || first == first_start || before_is_zero);
+    let behind_is_zero = looks_behind && holds_zeros(store, blob, end..last_end).await;
+    if in_one {
+        if (first == first_start || before_is_zero) && (end == last_end || behind_is_zero) {
+            (first_whole, end_whole) = (first_start / cluster_pages, last_end / cluster_pages);
+        }
+    } else {
+        first_whole -= u64::from(before_is_zero);
+        end_whole += u64::from(behind_is_zero);
+    }
     if first_whole >= end_whole {
         return zero(store, blob, first, pages).await;
     }
     let (whole_start, whole_end) = (first_whole * cluster_pages, end_whole * cluster_pages);
-    zero(store, blob, first, whole_start - first).await?;
-    zero(store, blob, whole_end, end - whole_end).await?;
+    zero(store, blob, first, whole_start.saturating_sub(first)).await?;
+    zero(store, blob, whole_end, end.saturating_sub(whole_end)).await?;
     let given = store.give_up(blob, first_whole, end_whole);
     given.map_err(|error| error.status())
 }

@@ -461,6 +461,52 @@ fn a_snapshot_of_a_clone_parts_from_what_the_clone_was_made_of() {
 }
 
 #[test]
+fn what_is_deallocated_piece_by_piece_is_given_back_with_the_last_piece() {
+    World::new(23).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(16).unwrap();
+        let free = || store.describe().free_clusters;
+        let before = free();
+        let tags: Vec<u64> = (1..=12).collect();
+        blob.write(0, tagged(&tags)).await.unwrap();
+        assert_eq!(free(), before - 3);
+        let mut expected = tags;
+        let steps = [
+            // One cluster page by page; parts of two; the rest of each.
+            (1, 1, 3),
+            (0, 1, 3),
+            (2, 1, 3),
+            (3, 1, 2),
+            (6, 3, 2),
+            (4, 2, 1),
+            (9, 3, 0),
+        ];
+        for (first, pages, left) in steps {
+            let range = (Lba(first), BlockCount(pages));
+            blob.channel().write_zeroes(range.0, range.1).await.unwrap();
+            expected[first as usize..(first + pages) as usize].fill(0);
+            assert_eq!(free(), before - left, "after {pages} pages from {first} on");
+            for (page, tag) in (0..).zip(&expected) {
+                assert_eq!(tag_at(&blob, page).await, Ok(*tag));
+            }
+        }
+        // Both ends at once: of the outer clusters a part is zeros already.
+        blob.write(0, tagged(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0]))
+            .await
+            .unwrap();
+        let range = (Lba(1), BlockCount(10));
+        blob.channel().write_zeroes(range.0, range.1).await.unwrap();
+        assert_eq!(free(), before);
+        // Elsewhere in it is something: it stays.
+        blob.write(0, tagged(&[1, 2, 0, 0])).await.unwrap();
+        blob.channel().write_zeroes(Lba(1), BlockCount(1)).await.unwrap();
+        assert_eq!((free(), tag_at(&blob, 0).await), (before - 1, Ok(1)));
+        store.sync().await.unwrap();
+        store.check().unwrap();
+    });
+}
+
+#[test]
 fn a_line_of_snapshots_keeps_each_moment_and_survives_a_restart() {
     let world = World::new(22);
     let made = world.process(|| async {

@@ -172,7 +172,8 @@ impl Served {
                         1 if in_capsule_length == 0 => {
                             let length = 1 + u32::from(command.opcode()) * 97;
                             self.open.insert(slot, (cid, length, 0));
-                            self.target.request_data(slot, length, &mut out);
+                            let held_back = if command.opcode() & 4 == 0 { 0 } else { length / 2 };
+                            self.target.request_data_but(slot, length, held_back, &mut out);
                         }
                         2 if in_capsule_length == 0 => {
                             self.target.data_header(slot, 0, 512, true, true, &mut out);
@@ -190,6 +191,11 @@ impl Served {
                     assert_eq!(offset, *seen, "data comes in order");
                     *seen += bytes.len() as u32;
                     assert!(!bytes.is_empty() && *seen <= *due, "{seen} of {due} bytes");
+                }
+                Event::PartComplete { slot, .. } => {
+                    let (_, due, seen) = self.open[&slot];
+                    assert_eq!(seen, due - due / 2, "all data but what was held back has come");
+                    self.target.request_rest(slot, &mut out);
                 }
                 Event::PayloadComplete { slot, .. } => {
                     let (_, due, seen) = self.open[&slot];

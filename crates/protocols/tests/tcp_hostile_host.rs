@@ -393,6 +393,68 @@ fn data_nobody_asked_for() {
     ends(&mut target, &host_data(Data { last: true, ..RIGHT }), Sequence, 0);
 }
 
+/// A target that has asked for 16380 of 16384 bytes of command 7, and what it has sent for that.
+fn holding_back() -> (Target, Vec<u8>) {
+    let mut target = open();
+    assert_eq!(feed(&mut target, &capsule(1, 7, 0)), None);
+    let mut out = Vec::new();
+    target.request_data_but(0, 16_384, 4, &mut out);
+    (target, out)
+}
+
+#[test]
+fn what_is_held_back_comes_when_it_is_asked_for() {
+    let first = Data {
+        length: 8192,
+        ..RIGHT
+    };
+    let second = Data {
+        offset: 8192,
+        length: 8188,
+        last: true,
+        ..RIGHT
+    };
+    let rest = Data {
+        offset: 16_380,
+        length: 4,
+        last: true,
+        ..RIGHT
+    };
+    let (mut target, mut out) = holding_back();
+    assert_eq!(out.len(), 24, "one R2T");
+    assert_eq!(events(&mut target, &host_data(first)), ["payload"]);
+    assert_eq!(events(&mut target, &host_data(second)), ["payload", "part"]);
+    target.poll_transmit(&mut out);
+    assert_eq!(out.len(), 24, "nothing is asked for by itself");
+    target.request_rest(0, &mut out);
+    assert_eq!(out.len(), 48);
+    assert_eq!(
+        (&out[36..40], &out[40..44]),
+        (&[0xfc, 0x3f, 0, 0][..], &[4, 0, 0, 0][..])
+    );
+    assert_eq!(events(&mut target, &host_data(rest)), ["payload", "complete"]);
+
+    // Unasked it is too early, and in one PDU with what comes before it out of range.
+    let (mut target, _) = holding_back();
+    assert_eq!(feed(&mut target, &host_data(first)), None);
+    assert_eq!(feed(&mut target, &host_data(second)), None);
+    ends(&mut target, &host_data(rest), Sequence, 0);
+    let (mut target, _) = holding_back();
+    assert_eq!(feed(&mut target, &host_data(first)), None);
+    let whole = Data {
+        length: 8192,
+        ..second
+    };
+    assert!(feed(&mut target, &host_data(whole)).is_some());
+
+    // Answered after the first part: nothing more is due.
+    let (mut target, _) = holding_back();
+    assert_eq!(feed(&mut target, &host_data(first)), None);
+    assert_eq!(feed(&mut target, &host_data(second)), None);
+    target.response(0, &completion(7), &mut Vec::new());
+    assert_eq!(target.outstanding(), 0);
+}
+
 #[test]
 fn a_termination_is_believed_only_when_it_is_well_formed() {
     let sent = TerminationRequest {
@@ -429,6 +491,7 @@ fn events(target: &mut Target, bytes: &[u8]) -> Vec<&'static str> {
             Event::Initialize(_) => "initialize",
             Event::Command { .. } => "command",
             Event::Payload { .. } => "payload",
+            Event::PartComplete { .. } => "part",
             Event::PayloadComplete { digest_ok: true, .. } => "complete",
             Event::PayloadComplete { digest_ok: false, .. } => "spoilt",
             Event::HostTermination(_) => "termination",
@@ -555,10 +618,11 @@ fn serve(target: &mut Target, bytes: &[u8]) -> Result<usize, Termination> {
                 in_capsule_length,
             } => match command.as_bytes()[0] % 3 {
                 0 => target.abandon(slot),
-                1 if in_capsule_length == 0 => target.request_data(slot, 20_000, &mut out),
+                1 if in_capsule_length == 0 => target.request_data_but(slot, 20_000, 4, &mut out),
                 _ => {}
             },
             Event::Payload { bytes, .. } => assert!(!bytes.is_empty()),
+            Event::PartComplete { slot, .. } => target.request_rest(slot, &mut out),
             Event::PayloadComplete { slot, .. } => target.abandon(slot),
             Event::HostTermination(_) => {}
         }

@@ -392,7 +392,14 @@ impl Controller {
                     }
                     WRITE => {
                         if in_capsule_length == 0 {
-                            self.machine.request_data(slot, length, &mut self.out);
+                            // Every other one in two parts.
+                            let held_back = if served.serial.is_multiple_of(2) {
+                                0
+                            } else {
+                                length / 3
+                            };
+                            self.machine
+                                .request_data_but(slot, length, held_back, &mut self.out);
                         } else {
                             assert_eq!(in_capsule_length, length);
                         }
@@ -405,6 +412,11 @@ impl Controller {
                 let served = self.served.get_mut(&slot).unwrap();
                 assert_eq!(offset as usize, served.bytes.len());
                 served.bytes.extend_from_slice(bytes);
+            }
+            target::Event::PartComplete { slot, .. } => {
+                let served = &self.served[&slot];
+                assert_eq!(served.bytes.len() as u32, served.length - served.length / 3);
+                self.machine.request_rest(slot, &mut self.out);
             }
             target::Event::PayloadComplete { slot, digest_ok } => {
                 let served = self.served.remove(&slot).unwrap();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bdev::{BlockDevice, ChannelExt, Data, IoError};
+use bdev::{BlockDevice, ChannelExt, Data, IoError, Operation};
 use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel, RemoteDevice, RemoteOptions};
 use foundation::{BlockCount, Lba};
 use protocols::nvme::log::{LogPage, ReservationNotification};
@@ -81,6 +81,65 @@ fn a_host_survives_the_death_of_either_portal() {
     for address in portals {
         let (addresses, nqn) = (vec![address], nqn.clone());
         load::check_by(&Way::Portals { addresses, nqn }, &contents);
+    }
+    cluster.end();
+}
+
+#[test]
+fn what_a_host_discards_comes_back_to_the_nodes() {
+    const MIB: u64 = 1 << 20;
+    let place = Place::new("portal-discards");
+    let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
+    cluster.succeed(&["volume", "create", "thin", "--size", "512MiB"]);
+    let (portals, nqn) = export(&cluster, &["thin", "--host", HOST]);
+    wait_until("the portal serves", || connects(portals[0], &nqn, HOST));
+    let used = |number: u32| cluster.node(number)["used_bytes"].as_u64().unwrap();
+    let before: Vec<u64> = (1..=3).map(used).collect();
+    let by_host = |discarded: bool| {
+        let (options, length) = (options(portals[0], &nqn, HOST), MIB as usize);
+        reactor::run(&reactor::Config::default(), async move {
+            let device = RemoteDevice::connect(options).await.unwrap();
+            let channel = device.open_channel().unwrap();
+            for at in 0..64 {
+                let mut buffer = reactor::BufferPool::current().allocate(length).await.unwrap();
+                let lba = Lba(at * MIB / 4096);
+                if !discarded {
+                    buffer.fill(1 + at as u8);
+                    channel.write(lba, buffer.freeze()).await.unwrap();
+                    continue;
+                }
+                // All but the first and the last MiB.
+                let (status, bytes) = channel.read(lba, buffer).await;
+                status.unwrap();
+                let kept = if [0, 63].contains(&at) { 1 + at as u8 } else { 0 };
+                assert!(bytes.iter().all(|byte| *byte == kept), "MiB {at}");
+            }
+            channel.flush().await.unwrap();
+        })
+        .unwrap();
+    };
+    by_host(false);
+    for node in 1..=3 {
+        let grown = before[node as usize - 1] + 60 * MIB;
+        wait_until("the masters count what was written", || used(node) >= grown);
+    }
+    let discarding = options(portals[0], &nqn, HOST);
+    reactor::run(&reactor::Config::default(), async move {
+        let device = RemoteDevice::connect(discarding).await.unwrap();
+        let channel = device.open_channel().unwrap();
+        let (first, blocks) = (Lba(MIB / 4096), BlockCount(62 * MIB / 4096));
+        let discarded = channel
+            .execute(Operation::Deallocate, first, blocks, Data::None, None)
+            .await;
+        discarded.status.unwrap();
+        channel.flush().await.unwrap();
+    })
+    .unwrap();
+    by_host(true);
+    for node in 1..=3 {
+        // Of each of two chunks the clusters at both ends may stay.
+        let left = before[node as usize - 1] + 12 * MIB;
+        wait_until("the masters count what came back", || used(node) <= left);
     }
     cluster.end();
 }

@@ -357,6 +357,12 @@ mod tests {
     }
 
     #[test]
+    fn hosts_are_told_what_copies_give_back_at_once() {
+        let options = blobstore::FormatOptions::default();
+        assert_eq!(volume::client::CLUSTER_BYTES, options.cluster_bytes);
+    }
+
+    #[test]
     fn a_host_has_one_number_by_its_name() {
         assert_eq!(
             host_id("nqn.2014-08.org.example:a"),

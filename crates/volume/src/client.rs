@@ -3,7 +3,8 @@
 //! [`VolumeDevice`] knows no socket and no master. The ways to the nodes are handed in as [`Peers`],
 //! what the masters say as a [`MapSource`], and the number under which a host's writes count as
 //! [`Sessions`]. A request is cut at the stripe units ([`crate::Geometry::pieces`]); each piece goes to
-//! one node: a read to the copy that answers soonest, a write or flush to the chunk's write node.
+//! one node: a read to the copy that answers soonest, a write or flush to the chunk's write node. What is deallocated is cut at the
+//! chunks ([`crate::Geometry::runs`]), since a copy gives back only what it is told of at once.
 //!
 //! Cost of a request of one piece that succeeds: one division to find the chunk, one ordered map to
 //! weigh the copies, one slab slot; no task and no allocation. A request of more pieces allocates one
@@ -40,6 +41,6 @@ mod unflushed;
 pub use admission::{Admission, enforce};
 pub use channel::VolumeChannel;
 pub use claims::Claims;
-pub use device::{ClientOptions, OpenPeers, VolumeDevice};
+pub use device::{CLUSTER_BYTES, ClientOptions, OpenPeers, VolumeDevice};
 pub use peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 pub use source::{MapSource, Sessions, VolumeMap};

@@ -4,6 +4,8 @@
 //!
 //! Finding the pieces of a request costs a binary search over the groups and two divisions.
 
+mod runs;
+
 use std::collections::BTreeSet;
 
 use foundation::{BlockCount, ByteCount, Lba};
@@ -12,6 +14,8 @@ use thiserror::Error;
 use crate::configuration::COPIES_MAX;
 use crate::format::{FormatError, Reader, Writer, open_block, seal_block};
 use crate::identity::{BlockRange, ChunkIndex};
+
+pub use runs::RUN_BYTES_MAX;
 
 /// The unit in which copies are stored; smaller writes are read, modified and written.
 pub const PAGE_BYTES: u32 = 4096;

@@ -36,7 +36,7 @@ pub use configuration::{COPIES_MAX, ChunkConfig, ConfigurationError, Membership}
 pub use format::FormatError;
 pub use geometry::{
     GROUPS_MAX, Geometry, GeometryError, GeometrySizes, PAGE_BYTES, PIECE_BYTES_MAX, Piece, Pieces,
-    REGIONS_MAX,
+    REGIONS_MAX, RUN_BYTES_MAX,
 };
 pub use grants::Grants;
 pub use identity::{

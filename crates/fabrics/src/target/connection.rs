@@ -378,6 +378,7 @@ impl Connection {
                     self.begin(slot, command, in_capsule_length);
                 }
                 Some(Event::Payload { slot, offset, bytes }) => self.fill(slot, offset, bytes, shared),
+                Some(Event::PartComplete { slot, digest_ok }) => self.part_filled(slot, digest_ok),
                 Some(Event::PayloadComplete { slot, digest_ok }) => self.filled(slot, digest_ok),
                 Some(Event::HostTermination(termination)) => {
                     tracing::warn!(peer = %self.queue.peer(), %termination, "the host ended the connection");

@@ -201,7 +201,15 @@ impl IoQueue {
         }
         // What cannot be opened is refused when the command is executed.
         let open = self.open(command.nsid()).ok()?;
-        open.channel.leave(command.slba(), command.nlb())
+        open.channel.leave(&[(command.slba(), command.nlb())])
+    }
+
+    /// Whether the data of a command say what it changes, for which there must be leave.
+    pub(super) fn is_led_by_data(&self, command: &Command) -> bool {
+        self.subsystem.is_exporting()
+            && command.nvm_opcode() == Some(NvmOpcode::DatasetManagement)
+            && command.dsm_deallocates()
+            && !command.is_fabrics()
     }
 
     /// Looks at the FUSE field of a command that has come, or at one that follows a first half; a status if it cannot

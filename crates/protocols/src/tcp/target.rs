@@ -5,7 +5,7 @@
 //! [`Target::poll_transmit`] for R2Ts that fell due; then send what was appended. Nothing blocks.
 //!
 //! A command's life: [`Event::Command`] names its slot. In-capsule data follows by itself; other data
-//! is asked for with [`Target::request_data`]. Either way [`Event::Payload`] lends the bytes and
+//! is asked for with [`Target::request_data`], or in two parts with [`Target::request_data_but`]. Any way [`Event::Payload`] lends the bytes and
 //! [`Event::PayloadComplete`] says that all have come. The slot ends with [`Target::response`], with
 //! the SUCCESS flag of [`Target::data_header`], or with [`Target::abandon`]. A slot ended while data for
 //! it is still due is kept, silently, until that data has come.
@@ -56,6 +56,13 @@ pub enum Event<'a> {
         offset: u32,
         /// The bytes; never empty.
         bytes: &'a [u8],
+    },
+    /// All data of a command has come but for what [`Target::request_data_but`] held back.
+    PartComplete {
+        /// The command's place.
+        slot: u16,
+        /// Every data digest so far fitted.
+        digest_ok: bool,
     },
     /// All data of a command has come.
     PayloadComplete {
@@ -309,7 +316,10 @@ impl Target {
         }
         if finished {
             let digest_ok = entry.digest_ok;
-            return Some(Event::PayloadComplete { slot, digest_ok });
+            return Some(match entry.held_back {
+                0 => Event::PayloadComplete { slot, digest_ok },
+                _ => Event::PartComplete { slot, digest_ok },
+            });
         }
         if !entry.queued && entry.requested < entry.total && entry.outstanding_r2t(r2t_bytes) < max_r2t {
             entry.queued = true;
@@ -375,14 +385,41 @@ impl Target {
     /// # Panics
     /// When the slot is not open, has asked before, has data in its capsule, or the length is 0.
     pub fn request_data(&mut self, slot: u16, total_length: u32, out: &mut Vec<u8>) {
+        self.request_data_but(slot, total_length, 0, out);
+    }
+
+    /// As [`request_data`](Self::request_data), but leaves the last `held_back` bytes to [`request_rest`](Self::request_rest).
+    ///
+    /// # Panics
+    /// As there; and when everything is held back.
+    pub fn request_data_but(&mut self, slot: u16, total_length: u32, held_back: u32, out: &mut Vec<u8>) {
         let entry = self.slots.open_mut(slot);
-        assert!(total_length > 0, "an R2T asks for something");
+        assert!(total_length > held_back, "an R2T asks for something");
         assert!(
             entry.total == 0,
             "slot {slot} has already asked for or brought {} bytes",
             entry.total
         );
-        entry.total = total_length;
+        entry.total = total_length - held_back;
+        entry.held_back = held_back;
+        self.put_due(slot, out);
+    }
+
+    /// After [`Event::PartComplete`], asks for what was held back.
+    ///
+    /// # Panics
+    /// When the slot is not open, nothing is held back, or not all that comes before it is there.
+    pub fn request_rest(&mut self, slot: u16, out: &mut Vec<u8>) {
+        let entry = self.slots.open_mut(slot);
+        let rest = std::mem::take(&mut entry.held_back);
+        assert!(
+            rest > 0 && entry.received == entry.total,
+            "slot {slot} holds {rest} bytes back, and {} of {} before them have come",
+            entry.received,
+            entry.total
+        );
+        entry.split = entry.total;
+        entry.total += rest;
         self.put_due(slot, out);
     }
 

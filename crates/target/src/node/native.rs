@@ -248,6 +248,7 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
         NativeOperation::Write { .. }
         | NativeOperation::WriteZeroes { .. }
         | NativeOperation::Deallocate { .. }
+        | NativeOperation::DeallocateRun { .. }
         | NativeOperation::Fence
         | NativeOperation::Claim => matches!(role, Role::Admin | Role::Client),
         NativeOperation::Cut(_) | NativeOperation::Release(_) | NativeOperation::Abandon(_) => {
@@ -274,7 +275,9 @@ fn request_of(
         NativeOperation::Read => (Operation::Read, true),
         NativeOperation::Write { fua } => (write(WriteKind::Data, fua), true),
         NativeOperation::WriteZeroes { fua } => (write(WriteKind::Zeroes, fua), false),
-        NativeOperation::Deallocate { fua } => (write(WriteKind::Deallocate, fua), false),
+        NativeOperation::Deallocate { fua } | NativeOperation::DeallocateRun { fua } => {
+            (write(WriteKind::Deallocate, fua), false)
+        }
         NativeOperation::Fence | NativeOperation::Claim => (write(WriteKind::Fence, false), false),
         NativeOperation::Flush => (Operation::Flush, false),
         NativeOperation::Cut(snapshot) => (Operation::Cut(snapshot), false),
@@ -287,7 +290,8 @@ fn request_of(
         | NativeOperation::CountSnapshot(_) => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
-    let blocks = if of_chunk { 1 } else { native.blocks };
+    let is_run = matches!(native.operation, NativeOperation::DeallocateRun { .. });
+    let blocks = if of_chunk || is_run { 1 } else { native.blocks };
     let piece = node.copies.with_geometry(volume, |geometry| {
         let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
         let mut pieces = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?;
@@ -310,6 +314,12 @@ fn request_of(
         operation,
         range: if of_chunk {
             BlockRange::default()
+        } else if is_run {
+            // The core refuses one that goes beyond the chunk.
+            BlockRange {
+                start: piece.range.start,
+                count: native.blocks,
+            }
         } else {
             piece.range
         },
@@ -522,6 +532,7 @@ mod tests {
             (NativeOperation::Write { fua: false }, [true, true, false]),
             (NativeOperation::WriteZeroes { fua: true }, [true, true, false]),
             (NativeOperation::Deallocate { fua: false }, [true, true, false]),
+            (NativeOperation::DeallocateRun { fua: false }, [true, true, false]),
             (NativeOperation::Fence, [true, true, false]),
             (NativeOperation::Cut(snapshot), [true, false, false]),
             (NativeOperation::Abandon(snapshot), [true, false, false]),

@@ -14,6 +14,7 @@ use agentlink::FromTarget;
 use bdev::Data;
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, Queue, discover};
 use foundation::{BlockCount, Epoch, Lba, Random};
+use protocols::nvme::dsm::{DsmRange, encode_ranges};
 use protocols::nvme::{Command, Nqn, Status};
 use reactor::sim::Host;
 use reactor::{BufferPool, spawn, time};
@@ -150,6 +151,20 @@ impl Way {
         self.run(command, Data::From(buffer.freeze())).await.0
     }
 
+    /// Deallocates these ranges, each a first block and a length in blocks; of `room` bytes that the host makes ready, the list comes first.
+    async fn deallocate(&self, ranges: &[(u64, u32)], room: usize) -> Option<Status> {
+        let list: Vec<_> = ranges
+            .iter()
+            .map(|(lba, blocks)| DsmRange::new(Lba(*lba), *blocks))
+            .collect();
+        let list = encode_ranges(&list).unwrap();
+        let mut buffer = BufferPool::current().try_allocate(room).unwrap();
+        buffer.fill(0xff);
+        buffer[..list.len()].copy_from_slice(&list);
+        let command = Command::deallocate(1, ranges.len() as u16);
+        self.run(command, Data::From(buffer.freeze())).await.0
+    }
+
     async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, Option<Status>> {
         let buffer = BufferPool::current()
             .try_allocate(blocks as usize * BLOCK)
@@ -179,10 +194,10 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
         let [one, other] = [&ways[0], &ways[1]].map(|way| way.controller.identity());
         assert_eq!((one.sn, one.mn, one.subnqn), (other.sn, other.mn, other.subnqn));
         assert_ne!(one.cntlid, other.cntlid);
-        // Several ports, several controllers, asymmetric access; nothing in capsules; no Compare, Dataset Management, Write
+        // Several ports, several controllers, asymmetric access; nothing in capsules; Dataset Management; no Compare, Write
         // Zeroes or Copy, and nothing fused.
         assert_eq!((one.cmic & 0b1011, one.in_capsule_data_bytes()), (0b1011, 0));
-        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses), (0, 0));
+        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses), (0b100, 0));
         let [one, other] = [&ways[0], &ways[1]].map(|way| way.controller.clone());
         let ids = one.identifiers(1).await.unwrap();
         assert_eq!((ids.nguid, ids.uuid), (Some([0x5a; 16]), Some([0x5a; 16])));
@@ -222,6 +237,64 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
         );
         assert_eq!(ways[0].read(3, 1).await, Ok(vec![7; BLOCK]));
     });
+}
+
+#[test]
+fn a_host_gives_back_what_it_needs_no_more() {
+    let exporting = Exporting::new(2, [1, 2]);
+    let addresses = [exporting.address(0), exporting.address(1)];
+    let node = exporting.cluster.node(0);
+    let free = move || node.disks()[0].free_bytes;
+    on_client(&exporting.cluster, Duration::from_secs(30), move || async move {
+        let [one, other] = [
+            Way::connect(addresses[0], 1).await.unwrap(),
+            Way::connect(addresses[1], 1).await.unwrap(),
+        ];
+        let before = free();
+        for lba in (0..1024).step_by(128) {
+            assert_eq!(one.write(lba, 128, 7).await, Some(Status::SUCCESS));
+        }
+        assert!(free() <= before - (3 << 20), "{} of {before}", free());
+        // Exactly the list, and one in a page, as Linux sends it; ranges that touch nothing of each other.
+        assert_eq!(
+            one.deallocate(&[(3, 5), (700, 0), (9, 2)], 48).await,
+            Some(Status::SUCCESS)
+        );
+        // The other portal has no claim yet, and takes it.
+        assert_eq!(other.deallocate(&[(20, 1)], 4096).await, Some(Status::SUCCESS));
+        let mut expected = vec![7; 32];
+        for lba in [3, 4, 5, 6, 7, 9, 10, 20] {
+            expected[lba] = 0;
+        }
+        let expected: Vec<u8> = expected.into_iter().flat_map(|byte| [byte; BLOCK]).collect();
+        assert_eq!(one.read(0, 32).await, Ok(expected.clone()));
+        assert_eq!(other.read(0, 32).await, Ok(expected));
+        // One that lies beyond the end: nothing is done of the others either, wherever it stands.
+        for ranges in [
+            [(40, 1), (1024, 1)],
+            [(1024, 1), (40, 1)],
+            [(40, 1), (1 << 40, 1)],
+        ] {
+            assert_eq!(
+                other.deallocate(&ranges, 32).await,
+                Some(Status::LBA_OUT_OF_RANGE)
+            );
+        }
+        assert_eq!(other.read(40, 1).await, Ok(vec![7; BLOCK]));
+        // Everything: the claim of the first way is in force no more, and is taken anew.
+        assert_eq!(
+            one.deallocate(&[(0, 1024)], 4096).await,
+            Some(Status::INTERNAL_PATH_ERROR)
+        );
+        assert_eq!(one.deallocate(&[(0, 1024)], 4096).await, Some(Status::SUCCESS));
+        assert_eq!(other.read(0, 128).await, Ok(vec![0; 128 * BLOCK]));
+        let flush = Command::new(0, 1);
+        assert_eq!(one.run(flush, Data::None).await.0, Some(Status::SUCCESS));
+        assert!(free() + (2 << 20) > before, "{} of {before}", free());
+        assert_eq!(one.write(3, 20, 9).await, Some(Status::SUCCESS));
+        assert_eq!(other.read(3, 20).await, Ok(vec![9; 20 * BLOCK]));
+    });
+    exporting.cluster.end();
 }
 
 /// What hosts have in common.
@@ -319,6 +392,19 @@ impl Lane {
         let count = self.random.between(1, 4.min(LANE_BLOCKS - start));
         let range = start as usize..(start + count) as usize;
         let lba = self.number * LANE_BLOCKS + start;
+        if self.random.chance(1, 6) {
+            let room = if self.random.chance(1, 2) { 16 } else { 4096 };
+            let deallocate = move |way: Rc<Way>| async move {
+                match way.deallocate(&[(lba, count as u32)], room).await {
+                    Some(Status::SUCCESS) => Ok(()),
+                    status => Err(status),
+                }
+            };
+            if self.until_done("a deallocation", deallocate).await.is_some() {
+                self.model[range].fill(0);
+            }
+            return;
+        }
         if self.random.chance(1, 2) {
             let write = move |way: Rc<Way>| async move {
                 match way.write(lba, count, value).await {

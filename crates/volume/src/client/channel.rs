@@ -168,11 +168,11 @@ impl Channel for VolumeChannel {
         })
     }
 
-    fn leave(&self, lba: Lba, blocks: BlockCount) -> Option<Leave> {
+    fn leave(&self, ranges: &[(Lba, BlockCount)]) -> Option<Leave> {
         let claims = self.core.claims.clone()?;
-        let core = self.core.clone();
+        let (core, ranges) = (self.core.clone(), ranges.to_vec());
         Some(Box::pin(async move {
-            let claimed = claims::leave(core, claims, lba, blocks).await?;
+            let claimed = claims::leave(core, claims, ranges).await?;
             Ok(Rc::new(claimed) as Rc<dyn Channel>)
         }))
     }
@@ -298,6 +298,18 @@ impl Core {
     }
 
     pub(super) fn submit(self: &Rc<Self>, request: Request, copy: Option<u32>, leaves: Leaves) {
+        let deadline = time::now() + self.options.time_limit;
+        self.submit_until(request, copy, leaves, deadline);
+    }
+
+    /// As [`Core::submit`], to be ended at a time that is known already.
+    pub(super) fn submit_until(
+        self: &Rc<Self>,
+        request: Request,
+        copy: Option<u32>,
+        leaves: Leaves,
+        deadline: Instant,
+    ) {
         self.look_at_map();
         let map = self.view().map.clone();
         let checked = native(request.operation)
@@ -310,7 +322,7 @@ impl Core {
             operation,
             writer_token: WriterToken(request.fence.map_or(0, |fence| fence.writer_token)),
             trace: TraceId(request.trace.0),
-            deadline: time::now() + self.options.time_limit,
+            deadline,
             copy,
             claim: None,
         };
@@ -342,6 +354,9 @@ impl Core {
             ..
         } = request;
         if u64::from(piece.range.count) != blocks.0 || piece.range.count > NATIVE_BLOCKS_MAX {
+            if self.is_unclaimed(operation, &leaves, &map, (lba, blocks)) {
+                return token.complete(Err(IoError::Unavailable), data);
+            }
             return Group::start_range(self, terms, map, (lba, blocks), (data, leaves), token);
         }
         let kept = match &data {
@@ -352,6 +367,9 @@ impl Core {
             claim: claims::leave_for(&leaves, piece.chunk),
             ..terms
         };
+        if self.claims.is_some() && operation.changes() && terms.claim.is_none() {
+            return token.complete(Err(IoError::Unavailable), data);
+        }
         let job = Job {
             terms,
             place: Place {
@@ -364,6 +382,22 @@ impl Core {
             owner: Owner::Request(token),
         };
         self.start(job, data);
+    }
+
+    /// Whether a portal's command changes a chunk for which it has no claim. Nothing of it is done then.
+    fn is_unclaimed(
+        &self,
+        operation: NativeOperation,
+        leaves: &Leaves,
+        map: &VolumeMap,
+        (lba, blocks): (Lba, BlockCount),
+    ) -> bool {
+        if self.claims.is_none() || !operation.changes() {
+            return false;
+        }
+        let chunks = map.geometry.chunks_of(lba, blocks);
+        let mut chunks = chunks.unwrap_or_default().into_iter();
+        chunks.any(|chunk| claims::leave_for(leaves, chunk).is_none())
     }
 
     fn flush(self: &Rc<Self>, request: Request, terms: Terms, map: Arc<VolumeMap>) {

@@ -1,11 +1,11 @@
 //! Claims: how the writes of one host's association with a portal are told from those that came by another way.
 //!
-//! Before the bytes of a write are fetched from the host, each chunk that it touches is claimed for the host
+//! Before the bytes of a write, or the last ones of a list of ranges, are fetched from the host, each chunk that it touches is claimed for the host
 //! ([`crate::message::codec::NativeOperation::Claim`]), unless this association has claimed it before. A host that gives its bytes after
 //! that has not gone over to another portal yet; one that goes over later writes there under a newer claim, after which the
 //! chunk takes no write under this one. The argument is in `docs/decisions/0068-what-kills-a-late-write-behind-portals.md`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -162,10 +162,12 @@ pub(super) fn leave_for(leaves: &Leaves, chunk: ChunkIndex) -> Option<u64> {
         .map(|(_, number)| *number)
 }
 
-/// The way of one write whose chunks are claimed.
+/// The way of one command whose chunks are claimed.
 pub(super) struct Claimed {
     core: Rc<Core>,
     leaves: Leaves,
+    /// When the command has to have ended, once something was submitted for it.
+    deadline: Cell<Option<Instant>>,
 }
 
 impl Channel for Claimed {
@@ -174,36 +176,72 @@ impl Channel for Claimed {
     }
 
     fn submit(&self, request: Request) {
-        self.core.submit(request, None, self.leaves.clone());
+        let deadline = self.deadline.get();
+        let deadline = deadline.unwrap_or_else(|| time::now() + self.core.options.time_limit);
+        self.deadline.set(Some(deadline));
+        self.core
+            .submit_until(request, None, self.leaves.clone(), deadline);
     }
 }
 
-/// Claims every chunk of a range that is not claimed yet.
+/// Claims every chunk of these ranges that is not claimed yet.
 pub(super) async fn leave(
     core: Rc<Core>,
     claims: Rc<Claims>,
-    lba: Lba,
-    blocks: BlockCount,
+    ranges: Vec<(Lba, BlockCount)>,
 ) -> Result<Claimed, IoError> {
     let deadline = time::now() + core.options.time_limit;
     core.look_at_map();
-    let chunks = core.chunks_of(lba, blocks)?;
-    let mut leaves = Vec::with_capacity(chunks.len());
-    for chunk in chunks {
-        let number = loop {
-            if let Some(number) = claims.of(chunk) {
-                break number;
-            }
-            if !claims.begin(chunk).await {
-                continue;
-            }
-            let _ending = Claiming(&claims, chunk);
-            break claim(&core, &claims, chunk, 0, deadline).await?;
-        };
-        leaves.push((chunk, number));
+    let mut chunks = BTreeSet::new();
+    for (lba, blocks) in ranges {
+        chunks.extend(core.chunks_of(lba, blocks)?);
     }
-    let leaves = leaves.into();
-    Ok(Claimed { core, leaves })
+    let mut leaves = Vec::with_capacity(chunks.len());
+    let mut unclaimed = Vec::new();
+    for chunk in chunks {
+        match claims.of(chunk) {
+            Some(number) => leaves.push((chunk, number)),
+            None => unclaimed.push(chunk),
+        }
+    }
+    // As many at once as there may be pieces; a write of one chunk needs no task.
+    for some in unclaimed.chunks(core.options.window.max(1)) {
+        if let [chunk] = *some {
+            leaves.push((chunk, claim_one(&core, &claims, chunk, deadline).await?));
+            continue;
+        }
+        let begin = |&chunk: &ChunkIndex| {
+            let (core, claims) = (core.clone(), claims.clone());
+            spawn(async move { claim_one(&core, &claims, chunk, deadline).await })
+        };
+        let under_way: Vec<_> = some.iter().map(begin).collect();
+        for (chunk, claimed) in some.iter().zip(under_way) {
+            leaves.push((*chunk, claimed.await.unwrap_or(Err(IoError::Unavailable))?));
+        }
+    }
+    Ok(Claimed {
+        core,
+        leaves: leaves.into(),
+        deadline: Cell::new(None),
+    })
+}
+
+/// The claim on a chunk, which is made if there is none.
+async fn claim_one(
+    core: &Rc<Core>,
+    claims: &Claims,
+    chunk: ChunkIndex,
+    deadline: Instant,
+) -> Result<u64, IoError> {
+    loop {
+        if let Some(number) = claims.of(chunk) {
+            return Ok(number);
+        }
+        if claims.begin(chunk).await {
+            let _ending = Claiming(claims, chunk);
+            return claim(core, claims, chunk, 0, deadline).await;
+        }
+    }
 }
 
 /// Claims all chunks, some at a time.

@@ -103,9 +103,28 @@ pub(super) fn shape(geometry: &crate::Geometry) -> bdev::Geometry {
     }
 }
 
+/// What a node's store takes and gives back at once, unless it was formatted otherwise, in bytes.
+pub const CLUSTER_BYTES: u32 = 1 << 20;
+
+/// Blocks of the volume that lie in whole clusters of its copies together. In stripe units smaller than those the chunks of a group take
+/// turns.
+fn granule(geometry: &crate::Geometry) -> u32 {
+    let cluster = CLUSTER_BYTES / geometry.block_bytes;
+    let width = geometry.group_chunks.iter().copied().max().unwrap_or(1);
+    if geometry.stripe_unit_blocks.is_multiple_of(cluster) {
+        cluster
+    } else {
+        cluster.saturating_mul(width)
+    }
+}
+
 impl BlockDevice for VolumeDevice {
     fn geometry(&self) -> bdev::Geometry {
         shape(&self.source.current().geometry)
+    }
+
+    fn granule_blocks(&self) -> u32 {
+        granule(&self.source.current().geometry)
     }
 
     fn open_channel(&self) -> Result<Rc<dyn Channel>, OpenError> {

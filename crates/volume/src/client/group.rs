@@ -12,7 +12,7 @@ use bdev::{Data, IoError, Token};
 use foundation::{BlockCount, Lba};
 use reactor::{Buffer, BufferMut, time};
 
-use crate::identity::ChunkIndex;
+use crate::identity::{BlockRange, ChunkIndex};
 use crate::message::codec::{NATIVE_BLOCKS_MAX, NativeOperation};
 
 use super::channel::Core;
@@ -26,6 +26,8 @@ use super::unflushed::Stamp;
 pub(super) enum Plan {
     /// Blocks from `next` to before `end`.
     Range { next: Lba, end: Lba },
+    /// These runs of blocks, last first, to be deallocated.
+    Runs(Vec<(ChunkIndex, BlockRange)>),
     /// A flush or fence of each of these chunks, last first.
     Chunks(Vec<ChunkIndex>),
 }
@@ -69,7 +71,15 @@ impl Group {
     ) {
         let (first_lba, blocks) = range;
         let end = Lba(first_lba.0 + blocks.0);
-        let plan = Plan::Range { next: first_lba, end };
+        let plan = match terms.operation {
+            NativeOperation::Deallocate { .. } => {
+                let runs = map.geometry.runs(first_lba, blocks);
+                let mut runs = runs.expect("the range was checked against the same geometry");
+                runs.reverse();
+                Plan::Runs(runs)
+            }
+            _ => Plan::Range { next: first_lba, end },
+        };
         Self::start(
             core,
             terms,
@@ -149,7 +159,9 @@ impl Group {
                 if state.under_way >= core.options.window || state.status.is_err() {
                     None
                 } else {
-                    self.next_piece(&mut state, core.options.time_limit)
+                    // A host gives up what takes longer.
+                    let stands_still = core.claims.is_none().then_some(core.options.time_limit);
+                    self.next_piece(&mut state, stands_still)
                 }
             };
             let Some((job, data)) = next else { break };
@@ -165,7 +177,9 @@ impl Group {
         }
     }
 
-    fn next_piece(self: &Rc<Self>, state: &mut State, time_limit: Duration) -> Option<(Job, Data)> {
+    /// `time_limit` is that of each piece of a request that may be as long as the volume: a limit of standing still. None if such a request
+    /// has as long as any other.
+    fn next_piece(self: &Rc<Self>, state: &mut State, time_limit: Option<Duration>) -> Option<(Job, Data)> {
         let mut terms = self.terms;
         let (place, first_lba, blocks) = match &mut state.plan {
             Plan::Range { next, end } => {
@@ -181,6 +195,20 @@ impl Group {
                 };
                 (place, first_lba, blocks)
             }
+            Plan::Runs(runs) => {
+                let (chunk, run) = runs.pop()?;
+                let (first_lba, in_piece) = self.map.geometry.piece_of_run(chunk, run)?;
+                if in_piece < run.count
+                    && let NativeOperation::Deallocate { fua } = terms.operation
+                {
+                    terms.operation = NativeOperation::DeallocateRun { fua };
+                }
+                let place = Place {
+                    chunk,
+                    first_block: run.start,
+                };
+                (place, first_lba, run.count)
+            }
             Plan::Chunks(chunks) => {
                 let chunk = chunks.pop()?;
                 let place = Place {
@@ -192,9 +220,10 @@ impl Group {
         };
         if let NativeOperation::WriteZeroes { .. }
         | NativeOperation::Deallocate { .. }
+        | NativeOperation::DeallocateRun { .. }
         | NativeOperation::Fence = terms.operation
+            && let Some(time_limit) = time_limit
         {
-            // Such a request may be as long as the volume: its limit is one of standing still.
             terms.deadline = time::now() + time_limit;
         }
         terms.claim = leave_for(&self.leaves, place.chunk);
@@ -229,6 +258,26 @@ impl Group {
             owner,
         };
         Some((job, data))
+    }
+
+    /// A node has refused a run as a whole: its pieces are asked for one by one.
+    pub(super) fn split_run(self: &Rc<Self>, core: &Rc<Core>, chunk: ChunkIndex, mut run: BlockRange) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.under_way -= 1;
+            if let Plan::Runs(runs) = &mut state.plan {
+                while run.count > 0
+                    && let Some((_, count)) = self.map.geometry.piece_of_run(chunk, run)
+                {
+                    let count = count.min(run.count);
+                    let start = run.start;
+                    runs.push((chunk, BlockRange { start, count }));
+                    run.start += count;
+                    run.count -= count;
+                }
+            }
+        }
+        self.begin_pieces(core);
     }
 
     /// A piece has ended.

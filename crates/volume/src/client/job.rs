@@ -6,7 +6,7 @@ use bdev::{Data, IoError, Token};
 use foundation::{Epoch, Instant, Lba};
 use reactor::Buffer;
 
-use crate::identity::{TraceId, VolumeNumber, WriterToken};
+use crate::identity::{BlockRange, TraceId, VolumeNumber, WriterToken};
 use crate::message::codec::{NativeCommand, NativeFields, NativeOperation};
 
 use super::channel::Core;
@@ -69,6 +69,7 @@ impl Job {
             place,
             kept,
             owner,
+            blocks,
             ..
         } = self;
         if status.is_ok() && needs_flush(terms.operation) {
@@ -84,6 +85,20 @@ impl Job {
         };
         match owner {
             Owner::Request(token) => token.complete(status, data),
+            // A node of the release before does not know runs, and has done nothing.
+            Owner::Part { group, .. }
+                if matches!(terms.operation, NativeOperation::DeallocateRun { .. })
+                    && status == Err(IoError::Unaligned) =>
+            {
+                group.split_run(
+                    core,
+                    place.chunk,
+                    BlockRange {
+                        start: place.first_block,
+                        count: blocks,
+                    },
+                );
+            }
             Owner::Part { group, index } => group.part_ended(core, index, status, data),
         }
     }
@@ -105,6 +120,7 @@ fn needs_flush(operation: NativeOperation) -> bool {
         | NativeOperation::Claim => false,
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }
-        | NativeOperation::Deallocate { fua } => !fua,
+        | NativeOperation::Deallocate { fua }
+        | NativeOperation::DeallocateRun { fua } => !fua,
     }
 }

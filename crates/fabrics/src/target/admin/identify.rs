@@ -24,6 +24,9 @@ use crate::target::subsystem::{Namespace, Subsystem};
 pub const IN_CAPSULE_BYTES: u32 = 8192;
 /// What can be given back, and written without reading first: the page of file systems and of memory, in bytes.
 const GRANULE_BYTES: u32 = 4096;
+/// What a command should deallocate at most of a namespace that several targets serve (DMRSL, DMSL), in bytes: so little that hosts do not
+/// give it up before every part of it is done.
+const DEALLOCATED_BYTES: u32 = 1 << 30;
 /// Unit of MDTS: the smallest memory page (CAP.MPSMIN is 0).
 const PAGE_BYTES: usize = 4096;
 
@@ -74,11 +77,7 @@ pub(super) fn answer(admin: &AdminQueue, identify: &Identify) -> Answer {
             namespace_answer(admin, identify.nsid, |_, _| vec![0; IDENTIFY_BYTES])
         }
         IdentifyStructure::CommandSetController if is_nvm => {
-            let identify = IdentifyNvmController {
-                vsl: (TRANSFER_LIMIT_BYTES / PAGE_BYTES).trailing_zeros() as u8,
-                ..Default::default()
-            };
-            Answer::data(identify.encode().to_vec())
+            Answer::data(nvm_controller(subsystem).encode().to_vec())
         }
         IdentifyStructure::CommandSetCombinations => {
             let mut combinations = CommandSetCombinations::default();
@@ -147,6 +146,26 @@ fn text<const N: usize>(value: &str) -> Text<N> {
     Text::new(&ascii).unwrap_or_default()
 }
 
+fn nvm_controller(subsystem: &Subsystem) -> IdentifyNvmController {
+    let identify = IdentifyNvmController {
+        vsl: (TRANSFER_LIMIT_BYTES / PAGE_BYTES).trailing_zeros() as u8,
+        ..Default::default()
+    };
+    let namespaces = subsystem.namespaces();
+    let Some(namespace) = namespaces.first().filter(|_| subsystem.is_exporting()) else {
+        return identify;
+    };
+    // An exporting subsystem has one namespace, so its blocks are what is counted in. Longer lists are carried out, too, as far as they
+    // can be in time.
+    let blocks = DEALLOCATED_BYTES / namespace.device.geometry().block_bytes;
+    IdentifyNvmController {
+        dmrl: u8::MAX,
+        dmrsl: blocks,
+        dmsl: blocks.into(),
+        ..identify
+    }
+}
+
 fn controller(admin: &AdminQueue) -> IdentifyController {
     use controller_bits as bits;
     let cntlid = admin.controller.cntlid;
@@ -204,13 +223,9 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
         oncs: bits::ONCS_SAVE_AND_SELECT
             | bits::ONCS_TIMESTAMP
             | bits::ONCS_VERIFY
+            | bits::ONCS_DATASET_MANAGEMENT
             | bits::ONCS_RESERVATIONS
-            | only_alone(
-                bits::ONCS_COMPARE
-                    | bits::ONCS_DATASET_MANAGEMENT
-                    | bits::ONCS_WRITE_ZEROES
-                    | bits::ONCS_COPY,
-            ),
+            | only_alone(bits::ONCS_COMPARE | bits::ONCS_WRITE_ZEROES | bits::ONCS_COPY),
         fuses: only_alone(bits::FUSES_COMPARE_AND_WRITE),
         acwu: ATOMIC_COMPARE_AND_WRITE,
         cdfs: only_alone(COPY_FORMAT_0),
@@ -244,13 +259,17 @@ fn describe_namespace(namespace: &Arc<Namespace>, rescap: u8, anagrpid: u32) -> 
     };
     // Preferred sizes count blocks from 0.
     let granule = (GRANULE_BYTES / geometry.block_bytes).saturating_sub(1) as u16;
+    let given_back = match namespace.device.granule_blocks() {
+        0 => granule,
+        blocks => u16::try_from(blocks - 1).unwrap_or(u16::MAX),
+    };
     let copy_blocks = (COPY_LIMIT_BYTES / geometry.block_bytes as usize) as u32;
     let mut identify = IdentifyNamespace {
         nsfeat: namespace_bits::NSFEAT_PREFERRED_SIZES,
         npwg: granule,
         npwa: granule,
-        npdg: granule,
-        npda: granule,
+        npdg: given_back,
+        npda: given_back,
         mssrl: u16::try_from(copy_blocks).unwrap_or(u16::MAX),
         mcl: copy_blocks,
         msrc: COPY_RANGES_MAX as u8 - 1,

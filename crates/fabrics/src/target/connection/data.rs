@@ -23,6 +23,12 @@ pub(super) enum HostData {
     Refused,
 }
 
+/// Where the dword begins that is held back of a list of so many bytes: its last. What a list of ranges names but for the high half of
+/// one address lies before it, and R2Ts ask for whole dwords.
+fn list_end(length: usize) -> usize {
+    (length - 1) / 4 * 4
+}
+
 impl Connection {
     /// Asks the host for the command's data, once there is a buffer for it.
     pub(super) fn ask(&self, slot: u16, length: usize) {
@@ -57,7 +63,61 @@ impl Connection {
         entry.data = HostData::Into(buffer);
         entry.due = Some(time::turn());
         self.progress.gathering.set(self.progress.gathering.get() + 1);
-        protocol.request_data(slot, length, out.headers());
+        let held_back = match entry.command {
+            Some(command) => self.held_back(&command, length),
+            None => 0,
+        };
+        protocol.request_data_but(slot, length, held_back, out.headers());
+    }
+
+    /// How much of a command's data is asked for only when leave is there, which needs to know the rest, in bytes.
+    fn held_back(&self, command: &Command, length: u32) -> u32 {
+        match self.queue.get() {
+            Queue::Io(io) if io.is_led_by_data(command) => match list_end(length as usize) {
+                // Too short to be a list: it is refused as it is.
+                0 => 0,
+                end => length - end as u32,
+            },
+            _ => 0,
+        }
+    }
+
+    /// All of a command's data have come but for what was held back: that is asked for when there is leave for what they name.
+    pub(super) fn part_filled(&self, slot: u16, digest_ok: bool) {
+        let (command, asked) = {
+            let mut state = self.state.borrow_mut();
+            let entry = &mut state.slots[usize::from(slot)];
+            entry.due = None;
+            let Some(command) = entry.command else { return };
+            let asked = match (self.queue.get(), &entry.data) {
+                (Queue::Io(io), HostData::Into(buffer)) if digest_ok => {
+                    let length = buffer.len();
+                    io.leave_for_list(&command, &buffer[..list_end(length)], length)
+                }
+                (Queue::Io(_), HostData::Into(_)) => Err(Answer::status(Status::TRANSIENT_TRANSPORT_ERROR)),
+                _ => Err(Answer::status(Status::INTERNAL_ERROR)),
+            };
+            (command, asked)
+        };
+        self.progress.gathering.set(self.progress.gathering.get() - 1);
+        match asked {
+            Ok(None) => self.ask_rest(slot),
+            Ok(Some(leave)) => self.wait_for_leave(slot, command, leave, Self::ask_rest),
+            Err(answer) => {
+                self.state.borrow_mut().slots[usize::from(slot)].data = HostData::Nothing;
+                self.fail(slot, &command, answer);
+            }
+        }
+    }
+
+    fn ask_rest(&self, slot: u16) {
+        let mut state = self.state.borrow_mut();
+        let State {
+            protocol, out, slots, ..
+        } = &mut *state;
+        slots[usize::from(slot)].due = Some(time::turn());
+        self.progress.gathering.set(self.progress.gathering.get() + 1);
+        protocol.request_rest(slot, out.headers());
     }
 
     /// Takes in some of a command's data; `shared` if what they are part of can be kept.

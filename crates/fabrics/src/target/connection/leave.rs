@@ -1,8 +1,8 @@
-//! Leave to write, asked before the host's bytes are ([`bdev::Channel::leave`]).
+//! Leave to change blocks, asked before the host's last bytes are ([`bdev::Channel::leave`]).
 
 use std::rc::Rc;
 
-use bdev::Channel;
+use bdev::{Channel, Leave};
 use protocols::nvme::Command;
 use reactor::spawn;
 
@@ -23,7 +23,22 @@ impl Connection {
         let Some(leave) = io.leave(command) else {
             return true;
         };
-        let (connection, command) = (self.own(), *command);
+        let command = *command;
+        self.wait_for_leave(slot, command, leave, move |connection, slot| {
+            connection.start(slot, command);
+        });
+        false
+    }
+
+    /// Goes on with the command in `slot` by `then` when it has its leave, or answers it.
+    pub(super) fn wait_for_leave(
+        &self,
+        slot: u16,
+        command: Command,
+        leave: Leave,
+        then: impl FnOnce(&Self, u16) + 'static,
+    ) {
+        let connection = self.own();
         let serial = self.wait_for_buffer(slot);
         drop(spawn(async move {
             let leave = leave.await;
@@ -33,7 +48,7 @@ impl Connection {
             match leave {
                 Ok(channel) => {
                     connection.state.borrow_mut().slots[usize::from(slot)].leave = Some(channel);
-                    connection.start(slot, command);
+                    then(&connection, slot);
                 }
                 Err(error) => {
                     let status = status_of_write(error);
@@ -47,7 +62,6 @@ impl Connection {
             }
             connection.flush();
         }));
-        false
     }
 
     /// Where the command in `slot` is to be submitted: the channel that leave was given with, or else `usual`.

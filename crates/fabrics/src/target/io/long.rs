@@ -3,9 +3,9 @@
 
 use std::rc::Rc;
 
-use bdev::{ChannelExt, Data, IoError, Operation};
+use bdev::{ChannelExt, Data, IoError, Leave, Operation};
 use foundation::{BlockCount, Lba};
-use protocols::nvme::dsm;
+use protocols::nvme::dsm::{self, DsmRange};
 use protocols::nvme::{Command, Completion, NvmOpcode, Status, copy};
 use reactor::{Buffer, BufferPool, spawn};
 
@@ -54,6 +54,41 @@ impl IoQueue {
         }
     }
 
+    /// Asks leave to deallocate what a list of `length` bytes names, of which the end is missing still. If that is the high half of the last
+    /// address, it asks for all that this may be.
+    pub(in crate::target) fn leave_for_list(
+        &self,
+        command: &Command,
+        data: &[u8],
+        length: usize,
+    ) -> Result<Option<Leave>, Answer> {
+        let open = self.open(command.nsid()).map_err(refusal)?;
+        let mut list = data.to_vec();
+        let whole = usize::from(command.dsm_ranges()) * DsmRange::BYTES;
+        let misses_half = length == whole;
+        if misses_half {
+            list.resize(whole, 0);
+        }
+        // Too short a list is refused when all of it is there.
+        let Ok(decoded) = dsm::decode_ranges(&list, command.dsm_ranges()) else {
+            return Ok(None);
+        };
+        let mut ranges: Vec<_> = decoded.map(|range| (range.start(), range.blocks())).collect();
+        let geometry = open.channel.geometry();
+        if misses_half && let Some((low, blocks)) = ranges.pop() {
+            let halves = 0..=geometry.blocks.0 >> 32;
+            let candidates = halves.map(|half| (Lba(low.0 | half << 32), blocks));
+            ranges.extend(candidates.filter(|(lba, blocks)| geometry.check_range(*lba, *blocks).is_ok()));
+        }
+        if ranges
+            .iter()
+            .any(|(lba, blocks)| geometry.check_range(*lba, *blocks).is_err())
+        {
+            return Err(Answer::refuse(Status::LBA_OUT_OF_RANGE));
+        }
+        Ok(open.channel.leave(&ranges))
+    }
+
     pub(super) fn manage(
         &self,
         connection: &Connection,
@@ -77,14 +112,14 @@ impl IoQueue {
             // The other attributes are hints.
             return connection.answer(slot, Answer::success());
         }
+        let channel = connection.way(slot, &open.channel);
         in_task(connection, slot, async move {
             open.gate.enter().await;
             let _inside = Inside(&open);
             for range in ranges {
                 let blocks = range.blocks();
                 if blocks.0 > 0 {
-                    let completion = open
-                        .channel
+                    let completion = channel
                         .execute(Operation::Deallocate, range.start(), blocks, Data::None, None)
                         .await;
                     completion.status?;

@@ -16,6 +16,10 @@ pub(super) enum Stage {
 pub(super) struct Slot {
     /// Length of the data the command brings or has asked for, in bytes; 0 for none.
     pub(super) total: u32,
+    /// How much more there is, which is asked for only when somebody says so; in bytes.
+    pub(super) held_back: u32,
+    /// Where what was held back begins, in bytes; 0 as long as nothing of it is asked for.
+    pub(super) split: u32,
     /// How much of it is under way: asked for with R2Ts, or in the capsule.
     pub(super) requested: u32,
     /// How much of it has come.
@@ -32,6 +36,8 @@ pub(super) struct Slot {
 
 const FREE: Slot = Slot {
     total: 0,
+    held_back: 0,
+    split: 0,
     requested: 0,
     received: 0,
     cid: 0,
@@ -42,13 +48,14 @@ const FREE: Slot = Slot {
 };
 
 impl Slot {
-    /// R2Ts whose data has not wholly come. Every R2T but the last of a command asks for `r2t_bytes`,
-    /// and a host serves a command's R2Ts in order, so the offsets say which are open.
+    /// R2Ts whose data has not wholly come. Every R2T but the last of a command, and the last before what was held back,
+    /// asks for `r2t_bytes`, and a host serves a command's R2Ts in order, so the offsets say which are open.
     pub(super) fn outstanding_r2t(&self, r2t_bytes: u32) -> u32 {
         if self.received == self.requested {
             0
         } else {
-            self.requested.div_ceil(r2t_bytes) - self.received / r2t_bytes
+            // What was held back is asked for when everything before it has come.
+            (self.requested - self.split).div_ceil(r2t_bytes) - (self.received - self.split) / r2t_bytes
         }
     }
 
@@ -57,7 +64,7 @@ impl Slot {
         if self.received == self.requested {
             return None;
         }
-        let begin = self.received - self.received % r2t_bytes;
+        let begin = self.received - (self.received - self.split) % r2t_bytes;
         Some((begin, begin.saturating_add(r2t_bytes).min(self.requested)))
     }
 }

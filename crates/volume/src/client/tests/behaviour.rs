@@ -129,22 +129,35 @@ fn pieces_are_cut_and_joined_without_copying() {
 #[test]
 fn zeroing_the_whole_volume_needs_no_recursion() {
     simulate(|nodes, _device, channel| async move {
+        nodes.runs_unknown.set(true);
         channel.write(Lba(100), filled(1, 3)).await.unwrap();
         channel.write_zeroes(Lba(0), BlockCount(128)).await.unwrap();
         assert_eq!(read(&channel, 100, 1).await, vec![0; BLOCK]);
-        let deallocated = |(_, _, command): &(_, _, crate::message::codec::NativeCommand)| {
-            command.operation == NativeOperation::Deallocate { fua: false }
-        };
-        // 24 stripe units, and the last group's one chunk as a whole.
+        // 24 stripe units, which nodes of the release before know, and the last group's one chunk as a whole.
+        assert_eq!(nodes.asked(NativeOperation::DeallocateRun { fua: false }), 3);
+        assert_eq!(nodes.asked(NativeOperation::Deallocate { fua: false }), 25);
+    });
+}
+
+#[test]
+fn what_a_chunk_has_of_a_range_is_deallocated_at_once() {
+    simulate(|nodes, _device, channel| async move {
+        channel.write(Lba(0), filled(128, 3)).await.unwrap();
+        channel.write_zeroes(Lba(2), BlockCount(60)).await.unwrap();
+        // From the third block of the first chunk to the second of a later unit; of the other two whole units.
+        assert_eq!(nodes.asked(NativeOperation::DeallocateRun { fua: false }), 3);
+        assert_eq!(nodes.asked(NativeOperation::Deallocate { fua: false }), 0);
+        assert_eq!(read(&channel, 0, 2).await, vec![3; 2 * BLOCK]);
+        assert_eq!(read(&channel, 2, 60).await, vec![0; 60 * BLOCK]);
+        assert_eq!(read(&channel, 62, 66).await, vec![3; 66 * BLOCK]);
+        channel.write_zeroes(Lba(61), BlockCount(4)).await.unwrap();
         assert_eq!(
-            nodes
-                .seen
-                .borrow()
-                .iter()
-                .filter(|seen| deallocated(seen))
-                .count(),
-            25
+            read(&channel, 62, 4).await,
+            [vec![0; 3 * BLOCK], vec![3; BLOCK]].concat()
         );
+        // Pieces of a stripe unit each are no runs.
+        assert_eq!(nodes.asked(NativeOperation::DeallocateRun { fua: false }), 3);
+        assert_eq!(nodes.asked(NativeOperation::Deallocate { fua: false }), 2);
     });
 }
 

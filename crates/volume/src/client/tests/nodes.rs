@@ -195,6 +195,8 @@ pub(super) struct Nodes {
     pub(super) tokens_ignored: Cell<bool>,
     /// A bug: nobody looks at claims.
     pub(super) claims_ignored: Cell<bool>,
+    /// The nodes are of a release that does not know runs.
+    pub(super) runs_unknown: Cell<bool>,
 }
 
 impl Nodes {
@@ -216,6 +218,7 @@ impl Nodes {
             tokens: RefCell::default(),
             tokens_ignored: Cell::new(false),
             claims_ignored: Cell::new(false),
+            runs_unknown: Cell::new(false),
         })
     }
 
@@ -228,6 +231,14 @@ impl Nodes {
         (device, channel)
     }
 
+    /// How many commands of this operation have come.
+    pub(super) fn asked(&self, operation: NativeOperation) -> usize {
+        let seen = self.seen.borrow();
+        seen.iter()
+            .filter(|(_, _, command)| command.operation == operation)
+            .count()
+    }
+
     pub(super) fn plant(&self, node: Option<NodeId>, fault: Fault) {
         self.planted.borrow_mut().push_back((node, fault));
     }
@@ -238,7 +249,11 @@ impl Nodes {
 
     fn place_of(&self, command: &NativeCommand) -> Place {
         let geometry = self.masters.committed.lock().unwrap().0.clone();
-        let blocks = BlockCount(command.blocks.max(1).into());
+        // The blocks of a run follow each other in the chunk.
+        let blocks = match command.operation {
+            NativeOperation::DeallocateRun { .. } => BlockCount(1),
+            _ => BlockCount(command.blocks.max(1).into()),
+        };
         let mut pieces = geometry.pieces(command.fields.first_lba, blocks).unwrap();
         let piece = pieces.next().unwrap();
         assert_eq!(pieces.next(), None, "a command's blocks lie in one stripe unit");
@@ -351,8 +366,21 @@ impl Nodes {
                     blocks.insert(first + index as u64, source.to_vec());
                 }
             }
+            _ if matches!(command.operation, NativeOperation::DeallocateRun { .. }) => {
+                let geometry = self.masters.committed.lock().unwrap().0.clone();
+                let place = self.place_of(command);
+                for block in place.first_block..place.first_block + command.blocks {
+                    let lba = geometry.lba_of(place.chunk, block);
+                    blocks.remove(&lba.expect("a run lies in its chunk").0);
+                }
+            }
             _ => blocks.retain(|lba, _| !(first..first + u64::from(command.blocks)).contains(lba)),
         }
+    }
+
+    /// Whether the nodes answer that they do not know the command.
+    fn is_unknown(&self, command: &NativeCommand) -> bool {
+        self.runs_unknown.get() && matches!(command.operation, NativeOperation::DeallocateRun { .. })
     }
 
     fn strike(&self, node: NodeId, operation: NativeOperation) -> Option<Fault> {
@@ -414,20 +442,29 @@ impl Nodes {
         reply: Reply,
     ) {
         let status = match self.strike(node, command.operation) {
+            None if self.is_unknown(&command) => PeerStatus::Failed(IoError::Unaligned),
             None => PeerStatus::Answered(self.serve(node, session, &command, &mut data)),
             Some(Fault::LostBefore) => PeerStatus::Lost,
+            Some(Fault::LostAfter | Fault::LostLate(_)) if self.is_unknown(&command) => PeerStatus::Lost,
             Some(Fault::LostAfter) => {
                 self.serve(node, session, &command, &mut data);
                 PeerStatus::Lost
             }
             Some(Fault::LostLate(after)) => {
-                if let (true, Data::From(buffer)) = (command.operation.changes(), &data) {
-                    let (nodes, buffer) = (self.clone(), buffer.clone());
+                let late = match (command.operation, &data) {
+                    (_, Data::From(buffer)) if command.operation.changes() => {
+                        Some(Data::From(buffer.clone()))
+                    }
+                    (NativeOperation::Deallocate { .. } | NativeOperation::DeallocateRun { .. }, _) => {
+                        Some(Data::None)
+                    }
+                    _ => None,
+                };
+                if let Some(mut late) = late {
+                    let nodes = self.clone();
                     drop(spawn(async move {
                         time::sleep(after).await;
-                        if nodes.serve(node, session, &command, &mut Data::From(buffer))
-                            == Status::StaleSession
-                        {
+                        if nodes.serve(node, session, &command, &mut late) == Status::StaleSession {
                             nodes.died_late.set(nodes.died_late.get() + 1);
                         }
                     }));

@@ -1,5 +1,6 @@
 //! Hosts that write through two portals: whatever a host has given up on one way never takes effect after what it wrote on the
-//! other. Commands are lost, arrive late and are held while chunks are reconfigured; hosts change their minds at any moment.
+//! other, be it a write or a deallocation. Commands are lost, arrive late and are held while chunks are reconfigured; hosts change
+//! their minds at any moment.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,6 +26,7 @@ struct Host {
     device: Rc<VolumeDevice>,
     nodes: Rc<Nodes>,
     ways: Vec<Rc<VolumeChannel>>,
+    portals: Portals,
 }
 
 fn filled(blocks: u64, byte: u8) -> Buffer {
@@ -35,35 +37,60 @@ fn filled(blocks: u64, byte: u8) -> Buffer {
     buffer.freeze()
 }
 
-/// What a portal does with a write: it asks for leave, then for the bytes. Those who gave the command up give none.
+/// What a run is about, or what is wrong in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Portals {
+    Right,
+    /// Nobody looks at claims.
+    ClaimsIgnored,
+    /// Ranges that are to be deallocated are claimed when the host has given all of its bytes.
+    ClaimsLast,
+}
+
+/// What a portal does with a write: it asks for leave, then for the bytes. Those who gave the command up give none. Zeros are
+/// not written but deallocated: then the bytes that are asked for last are the end of the list of ranges. A portal that is paused has
+/// the bytes still unread.
 async fn write(
     way: Rc<VolumeChannel>,
     lba: Lba,
     blocks: u64,
     byte: u8,
     gives: Rc<Cell<bool>>,
+    (portals, pause): (Portals, Duration),
 ) -> Result<(), IoError> {
-    let leave = way
-        .leave(lba, BlockCount(blocks))
-        .expect("a portal asks for leave");
-    let claimed = leave.await?;
-    if !gives.get() {
-        return Err(IoError::Aborted);
+    let range = [(lba, BlockCount(blocks))];
+    let claims_last = byte == 0 && portals == Portals::ClaimsLast;
+    if claims_last {
+        if !gives.get() {
+            return Err(IoError::Aborted);
+        }
+        time::sleep(pause).await;
     }
-    let operation = Operation::Write { fua: false };
-    let data = Data::From(filled(blocks, byte));
+    let leave = way.leave(&range).expect("a portal asks for leave");
+    let claimed = leave.await?;
+    if !claims_last {
+        if !gives.get() {
+            return Err(IoError::Aborted);
+        }
+        time::sleep(pause).await;
+    }
+    let (operation, data) = match byte {
+        0 => (Operation::Deallocate, Data::None),
+        _ => (Operation::Write { fua: false }, Data::From(filled(blocks, byte))),
+    };
     let (request, ended) = bdev::request(operation, lba, BlockCount(blocks), data);
     claimed.submit(request);
     ended.await.status
 }
 
 impl Host {
-    fn new(number: u64, nodes: Rc<Nodes>, device: Rc<VolumeDevice>) -> Self {
+    fn new(number: u64, nodes: Rc<Nodes>, device: Rc<VolumeDevice>, portals: Portals) -> Self {
         let mut host = Self {
             number,
             device,
             nodes,
             ways: Vec::new(),
+            portals,
         };
         host.ways = (0..WAYS).map(|_| host.connect()).collect();
         host
@@ -80,7 +107,12 @@ impl Host {
         loop {
             let way = random.below(WAYS) as usize;
             let gives = Rc::new(Cell::new(true));
-            let attempt = write(self.ways[way].clone(), lba, blocks, byte, gives.clone());
+            let way_taken = self.ways[way].clone();
+            let pause = match random.below(4) {
+                0 => Duration::from_micros(random.between(1, 80_000)),
+                _ => Duration::ZERO,
+            };
+            let attempt = write(way_taken, lba, blocks, byte, gives.clone(), (self.portals, pause));
             // Dropped, it goes on: what a portal has begun is not in the hands of a host that is gone.
             let mut attempt = spawn(attempt);
             let patience = Duration::from_micros(random.between(1, 60_000));
@@ -101,12 +133,15 @@ impl Host {
         let mut model = vec![0u8; HOST_BLOCKS as usize];
         for step in 0..60u8 {
             let start = random.below(HOST_BLOCKS);
-            let count = random.between(1, 6.min(HOST_BLOCKS - start));
+            let deallocates = random.chance(1, 5);
+            let longest = if deallocates { HOST_BLOCKS } else { 6 };
+            let count = random.between(1, longest.min(HOST_BLOCKS - start));
             let range = start as usize..(start + count) as usize;
             let lba = Lba(self.number * HOST_BLOCKS + start);
-            if random.chance(1, 2) {
-                self.write(&mut random, lba, count, step + 1).await;
-                model[range].fill(step + 1);
+            if deallocates || random.chance(1, 2) {
+                let byte = if deallocates { 0 } else { step + 1 };
+                self.write(&mut random, lba, count, byte).await;
+                model[range].fill(byte);
                 continue;
             }
             let way = self.ways[random.below(WAYS) as usize].clone();
@@ -129,10 +164,11 @@ impl Host {
 }
 
 /// How many late duplicates were refused, or what went wrong.
-fn run(seed: u64, claims_ignored: bool) -> Result<u64, String> {
+fn run(seed: u64, portals: Portals) -> Result<u64, String> {
     Simulation::new(seed).run(async move {
         let nodes = Nodes::new();
-        nodes.claims_ignored.set(claims_ignored);
+        nodes.claims_ignored.set(portals == Portals::ClaimsIgnored);
+        nodes.runs_unknown.set(seed.is_multiple_of(3));
         let mut random = Random::from_seed(seed);
         *nodes.chaos.borrow_mut() = Some(Chaos {
             random: random.fork(),
@@ -148,7 +184,7 @@ fn run(seed: u64, claims_ignored: bool) -> Result<u64, String> {
             }
         });
         let hosts: Vec<_> = (0..HOSTS)
-            .map(|number| spawn(Host::new(number, nodes.clone(), device.clone()).run(seed)))
+            .map(|number| spawn(Host::new(number, nodes.clone(), device.clone(), portals).run(seed)))
             .collect();
         let mut outcome = Ok(());
         for host in hosts {
@@ -162,7 +198,7 @@ fn run(seed: u64, claims_ignored: bool) -> Result<u64, String> {
 #[test]
 fn what_a_host_gave_up_never_comes_after_what_it_wrote_elsewhere() {
     let died: u64 = (0..40)
-        .map(|seed| run(seed, false).unwrap_or_else(|why| panic!("seed {seed}: {why}")))
+        .map(|seed| run(seed, Portals::Right).unwrap_or_else(|why| panic!("seed {seed}: {why}")))
         .sum();
     assert!(
         died > 40,
@@ -172,7 +208,16 @@ fn what_a_host_gave_up_never_comes_after_what_it_wrote_elsewhere() {
 
 #[test]
 fn it_does_if_nobody_looks_at_claims() {
-    let found = (0..40).find_map(|seed| run(seed, true).err());
+    finds(Portals::ClaimsIgnored);
+}
+
+#[test]
+fn it_does_if_ranges_are_claimed_when_the_host_has_given_all_its_bytes() {
+    finds(Portals::ClaimsLast);
+}
+
+fn finds(portals: Portals) {
+    let found = (0..40).find_map(|seed| run(seed, portals).err());
     assert!(
         found.is_some_and(|why| why.contains("instead of")),
         "the bug was not found"
@@ -184,7 +229,7 @@ fn what_comes_without_leave_is_refused() {
     Simulation::new(1).run(async {
         let nodes = Nodes::new();
         let (device, _channel) = nodes.open(ClientOptions::default());
-        let host = Host::new(1, nodes, Rc::new(device));
+        let host = Host::new(1, nodes, Rc::new(device), Portals::Right);
         let written = host.ways[0]
             .execute(
                 Operation::Write { fua: false },
@@ -197,5 +242,36 @@ fn what_comes_without_leave_is_refused() {
         assert_eq!(written.status, Err(IoError::Unsupported));
         let zeroed = host.ways[0].write_zeroes(Lba(0), BlockCount(1)).await;
         assert_eq!(zeroed, Err(IoError::Unsupported));
+    });
+}
+
+#[test]
+fn what_lies_in_a_chunk_without_leave_is_not_touched() {
+    Simulation::new(1).run(async {
+        let nodes = Nodes::new();
+        let (device, channel) = nodes.open(ClientOptions::default());
+        channel.write(Lba(0), filled(128, 7)).await.unwrap();
+        let host = Host::new(1, nodes, Rc::new(device), Portals::Right);
+        // The first stripe units of two of the three chunks.
+        let ranges = [(Lba(0), BlockCount(1)), (Lba(5), BlockCount(1))];
+        let claimed = host.ways[0].leave(&ranges).expect("a portal asks for leave");
+        let claimed = claimed.await.unwrap();
+        let deallocate = async |lba: u64, blocks: u64| {
+            let (request, ended) =
+                bdev::request(Operation::Deallocate, Lba(lba), BlockCount(blocks), Data::None);
+            claimed.submit(request);
+            ended.await.status
+        };
+        // One in the third, one that goes on into it, and one in another group.
+        for (lba, blocks) in [(8, 1), (4, 8), (100, 1)] {
+            assert_eq!(deallocate(lba, blocks).await, Err(IoError::Unavailable));
+        }
+        let (status, bytes) = channel
+            .read(Lba(0), BufferPool::current().try_allocate(128 * BLOCK).unwrap())
+            .await;
+        assert!(status.is_ok() && bytes.iter().all(|byte| *byte == 7));
+        // Anywhere in those that are claimed.
+        assert_eq!(deallocate(2, 5).await, Ok(()));
+        assert_eq!(deallocate(12, 1).await, Ok(()));
     });
 }

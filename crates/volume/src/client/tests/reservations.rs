@@ -53,7 +53,7 @@ impl Admission for Portal {
             let agreed = masters.borrow().clone();
             time::sleep(Duration::from_millis(1)).await;
             let mut known = known.borrow_mut();
-            if agreed.token > known.token || agreed.token == known.token {
+            if agreed.token >= known.token {
                 *known = agreed;
             }
             true
@@ -63,7 +63,7 @@ impl Admission for Portal {
 
 async fn write(way: &VolumeChannel, lba: Lba, byte: u8) -> Result<(), IoError> {
     let claimed = way
-        .leave(lba, BlockCount(1))
+        .leave(&[(lba, BlockCount(1))])
         .expect("a portal asks for leave")
         .await?;
     let mut buffer = BufferPool::current().try_allocate(BLOCK).unwrap();
@@ -78,11 +78,14 @@ async fn write(way: &VolumeChannel, lba: Lba, byte: u8) -> Result<(), IoError> {
     ended.await.status
 }
 
+/// Whether a portal reaches the masters, and what it knows.
+type Reach = (Rc<Cell<bool>>, Rc<RefCell<Agreed>>);
+
 struct World {
     nodes: Rc<Nodes>,
     device: Rc<VolumeDevice>,
     masters: Rc<RefCell<Agreed>>,
-    portals: Vec<(Rc<Cell<bool>>, Rc<RefCell<Agreed>>)>,
+    portals: Vec<Reach>,
 }
 
 impl World {

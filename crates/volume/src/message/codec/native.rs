@@ -46,6 +46,8 @@ pub mod native_opcode {
     pub const COUNT_SNAPSHOT: u8 = 0xb4;
     /// Read blocks of this node's copy of a snapshot and compare them with their checksums; vendor specific, [`super::Checked`] to the host.
     pub const CHECK_SNAPSHOT: u8 = 0xba;
+    /// Deallocate blocks that follow each other in the chunk that the first block lies in, not in the volume; vendor specific, no data.
+    pub const DEALLOCATE_RUN: u8 = 0xb8;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -101,6 +103,12 @@ pub enum NativeOperation {
     },
     /// Make the blocks read zeros and give their space back.
     Deallocate {
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// As [`NativeOperation::Deallocate`], of blocks that follow each other in the chunk, not in the volume: a copy gives back only what it
+    /// is told of at once, and a stripe unit may be less than it takes at once.
+    DeallocateRun {
         /// Durable before it is answered.
         fua: bool,
     },
@@ -247,6 +255,7 @@ impl NativeCommand {
             NativeOperation::Write { fua } => (native_opcode::WRITE, fua, false),
             NativeOperation::WriteZeroes { fua } => (native_opcode::WRITE_ZEROES, fua, false),
             NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
+            NativeOperation::DeallocateRun { fua } => (native_opcode::DEALLOCATE_RUN, fua, false),
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
             NativeOperation::Fence => (native_opcode::FENCE, false, false),
             NativeOperation::Locate { .. } => (native_opcode::LOCATE, false, false),
@@ -311,6 +320,7 @@ impl NativeCommand {
             native_opcode::WRITE => NativeOperation::Write { fua },
             native_opcode::WRITE_ZEROES if dword & DEALLOCATE != 0 => NativeOperation::Deallocate { fua },
             native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
+            native_opcode::DEALLOCATE_RUN => NativeOperation::DeallocateRun { fua },
             native_opcode::FLUSH => NativeOperation::Flush,
             native_opcode::FENCE => NativeOperation::Fence,
             native_opcode::LOCATE => NativeOperation::Locate {
@@ -491,6 +501,19 @@ mod tests {
         assert_eq!((fields.opcode, fields.nsid, fields.mptr), (0x08, 3, 0x44));
         assert_eq!((fields.cdw2, fields.cdw3), (6, 5));
         assert_eq!(fields.cdw10_15, [8, 7, 0x4200_0008, 0, 0xb, 0xa]);
+        let run = NativeCommand {
+            operation: NativeOperation::DeallocateRun { fua: true },
+            ..command
+        };
+        assert_eq!(
+            run.encode(),
+            CommandFields {
+                opcode: 0xb8,
+                cdw10_15: [8, 7, 0x4000_0008, 0, 0xb, 0xa],
+                ..fields
+            }
+        );
+        assert!(TABLE.contains("B8h Deallocate Run"));
     }
 
     #[test]
@@ -617,7 +640,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..15u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..16u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -633,6 +656,7 @@ mod tests {
                 11 => NativeOperation::ReadSnapshot(SnapshotId(n[3])),
                 12 => NativeOperation::CountSnapshot(SnapshotId(n[3])),
                 13 => NativeOperation::CheckSnapshot(SnapshotId(n[3])),
+                14 => NativeOperation::DeallocateRun { fua },
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
