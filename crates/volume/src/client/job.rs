@@ -88,7 +88,7 @@ impl Job {
             // A node of the release before does not know runs, and has done nothing.
             Owner::Part { group, .. }
                 if matches!(terms.operation, NativeOperation::DeallocateRun { .. })
-                    && status == Err(IoError::Unaligned) =>
+                    && matches!(status, Err(IoError::Unaligned | IoError::Unsupported)) =>
             {
                 group.split_run(
                     core,
