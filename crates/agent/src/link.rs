@@ -30,6 +30,8 @@ pub(crate) struct Hello {
     pub(crate) address: String,
     pub(crate) disks: Vec<Disk>,
     pub(crate) copies: Vec<(Chunk, u64)>,
+    /// How many kinds of frames it knows.
+    pub(crate) kinds: u32,
 }
 
 /// Connects to the target that listens at `socket`; none if no target of this release does.
@@ -45,7 +47,7 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
     let (incoming, mut receive) = mpsc::channel::<FromTarget>(QUEUE_MESSAGES);
     // How many kinds of frames the target knows, as its first one says.
     let told = Arc::new(AtomicU32::new(ToTarget::KINDS_BEFORE));
-    let known = told.clone();
+    let (known, last) = (told.clone(), told.clone());
     tokio::spawn(async move {
         let mut frame = Vec::new();
         while let Some(message) = outgoing.recv().await {
@@ -114,6 +116,7 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
         address,
         disks,
         copies,
+        kinds: last.load(Ordering::Acquire),
     };
     // Goes out only if the target has said that it knows this.
     let known = ToTarget::Known(FromTarget::KINDS);

@@ -71,6 +71,8 @@ pub(crate) struct Life {
     client: Client,
     cluster: u128,
     incarnation: u64,
+    /// The target knows reservations of exported volumes.
+    reserves: bool,
     heartbeat: Duration,
     disks: Vec<agentlink::Disk>,
     resyncs: Vec<agentlink::Resync>,
@@ -159,6 +161,7 @@ impl Life {
             client,
             cluster,
             incarnation: hello.incarnation,
+            reserves: hello.kinds >= ToTarget::KINDS_OF_RESERVATIONS,
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
@@ -232,6 +235,7 @@ impl Life {
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
             complete_snapshots: self.complete_snapshots,
             flattening: flattening(&self.flattening, &self.flatten),
+            knows_reservations: self.reserves,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What hosts of exported volumes reserve: the target's questions, asked of the masters.
 
 use agentlink::{ReservationCall, Reservations};
-use proto::client::{Client, ClientError};
+use proto::client::{Client, ClientError, Code};
 use proto::v1;
 
 /// Asks the masters; answers what is in force, and whether what was asked has been done.
@@ -33,8 +33,13 @@ pub(crate) async fn ask(
                 Err(error) => Err(error),
             }
         }
-        ReservationCall::Enforced(token) => {
-            let request = v1::EnforcedReservationsRequest { volume, token, node };
+        ReservationCall::Enforced { token, chunks } => {
+            let request = v1::EnforcedReservationsRequest {
+                volume,
+                token,
+                node,
+                chunks,
+            };
             match client.enforced_reservations(request).await {
                 Ok(_) => show(&client, volume).await.map(|found| (found, true)),
                 Err(error) => Err(error),
@@ -53,7 +58,19 @@ pub(crate) async fn ask(
 
 async fn show(client: &Client, volume: u32) -> Result<Option<v1::HostReservations>, ClientError> {
     let request = v1::ShowReservationsRequest { volume };
-    Ok(client.reservations(request).await?.reservations)
+    match client.reservations(request).await {
+        Ok(answer) => Ok(answer.reservations),
+        // A master of a release before, which does not lead where hosts have reserved anything.
+        Err(ClientError::Refused {
+            code: Code::Unimplemented,
+            ..
+        }) => Ok(Some(v1::HostReservations {
+            in_force: true,
+            chunks: u32::MAX,
+            ..v1::HostReservations::default()
+        })),
+        Err(error) => Err(error),
+    }
 }
 
 fn to_wire(wanted: &Reservations) -> v1::HostReservations {
@@ -80,6 +97,8 @@ fn to_wire(wanted: &Reservations) -> v1::HostReservations {
         },
         registrants: wanted.registrants.iter().map(registrant).collect(),
         notices: wanted.notices.iter().map(notice).collect(),
+        chunks: wanted.chunks,
+        change: wanted.change,
     }
 }
 
@@ -111,6 +130,8 @@ fn from_wire(found: &v1::HostReservations) -> Option<Reservations> {
                 ))
             })
             .collect::<Option<_>>()?,
+        chunks: found.chunks,
+        change: found.change,
     })
 }
 
@@ -131,6 +152,8 @@ mod tests {
             holder: [7; 16],
             registrants: vec![([7; 16], 0x1234), ([8; 16], u64::MAX)],
             notices: vec![(4, [8; 16], 2)],
+            chunks: 6,
+            change: u64::MAX,
         };
         assert_eq!(from_wire(&to_wire(&said)), Some(said.clone()));
         let nobody = Reservations::default();

@@ -191,6 +191,11 @@ pub enum ToTarget {
     },
 }
 
+impl ToTarget {
+    /// A target that knows so many kinds knows reservations of exported volumes, up to [`ToTarget::ReservationsChanged`].
+    pub const KINDS_OF_RESERVATIONS: u32 = 17;
+}
+
 /// What the hosts of an exported volume have reserved (NVM Express Base Specification 2.0c, section 8.19).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservations {
@@ -214,6 +219,10 @@ pub struct Reservations {
     pub registrants: Vec<([u8; 16], u64)>,
     /// What hosts are to be told of: the version it came with, the host, and the type of notification.
     pub notices: Vec<(u64, [u8; 16], u8)>,
+    /// Chunks of the volume when this was so; the most that there can be if the masters do not say.
+    pub chunks: u32,
+    /// The portals' digest of the command that made it so, and of its host; 0 for none.
+    pub change: u64,
 }
 
 /// What a target asks of the reservations of a volume.
@@ -230,8 +239,13 @@ pub enum ReservationCall {
         /// They take rights from a host, so there is to be another token.
         restricts: bool,
     },
-    /// This token is in force on every copy.
-    Enforced(u64),
+    /// A token is in force on every copy.
+    Enforced {
+        /// The token.
+        token: u64,
+        /// The chunks of the volume, as far as the portal knows.
+        chunks: u32,
+    },
 }
 
 /// A key or a secret of the data path: not in Debug output, and zeroed when dropped.
@@ -368,6 +382,11 @@ pub enum FromTarget {
         /// What it asks.
         call: ReservationCall,
     },
+}
+
+impl FromTarget {
+    /// An agent that knows so many kinds knows reservations of exported volumes, up to [`FromTarget::Reserve`].
+    pub const KINDS_OF_RESERVATIONS: u32 = 14;
 }
 
 /// What goes one way over the link.

@@ -92,6 +92,8 @@ struct Heard {
     resyncs: Vec<nodes::Resync>,
     /// Of which it has copies; none before it has said so.
     snapshots: Option<BTreeSet<SnapshotKey>>,
+    /// Its target knows reservations of exported volumes.
+    reserves: bool,
 }
 
 /// What is needed to bring a volume to its next state.
@@ -249,6 +251,31 @@ impl<S: MetadataStore> Controller<S> {
             }
             Committed::Conflict => Ok(false),
         }
+    }
+
+    /// Has a transaction put the cluster's record anew, with or without a bit that keeps out masters that do not know something. To be
+    /// committed with whatever decides that. Whether it changes anything.
+    fn set_feature(
+        &self,
+        transaction: &mut Transaction,
+        feature: u64,
+        is_set: bool,
+    ) -> Result<bool, ControlError> {
+        let Some(stored) = read::<ClusterRecord>(&self.store, keys::CLUSTER)? else {
+            return Ok(false);
+        };
+        let features = match is_set {
+            true => stored.record.features | feature,
+            false => stored.record.features & !feature,
+        };
+        let record = ClusterRecord {
+            features,
+            ..stored.record
+        };
+        transaction
+            .compare(keys::CLUSTER.to_vec(), stored.revision)
+            .put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
+        Ok(features != stored.record.features)
     }
 
     /// Every node of the cluster.

@@ -291,6 +291,18 @@ pub enum ControlError {
     )]
     WrittenNatively { volume: String, token: WriterToken },
     #[error(
+        "hosts cannot reserve volume \"{volume}\" yet: node {node} (and {others} more) runs a release that does not know reservations, or has not said yet that it does; upgrade every node and try again"
+    )]
+    NodeBeforeReservations {
+        volume: String,
+        node: NodeId,
+        others: usize,
+    },
+    #[error(
+        "volume \"{volume}\" has {chunks} chunks, but what its hosts have agreed on was put in force on {told} only; the portal will hear of the others and does it again"
+    )]
+    NotEveryChunk { volume: String, chunks: u32, told: u32 },
+    #[error(
         "node {node} does not export volume \"{volume}\"; see its portals with \"redhare volume show {volume}\""
     )]
     NotPortal { volume: String, node: NodeId },
@@ -392,6 +404,8 @@ impl ControlError {
             | Self::WriterHeld { .. }
             | Self::Reserved { .. }
             | Self::WrittenNatively { .. }
+            | Self::NodeBeforeReservations { .. }
+            | Self::NotEveryChunk { .. }
             | Self::NotPortal { .. }
             | Self::WriterLost { .. } => ErrorKind::FailedPrecondition,
         }

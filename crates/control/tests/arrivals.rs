@@ -51,6 +51,7 @@ fn beat(master: &mut Controller<&MemoryStore>, cluster: ClusterId, number: u128,
         copies: Vec::new(),
         removed_copies: Vec::new(),
         flattening: Vec::new(),
+        reserves: true,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

@@ -158,6 +158,7 @@ impl<'a> World<'a> {
             copies: Vec::new(),
             removed_copies: Vec::new(),
             flattening: Vec::new(),
+            reserves: true,
             snapshots: Default::default(),
         };
         match self.control.heartbeat(&heartbeat, self.now) {

@@ -115,6 +115,7 @@ impl Cluster {
 
     fn beat(&mut self, number: u64, prepared: &[VolumeNumber], flattening: &[Flattening]) -> HeartbeatAnswer {
         let heartbeat = Heartbeat {
+            reserves: true,
             cluster: self.control.cluster(),
             node: node(number),
             incarnation: self.lives[&number],

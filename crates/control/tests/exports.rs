@@ -3,7 +3,8 @@
 
 use control::{
     Controller, CreateVolume, Disk, DiskId, ErrorKind, ExportVolume, Heartbeat, Incarnation, MemoryStore,
-    MetadataStore, NodeId, Registration, Reservations, SessionId, Settings, Uuid, VolumeState, WriterToken,
+    MetadataStore, NodeId, Registration, Reservations, ReservationsView, SessionId, Settings, Uuid,
+    VolumeNumber, VolumeState, WriterToken,
 };
 use foundation::{ByteCount, Instant};
 
@@ -34,6 +35,11 @@ fn register(master: &mut Master<'_>, number: u128, now: Instant) {
 }
 
 fn beat(master: &mut Master<'_>, number: u128, now: Instant) -> Vec<control::Export> {
+    beat_of(master, number, true, now)
+}
+
+/// The heartbeat of a node that knows reservations or does not.
+fn beat_of(master: &mut Master<'_>, number: u128, reserves: bool, now: Instant) -> Vec<control::Export> {
     let prepared = master.volumes().unwrap();
     let heartbeat = Heartbeat {
         cluster: master.cluster(),
@@ -48,6 +54,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) -> Vec<control::Exp
         copies: Vec::new(),
         removed_copies: Vec::new(),
         flattening: Vec::new(),
+        reserves,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap().exports
@@ -251,6 +258,45 @@ fn registered(hosts: &[u8], holder: u8) -> Reservations {
     }
 }
 
+fn view_of(master: &Master<'_>, volume: VolumeNumber) -> ReservationsView {
+    master.reservations(volume).unwrap()
+}
+
+#[test]
+fn nobody_reserves_before_every_node_knows_reservations() {
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    let export = ExportVolume {
+        name: "data".to_owned(),
+        nodes: vec![node(1), node(2)],
+        ..ExportVolume::default()
+    };
+    let volume = master.export_volume(&export, at(1)).unwrap().number;
+    let before = store.get(b"cluster").unwrap().unwrap().value;
+    beat_of(&mut master, 3, false, at(1));
+    let first = registered(&[1], 0);
+    let refused = master
+        .replace_reservations(volume, Some(node(1)), 0, &first, false, at(1))
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    assert!(refused.to_string().contains("upgrade every node"), "{refused}");
+    assert_eq!(store.get(b"cluster").unwrap().unwrap().value, before);
+    // One that is gone is not asked.
+    beat_of(&mut master, 3, true, at(2));
+    master
+        .replace_reservations(volume, Some(node(1)), 0, &first, false, at(2))
+        .unwrap()
+        .unwrap();
+    // Masters of before are kept out: the cluster's record says what they would have to know.
+    let after = store.get(b"cluster").unwrap().unwrap().value;
+    assert_ne!(after, before);
+    // Whoever reserves later is not asked again: it is too late for that.
+    beat_of(&mut master, 3, false, at(2));
+    let second = registered(&[1, 2], 0);
+    let stored = master.replace_reservations(volume, Some(node(1)), 1, &second, false, at(2));
+    assert_eq!(stored.unwrap().unwrap().reservations.version, 2);
+}
+
 #[test]
 fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
     let store = MemoryStore::new();
@@ -271,7 +317,7 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
     // A registration takes nothing from anybody.
     let first = registered(&[1], 0);
     let stored = master
-        .replace_reservations(volume, Some(node(1)), 0, &first, false)
+        .replace_reservations(volume, Some(node(1)), 0, &first, false, at(1))
         .unwrap()
         .unwrap();
     assert_eq!(
@@ -282,7 +328,7 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
     let other = registered(&[2], 0);
     assert_eq!(
         master
-            .replace_reservations(volume, Some(node(2)), 0, &other, false)
+            .replace_reservations(volume, Some(node(2)), 0, &other, false, at(1))
             .unwrap(),
         None
     );
@@ -291,7 +337,7 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
     let session = SessionId(Uuid(9));
     let held = registered(&[1, 2], 1);
     let stored = master
-        .replace_reservations(volume, Some(node(2)), 1, &held, true)
+        .replace_reservations(volume, Some(node(2)), 1, &held, true, at(1))
         .unwrap()
         .unwrap();
     assert_eq!(
@@ -304,8 +350,17 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
     assert!(refused.to_string().contains("2 registered"), "{refused}");
-    // In force only up to what the masters gave.
-    master.enforced_reservations(volume, WriterToken(7)).unwrap();
+    // Not by a portal that knows of fewer chunks, and only up to what the masters gave.
+    let chunks = view_of(&master, volume).chunks;
+    let refused = master
+        .enforced_reservations(volume, WriterToken(1), chunks - 1)
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains(&format!("has {chunks} chunks")),
+        "{refused}"
+    );
+    assert!(!view_of(&master, volume).in_force());
+    master.enforced_reservations(volume, WriterToken(7), 64).unwrap();
     let view = master.reservations(volume).unwrap();
     assert_eq!(
         (view.in_force(), view.reservations.enforced),
@@ -320,19 +375,19 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
         },
     ] {
         let refused = master
-            .replace_reservations(volume, Some(node(1)), 2, &wrong, true)
+            .replace_reservations(volume, Some(node(1)), 2, &wrong, true, at(1))
             .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
     }
     let refused = master
-        .replace_reservations(volume, Some(node(3)), 2, &first, false)
+        .replace_reservations(volume, Some(node(3)), 2, &first, false, at(1))
         .unwrap_err();
     assert!(refused.to_string().contains("does not export"), "{refused}");
 
     // Released: a native writer takes a token above it, and hosts are out.
     let free = registered(&[1, 2], 0);
     master
-        .replace_reservations(volume, Some(node(1)), 2, &free, false)
+        .replace_reservations(volume, Some(node(1)), 2, &free, false, at(1))
         .unwrap()
         .unwrap();
     let lease = master
@@ -342,7 +397,7 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
     let view = master.reservations(volume).unwrap();
     assert_eq!((view.taken, view.token), (true, WriterToken(2)));
     let refused = master
-        .replace_reservations(volume, Some(node(1)), 3, &held, true)
+        .replace_reservations(volume, Some(node(1)), 3, &held, true, at(1))
         .unwrap_err();
     assert!(refused.to_string().contains("token 2"), "{refused}");
     // Given to hosts again, once nobody writes.

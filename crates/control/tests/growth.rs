@@ -72,6 +72,7 @@ impl<'a> Cluster<'a> {
             copies: Vec::new(),
             removed_copies: Vec::new(),
             flattening: Vec::new(),
+            reserves: true,
             snapshots: Default::default(),
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
@@ -254,6 +255,7 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
             copies: Vec::new(),
             removed_copies: Vec::new(),
             flattening: Vec::new(),
+            reserves: true,
             snapshots: Default::default(),
         };
         cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();

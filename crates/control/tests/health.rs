@@ -48,6 +48,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
         copies: Vec::new(),
         removed_copies: Vec::new(),
         flattening: Vec::new(),
+        reserves: true,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

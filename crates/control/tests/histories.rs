@@ -260,6 +260,7 @@ impl History {
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
+                reserves: true,
                 snapshots: Default::default(),
             };
             self.masters[master].heartbeat(&heartbeat, self.now)?;

@@ -91,6 +91,7 @@ impl<'a> Cluster<'a> {
             copies: Vec::new(),
             removed_copies: Vec::new(),
             flattening: Vec::new(),
+            reserves: true,
             snapshots: snapshots.iter().copied().collect(),
         }
     }

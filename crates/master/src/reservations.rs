@@ -35,6 +35,8 @@ fn to_wire(view: &ReservationsView) -> v1::HostReservations {
         },
         registrants: found.registrants.iter().map(registrant).collect(),
         notices: found.notices.iter().map(notice).collect(),
+        chunks: view.chunks,
+        change: found.change,
     }
 }
 
@@ -74,6 +76,7 @@ fn from_wire(wanted: &v1::HostReservations) -> Result<control::Reservations, Sta
             .map(|registrant| Ok((host(&registrant.host)?, registrant.key)))
             .collect::<Result<_, Status>>()?,
         notices: notices.collect::<Result<_, Status>>()?,
+        change: wanted.change,
         ..control::Reservations::default()
     })
 }
@@ -110,8 +113,8 @@ impl Reservations for Face {
         check_node(&extensions, &request.node)?;
         let node = NodeId(uuid("node", &request.node)?);
         let (next, restricts) = (from_wire(&wanted)?, request.restricts);
-        let call = move |control: &mut Control, _| {
-            control.replace_reservations(number, Some(node), expected, &next, restricts)
+        let call = move |control: &mut Control, now| {
+            control.replace_reservations(number, Some(node), expected, &next, restricts, now)
         };
         let reservations = self.engine.call(call).await?.as_ref().map(to_wire);
         Ok(Response::new(v1::ReplaceReservationsResponse { reservations }))
@@ -125,7 +128,7 @@ impl Reservations for Face {
         check_node(&extensions, &request.node)?;
         let (number, token) = (VolumeNumber(request.volume), WriterToken(request.token));
         self.engine
-            .call(move |control, _| control.enforced_reservations(number, token))
+            .call(move |control, _| control.enforced_reservations(number, token, request.chunks))
             .await?;
         Ok(Response::new(v1::EnforcedReservationsResponse {}))
     }

@@ -230,6 +230,7 @@ impl Nodes for Face {
             removed_copies: convert::chunk_ids(&request.removed_copies),
             snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
             flattening: request.flattening.iter().map(convert::flattening).collect(),
+            reserves: request.knows_reservations,
         };
         let node = heartbeat.node;
         let (reports, samples) = (

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bdev::{BlockDevice, ChannelExt, Data, IoError, Operation};
+use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, Operation};
 use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel, RemoteDevice, RemoteOptions};
 use foundation::{BlockCount, Lba};
 use protocols::nvme::log::{LogPage, ReservationNotification};
@@ -186,18 +186,23 @@ struct Reserving {
 
 impl Reserving {
     async fn connect(number: u8, address: SocketAddr, nqn: &str) -> Self {
+        let connected = Self::try_connect(number, address, nqn).await;
+        connected.expect("the portal serves")
+    }
+
+    async fn try_connect(number: u8, address: SocketAddr, nqn: &str) -> Option<Self> {
         let host = format!("nqn.2014-08.org.example:host-{number}").parse().unwrap();
         let options = ConnectOptions {
             keep_alive: Duration::from_secs(60),
             ..ConnectOptions::new(address, nqn.parse().unwrap(), host, [number; 16])
         };
-        let controller = Controller::connect(options).await.unwrap();
-        let namespace = controller.open_namespace(1).await.unwrap();
-        Self {
+        let controller = Controller::connect(options).await.ok()?;
+        let namespace = controller.open_namespace(1).await.ok()?;
+        Some(Self {
             number,
             controller,
             namespace,
-        }
+        })
     }
 
     fn key(&self) -> u64 {
@@ -311,14 +316,14 @@ fn hosts_reserve_a_volume_by_any_of_its_portals() {
     const CONFLICT: Status = Status::RESERVATION_CONFLICT;
     let place = Place::new("portal-reservations");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
-    cluster.succeed(&["volume", "create", "disk", "--size", "768MiB"]);
+    cluster.succeed(&["volume", "create", "disk", "--size", "512MiB"]);
     let (portals, nqn) = export(&cluster, &["disk"]);
     for address in &portals {
         wait_until("a portal serves", || connects(*address, &nqn, HOST));
     }
     let (first, second) = (portals[0], portals[1]);
-    // In the third chunk, which no host has written yet.
-    let far = 600 << 8;
+    // In the second chunk, which no host has written yet.
+    let far = 300 << 8;
     reactor::run(&reactor::Config::default(), async {
         let one = Reserving::connect(1, first, &nqn).await;
         let two = Reserving::connect(2, second, &nqn).await;
@@ -435,8 +440,34 @@ fn hosts_reserve_a_volume_by_any_of_its_portals() {
         .unwrap();
     };
     write(CONFLICT);
+    // Chunks that the volume gets now have never heard of a token; who is kept out is so there, too.
+    cluster.succeed(&["volume", "resize", "disk", "--size", "768MiB"]);
+    let beyond = 600 << 8;
+    reactor::run(&reactor::Config::default(), async {
+        for (number, expected) in [(5, CONFLICT), (4, OK)] {
+            for address in [first, second] {
+                // Portals disconnect their hosts when they hear of it.
+                let mut status = None;
+                for _ in 0..100 {
+                    if let Some(host) = Reserving::try_connect(number, address, &nqn).await
+                        && host.namespace.geometry().blocks == BlockCount(768 << 8)
+                    {
+                        status = Some(host.write(beyond).await);
+                        break;
+                    }
+                    reactor::time::sleep(Duration::from_millis(100)).await;
+                }
+                assert_eq!(status, Some(expected), "host {number} by {address}");
+            }
+        }
+    })
+    .unwrap();
     let said = cluster.succeed(&["volume", "reservations", "disk", "--clear"]);
     assert!(said.contains("may write"), "{said}");
     write(OK);
+    // In force on every copy, though hosts write next to nothing.
+    wait_until("a portal puts it in force", || {
+        cluster.json(&["volume", "reservations", "disk"])["in_force"] == true
+    });
     cluster.end();
 }

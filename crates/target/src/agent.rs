@@ -90,6 +90,7 @@ pub fn listen(
                     // Once for a connection.
                     if let Some(sender) = agent.take() {
                         tracing::info!(kinds, "the node agent says what it knows");
+                        node.set_agent_kinds(kinds);
                         // Not sent to one that does not know this.
                         let _ = sender.try_send(FromTarget::WantSnapshots);
                         drop(spawn(tell_flattening(Rc::downgrade(&node), sender.clone())));

@@ -159,6 +159,8 @@ pub struct Node {
     passes: Arc<Passes>,
     natives: Natives,
     agent: RefCell<Option<Sender<FromTarget>>>,
+    /// How many kinds of frames the agent has said it knows; 0 before.
+    agent_kinds: Cell<u32>,
 }
 
 impl Node {
@@ -200,6 +202,7 @@ impl Node {
             passes: Arc::default(),
             natives: Natives::default(),
             agent: RefCell::default(),
+            agent_kinds: Cell::new(0),
         });
         node.tell_board_of_moves();
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
@@ -246,6 +249,17 @@ impl Node {
     /// Where proposals and news go; replaces the agent before.
     pub fn set_agent(&self, sender: Sender<FromTarget>) {
         *self.agent.borrow_mut() = Some(sender);
+        self.agent_kinds.set(0);
+    }
+
+    /// How many kinds of frames the agent knows, as it says.
+    pub(crate) fn set_agent_kinds(&self, kinds: u32) {
+        self.agent_kinds.set(kinds);
+    }
+
+    /// Whether the agent has said that it knows no reservations: it is of a release before.
+    pub(crate) fn agent_lacks_reservations(&self) -> bool {
+        (1..FromTarget::KINDS_OF_RESERVATIONS).contains(&self.agent_kinds.get())
     }
 
     pub(crate) fn tell(&self, message: FromTarget) {

@@ -302,7 +302,7 @@ impl Member {
             return Some(Status::Busy);
         }
         if request.operation == Operation::Read {
-            return self.fenced_read(request);
+            return self.fenced_read(request.portal_token());
         }
         match &self.lead {
             None => Some(Status::NotWriteNode(self.newest.max(self.record.sealed))),

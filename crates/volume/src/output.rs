@@ -75,6 +75,14 @@ pub struct Request {
     pub trace: TraceId,
 }
 
+impl Request {
+    /// The token of the reservations by which a portal let its host through; none of a native client.
+    pub(crate) fn portal_token(&self) -> Option<WriterToken> {
+        let asks_portal = self.session.host.is_through_portals();
+        asks_portal.then_some(self.writer_token)
+    }
+}
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {

@@ -123,8 +123,9 @@ impl ChunkRecord {
             }
             RecordDelta::Writer(token) if *token > self.writer_token => {
                 self.writer_token = *token;
-                // They wrote under older tokens, which is enough to refuse what is left of them.
-                self.sessions.clear();
+                // They wrote under older tokens, which is enough to refuse what is left of them. Claims stay: a portal sends
+                // what goes under an older one with the newest token, too.
+                self.sessions.retain(|host, _| host.is_through_portals());
             }
             RecordDelta::Writer(_) => {}
             RecordDelta::Flushed(epoch) => self.flushed_in = self.flushed_in.max(*epoch),

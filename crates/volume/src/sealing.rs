@@ -7,7 +7,7 @@ use foundation::Instant;
 
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
-use crate::identity::{HostId, NodeId, PersistToken, Sequence, WriterToken};
+use crate::identity::{HostId, NodeId, PersistToken, Sequence, Session, WriterToken};
 use crate::message::SealAnswer;
 
 /// A configuration that a member has been asked to seal and has not sealed yet.
@@ -80,15 +80,14 @@ impl Answers {
         self.highest = self.highest.max(answer.highest);
         self.marks
             .extend(answer.marks.iter().filter(|region| **region < regions));
-        // Sessions count under the newest lease only.
+        // Sessions count under the newest lease only, claims under any.
         if answer.writer_token > self.writer_token {
             self.writer_token = answer.writer_token;
-            self.sessions.clear();
+            self.sessions.retain(|host, _| host.is_through_portals());
         }
-        if answer.writer_token < self.writer_token {
-            return;
-        }
-        for session in &answer.sessions {
+        let is_newest = answer.writer_token == self.writer_token;
+        let counts = |session: &&Session| is_newest || session.host.is_through_portals();
+        for session in answer.sessions.iter().filter(counts) {
             let number = self.sessions.entry(session.host).or_default();
             *number = session.number.max(*number);
         }
@@ -100,5 +99,40 @@ impl Answers {
 
     pub(crate) fn all(&self, config: &ChunkConfig) -> bool {
         (0..config.members.len()).all(|member| self.has(member))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use foundation::Epoch;
+
+    use crate::identity::{ChunkId, Incarnation};
+
+    #[test]
+    fn sessions_count_under_the_newest_lease_and_claims_under_any() {
+        let answer = |token: u64, sessions: &[(HostId, u64)]| SealAnswer {
+            chunk: ChunkId::default(),
+            epoch: Epoch(1),
+            incarnation: Incarnation(1),
+            highest: Sequence(0),
+            marks: Vec::new(),
+            writer_token: WriterToken(token),
+            sessions: sessions
+                .iter()
+                .map(|&(host, number)| Session { host, number })
+                .collect(),
+        };
+        let (native, claimed) = (HostId::native(1), HostId::through_portals(2));
+        let old = answer(4, &[(native, 9), (claimed, 50)]);
+        let new = answer(5, &[(native, 3), (claimed, 40)]);
+        for order in [[&old, &new], [&new, &old]] {
+            let mut answers = Answers::default();
+            for (member, answer) in order.into_iter().enumerate() {
+                answers.add(member, answer, 1);
+            }
+            assert_eq!(answers.writer_token, WriterToken(5));
+            assert_eq!(answers.sessions, [(native, 3), (claimed, 50)].into());
+        }
     }
 }

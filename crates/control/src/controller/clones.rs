@@ -9,13 +9,11 @@ use std::collections::BTreeMap;
 use foundation::{ByteCount, Instant};
 
 use crate::controller::volumes::{check_name, shown};
-use crate::controller::{ATTEMPTS_MAX, Controller, Stored, Unfinished, contended, read};
+use crate::controller::{ATTEMPTS_MAX, Controller, Stored, Unfinished, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, NodeId, SnapshotNumber, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{
-    Chunk, ClusterRecord, FEATURE_CLONES, Geometry, Origin, Snapshot, SnapshotState, Volume, VolumeState,
-};
+use crate::model::{Chunk, FEATURE_CLONES, Geometry, Origin, Snapshot, SnapshotState, Volume, VolumeState};
 use crate::placement::Places;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -91,7 +89,7 @@ impl<S: MetadataStore> Controller<S> {
             transaction.compare(key.clone(), cut.revision);
             // Put anew, so that whoever deletes it and has not seen the clone decides again.
             transaction.put(key.clone(), cut.record.encode(&key));
-            self.set_clone_feature(&mut transaction, true)?;
+            self.set_feature(&mut transaction, FEATURE_CLONES, true)?;
             if let Some(number) = self.try_found(volume, transaction)? {
                 return self.place_founded(number, now);
             }
@@ -301,31 +299,11 @@ impl<S: MetadataStore> Controller<S> {
         }))
     }
 
-    /// Puts the cluster's record anew, with or without the bit that keeps out masters that do not know clones. To be committed with
-    /// whatever decides that.
-    fn set_clone_feature(&self, transaction: &mut Transaction, is_set: bool) -> Result<bool, ControlError> {
-        let Some(stored) = read::<ClusterRecord>(&self.store, keys::CLUSTER)? else {
-            return Ok(false);
-        };
-        let features = match is_set {
-            true => stored.record.features | FEATURE_CLONES,
-            false => stored.record.features & !FEATURE_CLONES,
-        };
-        let record = ClusterRecord {
-            features,
-            ..stored.record
-        };
-        transaction
-            .compare(keys::CLUSTER.to_vec(), stored.revision)
-            .put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
-        Ok(features != stored.record.features)
-    }
-
     /// Lets masters in again that do not know clones, if there are none any more. Somebody who makes one meanwhile has put the cluster's
     /// record, too: then it stays.
     pub(super) fn clear_clone_feature(&mut self) -> Result<(), ControlError> {
         let mut transaction = Transaction::new();
-        let changes = self.set_clone_feature(&mut transaction, false)?;
+        let changes = self.set_feature(&mut transaction, FEATURE_CLONES, false)?;
         if changes && self.volumes()?.iter().all(|volume| volume.origin.is_none()) {
             self.commit(&transaction)?;
         }

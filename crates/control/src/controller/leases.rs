@@ -76,7 +76,7 @@ impl<S: MetadataStore> Controller<S> {
         let term = self.writer_term(term)?;
         for _ in 0..ATTEMPTS_MAX {
             let volume = self.leasable(number)?;
-            self.check_unreserved(number)?;
+            let reserved = self.check_unreserved(number)?;
             let key = keys::writer(number);
             let stored = self.read::<WriterLease>(&key)?;
             let mut token = WriterToken(1);
@@ -107,6 +107,8 @@ impl<S: MetadataStore> Controller<S> {
             let mut transaction = Transaction::new();
             // A volume whose deletion has begun meanwhile takes no lease.
             transaction.compare(keys::volume(number), volume.revision);
+            // Nor one that hosts have reserved meanwhile.
+            transaction.compare(keys::reservations(number), reserved);
             transaction
                 .compare(key.clone(), revision)
                 .put(key.clone(), lease.encode(&key));

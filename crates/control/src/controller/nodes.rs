@@ -76,6 +76,8 @@ pub struct Heartbeat {
     pub snapshots: BTreeSet<SnapshotKey>,
     /// Clones that it was told to flatten.
     pub flattening: Vec<Flattening>,
+    /// Its target knows what hosts of exported volumes reserve, and refuses what goes against that.
+    pub reserves: bool,
 }
 
 /// A copy that is sent what it has missed.
@@ -243,6 +245,7 @@ impl<S: MetadataStore> Controller<S> {
             if let Some(heard) = self.heard.get_mut(&id) {
                 heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
                 heard.snapshots = Some(heartbeat.snapshots.clone());
+                heard.reserves = heartbeat.reserves;
             }
             for resync in &heartbeat.resyncs {
                 self.care.note_resync(resync.node, now);
@@ -277,11 +280,13 @@ impl<S: MetadataStore> Controller<S> {
             removed_copies,
             snapshots,
             flattening,
+            reserves,
         } = heartbeat;
         let lives_on = self.heard.get(node).is_some_and(|heard| {
             heard.incarnation == *incarnation
                 && heard.ended_through == *ended_through
                 && heard.snapshots.as_ref() == Some(snapshots)
+                && heard.reserves == *reserves
         });
         let reports = prepared.len()
             + grown.len()
@@ -332,6 +337,7 @@ impl<S: MetadataStore> Controller<S> {
             used,
             resyncs: Vec::new(),
             snapshots: None,
+            reserves: false,
         };
         if self.heard.insert(id, heard).is_none() {
             self.arrival = now;

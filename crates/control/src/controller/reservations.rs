@@ -3,11 +3,13 @@
 //! Its token is one of those that writers get, so that a native writer and the hosts keep each other out: whoever took the newest
 //! has the volume. Nodes refuse what goes under an older one.
 
+use foundation::Instant;
+
 use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber, WriterToken};
 use crate::keys;
-use crate::model::{Reservations, Volume, VolumeState, WriterLease};
+use crate::model::{FEATURE_RESERVATIONS, Reservations, Volume, VolumeState, WriterLease};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -23,6 +25,8 @@ pub struct ReservationsView {
     pub token: WriterToken,
     /// A native writer has taken a newer token: hosts may only read.
     pub taken: bool,
+    /// Chunks of the volume. Who knows of more has an answer of before they were there, and who knows of fewer cannot put a token in force.
+    pub chunks: u32,
 }
 
 impl ReservationsView {
@@ -52,11 +56,13 @@ impl Found {
             reservations: self.reservations.clone(),
             token: newest.max(self.reservations.token),
             taken: newest > self.reservations.token,
+            chunks: self.volume.record.geometry.chunk_count(),
         }
     }
 }
 
 impl<S: MetadataStore> Controller<S> {
+    /// The volume first: reservations that were read are of a moment when it had its chunks.
     fn find_reservations(&self, number: VolumeNumber) -> Result<Found, ControlError> {
         let volume = match self.read::<Volume>(&keys::volume(number))? {
             None => return Err(ControlError::NoSuchVolume { number }),
@@ -96,8 +102,8 @@ impl<S: MetadataStore> Controller<S> {
     /// rights from a host. Returns them as they are then, or none if the version was another one.
     ///
     /// # Errors
-    /// If there is no such volume, if the node does not export it, if `next` contradicts itself, or while a native writer has the
-    /// volume.
+    /// If there is no such volume, if the node does not export it, if `next` contradicts itself, while a native writer has the
+    /// volume, or, the first time, while a node does not know reservations.
     pub fn replace_reservations(
         &mut self,
         number: VolumeNumber,
@@ -105,6 +111,7 @@ impl<S: MetadataStore> Controller<S> {
         expected: u64,
         next: &Reservations,
         restricts: bool,
+        now: Instant,
     ) -> Result<Option<ReservationsView>, ControlError> {
         if let Some(problem) = next.problem() {
             return Err(ControlError::Argument {
@@ -122,6 +129,9 @@ impl<S: MetadataStore> Controller<S> {
             }
             if found.reservations.version != expected {
                 return Ok(None);
+            }
+            if found.revision == 0 {
+                self.check_nodes_know(&volume.name, now)?;
             }
             if found.view().taken {
                 return Err(ControlError::WrittenNatively {
@@ -147,17 +157,42 @@ impl<S: MetadataStore> Controller<S> {
         Err(contended())
     }
 
-    /// A portal has seen to it that this token is in force on every copy. Repeating it changes nothing.
+    /// A node that does not know reservations takes what a host sends that is kept out.
+    fn check_nodes_know(&self, volume: &str, now: Instant) -> Result<(), ControlError> {
+        let knows = |id: &NodeId| self.heard.get(id).is_some_and(|heard| heard.reserves);
+        let nodes = self.nodes(now)?;
+        let mut without = nodes.iter().filter(|(id, view)| view.is_alive && !knows(id));
+        match without.next() {
+            None => Ok(()),
+            Some((&node, _)) => Err(ControlError::NodeBeforeReservations {
+                volume: volume.to_owned(),
+                node,
+                others: without.count(),
+            }),
+        }
+    }
+
+    /// A portal that knows of so many chunks has seen to it that this token is in force on every copy of them. Repeating it changes
+    /// nothing.
     ///
     /// # Errors
-    /// If there is no such volume.
+    /// If there is no such volume, or if it has more chunks.
     pub fn enforced_reservations(
         &mut self,
         number: VolumeNumber,
         token: WriterToken,
+        chunks: u32,
     ) -> Result<ReservationsView, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let found = self.find_reservations(number)?;
+            let volume = &found.volume.record;
+            if chunks < volume.geometry.chunk_count() {
+                return Err(ControlError::NotEveryChunk {
+                    volume: volume.name.clone(),
+                    chunks: volume.geometry.chunk_count(),
+                    told: chunks,
+                });
+            }
             let enforced = found
                 .reservations
                 .enforced
@@ -181,11 +216,7 @@ impl<S: MetadataStore> Controller<S> {
     ///
     /// # Errors
     /// If there is no such volume, or while a native writer holds it.
-    pub fn clear_reservations(
-        &mut self,
-        name: &str,
-        now: foundation::Instant,
-    ) -> Result<ReservationsView, ControlError> {
+    pub fn clear_reservations(&mut self, name: &str, now: Instant) -> Result<ReservationsView, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let number = self.volume_named(name)?.number;
             if let Some(writer) = self.writer(number, now)? {
@@ -233,6 +264,9 @@ impl<S: MetadataStore> Controller<S> {
     ) -> Result<bool, ControlError> {
         let (key, writer) = (keys::reservations(number), keys::writer(number));
         let mut transaction = Transaction::new();
+        if found.revision == 0 {
+            self.set_feature(&mut transaction, FEATURE_RESERVATIONS, true)?;
+        }
         transaction.compare(keys::volume(number), found.volume.revision);
         transaction
             .compare(key.clone(), found.revision)
@@ -253,11 +287,12 @@ impl<S: MetadataStore> Controller<S> {
         self.commit(&transaction)
     }
 
-    /// Refuses what a native writer wants of a volume that hosts have reserved.
-    pub(super) fn check_unreserved(&self, number: VolumeNumber) -> Result<(), ControlError> {
+    /// Refuses what a native writer wants of a volume that hosts have reserved. Returns the revision of what they have, for who gives
+    /// the writer a token by that.
+    pub(super) fn check_unreserved(&self, number: VolumeNumber) -> Result<u64, ControlError> {
         let found = self.find_reservations(number)?;
         if found.reservations.kind == 0 || found.view().taken {
-            return Ok(());
+            return Ok(found.revision);
         }
         Err(ControlError::Reserved {
             volume: found.volume.record.name,

@@ -288,6 +288,7 @@ impl World {
             removed_copies: Vec::new(),
             snapshots: Default::default(),
             flattening: Vec::new(),
+            reserves: true,
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

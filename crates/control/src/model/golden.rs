@@ -157,6 +157,7 @@ fn volumes(found: &mut Found) {
             host: [8; 16],
             kind: 2,
         }],
+        change: 0x0102_0304_0506_0708,
     };
     found.compare("reservations", b"reservations/\0\0\0\x07", &reservations);
 }

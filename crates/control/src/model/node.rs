@@ -18,8 +18,11 @@ pub struct ClusterRecord {
 /// A bit of [`ClusterRecord::features`]: there is, or was a moment ago, a clone of a snapshot. A master that does not know it would
 /// delete the snapshot under the clone.
 pub(crate) const FEATURE_CLONES: u64 = 1;
+/// A bit of [`ClusterRecord::features`]: hosts of an exported volume have reserved it once. A master that does not know it would give
+/// a native writer a token while a host holds the volume.
+pub(crate) const FEATURE_RESERVATIONS: u64 = 2;
 /// The bits of [`ClusterRecord::features`] that this release knows.
-pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES;
+pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES | FEATURE_RESERVATIONS;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -43,6 +43,9 @@ pub struct Reservations {
     pub registrants: BTreeMap<[u8; 16], u64>,
     /// The newest notifications, the oldest first.
     pub notices: Vec<ReservationNotice>,
+    /// The portals' digest of the command that made it so, and of its host: one that is repeated since its answer was lost has been
+    /// made. 0 for none.
+    pub change: u64,
 }
 
 impl Reservations {
@@ -97,6 +100,7 @@ impl Record for Reservations {
             out.bytes(&notice.host);
             out.u8(notice.kind);
         }
+        out.u64(self.change);
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -123,6 +127,7 @@ impl Record for Reservations {
                     kind: reader.u8()?,
                 })
             })?,
+            change: reader.u64()?,
         };
         found.problem().is_none().then_some(found)
     }

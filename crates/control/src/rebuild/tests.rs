@@ -155,6 +155,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 removed_copies: Vec::new(),
                 snapshots: Default::default(),
                 flattening: Vec::new(),
+                reserves: true,
             };
             control.heartbeat(&heartbeat, now).unwrap();
         }

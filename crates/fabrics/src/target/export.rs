@@ -15,7 +15,8 @@ use bdev::{Channel, OpenError};
 use protocols::nvme::NvmOpcode;
 
 use super::command::HostIdentity;
-use super::subsystem::{Subsystem, SubsystemOptions, locked};
+use super::reservation::{HostRights, Owner, ReservationStore};
+use super::subsystem::{Namespace, NamespaceError, Subsystem, SubsystemOptions, locked};
 
 /// Opens the way of one association, named by its host and controller identifier, to the subsystem's namespaces, on the core
 /// that serves one of its queues.
@@ -55,6 +56,48 @@ impl Subsystem {
                 opcode,
                 ReservationRegister | ReservationAcquire | ReservationRelease | ReservationReport
             )
+    }
+
+    /// As [`Subsystem::add_namespace`], of a namespace whose reservations are in `store`, since other targets serve it, too.
+    ///
+    /// # Errors
+    /// If the number is taken or too large.
+    pub fn add_sharing_namespace(
+        self: &Arc<Self>,
+        namespace: Namespace,
+        store: Arc<dyn ReservationStore>,
+    ) -> Result<(), NamespaceError> {
+        let owner = Owner::sharing(namespace.nsid, store);
+        owner.belongs_to(self);
+        self.add_owned_namespace(namespace, owner)
+    }
+
+    /// Reads the shared state of a namespace's reservations anew, and tells hosts what came with it. Returns once that is known, or
+    /// cannot be.
+    pub async fn refresh_reservations(&self, nsid: u32) -> bool {
+        match self.reservations(nsid) {
+            Some(owner) => owner.refresh().await,
+            None => true,
+        }
+    }
+
+    /// Sees to it that the shared state of a namespace's reservations is in force everywhere; false if that cannot be done now. Tells hosts
+    /// what came with it.
+    pub async fn settle_reservations(&self, nsid: u32) -> bool {
+        match self.reservations(nsid) {
+            Some(owner) => owner.settle().await,
+            None => true,
+        }
+    }
+
+    /// Whether the newest state of a namespace's reservations that is known here is in force everywhere.
+    pub fn is_reserved_everywhere(&self, nsid: u32) -> bool {
+        self.reservations(nsid).is_none_or(|owner| owner.is_in_force())
+    }
+
+    /// What a namespace's reservations leave to a host.
+    pub fn host_rights(&self, nsid: u32, host: [u8; 16]) -> Option<HostRights> {
+        Some(HostRights::new(self.reservations(nsid)?, host))
     }
 
     /// Where other targets serve it: discovery lists these addresses as well.

@@ -22,7 +22,7 @@ use super::export::Export;
 use super::measures::Counts;
 use super::meter::Meters;
 use super::notices::Notice;
-use super::reservation::{HostId, HostRights, Owner, ReservationFile, ReservationStore};
+use super::reservation::{HostId, Owner, ReservationFile};
 use super::secure::{Keyed, SecurePortals};
 use crate::authentication::Credentials;
 
@@ -510,7 +510,11 @@ impl Subsystem {
         self.add_owned_namespace(namespace, owner)
     }
 
-    fn add_owned_namespace(&self, namespace: Namespace, owner: Arc<Owner>) -> Result<(), NamespaceError> {
+    pub(super) fn add_owned_namespace(
+        &self,
+        namespace: Namespace,
+        owner: Arc<Owner>,
+    ) -> Result<(), NamespaceError> {
         let (nsid, nqn) = (namespace.nsid, self.nqn.as_str().to_owned());
         let namespaces_max = self.namespaces_max;
         if !(1..=namespaces_max).contains(&nsid) {
@@ -530,34 +534,6 @@ impl Subsystem {
         }
         self.namespaces_changed(nsid);
         Ok(())
-    }
-
-    /// As [`Subsystem::add_namespace`], of a namespace whose reservations are in `store`, since other targets serve it, too.
-    ///
-    /// # Errors
-    /// If the number is taken or too large.
-    pub fn add_sharing_namespace(
-        self: &Arc<Self>,
-        namespace: Namespace,
-        store: Arc<dyn ReservationStore>,
-    ) -> Result<(), NamespaceError> {
-        let owner = Owner::sharing(namespace.nsid, store);
-        owner.belongs_to(self);
-        self.add_owned_namespace(namespace, owner)
-    }
-
-    /// Reads the shared state of a namespace's reservations anew, and tells hosts what came with it. Returns once that is known, or
-    /// cannot be.
-    pub async fn refresh_reservations(&self, nsid: u32) -> bool {
-        match self.reservations(nsid) {
-            Some(owner) => owner.refresh().await,
-            None => true,
-        }
-    }
-
-    /// What a namespace's reservations leave to a host.
-    pub fn host_rights(&self, nsid: u32, host: [u8; 16]) -> Option<HostRights> {
-        Some(HostRights::new(self.reservations(nsid)?, host))
     }
 
     /// Removes a namespace and tells the connected hosts; false if there was none. Commands in flight end.

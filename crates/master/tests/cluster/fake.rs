@@ -127,6 +127,7 @@ impl Fake {
                         removed_copies: Vec::new(),
                         snapshots: Default::default(),
                         flattening: Vec::new(),
+                        knows_reservations: true,
                         disk_health: Vec::new(),
                         samples: Vec::new(),
                         complete_snapshots: None,

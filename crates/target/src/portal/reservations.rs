@@ -26,12 +26,15 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at what is reserved: who is kept out and asks all the time costs the masters no more than this.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
+/// What nobody has put in force for so long the first portal does; the others wait longer, and after a failure all do.
+const FORCE_PAUSE: Duration = Duration::from_secs(1);
+const FORCE_PAUSE_MAX: Duration = Duration::from_secs(30);
+
 type Answer = Result<(agentlink::Reservations, bool), String>;
 
 /// What one portal knows and asks of its volume's reservations.
 #[derive(Default)]
 pub(super) struct Desk {
-    next: Cell<u64>,
     asked: RefCell<BTreeMap<u64, OneshotSender<Answer>>>,
     looking: Cell<bool>,
     looked: Notify,
@@ -39,6 +42,22 @@ pub(super) struct Desk {
     /// Looks that have ended, and whether the last one saw anything.
     looks: Cell<u64>,
     saw: Cell<bool>,
+    /// A task sees to it that what is known is in force.
+    enforcing: Cell<bool>,
+}
+
+thread_local! {
+    /// Counts requests of this node's portals: an answer to one that was exported before is none to the one of now.
+    static REQUESTS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A request under way; who asked may have given up.
+struct Asking<'a>(&'a Desk, u64);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asked.borrow_mut().remove(&self.1);
+    }
 }
 
 impl Desk {
@@ -53,28 +72,52 @@ impl Desk {
 impl Exported {
     async fn ask(&self, call: ReservationCall) -> Answer {
         let desk = &self.desk;
-        let request = desk.next.get() + 1;
-        desk.next.set(request);
+        let request = REQUESTS.get() + 1;
+        REQUESTS.set(request);
         let (sender, answer) = oneshot();
         desk.asked.borrow_mut().insert(request, sender);
+        let _asking = Asking(desk, request);
         let Some(node) = self.node.upgrade() else {
             return Err("the node is ending".to_owned());
         };
+        if node.agent_lacks_reservations() {
+            // The masters let nobody reserve before all nodes know it.
+            return match call {
+                ReservationCall::Read => Ok((never_reserved(), true)),
+                _ => Err("the node agent is of a release that knows no reservations".to_owned()),
+            };
+        }
         node.tell(FromTarget::Reserve {
             volume: self.volume().0,
             request,
             call,
         });
         drop(node);
-        let answer = time::timeout(ANSWER_LIMIT, answer).await;
-        desk.asked.borrow_mut().remove(&request);
-        match answer {
-            Ok(Some(answer)) => answer,
+        match time::timeout(ANSWER_LIMIT, answer).await {
+            Ok(Some(answer)) => self.check(answer?),
             Ok(None) | Err(time::Elapsed) => Err(format!(
                 "no master has answered by way of the node agent within {} s",
                 ANSWER_LIMIT.as_secs()
             )),
         }
+    }
+
+    /// An answer of before the volume had all the chunks that this portal serves is too old: what was put in force since may not be on the
+    /// new ones.
+    fn check(&self, (found, done): (agentlink::Reservations, bool)) -> Answer {
+        let chunks = self.chunks();
+        match found.chunks >= chunks {
+            true => Ok((found, done)),
+            false => Err(format!(
+                "the masters' answer is of before the volume grew ({} chunks, {chunks} now)",
+                found.chunks
+            )),
+        }
+    }
+
+    fn chunks(&self) -> u32 {
+        let chunks = self.described.borrow().geometry.chunks();
+        u32::try_from(chunks).unwrap_or(u32::MAX)
     }
 
     /// Reads what is reserved, by one look for all that want it at a time. A look that began before the call does not count.
@@ -111,6 +154,35 @@ impl Exported {
         desk.looks.set(desk.looks.get() + 1);
         desk.looking.set(false);
         desk.looked.notify();
+        self.see_to_force();
+    }
+
+    /// Puts in force what is known and is not in force yet, unless who made it so does it: a portal that ended meanwhile, or the masters,
+    /// for whoever voids reservations by command. The first portal goes first.
+    fn see_to_force(self: &Rc<Self>) {
+        if self.subsystem.is_reserved_everywhere(NSID) || self.desk.enforcing.replace(true) {
+            return;
+        }
+        let place = u32::try_from(self.described.borrow().place).unwrap_or(0);
+        let exported = Rc::downgrade(self);
+        drop(spawn(async move {
+            let mut pause = FORCE_PAUSE * (1 + 3 * place);
+            loop {
+                time::sleep(pause).await;
+                pause = (pause * 2).min(FORCE_PAUSE_MAX);
+                let Some(exported) = exported.upgrade() else {
+                    return;
+                };
+                // Another may have done it meanwhile.
+                exported.look().await;
+                if exported.subsystem.is_reserved_everywhere(NSID)
+                    || exported.subsystem.settle_reservations(NSID).await
+                {
+                    exported.desk.enforcing.set(false);
+                    return;
+                }
+            }
+        }));
     }
 
     /// The masters say that another version is there.
@@ -197,16 +269,24 @@ impl ReservationStore for Record {
         })
     }
 
-    fn enforce(&self, token: u64) -> StoreFuture<()> {
+    fn enforce(&self, token: u64, limit: Duration) -> StoreFuture<()> {
         let exported = find(self.node, self.volume);
         Box::pin(async move {
             let exported = exported.ok_or_else(gone)?;
-            let links = exported.links.clone();
-            let enforced = volume::client::enforce(&exported.device, links, WriterToken(token)).await;
+            let (links, chunks) = (exported.links.clone(), exported.chunks());
+            let enforced = volume::client::enforce(&exported.device, links, WriterToken(token), limit).await;
             enforced.map_err(|error| StoreUnavailable(format!("not every chunk could be told: {error}")))?;
-            let told = exported.ask(ReservationCall::Enforced(token)).await;
+            let told = exported.ask(ReservationCall::Enforced { token, chunks }).await;
             told.map(drop).map_err(StoreUnavailable)
         })
+    }
+}
+
+fn never_reserved() -> agentlink::Reservations {
+    agentlink::Reservations {
+        in_force: true,
+        chunks: u32::MAX,
+        ..agentlink::Reservations::default()
     }
 }
 
@@ -223,6 +303,7 @@ fn from_link(found: agentlink::Reservations) -> SharedReservations {
         holder: found.holder,
         registrants: found.registrants,
         notices: found.notices.into_iter().map(notice).collect(),
+        change: found.change,
     }
 }
 
@@ -239,5 +320,7 @@ fn to_link(next: SharedReservations) -> agentlink::Reservations {
         holder: next.holder,
         registrants: next.registrants,
         notices: next.notices.into_iter().map(notice).collect(),
+        chunks: 0,
+        change: next.change,
     }
 }

@@ -84,10 +84,22 @@ impl Exporting {
                 drop(node);
                 portals.export(export).unwrap();
                 while let Some(message) = receiver.recv().await {
-                    if let FromTarget::WantRoutes { volume } = message {
-                        let config = committed.borrow().clone();
-                        time::sleep(Duration::from_millis(2)).await;
-                        portals.learn(VolumeNumber(volume), &[(ChunkIndex(0), config)]);
+                    match message {
+                        FromTarget::WantRoutes { volume } => {
+                            let config = committed.borrow().clone();
+                            time::sleep(Duration::from_millis(2)).await;
+                            portals.learn(VolumeNumber(volume), &[(ChunkIndex(0), config)]);
+                        }
+                        // Hosts have reserved nothing.
+                        FromTarget::Reserve { volume, request, .. } => {
+                            let found = agentlink::Reservations {
+                                in_force: true,
+                                chunks: 1,
+                                ..agentlink::Reservations::default()
+                            };
+                            portals.reserved(VolumeNumber(volume), request, Ok((found, true)));
+                        }
+                        _ => {}
                     }
                 }
             });

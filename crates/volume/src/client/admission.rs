@@ -7,8 +7,10 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::IoError;
+use reactor::time;
 
 use crate::identity::{HostId, WriterToken};
 
@@ -59,13 +61,19 @@ impl Admission for Fixed {
 /// left to do.
 ///
 /// # Errors
-/// [`IoError::Unavailable`] if a chunk's write node could not be asked within the device's time limit; the token may be in force
+/// [`IoError::Unavailable`] if a chunk's write node could not be asked within `limit`, of all of this; the token may be in force
 /// on some chunks then.
-pub async fn enforce(device: &VolumeDevice, peers: Rc<dyn Peers>, token: WriterToken) -> Result<(), IoError> {
+pub async fn enforce(
+    device: &VolumeDevice,
+    peers: Rc<dyn Peers>,
+    token: WriterToken,
+    limit: Duration,
+) -> Result<(), IoError> {
+    let deadline = time::now() + limit;
     // A host that there is not: whose claims it takes does not matter.
     let claims = Claims::new(HostId::through_portals(0), Rc::new(Fixed(token)));
     let channel: VolumeChannel = device.open_for_host(peers, claims.clone());
-    match claims::claim_all(channel.core(), &claims).await {
+    match claims::claim_all(channel.core(), &claims, deadline).await {
         Err(IoError::Fenced) => Ok(()),
         ended => ended,
     }

@@ -23,6 +23,9 @@ use super::channel::{Core, Waiting};
 use super::peers::{PeerStatus, Place};
 use super::retry::pause;
 
+/// A command that is refused for its token is made again at once, if what is known has a newer one; but not so many times on end.
+pub(super) const AT_ONCE_MAX: u32 = 4;
+
 /// A chunk that is claimed: the first claim of an unbroken row, and the one in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
@@ -151,15 +154,15 @@ impl Drop for Claiming<'_> {
     }
 }
 
-/// Which claims a write goes under, by chunk.
+/// Which claims a write goes under, in the order of their chunks.
 pub(super) type Leaves = Rc<[(ChunkIndex, u64)]>;
 
 /// The claim on this chunk.
 pub(super) fn leave_for(leaves: &Leaves, chunk: ChunkIndex) -> Option<u64> {
-    leaves
-        .iter()
-        .find(|(claimed, _)| *claimed == chunk)
-        .map(|(_, number)| *number)
+    let at = leaves
+        .binary_search_by_key(&chunk, |(claimed, _)| *claimed)
+        .ok()?;
+    leaves.get(at).map(|(_, number)| *number)
 }
 
 /// The way of one command whose chunks are claimed.
@@ -219,6 +222,7 @@ pub(super) async fn leave(
             leaves.push((*chunk, claimed.await.unwrap_or(Err(IoError::Unavailable))?));
         }
     }
+    leaves.sort_unstable_by_key(|(chunk, _)| *chunk);
     Ok(Claimed {
         core,
         leaves: leaves.into(),
@@ -244,13 +248,12 @@ async fn claim_one(
     }
 }
 
-/// Claims all chunks, some at a time.
-pub(super) async fn claim_all(core: Rc<Core>, claims: &Rc<Claims>) -> Result<(), IoError> {
+/// Claims all chunks, some at a time, until `deadline`. It ends with the first that cannot be claimed now.
+pub(super) async fn claim_all(core: Rc<Core>, claims: &Rc<Claims>, deadline: Instant) -> Result<(), IoError> {
     core.look_at_map();
     let chunks = core.all_chunks();
     let mut result = Ok(());
     for part in chunks.chunks(core.options.window.max(1)) {
-        let deadline = time::now() + core.options.time_limit;
         let claim_one = |chunk: ChunkIndex| {
             let (core, claims) = (core.clone(), claims.clone());
             spawn(async move { claim(&core, &claims, chunk, 0, deadline).await })
@@ -259,11 +262,11 @@ pub(super) async fn claim_all(core: Rc<Core>, claims: &Rc<Claims>) -> Result<(),
         for task in tasks {
             let ended = task.await.unwrap_or(Err(IoError::Aborted));
             // That another token is newer says nothing of the other chunks: it may not be in force there yet.
-            result = match (result, ended.map(|_| ())) {
-                (Ok(()) | Err(IoError::Fenced), Err(error)) if error != IoError::Fenced => Err(error),
-                (Ok(()), ended) => ended,
-                (result, _) => result,
-            };
+            match ended {
+                Ok(_) => {}
+                Err(IoError::Fenced) => result = Err(IoError::Fenced),
+                Err(error) => return Err(error),
+            }
         }
     }
     result
@@ -301,6 +304,7 @@ async fn claim(
     deadline: Instant,
 ) -> Result<u64, IoError> {
     let mut wait = core.options.pause_min;
+    let mut refused = 0;
     let first_lba = core.first_lba(chunk).ok_or(IoError::OutOfRange)?;
     loop {
         let epoch = core.epoch(chunk);
@@ -355,7 +359,11 @@ async fn claim(
                 }
                 PeerStatus::Answered(Status::FencedWriter(known)) => {
                     claims.learn(true, known, deadline).await?;
-                    continue;
+                    refused += 1;
+                    if refused < AT_ONCE_MAX {
+                        continue;
+                    }
+                    refresh = false;
                 }
                 PeerStatus::Answered(Status::Busy | Status::Cancelled) => refresh = false,
                 _ => {}

@@ -125,6 +125,8 @@ struct Attempts {
     device_errors: usize,
     pause: Duration,
     made: u32,
+    /// Times that a newer token stood against it.
+    refused: u32,
 }
 
 /// Brings a piece to its end. `ended` is its first attempt; none if there was no map to make one by.
@@ -134,6 +136,7 @@ pub(super) async fn finish(core: Rc<Core>, mut job: Job, mut data: Data, mut end
         device_errors: 0,
         pause: core.options.pause_min,
         made: 1,
+        refused: 0,
     };
     loop {
         match attempts.settle(&core, &mut job, ended.take()).await {
@@ -202,11 +205,14 @@ impl Attempts {
             (&core.claims, ended.status)
         {
             let changes = needs_to_write(job.terms.operation);
-            return claims
-                .learn(changes, known, job.terms.deadline)
-                .await
-                .err()
-                .map(Err);
+            if let Err(error) = claims.learn(changes, known, job.terms.deadline).await {
+                return Some(Err(error));
+            }
+            self.refused += 1;
+            if self.refused >= claims::AT_ONCE_MAX {
+                self.pause(core, job, ended.epoch, false).await;
+            }
+            return None;
         }
         let next = match job.terms.operation {
             NativeOperation::Read => after_read(ended.status),

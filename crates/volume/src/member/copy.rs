@@ -114,7 +114,7 @@ impl Member {
 
     /// The change of the record that must be durable before this write reaches the device.
     fn prepare(&mut self, write: &ReplicaWrite) -> PersistToken {
-        // The lease first, since it forgets the sessions before.
+        // The lease first, since it forgets sessions before.
         if self.planted.is(Bug::TokenNotPersisted) {
             self.record.writer_token = self.record.writer_token.max(write.writer_token);
         }
@@ -138,10 +138,10 @@ impl Member {
         self.intent.persist_token(region)
     }
 
-    /// Makes a write lease that is newer than the last one durable. It forgets the sessions before.
+    /// Makes a write lease that is newer than the last one durable. It forgets the sessions before, but no claims.
     pub(super) fn note_token(&mut self, token: WriterToken) {
         if token > self.record.writer_token {
-            self.hosts.wrote.clear();
+            self.hosts.wrote.retain(|host, _| host.is_through_portals());
             self.fence_token = self.persist(RecordDelta::Writer(token));
         }
     }
@@ -208,12 +208,12 @@ impl Member {
         None
     }
 
-    /// Whether what hosts have agreed on since stands against a read that a portal asks for one of them: it may not know of it.
-    /// Native clients' reads need no token.
-    pub(super) fn fenced_read(&self, request: &Request) -> Option<Status> {
-        let asks_portal = request.session.host.is_through_portals();
-        (asks_portal && self.is_older(request.writer_token))
-            .then(|| Status::FencedWriter(self.newest_token()))
+    /// Whether what hosts have agreed on since stands against a read that a portal asks for one of them under this token: it may
+    /// not know of it. Native clients' reads need none.
+    pub(super) fn fenced_read(&self, portal_token: Option<WriterToken>) -> Option<Status> {
+        portal_token
+            .filter(|token| self.is_older(*token))
+            .map(|_| Status::FencedWriter(self.newest_token()))
     }
 
     pub(super) fn start_persisted_writes(&mut self, now: Instant) {

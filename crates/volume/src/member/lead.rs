@@ -509,8 +509,9 @@ impl Member {
             && let Some(&request) = lead.waiting.get(at)
         {
             // The first write under a newer lease waits for those of older ones, so that every write in flight has
-            // the token in force.
-            let takes_over = request.writer_token > self.record.writer_token && !lead.in_flight.is_empty();
+            // the token in force. What mends copies goes under none.
+            let takes_over = request.writer_token > self.record.writer_token
+                && lead.in_flight.iter().any(|flight| flight.request.is_some());
             if takes_over || lead.blocked(self.covers(request.range), at, page_blocks) {
                 at += 1;
                 continue;

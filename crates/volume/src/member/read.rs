@@ -6,7 +6,7 @@ use foundation::Instant;
 use super::Member;
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
-use crate::identity::{BlockRange, IoToken, RequestId};
+use crate::identity::{BlockRange, IoToken, RequestId, WriterToken};
 use crate::output::{Output, ReadPurpose, Request, Status};
 use crate::planted::Bug;
 use std::time::Duration;
@@ -17,6 +17,8 @@ struct Read {
     range: BlockRange,
     covers: BlockRange,
     arrived: Instant,
+    /// Under which a portal asks; none for a native client, whose reads no token stands against.
+    portal_token: Option<WriterToken>,
 }
 
 /// A read that is held.
@@ -67,6 +69,7 @@ impl Reads {
             range: request.range,
             covers,
             arrived: now,
+            portal_token: request.portal_token(),
         };
         self.hold(read, false);
     }
@@ -208,7 +211,10 @@ impl Member {
         let right = self.may_read(now, grants);
         let mut at = 0;
         while let Some(held) = self.reads.held.get(at) {
-            if right && !held.damaged && !self.must_hold(held.read.covers) {
+            if let Some(status) = self.fenced_read(held.read.portal_token) {
+                let Held { read, .. } = self.reads.held.remove(at);
+                self.complete(read.request, status);
+            } else if right && !held.damaged && !self.must_hold(held.read.covers) {
                 let Held { read, .. } = self.reads.held.remove(at);
                 let io = self.next_io();
                 self.outputs.push_back(Output::LocalRead {
@@ -232,7 +238,8 @@ impl Member {
         let Reading { read, dirty, .. } = self.reads.take_reading(io)?;
         let covers = read.covers;
         let disturbed = dirty && (self.must_hold(covers) || !self.reads_unsettled());
-        if self.failed || (self.may_read(now, grants) && !disturbed && !self.must_hold(covers)) {
+        let may_leave = self.may_read(now, grants) && !disturbed && !self.must_hold(covers);
+        if self.failed || (may_leave && self.fenced_read(read.portal_token).is_none()) {
             return Some(read.request);
         }
         self.reads.hold(read, false);

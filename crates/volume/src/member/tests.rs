@@ -653,6 +653,17 @@ fn a_claim_takes_the_chunk_from_what_goes_under_others() {
     };
     assert_eq!(ends(native(12, 1)), Status::Done);
     assert_eq!(ends(under(13, third)), Status::Done);
+    // Nor does a newer token end a claim, as it ends a native client's session.
+    let newer = |request: Request| Request {
+        writer_token: WriterToken(5),
+        ..request
+    };
+    assert_eq!(ends(newer(native(14, 2))), Status::Done);
+    assert_eq!(ends(newer(under(15, third))), Status::Done);
+    assert_eq!(ends(newer(native(16, 2))), Status::Done);
+    assert_eq!(ends(newer(under(17, second))), Status::StaleSession);
+    let record = core.member(chunk()).unwrap().record();
+    assert_eq!(record.sessions.get(&HostId::through_portals(3)), Some(&third));
 }
 
 #[test]

@@ -10,17 +10,23 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use foundation::Instant;
 
 use protocols::nvme::NvmOpcode;
 use protocols::nvme::features::reservation_mask;
 use protocols::nvme::log::ReservationNoticeType;
 use reactor::mailbox::{MailboxSender, mailbox};
-use reactor::spawn;
+use reactor::{spawn, time};
 
 use super::file::ReservationFile;
 use super::shared::{ReservationStore, SharedReservations, StoreUnavailable};
 use super::state::{Change, HostId, Outcome, Refusal, Reservations, Rights};
 use crate::target::subsystem::Subsystem;
+
+/// A change of a shared state ends after this time, that in which it waits for others included. Linux gives a command up after 30 s.
+const CHANGE_LIMIT: Duration = Duration::from_secs(18);
 
 /// Why a change was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +45,8 @@ struct Work {
     subsystem: Arc<Subsystem>,
     host: HostId,
     change: Change,
+    /// Of a shared state: by then it is answered, made or not.
+    deadline: Instant,
     done: MailboxSender<Result<Outcome, Failure>>,
 }
 
@@ -48,6 +56,7 @@ struct Known {
     version: u64,
     token: u64,
     taken: bool,
+    in_force: bool,
 }
 
 #[derive(Default)]
@@ -132,31 +141,50 @@ impl Owner {
         }
     }
 
+    /// Whether the newest state that is known is in force everywhere; true of one that is not shared.
+    pub(in crate::target) fn is_in_force(&self) -> bool {
+        !self.is_shared() || self.state().known.is_some_and(|known| known.in_force)
+    }
+
+    /// Puts a state that is known in force everywhere, if it is not.
     async fn enforce(
         &self,
         store: &dyn ReservationStore,
         state: &SharedReservations,
+        deadline: Instant,
     ) -> Result<(), StoreUnavailable> {
-        match state.in_force {
-            true => Ok(()),
-            false => store.enforce(state.token).await,
+        if state.in_force {
+            return Ok(());
         }
+        store.enforce(state.token, deadline.since(time::now())).await?;
+        if let Some(known) = &mut self.state().known
+            && known.token == state.token
+        {
+            known.in_force = true;
+        }
+        Ok(())
     }
 
     /// Reads the newest state, and sees to it that it is in force everywhere: what a host is told is so. False if either cannot be
     /// done now.
     pub(in crate::target) async fn settle(&self) -> bool {
         let Some(store) = &self.store else { return true };
+        let deadline = time::now() + CHANGE_LIMIT;
         let settled = async {
             let seen = store.read().await?;
-            self.enforce(store.as_ref(), &seen).await.map(|()| seen)
+            if self.learn(&seen).is_err() {
+                return Ok(false);
+            }
+            let enforced = self.enforce(store.as_ref(), &seen, deadline).await;
+            enforced.map(|()| true)
         };
-        match settled.await {
-            Ok(seen) => self.learn(&seen).is_ok(),
-            Err(error) => {
+        match time::timeout(CHANGE_LIMIT, settled).await {
+            Ok(Ok(is_settled)) => is_settled,
+            Ok(Err(error)) => {
                 tracing::warn!(nsid = self.nsid, %error, "what hosts have reserved cannot be told now");
                 false
             }
+            Err(time::Elapsed) => false,
         }
     }
 
@@ -174,13 +202,17 @@ impl Owner {
             version: shared.version,
             token: shared.token,
             taken: shared.taken,
+            in_force: shared.in_force,
         };
         let before = {
             let mut state = self.state();
             let before = state.known;
             // Of the same version another may have taken the writing since, which shows in the token.
             let order = |known: Known| (known.version, known.token);
-            if before.is_some_and(|before| order(before) >= order(known)) {
+            if let Some(before) = &mut state.known
+                && order(*before) >= order(known)
+            {
+                before.in_force |= known.in_force && order(*before) == order(known);
                 return Ok(published);
             }
             state.known = Some(known);
@@ -210,8 +242,18 @@ impl Owner {
         Ok(published)
     }
 
+    /// Makes a change of a shared state, in its time.
+    async fn make_in_time(&self, store: &dyn ReservationStore, work: &Work) -> Result<Outcome, Failure> {
+        let left = work.deadline.since(time::now());
+        // It may be stored all the same, and counts then: whoever changes something next puts it in force.
+        time::timeout(left, self.make_shared(store, work))
+            .await
+            .unwrap_or(Err(Failure::Unavailable))
+    }
+
     /// Makes a change of a shared state: in the store, then in force behind all targets.
     async fn make_shared(&self, store: &dyn ReservationStore, work: &Work) -> Result<Outcome, Failure> {
+        let change = work.change.digest(&work.host);
         let unavailable = |error: StoreUnavailable| {
             tracing::warn!(
                 nqn = work.subsystem.nqn().as_str(),
@@ -228,20 +270,24 @@ impl Owner {
             let seen = store.read().await.map_err(unavailable)?;
             let before = self.learn(&seen)?;
             // Of an earlier change, whose target ended before that was done.
-            self.enforce(store, &seen).await.map_err(unavailable)?;
+            self.enforce(store, &seen, work.deadline)
+                .await
+                .map_err(unavailable)?;
             if seen.taken {
                 // Who writes past all targets is kept out by no reservation, so none is given.
                 return Err(Failure::Refused(Refusal::Conflict));
             }
             let mut next = before.clone();
-            let outcome = next
-                .apply(&work.host, &work.change, true)
-                .map_err(Failure::Refused)?;
+            let outcome = match next.apply(&work.host, &work.change, true) {
+                // It was made, nothing has come after it, and its answer was lost.
+                Err(Refusal::Conflict) if seen.change == change => Outcome::default(),
+                applied => applied.map_err(Failure::Refused)?,
+            };
             let stored = if next == before {
                 seen
             } else {
                 let restricts = next.restricts(&before);
-                let shared = next.to_shared(&seen, &outcome.notices);
+                let shared = next.to_shared(&seen, &outcome.notices, change);
                 match store
                     .replace(seen.version, shared, restricts)
                     .await
@@ -253,7 +299,9 @@ impl Owner {
                 }
             };
             self.learn(&stored)?;
-            self.enforce(store, &stored).await.map_err(unavailable)?;
+            self.enforce(store, &stored, work.deadline)
+                .await
+                .map_err(unavailable)?;
             return Ok(outcome);
         }
     }
@@ -305,6 +353,7 @@ impl Owner {
                 subsystem: subsystem.clone(),
                 host,
                 change,
+                deadline: time::now() + CHANGE_LIMIT,
                 done,
             });
             !std::mem::replace(&mut state.driven, true)
@@ -321,7 +370,7 @@ impl Owner {
 
     async fn make(&self, work: &Work) -> Result<Outcome, Failure> {
         if let Some(store) = &self.store {
-            return self.make_shared(store.as_ref(), work).await;
+            return self.make_in_time(store.as_ref(), work).await;
         }
         let (mut next, file) = {
             let state = self.state();
@@ -362,10 +411,15 @@ impl Owner {
     /// The version that is in force, a host's rights under it, and the token under which its commands go.
     fn rights(&self, host: &HostId) -> (u64, Rights, u64) {
         let state = self.state();
+        let version = self.version.load(Ordering::Relaxed);
+        if self.is_shared() && state.known.is_none() {
+            // What others have agreed on is not known yet.
+            return (version, Rights::NONE, 0);
+        }
         let known = state.known.unwrap_or_default();
         let mut rights = state.published.rights(host);
         rights.write &= !known.taken;
-        (self.version.load(Ordering::Relaxed), rights, known.token)
+        (version, rights, known.token)
     }
 }
 
@@ -468,3 +522,7 @@ impl Guard {
         self.rights.get()
     }
 }
+
+#[cfg(test)]
+#[path = "owner_tests.rs"]
+mod tests;

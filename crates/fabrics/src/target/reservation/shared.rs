@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocols::nvme::log::ReservationNoticeType;
 use protocols::nvme::reservation::ReservationType;
@@ -53,6 +54,8 @@ pub struct SharedReservations {
     pub registrants: Vec<([u8; 16], u64)>,
     /// The newest notifications, the oldest first.
     pub notices: Vec<SharedNotice>,
+    /// Which command, of which host, made it so (a digest); 0 for none.
+    pub change: u64,
 }
 
 /// The store cannot be asked now, or did not do it; why, for people.
@@ -77,8 +80,9 @@ pub trait ReservationStore: Send + Sync {
         restricts: bool,
     ) -> StoreFuture<Option<SharedReservations>>;
 
-    /// Puts a token in force: when this has ended well, nothing that went under an older one takes effect any more.
-    fn enforce(&self, token: u64) -> StoreFuture<()>;
+    /// Puts a token in force: when this has ended well, nothing that went under an older one takes effect any more. It ends after
+    /// `limit`.
+    fn enforce(&self, token: u64, limit: Duration) -> StoreFuture<()>;
 }
 
 impl Reservations {
@@ -111,11 +115,12 @@ impl Reservations {
         })
     }
 
-    /// The state as it is shared, with the notifications of the change that led to it.
+    /// The state as it is shared, with the notifications and the digest of the change that led to it.
     pub(super) fn to_shared(
         &self,
         before: &SharedReservations,
         told: &[(HostId, ReservationNoticeType)],
+        change: u64,
     ) -> SharedReservations {
         let version = before.version + 1;
         let mut notices = before.notices.clone();
@@ -137,6 +142,7 @@ impl Reservations {
             holder: self.held.and_then(|held| held.holder).unwrap_or_default(),
             registrants: self.registrants.iter().map(|(host, key)| (*host, *key)).collect(),
             notices,
+            change,
         }
     }
 

@@ -45,7 +45,7 @@ fn every_state_is_shared_and_comes_back_and_what_restricts_is_known() {
             continue;
         }
         changed += 1;
-        shared = state.to_shared(&shared, &outcome.notices);
+        shared = state.to_shared(&shared, &outcome.notices, changed);
         assert_eq!(Reservations::from_shared(&shared).as_ref(), Some(&state));
         assert_eq!(shared.version, changed);
         assert!(shared.notices.len() <= NOTICES_MAX);

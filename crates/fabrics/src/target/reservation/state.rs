@@ -63,6 +63,41 @@ pub(in crate::target) enum Change {
     Persist(bool),
 }
 
+impl Change {
+    /// Tells this change, asked for by `host`, from others, the same on all targets and in all releases that share a state (FNV-1a, 64
+    /// bits). Never 0.
+    pub(in crate::target) fn digest(&self, host: &HostId) -> u64 {
+        let (codes, keys) = match *self {
+            Self::Register {
+                action,
+                ignore_existing_key,
+                current,
+                new,
+                persistence,
+            } => (
+                [0, action.code(), ignore_existing_key.into(), persistence.code()],
+                [current, new],
+            ),
+            Self::Acquire {
+                action,
+                kind,
+                current,
+                preempt,
+            } => ([1, action.code(), kind.code(), 0], [current, preempt]),
+            Self::Release {
+                action,
+                kind,
+                current,
+            } => ([2, action.code(), kind, 0], [current, 0]),
+            Self::Persist(on) => ([3, on.into(), 0, 0], [0, 0]),
+        };
+        let keys = keys.map(u64::to_le_bytes);
+        let bytes = host.iter().chain(&codes).chain(keys.as_flattened());
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        bytes.fold(0xcbf2_9ce4_8422_2325, step).max(1)
+    }
+}
+
 /// Why a change was not made. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::target) enum Refusal {
@@ -96,6 +131,10 @@ impl Rights {
     pub(in crate::target) const ALL: Self = Self {
         read: true,
         write: true,
+    };
+    pub(in crate::target) const NONE: Self = Self {
+        read: false,
+        write: false,
     };
 
     /// Whether a command may run. The groups are those of section 8.19, Command Behavior in the Presence of a

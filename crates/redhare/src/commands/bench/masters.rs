@@ -212,6 +212,7 @@ impl Cluster {
                 copies: Vec::new(),
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
+                reserves: true,
                 snapshots: Default::default(),
             };
             self.control

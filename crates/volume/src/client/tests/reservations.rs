@@ -18,6 +18,7 @@ use crate::client::{Admission, Claims, ClientOptions, VolumeChannel, VolumeDevic
 use crate::identity::{HostId, WriterToken};
 
 const HOSTS: u64 = 3;
+const LIMIT: Duration = Duration::from_secs(20);
 const HOST_BLOCKS: u64 = 128 / HOSTS;
 
 /// What is agreed on: a token, and the hosts that are kept out.
@@ -110,7 +111,7 @@ impl World {
             agreed.token
         };
         loop {
-            match enforce(&self.device, links(&self.nodes), WriterToken(token)).await {
+            match enforce(&self.device, links(&self.nodes), WriterToken(token), LIMIT).await {
                 Ok(()) => return,
                 Err(error) => assert_eq!(error, IoError::Unavailable),
             }
@@ -256,7 +257,7 @@ fn a_portal_that_cannot_ask_refuses_nothing_for_good() {
         assert_eq!(write(&way, Lba(HOST_BLOCKS), 1).await, Err(IoError::Fenced));
         assert_eq!(read().await, Ok(()));
         // A token that is older than the one in force has nothing left to do.
-        let older = enforce(&world.device, links(&world.nodes), WriterToken(1)).await;
+        let older = enforce(&world.device, links(&world.nodes), WriterToken(1), LIMIT).await;
         assert_eq!(older, Ok(()));
     });
 }

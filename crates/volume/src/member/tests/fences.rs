@@ -24,6 +24,52 @@ fn a_portals_read_needs_the_newest_token_and_a_native_one_none() {
 }
 
 #[test]
+fn a_portals_read_that_waits_is_looked_at_again() {
+    let mut core = serving();
+    let ask = |core: &mut NodeCore, id: u64, start: u32, token: u64| {
+        let host = HostId::through_portals(9);
+        let read = Request {
+            operation: Operation::Read,
+            session: Session { host, number: 0 },
+            ..write(id, start, token)
+        };
+        core.handle_request(NOW, chunk(), read);
+    };
+    core.handle_request(NOW, chunk(), write(1, 3, 4));
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    let begun = ios(&outputs(&mut core));
+    // One waits for the write, one is with the device. Then a newer token comes.
+    ask(&mut core, 2, 3, 4);
+    assert_eq!(outputs(&mut core), []);
+    ask(&mut core, 3, 60, 4);
+    let reading = ios(&outputs(&mut core))[0];
+    core.handle_local(NOW, chunk(), begun[0], true, None);
+    let again = outputs(&mut core);
+    let held = ios(&again)[0];
+    core.handle_request(NOW, chunk(), write(4, 40, 5));
+    core.handle_persisted(NOW, chunk(), PersistToken(19));
+    outputs(&mut core);
+    let fenced = Status::FencedWriter(WriterToken(5));
+    for (id, io) in [(3, reading), (2, held)] {
+        core.handle_local(NOW, chunk(), io, true, None);
+        let after = outputs(&mut core);
+        assert!(after.contains(&complete(id, fenced)), "{after:?}");
+    }
+    // And one that was not with the device when the token came.
+    core.handle_request(NOW, chunk(), write(5, 20, 5));
+    core.handle_persisted(NOW, chunk(), PersistToken(29));
+    outputs(&mut core);
+    ask(&mut core, 6, 20, 5);
+    assert_eq!(outputs(&mut core), []);
+    core.handle_request(NOW, chunk(), write(7, 50, 6));
+    let after = outputs(&mut core);
+    assert!(
+        after.contains(&complete(6, Status::FencedWriter(WriterToken(6)))),
+        "{after:?}"
+    );
+}
+
+#[test]
 fn fence_and_mark_are_durable_before_the_write_begins() {
     let mut core = serving();
     core.handle_request(NOW, chunk(), write(1, 3, 5));
