@@ -10,7 +10,7 @@ use crate::grants::Grants;
 use crate::identity::{
     ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId, VolumeNumber,
 };
-use crate::member::{Member, ResyncProgress, Standing};
+use crate::member::{Member, ResyncProgress, Resyncs, Standing, is_busy};
 use crate::message::{Message, Refusal};
 use crate::output::{ChunkOutput, Output, Request, Status};
 use crate::planted::Planted;
@@ -19,6 +19,8 @@ use crate::settings::Settings;
 
 /// Far above what one copy asks of its disk in one life.
 const COPY_NUMBER_SHIFT: u32 = 40;
+/// Copies that are remembered to have asked to come back.
+const PUT_OFF_MAX: usize = 64;
 
 /// A copy and what the node has noted of it, so that neither time nor a grant is a reason to look at all copies.
 #[derive(Debug)]
@@ -49,6 +51,10 @@ pub struct NodeCore {
     stirred: Vec<ChunkId>,
     /// Chunks of which a copy is on its way back under a write node here.
     resyncing: BTreeSet<ChunkId>,
+    /// Those among them that are sent what they lack: while others ask something of this node the first of them goes on.
+    copying: BTreeSet<ChunkId>,
+    /// Copies that asked to come back and were put off, with when they did: they ask again, and may be let in before.
+    put_off: BTreeMap<(ChunkId, NodeId), (Instant, Message)>,
     /// When somebody last asked something of this node, noted while a copy is resynced here.
     foreground: Option<Instant>,
     outputs: VecDeque<ChunkOutput>,
@@ -77,6 +83,8 @@ impl NodeCore {
             waiting_for_grants: BTreeSet::new(),
             stirred: Vec::new(),
             resyncing: BTreeSet::new(),
+            copying: BTreeSet::new(),
+            put_off: BTreeMap::new(),
             foreground: None,
             outputs: VecDeque::new(),
             copies_added: 0,
@@ -155,6 +163,7 @@ impl NodeCore {
         }
         self.waiting_for_grants.remove(&chunk);
         self.resyncing.remove(&chunk);
+        self.copying.remove(&chunk);
         self.grants.judge(chunk, |_, _, _| false);
     }
 
@@ -198,8 +207,13 @@ impl NodeCore {
         let Some(place) = self.members.get_mut(&chunk) else {
             return false;
         };
-        if let Some(at) = self.foreground.filter(|_| !self.resyncing.is_empty()) {
-            place.member.note_foreground(at);
+        if let Some(first) = self.copying.first() {
+            let pieces_max = self.settings.joins_max * self.settings.resync_depth;
+            place.member.note_resyncs(Resyncs {
+                asked_at: self.foreground,
+                has_turn: *first == chunk,
+                depth: (pieces_max / self.copying.len()).max(self.settings.resync_depth),
+            });
         }
         event(&mut place.member, &mut self.grants);
         while let Some(output) = place.member.poll_output() {
@@ -244,6 +258,11 @@ impl NodeCore {
         } else if !self.resyncing.is_empty() {
             self.resyncing.remove(&chunk);
         }
+        if member.is_copying() {
+            self.copying.insert(chunk);
+        } else if !self.copying.is_empty() {
+            self.copying.remove(&chunk);
+        }
         let standing = member.standing();
         if std::mem::replace(&mut place.standing, standing) != standing {
             self.grants
@@ -268,6 +287,7 @@ impl NodeCore {
         self.with(now, chunk, |member, grants| {
             member.handle_configuration(now, grants, config);
         });
+        self.let_in(now);
     }
 
     /// A client asks something of the copy of `chunk` here.
@@ -294,10 +314,24 @@ impl NodeCore {
     }
 
     /// Whether the write node here has to do enough for other copies that come back.
-    fn puts_off(&self, from: NodeId, chunk: ChunkId) -> bool {
+    fn puts_off(&self, now: Instant, from: NodeId, chunk: ChunkId) -> bool {
         let member = self.member(chunk);
         let must = member.is_some_and(|member| member.waits_for_return_of(from));
-        !must && self.resyncing.len() >= self.settings.joins_max
+        let busy = self.foreground.is_some_and(|at| is_busy(at, now));
+        let joins_max = if busy { 1 } else { self.settings.joins_max };
+        !must && self.resyncing.len() >= joins_max
+    }
+
+    /// Lets in who was put off, if there is room now.
+    fn let_in(&mut self, now: Instant) {
+        let interval = self.settings.return_interval;
+        self.put_off.retain(|_, (asked, _)| now.since(*asked) <= interval);
+        while let Some((&(chunk, from), _)) = self.put_off.first_key_value()
+            && !self.puts_off(now, from, chunk)
+            && let Some((_, message)) = self.put_off.remove(&(chunk, from))
+        {
+            self.handle_chunk_message(now, from, message, None);
+        }
     }
 
     /// How far the copies are that come back under write nodes here.
@@ -368,8 +402,13 @@ impl NodeCore {
             return;
         };
         match &message {
-            // It asks again later.
-            Message::Return { .. } if self.puts_off(from, chunk) => return,
+            // It asks again later, or is let in as soon as there is room.
+            Message::Return { .. } if self.puts_off(now, from, chunk) => {
+                if self.put_off.len() < PUT_OFF_MAX {
+                    self.put_off.insert((chunk, from), (now, message));
+                }
+                return;
+            }
             Message::ReplicaWrite(write) if write.join.0 == 0 => self.note_foreground(now),
             _ => {}
         }

@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 use crate::identity::*;
 use crate::message::{Message, WriteKind};
 use crate::node::NodeCore;
-use crate::output::{Operation, Output, Request, Status};
+use crate::output::{Operation, Output, ReadPurpose, Request, Status};
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
 
@@ -22,6 +22,16 @@ struct Cluster {
     cores: Vec<NodeCore>,
     messages: u64,
     done: u64,
+    /// Who was left out may come back, and what is read for it is held here until it is given.
+    pieces: Option<Vec<Piece>>,
+}
+
+/// A piece of a resync that is being read.
+struct Piece {
+    at: usize,
+    chunk: ChunkId,
+    io: IoToken,
+    blocks: u32,
 }
 
 impl Cluster {
@@ -31,7 +41,7 @@ impl Cluster {
             block_bytes: 4096,
             metadata_bytes: 0,
             stripe_unit_blocks: 16,
-            chunk_blocks: 64,
+            chunk_blocks: 256,
             region_blocks: 16,
             copies: 3,
             minimum: 2,
@@ -43,6 +53,7 @@ impl Cluster {
             cores: (1..=NODES).map(core).collect(),
             messages: 0,
             done: 0,
+            pieces: None,
         };
         for index in 0..chunks {
             for core in &mut cluster.cores {
@@ -89,6 +100,19 @@ impl Cluster {
     fn carry_out(&mut self, at: usize, chunk: ChunkId, output: Output) {
         let now = self.now;
         match output {
+            Output::LocalRead {
+                io,
+                range,
+                purpose: ReadPurpose::Reconcile,
+            } if self.pieces.is_some() => self.pieces.iter_mut().for_each(|pieces| {
+                let blocks = range.count;
+                pieces.push(Piece {
+                    at,
+                    chunk,
+                    io,
+                    blocks,
+                });
+            }),
             Output::Persist { token, .. } => self.cores[at].handle_persisted(now, chunk, token),
             Output::LocalWrite { io, .. }
             | Output::LocalRead { io, .. }
@@ -100,7 +124,8 @@ impl Cluster {
             Output::Send {
                 message: Message::Return { .. },
                 ..
-            } => {}
+            } if self.pieces.is_none() => {}
+            Output::Propose { .. } if self.pieces.is_some() => {}
             Output::Send { to, message, .. } => {
                 self.messages += 1;
                 let from = NodeId(at as u128 + 1);
@@ -139,11 +164,15 @@ impl Cluster {
     }
 
     fn ask(&mut self, at: usize, index: u32, operation: Operation) {
+        self.ask_of(at, index, (Epoch(1), 0), operation);
+    }
+
+    fn ask_of(&mut self, at: usize, index: u32, (epoch, start): (Epoch, u32), operation: Operation) {
         let request = Request {
             id: RequestId(1),
             operation,
-            range: BlockRange { start: 0, count: 1 },
-            epoch: Epoch(1),
+            range: BlockRange { start, count: 1 },
+            epoch,
             session: Session {
                 host: HostId(1),
                 number: 1,
@@ -249,6 +278,81 @@ fn a_new_configuration_is_asked_for_in_few_lists() {
         assert!(cluster.cores[0].may_read(cluster.now, chunk(index)));
         assert!(!cluster.cores[2].may_read(cluster.now, chunk(index)));
     }
+}
+
+#[test]
+fn a_resync_makes_room_for_who_asks_something() {
+    const CHUNKS: u32 = 6;
+    const ZEROES: Operation = Operation::Write {
+        kind: WriteKind::Zeroes,
+        data: None,
+        force_unit_access: false,
+    };
+    let settings = Settings::default();
+    let mut cluster = Cluster::new(CHUNKS);
+    cluster.pass(Duration::from_secs(5));
+    for index in 0..CHUNKS {
+        let members = [1, 2].map(|node| Membership {
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+        });
+        let config = ChunkConfig {
+            epoch: Epoch(2),
+            write_node: NodeId(1),
+            members: members.into(),
+        };
+        for core in &mut cluster.cores {
+            core.handle_configuration(cluster.now, chunk(index), &config);
+        }
+        cluster.deliver();
+    }
+    cluster.pass(Duration::from_secs(10));
+    for (index, region) in (0..CHUNKS).flat_map(|index| (0..16).map(move |region| (index, region))) {
+        cluster.ask_of(0, index, (Epoch(2), region * 16), ZEROES);
+    }
+    cluster.pass(Duration::from_secs(10));
+    // Node 3 asks to come back while nobody wants anything: as much goes at once as may.
+    cluster.pieces = Some(Vec::new());
+    cluster.pass(Duration::from_secs(1));
+    let pieces = cluster.pieces.replace(Vec::new()).unwrap_or_default();
+    // The first chunk has them all for a moment, the second half of them, and so on.
+    let together = settings.joins_max * settings.resync_depth;
+    assert!(
+        (together..=3 * together).contains(&pieces.len()),
+        "{}",
+        pieces.len()
+    );
+    assert!(pieces.iter().all(|piece| piece.blocks == 16), "whole regions");
+    // Then somebody reads, every 20 ms: one small piece of all chunks, and a pause after each.
+    let give = |cluster: &mut Cluster, pieces: Vec<Piece>| {
+        for Piece { at, chunk, io, .. } in pieces {
+            let data = Some(DataToken(7));
+            cluster.cores[at].handle_local(cluster.now, chunk, io, true, data);
+            cluster.deliver();
+        }
+    };
+    cluster.ask_of(0, 5, (Epoch(2), 0), Operation::Read);
+    give(&mut cluster, pieces);
+    let (mut given, mut steps) = (0, 0);
+    while steps < 60 {
+        steps += 1;
+        cluster.pass(Duration::from_millis(20));
+        cluster.ask_of(0, 5, (Epoch(2), 0), Operation::Read);
+        let pieces = cluster.pieces.replace(Vec::new()).unwrap_or_default();
+        assert!(pieces.len() <= 1, "{} pieces at step {steps}", pieces.len());
+        assert!(
+            pieces
+                .iter()
+                .all(|piece| piece.blocks <= settings.resync_blocks_busy)
+        );
+        given += pieces.len();
+        give(&mut cluster, pieces);
+    }
+    assert!((30..=45).contains(&given), "{given} pieces in {steps} steps");
+    // Nobody asks any more: it goes on as before.
+    cluster.pass(Duration::from_secs(1));
+    let pieces = cluster.pieces.as_ref().map_or(0, Vec::len);
+    assert!(pieces > settings.resync_depth, "{pieces} pieces");
 }
 
 #[test]

@@ -39,7 +39,7 @@ const REBUILD_AFTER_SECONDS: &str = "5";
 const CALM: Duration = Duration::from_secs(5);
 const WIRE_TIME: Duration = Duration::from_secs(1);
 /// How often the masters are asked how far it is.
-const POLL: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(50);
 const GIB: f64 = 1073741824.0;
 const MB: f64 = 1e6;
 
