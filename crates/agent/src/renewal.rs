@@ -2,7 +2,7 @@
 //!
 //! The node shows the one that it has, makes a new key, and gets a certificate for that, with the roots of now. It does so when a
 //! third of the certificate's life is left, and when the authority is being rotated: then the masters have other roots or
-//! another issuer. What runs takes the new files with its next connection.
+//! another issuer. What runs takes the new files with its next connection. SIGHUP has it look at once.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -12,6 +12,7 @@ use identity::{AuthorityError, Credentials, CredentialsError, Files, Identity, J
 use proto::client::{Client, ClientError};
 use proto::{joining, v1};
 use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::Config;
@@ -49,8 +50,19 @@ pub(crate) async fn keep_valid(config: &Config) -> Infallible {
         return std::future::pending().await;
     };
     let mut told: Option<(String, Instant)> = None;
+    // A system that gives none has it look by time alone.
+    let mut hangups = signal(SignalKind::hangup()).ok();
     loop {
-        sleep(pause(files)).await;
+        let hangup = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = sleep(pause(files)) => {}
+            Some(()) = hangup => tracing::info!("the certificate is looked at, as SIGHUP asks"),
+        }
         match look(config, files, directory).await {
             Ok(None) => {}
             Ok(Some(identity)) => {

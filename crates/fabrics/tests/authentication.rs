@@ -138,6 +138,7 @@ fn who_decides_about_hosts_is_asked_for_each_queue() {
         subsystem.set_admission(Arc::new(move |host| {
             let known = told.lock().unwrap();
             match &*known {
+                Some(keys) if keys.is_empty() => Admission::NotYet("it has yet to hear of them"),
                 Some(keys) if host == HOST => Admission::Proof(keys.clone()),
                 _ => Admission::Refused("it is none of ours"),
             }
@@ -175,6 +176,17 @@ fn who_decides_about_hosts_is_asked_for_each_queue() {
         };
         assert!(refused.is_of_names(), "{refused}");
         assert!(refused.to_string().contains("Connect Invalid Host"), "{refused}");
+        // Nobody can say yet who is: that is no refusal.
+        *believed.lock().unwrap() = Some(Vec::new());
+        let Err(busy) = Controller::connect(of(1)).await else {
+            panic!("the host was let in");
+        };
+        assert!(
+            !busy.is_of_names() && busy.to_string().contains("Controller Busy"),
+            "{busy}"
+        );
+        *believed.lock().unwrap() = Some(vec![keys(1)]);
+        drop(Controller::connect(of(1)).await.unwrap());
     });
 }
 

@@ -164,8 +164,8 @@ fn is_no_tls(reasons: &str) -> bool {
     known.iter().any(|reason| reasons.contains(reason))
 }
 
-/// What OpenSSL gives as reasons, or the system.
-fn reasons(error: &ssl::Error) -> String {
+/// What OpenSSL gives as reasons for a connection that failed, or the system.
+pub fn reasons(error: &ssl::Error) -> String {
     if let Some(stack) = error.ssl_error() {
         let reasons: Vec<&str> = stack.errors().iter().filter_map(|error| error.reason()).collect();
         if !reasons.is_empty() {

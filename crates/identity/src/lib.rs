@@ -23,7 +23,7 @@ mod joining;
 mod making;
 
 pub use authority::{Authority, AuthorityError, Issue, Issued, Summary, Validity, summary};
-pub use failure::Failure;
+pub use failure::{Failure, reasons};
 pub use files::{Credentials, CredentialsError, Files, Stamp, Watched};
 pub use holder::{Cluster, Identity, IdentityError, ParseClusterError, ParseRoleError, Role};
 pub use issuer::{Granted, Issuer, IssuerError, requested_fingerprint};

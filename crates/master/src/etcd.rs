@@ -13,6 +13,7 @@ mod config;
 mod connect;
 mod election;
 mod link;
+mod refusal;
 mod store;
 #[cfg(test)]
 mod testing;

@@ -28,7 +28,7 @@ pub use config::{Config, ConfigError, StoreConfig};
 pub use convert::{ConvertError, uuid_text};
 pub use etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
 pub use proto::client::{Client, ClientError, Masters};
-pub use proto::joining::join;
+pub use proto::joining::{Joiner, join};
 pub use proto::v1;
 pub use redb_store::{OpenStoreError, RedbStore};
 pub use server::{Master, RunError};

@@ -1,89 +1,163 @@
 //! Coming to a certificate: by a token, or by the one that ends.
 
+use std::fmt;
+
 use identity::{Credentials, Issued, JoinToken, Joining, unverified_connector};
 use openssl::error::ErrorStack;
 use openssl::ssl::SslConnector;
-use tokio::time::{Duration, timeout};
+use openssl::x509::X509;
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tonic::Request;
 use tonic::transport::Channel;
 
 use crate::client::{Client, ClientError, LEADER};
-use crate::connect::{check_address, open_stranger, unreachable};
+use crate::connect::{HEAD_START, check_address, first_of, open_stranger, unreachable};
 use crate::secure::Stranger;
 use crate::v1;
 use crate::v1::joining_client::JoiningClient;
 
 /// Longer than a master takes to answer.
 const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// How often one goes on to the master that is said to lead.
-const TURNS_MAX: usize = 4;
+/// How long a master is looked for that can let somebody join, once one of the cluster has answered: longer than it takes
+/// until another one leads.
+const FAILOVER_LIMIT: Duration = Duration::from_secs(10);
+/// What the master that leads has before the others are asked, too, whether it still does.
+const LEADER_HEAD_START: Duration = Duration::from_secs(1);
+/// Pause before the masters are asked again who leads.
+const PAUSE: Duration = Duration::from_millis(200);
 
-/// Joins the cluster that a token is for: makes a key here, asks one of the masters at `addresses` (`host:port`, several
-/// separated by commas) for its certificate, and gives both with the roots to trust. Nothing of the token is sent before the
-/// master has proved by the token's hash that it is one of that cluster. `name` is who one is already, or empty.
+/// Somebody who comes to a certificate by a token, with a key that was made for it here. However often it asks, it is one who
+/// joins: the masters know the key, and take one use of the token for it.
+pub struct Joiner {
+    addresses: Vec<String>,
+    token: JoinToken,
+    joining: Joining,
+    request: v1::JoinRequest,
+}
+
+/// Without the secret.
+impl fmt::Debug for Joiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Joiner")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Joiner {
+    /// Makes the key. The masters are at `addresses` (`host:port`, several separated by commas); `name` is who one is already,
+    /// or empty.
+    ///
+    /// # Errors
+    /// Addresses that are none, or that no key can be made.
+    pub fn new(addresses: &str, token: &JoinToken, name: &str) -> Result<Self, ClientError> {
+        let joining = Joining::new().map_err(own)?;
+        let request = v1::JoinRequest {
+            id: token.id().0.to_vec(),
+            secret: token.secret().to_vec(),
+            request: joining.request().map_err(own)?,
+            name: name.to_owned(),
+        };
+        let addresses: Vec<String> = addresses.split(',').map(|one| one.trim().to_owned()).collect();
+        for address in &addresses {
+            check_address(address)?;
+        }
+        Ok(Self {
+            addresses,
+            token: token.clone(),
+            joining,
+            request,
+        })
+    }
+
+    /// Asks the masters for a certificate, and gives it with the key and the roots to trust. Nothing of the token is sent before
+    /// a master has proved by the token's hash that it is one of that cluster. A master that follows names the one that leads;
+    /// once one has answered they are asked for 10 s, since the one that led may just have died. May be called again.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. That no master answers is said at once.
+    pub async fn join(&self) -> Result<Issued, ClientError> {
+        let began = Instant::now();
+        let mut leader = None::<String>;
+        let mut has_met = false;
+        loop {
+            let error = match self.attempt(leader.take(), &mut has_met).await {
+                Ok(Outcome::Joined(issued)) => return Ok(*issued),
+                Ok(Outcome::Follows(address)) if check_address(&address).is_ok() => {
+                    leader = Some(address);
+                    ClientError::Unreachable {
+                        addresses: self.addresses.join(","),
+                        why: "they name a master that leads and does not answer".to_owned(),
+                    }
+                }
+                Ok(Outcome::Follows(address)) => return Err(ClientError::Address { address }),
+                Err(error) => error,
+            };
+            let is_passing = error.is_passing() && !matches!(error, ClientError::Untrusted { .. });
+            if !has_met || !is_passing || began.elapsed() > FAILOVER_LIMIT {
+                return Err(error);
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// At the first master that answers.
+    async fn attempt(&self, leader: Option<String>, has_met: &mut bool) -> Result<Outcome, ClientError> {
+        let head_start = match &leader {
+            Some(_) => LEADER_HEAD_START,
+            None => HEAD_START,
+        };
+        let order: Vec<String> = leader.iter().chain(&self.addresses).cloned().collect();
+        let meeting = |address| meet(address, self.token.clone());
+        let (address, (channel, root)) = first_of(order, head_start, meeting).await?;
+        *has_met = true;
+        let mut client = JoiningClient::new(channel);
+        let answer = limited(&address, client.join(Request::new(self.request.clone()))).await?;
+        match answer {
+            Ok(answer) => {
+                let v1::JoinResponse { certificates, roots } = answer.into_inner();
+                let issued = self.joining.finish(&certificates, &roots, &[root]);
+                let issued = issued.map_err(|error| ClientError::Untrusted {
+                    address,
+                    why: error.to_string(),
+                })?;
+                Ok(Outcome::Joined(Box::new(issued)))
+            }
+            Err(status) => {
+                let named = status.metadata().get(LEADER);
+                let named = named.and_then(|leader| leader.to_str().ok()).unwrap_or_default();
+                match named.is_empty() || named == address {
+                    true => Err(failure(&address, status)),
+                    false => Ok(Outcome::Follows(named.to_owned())),
+                }
+            }
+        }
+    }
+}
+
+/// What a master has made of who joins.
+enum Outcome {
+    Joined(Box<Issued>),
+    /// It does not lead; this one does.
+    Follows(String),
+}
+
+/// A connection to a master that has proved to be one of the token's cluster, and the root by which it did.
+async fn meet(address: String, token: JoinToken) -> Result<(Channel, X509), ClientError> {
+    let roots = ask_roots(&address).await?;
+    let (connector, root) = token.connector(&roots).map_err(|error| ClientError::Untrusted {
+        address: address.clone(),
+        why: error.to_string(),
+    })?;
+    Ok((open(&address, connector, true).await?, root))
+}
+
+/// As [`Joiner::join`], once.
 ///
 /// # Errors
 /// See [`ClientError`].
 pub async fn join(addresses: &str, token: &JoinToken, name: &str) -> Result<Issued, ClientError> {
-    let joining = Joining::new().map_err(own)?;
-    let request = v1::JoinRequest {
-        id: token.id().0.to_vec(),
-        secret: token.secret().to_vec(),
-        request: joining.request().map_err(own)?,
-        name: name.to_owned(),
-    };
-    let addresses: Vec<String> = addresses.split(',').map(|one| one.trim().to_owned()).collect();
-    for address in &addresses {
-        check_address(address)?;
-    }
-    let mut last = None;
-    for address in addresses {
-        match join_at(address, token, &joining, &request).await {
-            Ok(issued) => return Ok(issued),
-            // Another one may answer. The key is the same: no second use is taken.
-            Err(error) if error.is_passing() => last = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(last.expect("there is an address, if only an empty one, which is none"))
-}
-
-/// At one master, and from there on to the one that leads.
-async fn join_at(
-    address: String,
-    token: &JoinToken,
-    joining: &Joining,
-    request: &v1::JoinRequest,
-) -> Result<Issued, ClientError> {
-    let mut address = address;
-    for turn in 0.. {
-        let roots = ask_roots(&address).await?;
-        let untrusted = |why: String| ClientError::Untrusted {
-            address: address.clone(),
-            why,
-        };
-        let (connector, root) = token
-            .connector(&roots)
-            .map_err(|error| untrusted(error.to_string()))?;
-        let mut client = JoiningClient::new(open(&address, connector, true).await?);
-        let answer = limited(&address, client.join(Request::new(request.clone()))).await;
-        let status = match answer? {
-            Ok(answer) => {
-                let v1::JoinResponse { certificates, roots } = answer.into_inner();
-                let issued = joining.finish(&certificates, &roots, &[root]);
-                return issued.map_err(|error| untrusted(error.to_string()));
-            }
-            Err(status) => status,
-        };
-        let leader = status.metadata().get(LEADER);
-        let leader = leader.and_then(|leader| leader.to_str().ok()).unwrap_or_default();
-        if turn >= TURNS_MAX || leader.is_empty() {
-            return Err(failure(&address, status));
-        }
-        address = leader.to_owned();
-        check_address(&address)?;
-    }
-    unreachable!("the turns are counted")
+    Joiner::new(addresses, token, name)?.join().await
 }
 
 /// What whoever answers there says are the cluster's roots; nothing of it is to be believed.

@@ -24,4 +24,4 @@ impl std::fmt::Debug for v1::Pass {
 pub mod client;
 mod connect;
 pub mod joining;
-mod secure;
+pub mod secure;

@@ -1,9 +1,10 @@
-//! Connections to masters over TLS.
+//! Connections to masters over TLS; those to an etcd begin alike.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_openssl::SslStream;
@@ -69,17 +70,10 @@ async fn connect(address: &str, files: &Files) -> Result<Secured, StdError> {
     Failure::unless_master(&theirs(&stream)?, &credentials)?;
     // What the master makes of our certificate comes with its first bytes (RFC 8446, section 4.4.2), which it sends
     // without being asked (RFC 9113, section 3.4). Once we had written more, its alert might be lost with that.
-    let mut first = [0; FIRST_BYTES];
-    let length = match read_some(&mut stream, &mut first).await {
-        Ok(0) => return Err(Failure::of_answer("it closed the connection", &credentials).into()),
-        Ok(length) => length,
-        Err(error) => return Err(Failure::of_answer(&error.to_string(), &credentials).into()),
-    };
-    Ok(Secured {
-        stream,
-        first,
-        unread: 0..length,
-    })
+    match Secured::after_first_bytes(stream, None).await {
+        Ok(secured) => Ok(secured),
+        Err(error) => Err(Failure::of_answer(&error.to_string(), &credentials).into()),
+    }
 }
 
 /// As [`Connector`], for who has no certificate yet.
@@ -154,13 +148,53 @@ async fn read_some(stream: &mut SslStream<TokioIo<TcpStream>>, into: &mut [u8]) 
     .await
 }
 
-/// A connection to a master that has proved to be one, and that takes us for who we are.
+/// A connection to somebody who has proved to be the one that is meant, and who takes us for who we are.
 #[derive(Debug)]
-pub(crate) struct Secured {
+pub struct Secured {
     stream: SslStream<TokioIo<TcpStream>>,
     first: [u8; FIRST_BYTES],
     /// Of `first`, what was not handed on yet.
     unread: std::ops::Range<usize>,
+}
+
+impl Secured {
+    /// Waits for the first bytes on a connection whose handshake is done. They are not lost. Some servers write only when
+    /// they are written to: after `limit` it goes on without; with none it waits as long as they take.
+    ///
+    /// # Errors
+    /// The other end's alert, if our certificate was refused; or how else the connection ended.
+    pub async fn after_first_bytes(
+        mut stream: SslStream<TokioIo<TcpStream>>,
+        limit: Option<Duration>,
+    ) -> io::Result<Self> {
+        let mut first = [0; FIRST_BYTES];
+        let reading = read_some(&mut stream, &mut first);
+        let length = match limit {
+            None => reading.await?,
+            Some(limit) => match timeout(limit, reading).await {
+                Ok(length) => length?,
+                Err(_) => {
+                    let unread = 0..0;
+                    return Ok(Self {
+                        stream,
+                        first,
+                        unread,
+                    });
+                }
+            },
+        };
+        match length {
+            0 => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "it closed the connection",
+            )),
+            length => Ok(Self {
+                stream,
+                first,
+                unread: 0..length,
+            }),
+        }
+    }
 }
 
 impl Read for Secured {

@@ -27,6 +27,7 @@ mod native;
 mod passes;
 mod peers;
 mod persist;
+mod refusals;
 mod room;
 mod samples;
 mod scrub;

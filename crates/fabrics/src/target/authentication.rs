@@ -33,6 +33,17 @@ pub enum Admission {
     Proof(Vec<Arc<Keys>>),
     /// It is told Connect Invalid Host, and the log why.
     Refused(&'static str),
+    /// Nobody can say yet. It is told Controller Busy, and comes again.
+    NotYet(&'static str),
+}
+
+/// Why a host is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdmitted {
+    /// As [`Admission::Refused`].
+    Ever(&'static str),
+    /// As [`Admission::NotYet`].
+    Yet(&'static str),
 }
 
 /// Decides about hosts by their names; called on any core, for each of their queues.
@@ -74,10 +85,11 @@ impl Subsystem {
     }
 
     /// The keys of which a host has to know one, if it has to; or why it is refused.
-    pub(super) fn admit(&self, host: &str) -> Result<Option<Vec<Arc<Keys>>>, &'static str> {
+    pub(super) fn admit(&self, host: &str) -> Result<Option<Vec<Arc<Keys>>>, NotAdmitted> {
         let admission = self.credentialed.admit.get().map(|admit| admit(host));
         match admission {
-            Some(Admission::Refused(why)) => Err(why),
+            Some(Admission::Refused(why)) => Err(NotAdmitted::Ever(why)),
+            Some(Admission::NotYet(why)) => Err(NotAdmitted::Yet(why)),
             Some(Admission::Proof(keys)) => Ok(Some(keys)),
             Some(Admission::Usual) | None => {
                 Ok(self.credentials(host).map(|credentials| vec![credentials.keys]))

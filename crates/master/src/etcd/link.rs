@@ -10,10 +10,14 @@ use etcd_client::{Client, Error};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::EtcdConfig;
-use super::connect::connect;
+use super::connect::{NotConnected, connect};
+use super::refusal::{self, Refusal};
 
 /// Pause after all members were tried.
 const PAUSE: Duration = Duration::from_millis(100);
+/// So often a call that was refused for who we are is made again on another connection; each costs etcd the time that it takes to
+/// look at a password, which is long on purpose.
+const RENEWED_MAX: usize = 3;
 /// How long one member is waited for when another one may be asked.
 pub(super) const MEMBER_LIMIT: Duration = Duration::from_secs(1);
 /// Answers are bounded by what is asked for: 1,024 records of at most some hundred bytes.
@@ -101,13 +105,16 @@ impl Link {
         self.runtime.block_on(async {
             let deadline = Instant::now() + shared.config.call_limit;
             let mut tried = 0;
+            // Connections on which we have said anew who we are.
+            let mut renewed = 0;
             // What a member said; that it was silent the last time tells less.
             let mut said = None;
             loop {
                 let index = shared.current.load(Ordering::Relaxed) % shared.config.endpoints.len();
                 let why = match shared.client(index, deadline).await {
                     // Nothing was asked yet.
-                    Err(why) => why,
+                    Err(refused) if refused.is_final => return Err(shared.unavailable(&refused.why)),
+                    Err(refused) => refused.why,
                     Ok(client) => {
                         let limit = match repeat {
                             Repeat::Yes if shared.config.endpoints.len() > 1 => {
@@ -119,11 +126,18 @@ impl Link {
                             Ok(Ok(answer)) => return Ok(answer),
                             Ok(Err(error)) => {
                                 shared.leave(index);
-                                let may_repeat = repeat == Repeat::Yes || was_not_sent(&error);
-                                if !may_repeat || is_final(&error) {
-                                    return Err(shared.unavailable(&text(&error)));
+                                let why = Refusal::of_call(&error, &shared.config).to_string();
+                                let is_of_token = refusal::is_of_token(&error, &shared.config);
+                                renewed += usize::from(is_of_token);
+                                let may_repeat = repeat == Repeat::Yes || is_of_token || was_not_sent(&error);
+                                let is_final = match is_of_token {
+                                    true => renewed > RENEWED_MAX,
+                                    false => is_final(&error),
+                                };
+                                if !may_repeat || is_final {
+                                    return Err(shared.unavailable(&why));
                                 }
-                                text(&error)
+                                why
                             }
                             Err(_) => {
                                 shared.leave(index);
@@ -167,9 +181,11 @@ impl Link {
             let mut found = Vec::new();
             for (index, endpoint) in shared.config.endpoints.iter().enumerate() {
                 let asked = timeout(MEMBER_LIMIT, async {
-                    let client = shared.client(index, Instant::now() + MEMBER_LIMIT).await?;
+                    let connected = shared.client(index, Instant::now() + MEMBER_LIMIT).await;
+                    let client = connected.map_err(|refused| refused.why)?;
                     let status = client.maintenance_client().status().await;
-                    let status = status.map_err(|error| text(&error))?;
+                    let status =
+                        status.map_err(|error| Refusal::of_call(&error, &shared.config).to_string())?;
                     match status.errors().first() {
                         Some(error) => Err(error.clone()),
                         None if status.leader() == 0 => Err("it knows no leader of etcd's".to_owned()),
@@ -200,7 +216,8 @@ pub(super) struct Connector(Arc<Shared>);
 impl Connector {
     pub(super) async fn client(&self) -> Result<Client, String> {
         let index = self.0.current.load(Ordering::Relaxed) % self.0.config.endpoints.len();
-        self.0.client(index, Instant::now() + MEMBER_LIMIT).await
+        let connected = self.0.client(index, Instant::now() + MEMBER_LIMIT).await;
+        connected.map_err(|refused| refused.why)
     }
 
     /// The member that answered last does not: the next one is asked.
@@ -216,20 +233,20 @@ impl Shared {
     }
 
     /// The connection to a member, made if there is none.
-    async fn client(&self, index: usize, deadline: Instant) -> Result<Client, String> {
+    async fn client(&self, index: usize, deadline: Instant) -> Result<Client, NotConnected> {
         if let Some(client) = self.clients()[index].clone() {
             return Ok(client);
         }
         let limit = deadline.min(Instant::now() + MEMBER_LIMIT);
         let connected = timeout_at(limit, connect(&self.config, index)).await;
-        match connected.unwrap_or_else(|_| Err(self.silent(index))) {
+        match connected.unwrap_or_else(|_| Err(self.silent(index).into())) {
             Ok(client) => {
                 self.clients()[index] = Some(client.clone());
                 Ok(client)
             }
-            Err(why) => {
+            Err(refused) => {
                 self.leave(index);
-                Err(why)
+                Err(refused)
             }
         }
     }

@@ -7,7 +7,7 @@
     reason = "each test uses a part of it"
 )]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -42,6 +42,8 @@ struct Member {
     child: Option<Child>,
     command: Vec<String>,
     port: u16,
+    /// Where it answers plainly.
+    plain_port: u16,
 }
 
 /// Files for TLS: who signed, certificate, key.
@@ -63,6 +65,11 @@ impl Etcd {
 
     /// Members that answer over TLS only, and only to those with a certificate of the same authority.
     pub fn start_with(members: usize, tls: Option<&Certificates>) -> Self {
+        Self::start_as(members, tls, &[])
+    }
+
+    /// The same with further arguments.
+    pub fn start_as(members: usize, tls: Option<&Certificates>, further: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("redhare-etcd-{}-{number}", std::process::id());
@@ -73,20 +80,30 @@ impl Etcd {
             Err(_) => std::env::temp_dir().join(&name),
         };
         std::fs::create_dir_all(&directory).unwrap();
-        let ports: Vec<(u16, u16)> = (0..members).map(|_| (free_port(), free_port())).collect();
+        // For clients, for other members, and for a test's own settings.
+        let ports: Vec<[u16; 3]> = (0..members)
+            .map(|_| [free_port(), free_port(), free_port()])
+            .collect();
         let all: Vec<String> = ports
             .iter()
             .enumerate()
-            .map(|(index, (_, peer))| format!("m{index}=http://127.0.0.1:{peer}"))
+            .map(|(index, [_, peer, _])| format!("m{index}=http://127.0.0.1:{peer}"))
             .collect();
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let member = |(index, (port, peer)): (usize, &(u16, u16))| {
+        let member = |(index, [port, peer, plain]): (usize, &[u16; 3])| {
             let client = format!("{scheme}://127.0.0.1:{port}");
+            let plain_port = if tls.is_some() { *plain } else { *port };
             let data = directory.join(format!("m{index}"));
             let mut command: Vec<String> = [
                 ("--name", format!("m{index}")),
                 ("--data-dir", data.display().to_string()),
-                ("--listen-client-urls", client.clone()),
+                (
+                    "--listen-client-urls",
+                    match tls {
+                        Some(_) => format!("{client},http://127.0.0.1:{plain_port}"),
+                        None => client.clone(),
+                    },
+                ),
                 ("--advertise-client-urls", client),
                 ("--listen-peer-urls", format!("http://127.0.0.1:{peer}")),
                 (
@@ -110,10 +127,12 @@ impl Etcd {
                 }
                 command.push("--client-cert-auth".to_owned());
             }
+            command.extend(further.iter().map(|&argument| argument.to_owned()));
             Member {
                 child: None,
                 command,
                 port: *port,
+                plain_port,
             }
         };
         let members = ports.iter().enumerate().map(member).collect();
@@ -161,6 +180,71 @@ impl Etcd {
         }
     }
 
+    /// Sets something, by etcd's gateway for JSON; gives the answer. `token` is root's once there are users.
+    pub fn set(&self, what: &str, json: &str, token: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.members[0].plain_port)).unwrap();
+        let length = json.len();
+        let who = match token {
+            "" => String::new(),
+            token => format!("Authorization: {token}\r\n"),
+        };
+        write!(
+            stream,
+            "POST /v3/{what} HTTP/1.0\r\nHost: etcd\r\n{who}Content-Length: {length}\r\n\r\n{json}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200"), "{what}: {answer}");
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    /// A user of this name and password who reads and writes what begins with `prefix`, beside root, whose password is "over all".
+    /// From now on nobody is served who is neither.
+    pub fn add_users(&self, name: &str, password: &str, prefix: &str) {
+        // The first key behind all that begin so.
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().unwrap() += 1;
+        let (first, end) = (base64(prefix.as_bytes()), base64(&end));
+        for (what, json) in [
+            (
+                "auth/user/add",
+                r#"{"name":"root","password":"over all"}"#.to_owned(),
+            ),
+            ("auth/role/add", r#"{"name":"root"}"#.to_owned()),
+            ("auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
+            (
+                "auth/user/add",
+                format!(r#"{{"name":"{name}","password":"{password}"}}"#),
+            ),
+            ("auth/role/add", r#"{"name":"ours"}"#.to_owned()),
+            (
+                "auth/role/grant",
+                format!(
+                    r#"{{"name":"ours","perm":{{"permType":"READWRITE","key":"{first}","range_end":"{end}"}}}}"#
+                ),
+            ),
+            ("auth/user/grant", format!(r#"{{"user":"{name}","role":"ours"}}"#)),
+            ("auth/enable", "{}".to_owned()),
+        ] {
+            self.set(what, &json, "");
+        }
+    }
+
+    /// A token of root's, once there are users.
+    pub fn root_token(&self) -> String {
+        let json = r#"{"name":"root","password":"over all"}"#;
+        let answer = self.set("auth/authenticate", json, "");
+        let token = answer.split_once(r#""token":""#).unwrap().1;
+        token.split_once('"').unwrap().0.to_owned()
+    }
+
+    /// Another password for a user; root says so.
+    pub fn change_password(&self, name: &str, password: &str) {
+        let json = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
+        self.set("auth/user/changepw", &json, &self.root_token());
+    }
+
     /// `host:port` of all members, separated by commas.
     pub fn endpoints(&self) -> String {
         let endpoints = self
@@ -181,32 +265,52 @@ impl Drop for Etcd {
     }
 }
 
-/// An authority and a certificate of it for 127.0.0.1 and for a client, made by the openssl command.
-pub fn certificates(directory: &Path) -> Certificates {
-    let path = |name: &str| directory.join(name);
-    let request = |name: &str, more: &[&str]| {
+/// As JSON has bytes (RFC 4648, section 4).
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let letter = |bits: u32| char::from(LETTERS[(bits & 63) as usize]);
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let at = |place: usize| u32::from(group.get(place).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        let letters = [
+            letter(bits >> 18),
+            letter(bits >> 12),
+            letter(bits >> 6),
+            letter(bits),
+        ];
+        text.extend(&letters[..=group.len()]);
+        text.extend(std::iter::repeat_n('=', 3 - group.len()));
+    }
+    text
+}
+
+/// The arguments for tokens that end after so many seconds, used or not, signed with a new key in this directory.
+pub fn signed_tokens(directory: &Path, seconds: u32) -> [String; 2] {
+    let (key, public) = (directory.join("tokens.key"), directory.join("tokens.pub"));
+    let run = |arguments: &[&str]| {
         let status = Command::new("openssl")
-            .args([
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "2",
-            ])
-            .args(["-subj", &format!("/CN={name}"), "-keyout"])
-            .arg(path(&format!("{name}.key")))
-            .arg("-out")
-            .arg(path(&format!("{name}.pem")))
-            .args(more)
+            .args(arguments)
             .stderr(Stdio::null())
             .status();
-        assert!(status.unwrap().success(), "openssl makes a certificate");
+        assert!(status.unwrap().success(), "openssl {arguments:?}");
     };
-    request("authority", &[]);
+    let (key, public) = (key.to_str().unwrap(), public.to_str().unwrap());
+    run(&["genrsa", "-traditional", "-out", key, "2048"]);
+    run(&["rsa", "-in", key, "-pubout", "-out", public]);
+    let value = format!("jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl={seconds}s");
+    ["--auth-token".to_owned(), value]
+}
+
+/// An authority and a certificate of it for 127.0.0.1 and for a client, made by the openssl command.
+pub fn certificates(directory: &Path) -> Certificates {
+    make(directory, "authority", &[]);
+    certificate(directory, "member")
+}
+
+/// Another one of the same authority, for 127.0.0.1 and for a client of this name.
+pub fn certificate(directory: &Path, name: &str) -> Certificates {
+    let path = |name: &str| directory.join(name);
     let (authority, key) = (path("authority.pem"), path("authority.key"));
     let more = [
         "-CA",
@@ -220,10 +324,33 @@ pub fn certificates(directory: &Path) -> Certificates {
         "-addext",
         "extendedKeyUsage=serverAuth,clientAuth",
     ];
-    request("member", &more);
+    make(directory, name, &more);
     Certificates {
         authority,
-        certificate: path("member.pem"),
-        key: path("member.key"),
+        certificate: path(&format!("{name}.pem")),
+        key: path(&format!("{name}.key")),
     }
+}
+
+fn make(directory: &Path, name: &str, more: &[&str]) {
+    let status = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args(["-subj", &format!("/CN={name}"), "-keyout"])
+        .arg(directory.join(format!("{name}.key")))
+        .arg("-out")
+        .arg(directory.join(format!("{name}.pem")))
+        .args(more)
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.unwrap().success(), "openssl makes a certificate");
 }

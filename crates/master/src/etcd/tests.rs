@@ -7,7 +7,7 @@ use control::{Committed, Controller, MemoryStore, MetadataStore, StoreError, Tra
 use foundation::Random;
 
 use super::link::Repeat;
-use super::testing::{Etcd, certificates, is_there};
+use super::testing::{Etcd, certificate, certificates, is_there, signed_tokens};
 use super::{EtcdConfig, EtcdElection, EtcdStore, Link};
 use crate::{RedbStore, StoreConfig, meta};
 
@@ -253,6 +253,14 @@ fn a_call_is_not_held_back() {
     assert!(shortest < Duration::from_millis(30), "{shortest:?}");
 }
 
+/// What is said of a store that cannot be used.
+fn refused(config: &EtcdConfig) -> String {
+    let error = EtcdStore::new(Link::new(config.clone()).unwrap()).get(b"a");
+    let error = error.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    error.to_string()
+}
+
 #[test]
 fn a_member_with_tls_wants_a_certificate() {
     if !is_there("etcd over TLS") {
@@ -263,32 +271,68 @@ fn a_member_with_tls_wants_a_certificate() {
     let etcd = Etcd::start_with(1, Some(&files));
     let mut config = EtcdConfig::parse(&format!("etcds://{}/f", etcd.endpoints())).unwrap();
     config.call_limit = Duration::from_secs(2);
-    let error = EtcdStore::new(Link::new(config.clone()).unwrap())
-        .get(b"a")
-        .unwrap_err();
+    let said = refused(&config);
     assert!(
-        error.to_string().contains("certificate verify failed"),
-        "without an authority: {error}"
+        said.contains("its certificate is not believed (unable to get local issuer certificate)")
+            && said.contains("etcd.authority names the file of another"),
+        "without an authority: {said}"
     );
     config.authority = Some(files.authority.clone());
-    let error = EtcdStore::new(Link::new(config.clone()).unwrap())
-        .get(b"a")
-        .unwrap_err();
+    let said = refused(&config);
     assert!(
-        matches!(error, StoreError::Unavailable { .. }),
-        "without a certificate: {error}"
+        said.contains("takes nobody without a certificate") && said.contains("etcd.certificate and etcd.key"),
+        "without a certificate: {said}"
     );
-    config.certificate = Some((files.certificate, files.key));
+    // Of another authority.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let foreign = certificates(elsewhere.path());
+    config.certificate = Some((foreign.certificate.clone(), foreign.key.clone()));
+    let said = refused(&config);
+    assert!(
+        said.contains("does not take the certificate") && said.contains("its --trusted-ca-file"),
+        "of another authority: {said}"
+    );
+    let ours = Some((files.certificate.clone(), files.key.clone()));
+    config.certificate = ours.clone();
+    config.authority = Some(foreign.authority);
+    let said = refused(&config);
+    assert!(
+        said.contains("its certificate is not believed") && said.contains("authority.pem (etcd.authority)"),
+        "another authority: {said}"
+    );
+    config.authority = Some(files.authority.clone());
+    config.certificate = Some((files.certificate.clone(), foreign.key));
+    let said = refused(&config);
+    assert!(
+        said.contains("key values mismatch"),
+        "a key of another one: {said}"
+    );
+    config.certificate = ours;
+    let named = config.endpoints.clone();
+    config.endpoints = vec![named[0].replace("127.0.0.1", "localhost")];
+    let said = refused(&config);
+    assert!(
+        said.contains("is not believed (hostname mismatch); it has to be for that host"),
+        "by another name: {said}"
+    );
+    config.endpoints = named;
     config.call_limit = Duration::from_secs(10);
-    EtcdStore::new(Link::new(config).unwrap()).get(b"a").unwrap();
-}
-
-/// What a command that needs no answer says.
-fn run<F: Future<Output = Result<(), etcd_client::Error>>>(
-    link: &Link,
-    call: impl Fn(etcd_client::Client) -> F,
-) {
-    link.call(Repeat::No, call).unwrap();
+    EtcdStore::new(Link::new(config.clone()).unwrap())
+        .get(b"a")
+        .unwrap();
+    // Neither one takes the other for what it is not.
+    let mut bare = config.clone();
+    (bare.tls, bare.call_limit) = (false, Duration::from_secs(2));
+    let said = refused(&bare);
+    assert!(said.contains("write etcds://"), "{said}");
+    let plain = Etcd::start(1);
+    config.endpoints = vec![plain.endpoints()];
+    config.call_limit = Duration::from_secs(2);
+    let said = refused(&config);
+    assert!(
+        said.contains("does it speak TLS (if not, write etcd://)?"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -299,40 +343,131 @@ fn a_member_with_users_wants_name_and_password() {
     let etcd = Etcd::start(1);
     let mut config = config(&etcd, "g");
     config.call_limit = Duration::from_secs(5);
-    let root = Link::new(config.clone()).unwrap();
-    run(&root, |client| async move {
-        let mut auth = client.auth_client();
-        auth.user_add("root", "over all", None).await?;
-        auth.role_add("root").await?;
-        auth.user_grant_role("root", "root").await?;
-        auth.user_add("redhare", "a secret", None).await?;
-        auth.role_add("ours").await?;
-        let ours = etcd_client::Permission::read_write("/g/").with_prefix();
-        auth.role_grant_permission("ours", ours).await?;
-        auth.user_grant_role("redhare", "ours").await?;
-        auth.auth_enable().await?;
-        Ok(())
-    });
-    drop(root);
-    let get = |config: &EtcdConfig| EtcdStore::new(Link::new(config.clone()).unwrap()).get(b"a");
-    let error = get(&config).unwrap_err().to_string();
-    assert!(error.contains("user name is empty"), "{error}");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("password");
-    std::fs::write(&file, "wrong\n").unwrap();
-    config.user = Some(("redhare".to_owned(), file.clone()));
-    let error = get(&config).unwrap_err().to_string();
-    assert!(error.contains("authentication failed"), "{error}");
-    assert!(!error.contains("wrong"), "the password is not told: {error}");
     std::fs::write(&file, "a secret\n").unwrap();
-    let mut ours = election(config.clone(), "127.0.0.1:1");
+    // A master may have its user before etcd has any: whatever it holds is of use afterwards.
+    let mut early = config.clone();
+    early.user = Some(("redhare".to_owned(), file.clone()));
+    let mut ours = election(early, "127.0.0.1:1");
     let store = lead(&mut ours);
+    assert!(matches!(store.commit(&put("a", "0")), Ok(Committed::At { .. })));
+    etcd.add_users("redhare", "a secret", "/g/");
     assert!(matches!(store.commit(&put("a", "1")), Ok(Committed::At { .. })));
+
+    let said = refused(&config);
+    assert!(
+        said.contains("user name is empty; name a user with etcd.user and etcd.password_file"),
+        "{said}"
+    );
+    let wrong = directory.path().join("wrong");
+    std::fs::write(&wrong, "no good\n").unwrap();
+    config.user = Some(("redhare".to_owned(), wrong));
+    let began = Instant::now();
+    let said = refused(&config);
+    assert!(
+        said.contains("authentication failed") && said.contains("(\"redhare\", with the password in "),
+        "{said}"
+    );
+    assert!(!said.contains("no good"), "the password is not told: {said}");
+    assert!(
+        began.elapsed() < config.call_limit / 2,
+        "etcd is not asked again and again: {:?}",
+        began.elapsed()
+    );
+    config.user = Some(("redhare".to_owned(), file.clone()));
+    let get = |config: &EtcdConfig| EtcdStore::new(Link::new(config.clone()).unwrap()).get(b"a");
     assert_eq!(get(&config).unwrap().unwrap().value, b"1");
     // Its role reaches no other prefix.
     config.prefix = "/h".to_owned();
-    let error = get(&config).unwrap_err().to_string();
-    assert!(error.contains("permission denied"), "{error}");
+    let said = refused(&config);
+    assert!(
+        said.contains("permission denied; the user's role has to read and write what begins with /h/"),
+        "{said}"
+    );
+
+    // Another password, in etcd first and in the file afterwards.
+    etcd.change_password("redhare", "another");
+    std::fs::write(&file, "another").unwrap();
+    let changed = store.commit(&put("a", "2"));
+    assert!(matches!(changed, Ok(Committed::At { .. })), "{changed:?}");
+    assert!(matches!(ours.stand(), Ok(Seat::Ours(_))));
+}
+
+/// Whatever stands there is used on when its token has ended, changes too: they are refused before anything is done.
+fn outlives_its_tokens(further: &[&str], pause: Duration) {
+    let etcd = Etcd::start_as(1, None, further);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "a secret\n").unwrap();
+    etcd.add_users("redhare", "a secret", "/k/");
+    let mut config = config(&etcd, "k");
+    config.user = Some(("redhare".to_owned(), file));
+    let mut ours = election(config.clone(), "127.0.0.1:1");
+    let store = lead(&mut ours);
+    let idle = Link::new(config).unwrap();
+    let looks = EtcdStore::new(idle.clone());
+    looks.get(b"a").unwrap();
+    for round in 0..4 {
+        std::thread::sleep(pause);
+        let committed = store.commit(&put("a", &round.to_string()));
+        assert!(matches!(committed, Ok(Committed::At { .. })), "{committed:?}");
+        assert!(matches!(ours.stand(), Ok(Seat::Ours(_))), "it goes on leading");
+        // Users that change make tokens old that were signed before.
+        if round == 1 {
+            let json = r#"{"name":"somebody","password":"else"}"#;
+            etcd.set("auth/user/add", json, &etcd.root_token());
+        }
+    }
+    assert_eq!(looks.get(b"a").unwrap().unwrap().value, b"3");
+    let health = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let health = health.block_on(idle.health());
+    assert!(health.iter().all(|member| member.said.is_ok()), "{health:?}");
+}
+
+#[test]
+fn tokens_that_nobody_uses_end_and_others_are_had() {
+    if !is_there("tokens of etcd's that end") {
+        return;
+    }
+    outlives_its_tokens(&["--auth-token-ttl", "1"], Duration::from_millis(2500));
+}
+
+#[test]
+fn signed_tokens_end_and_others_are_had() {
+    if !is_there("signed tokens of etcd's") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = signed_tokens(directory.path(), 1);
+    let arguments = arguments.each_ref().map(String::as_str);
+    outlives_its_tokens(&arguments, Duration::from_millis(1200));
+}
+
+/// Who has a certificate needs no password: etcd takes its common name for a user's.
+#[test]
+fn a_certificate_is_a_user() {
+    if !is_there("etcd takes certificates for users") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let files = certificates(directory.path());
+    let etcd = Etcd::start_with(1, Some(&files));
+    etcd.add_users("redhare", "a secret", "/l/");
+    let mut config = EtcdConfig::parse(&format!("etcds://{}/l", etcd.endpoints())).unwrap();
+    config.call_limit = Duration::from_secs(5);
+    config.authority = Some(files.authority);
+    config.certificate = Some((files.certificate, files.key));
+    let said = refused(&config);
+    assert!(
+        said.contains("permission denied") || said.contains("user name"),
+        "\"member\" is no user: {said}"
+    );
+    let own = certificate(directory.path(), "redhare");
+    config.certificate = Some((own.certificate, own.key));
+    let mut ours = election(config, "127.0.0.1:1");
+    let store = lead(&mut ours);
+    assert!(matches!(store.commit(&put("a", "1")), Ok(Committed::At { .. })));
 }
 
 #[test]

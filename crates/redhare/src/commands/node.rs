@@ -227,11 +227,15 @@ fn join(arguments: &EngineArguments) -> Result<(), Failure> {
     let known = agent::identity_of(&arguments.data);
     let known = known.and_then(|(node, _)| identity::Cluster::from_bytes(node.to_be_bytes()));
     let name = known.map_or(String::new(), |node| node.to_string());
+    // One key, however often it is asked with: were an answer lost with its master, another key would take another use.
+    let joiner = master::Joiner::new(&arguments.master, &token, &name).map_err(Failure::new)?;
     let issued = super::cluster::runtime()?.block_on(async {
         let mut is_said = false;
         loop {
-            match master::join(&arguments.master, &token, &name).await {
-                Err(error @ master::ClientError::Unreachable { .. }) => {
+            match joiner.join().await {
+                Err(error)
+                    if error.is_passing() && !matches!(error, master::ClientError::Untrusted { .. }) =>
+                {
                     if !std::mem::replace(&mut is_said, true) {
                         tracing::warn!(%error, "waiting for a master, to join its cluster");
                     }

@@ -4,6 +4,7 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod ensemble;
 pub(crate) mod load;
 pub(crate) mod nodes;
 

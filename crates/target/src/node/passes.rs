@@ -37,6 +37,23 @@ struct Keyed {
     passes: BTreeMap<NodeId, (Key, Key)>,
 }
 
+/// What a connection to another node has to prove who this one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// All that it needs, which may be nothing.
+    Ready,
+    /// Nothing; the other one may let it in without.
+    Lacking,
+    /// Nothing, and the other one is sure to refuse it: the masters have yet to be heard.
+    Awaited,
+}
+
+impl Proof {
+    pub(crate) fn is_ready(self) -> bool {
+        self == Self::Ready
+    }
+}
+
 impl Passes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,7 +114,7 @@ impl Passes {
         let keyed = match &*state {
             State::Open => return Admission::Usual,
             State::Closed => {
-                return Admission::Refused(
+                return Admission::NotYet(
                     "this node has not heard yet which keys hold: no master has answered it since it began",
                 );
             }
@@ -128,12 +145,12 @@ impl Passes {
         }
     }
 
-    /// Lets a connection to another node prove who this one is. False if there is nothing to prove it with, and should be.
-    pub(crate) fn apply(&self, to: NodeId, options: &mut ConnectOptions) -> bool {
+    /// Lets a connection to another node prove who this one is.
+    pub(crate) fn apply(&self, to: NodeId, options: &mut ConnectOptions) -> Proof {
         let state = self.state();
         match &*state {
-            State::Open => true,
-            State::Closed => false,
+            State::Open => Proof::Ready,
+            State::Closed => Proof::Awaited,
             State::Keyed(keyed) => match keyed.passes.get(&to) {
                 Some((host, controller)) => {
                     let controller = keyed.nodes_prove.then_some(controller);
@@ -143,10 +160,12 @@ impl Passes {
                         keys: Arc::new(keys_of(host, controller)),
                     });
                     options.authentication_policy = policy();
-                    true
+                    Proof::Ready
                 }
                 // Masters of an earlier release give none.
-                None => keyed.keys.is_empty(),
+                None if keyed.keys.is_empty() => Proof::Ready,
+                None if keyed.required => Proof::Awaited,
+                None => Proof::Lacking,
             },
         }
     }
@@ -226,6 +245,7 @@ mod tests {
             Admission::Usual => Ok(0),
             Admission::Proof(keys) => Ok(keys.len()),
             Admission::Refused(why) => Err(why),
+            Admission::NotYet(_) => Err("not yet"),
         }
     }
 
@@ -242,6 +262,8 @@ mod tests {
         passes.close();
         assert!(passes.are_wanted() && passes.are_required());
         assert_eq!(outcomes(&passes), [None; 4], "no master has answered");
+        // They are not told that they are nobody: they come again.
+        assert_eq!(outcome(&passes, NODE), Err("not yet"));
         passes.take(&told(false, &[1, 2]));
         assert_eq!(outcomes(&passes), [Some(0), Some(0), Some(2), Some(0)]);
         passes.take(&told(true, &[1, 2, 3]));
@@ -286,12 +308,16 @@ mod tests {
         };
         let passes = Passes::default();
         let mut plain = options();
-        assert!(passes.apply(NodeId(5), &mut plain) && plain.credentials.is_none());
+        assert_eq!(passes.apply(NodeId(5), &mut plain), Proof::Ready);
+        assert!(plain.credentials.is_none());
         passes.close();
-        assert!(!passes.apply(NodeId(5), &mut plain));
+        assert_eq!(passes.apply(NodeId(5), &mut plain), Proof::Awaited);
+        passes.take(&told(false, &[1]));
+        assert_eq!(passes.apply(NodeId(6), &mut plain), Proof::Lacking);
         passes.take(&told(true, &[1]));
-        assert!(!passes.apply(NodeId(6), &mut plain) && plain.credentials.is_none());
-        assert!(passes.apply(NodeId(5), &mut plain));
+        assert_eq!(passes.apply(NodeId(6), &mut plain), Proof::Awaited);
+        assert!(plain.credentials.is_none());
+        assert_eq!(passes.apply(NodeId(5), &mut plain), Proof::Ready);
         let keys = plain.credentials.unwrap().keys;
         let key = |byte| Key::from_bytes(&[byte; 32]).unwrap();
         assert_eq!(*keys, keys_of(&key(40), Some(&key(41))));

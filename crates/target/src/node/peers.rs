@@ -24,6 +24,8 @@ use volume::message::{Refusal, SealAnswer};
 use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
 
 use super::native::{self, NativeHandler};
+use super::passes::Proof;
+use super::refusals::Refusals;
 use super::{Event, Identity, Node, names};
 
 /// Room for what a sealed copy knows: 1,024 sessions and 50,000 marks.
@@ -188,6 +190,8 @@ struct Peer {
     address: Cell<Option<SocketAddr>>,
     link: RefCell<Option<Link>>,
     connecting: Cell<bool>,
+    /// How often it has refused this node.
+    refusals: Cell<Refusals>,
     /// Their commands that the core has not answered.
     pending: RefCell<Vec<PendingReply>>,
     /// Answers to their Seals, until they are fetched.
@@ -515,22 +519,42 @@ async fn connect(node: Weak<Node>, identity: Identity, to: NodeId, peer: Rc<Peer
         return;
     };
     let mut options = options(identity, to, address);
-    if let Some(node) = node.upgrade()
-        && !node.passes().apply(to, &mut options)
+    let proof = node
+        .upgrade()
+        .map_or(Proof::Ready, |node| node.passes().apply(to, &mut options));
+    if proof != Proof::Ready
+        && let Some(node) = node.upgrade()
     {
         node.want_passes();
     }
-    match open(options).await {
-        Ok(link) => *peer.link.borrow_mut() = Some(link),
+    if proof == Proof::Awaited {
+        time::sleep(CONNECT_PAUSE).await;
+        peer.connecting.set(false);
+        return;
+    }
+    let opened = open(options).await;
+    let mut refusals = peer.refusals.get();
+    match opened {
+        Ok(link) => {
+            refusals.end();
+            *peer.link.borrow_mut() = Some(link);
+        }
         Err(error) => {
             tracing::debug!(peer = %names::of_node(to), %error, "a peer cannot be reached");
-            if let Some(node) = node.upgrade().filter(|_| error.is_of_names()) {
-                tracing::warn!(peer = %names::of_node(to), %error, "a peer does not know this node, or is not known");
-                node.want_passes();
+            match node.upgrade().filter(|_| error.is_of_names()) {
+                Some(node) => {
+                    if let Some(lasts) = refusals.add(time::now()) {
+                        let (peer, seconds) = (names::of_node(to), lasts.as_secs());
+                        tracing::warn!(%peer, %error, seconds, "a peer does not know this node, or is not known");
+                    }
+                    node.want_passes();
+                }
+                None => refusals.end(),
             }
             time::sleep(CONNECT_PAUSE).await;
         }
     }
+    peer.refusals.set(refusals);
     peer.connecting.set(false);
 }
 

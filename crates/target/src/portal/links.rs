@@ -161,7 +161,7 @@ fn options(node: &Node, to: NodeId) -> Option<ConnectOptions> {
         },
         ..ConnectOptions::new(address, subsystem, host, host_id)
     };
-    if !node.passes().apply(to, &mut options) {
+    if !node.passes().apply(to, &mut options).is_ready() {
         node.want_passes();
     }
     Some(options)

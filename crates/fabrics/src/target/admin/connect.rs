@@ -10,7 +10,7 @@ use protocols::tcp::target::QueueKind;
 use reactor::{CoreHandle, spawn, time};
 
 use super::AdminQueue;
-use crate::target::authentication;
+use crate::target::authentication::{self, NotAdmitted};
 use crate::target::catch_up::catch_up;
 use crate::target::command::HostIdentity;
 use crate::target::connection::{Connection, listen_for_orders};
@@ -229,7 +229,12 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
 fn must_prove(connection: &Connection, subsystem: &Subsystem, asked: &Asked) -> Result<bool, Answer> {
     match subsystem.admit(&asked.host.nqn) {
         Ok(keys) => Ok(keys.is_some()),
-        Err(why) => {
+        Err(NotAdmitted::Yet(why)) => {
+            let (host_nqn, qid) = (&asked.host.nqn, asked.connect.qid);
+            tracing::debug!(host_nqn, qid, why, "connect by a host that is to come again");
+            Err(Answer::status(Status::CONNECT_CONTROLLER_BUSY))
+        }
+        Err(NotAdmitted::Ever(why)) => {
             tracing::warn!(
                 peer = %connection.queue().peer(),
                 host_nqn = asked.host.nqn,
