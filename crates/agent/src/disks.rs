@@ -197,6 +197,7 @@ impl Disks {
             uuid: entry.uuid(),
             capacity_bytes: entry.capacity_bytes,
             used_bytes: 0,
+            held_bytes: None,
         });
         described.collect()
     }

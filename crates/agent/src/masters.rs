@@ -78,6 +78,8 @@ pub(crate) struct Life {
     resyncs: Vec<agentlink::Resync>,
     /// Snapshots of which copies are here, as the target says.
     snapshots: Vec<(u32, u64)>,
+    /// What snapshots hold of each disk; nothing of a target that does not say it, or not yet.
+    held: BTreeMap<u128, u64>,
     /// Which list of complete snapshots the target has; none of one that wants none.
     complete_snapshots: Option<u64>,
     /// Clones that the target was last told to flatten.
@@ -166,6 +168,7 @@ impl Life {
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
             snapshots: Vec::new(),
+            held: BTreeMap::new(),
             complete_snapshots: None,
             flatten: Vec::new(),
             flattening: Vec::new(),
@@ -220,7 +223,10 @@ impl Life {
             disks: self
                 .disks
                 .iter()
-                .map(to_wire)
+                .map(|disk| v1::Disk {
+                    held_bytes: self.held.get(&disk.uuid).copied(),
+                    ..to_wire(disk)
+                })
                 .chain(disks.absent(&self.disks))
                 .collect(),
             disk_health,
@@ -635,6 +641,7 @@ impl Life {
             // None is the list of a cluster without snapshots.
             FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
             FromTarget::Flattening(flattening) => self.flattening = flattening,
+            FromTarget::Held(held) => self.held = held.into_iter().collect(),
         }
     }
 }

@@ -83,6 +83,7 @@ pub(crate) fn to_wire(disk: &agentlink::Disk) -> v1::Disk {
         uuid: disk.uuid.to_be_bytes().to_vec(),
         capacity_bytes: disk.capacity_bytes,
         used_bytes: disk.capacity_bytes - disk.free_bytes.min(disk.capacity_bytes),
+        held_bytes: None,
     }
 }
 

@@ -382,6 +382,9 @@ pub enum FromTarget {
         /// What it asks.
         call: ReservationCall,
     },
+    /// What snapshots hold of each disk, by its identity, in bytes: when the agent has said that it knows this, and when it has
+    /// changed.
+    Held(Vec<(u128, u64)>),
 }
 
 impl FromTarget {
@@ -412,7 +415,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 14;
+    const KINDS: u32 = 15;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

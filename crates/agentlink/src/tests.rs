@@ -239,6 +239,10 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         call: ReservationCall::Read,
     };
     assert_eq!(hex(&frame(&reserve)), "0500000001000d07ac0200");
+    assert_eq!(
+        hex(&frame(&FromTarget::Held(vec![(300, 1 << 21)]))),
+        "0800000001000e01ac0280808001"
+    );
 }
 
 #[test]
@@ -258,12 +262,7 @@ fn what_each_side_knows_is_counted_right() {
         version: 1,
     };
     assert_eq!(last(frame(&changed)) + 1, ToTarget::KINDS);
-    let reserve = FromTarget::Reserve {
-        volume: 7,
-        request: 1,
-        call: ReservationCall::Read,
-    };
-    assert_eq!(last(frame(&reserve)) + 1, FromTarget::KINDS);
+    assert_eq!(last(frame(&FromTarget::Held(Vec::new()))) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -14,6 +14,8 @@ pub(crate) const BLOB_CLUSTERS_MAX: u64 = (ROOT_CLUSTERS + MAP_PAGES_MAX * PAGE_
 pub(crate) struct ClusterMap {
     root: Box<[u32; ROOT_CLUSTERS]>,
     pages: Vec<Option<Box<[u32; PAGE_CLUSTERS]>>>,
+    /// Entries that name a cluster of the device.
+    allocated: u64,
 }
 
 /// Index of the metadata page that maps a cluster of the blob.
@@ -38,7 +40,13 @@ impl ClusterMap {
         Self {
             root: Box::new([0; ROOT_CLUSTERS]),
             pages: Vec::new(),
+            allocated: 0,
         }
+    }
+
+    /// How many clusters of the device it names.
+    pub(crate) fn allocated_count(&self) -> u64 {
+        self.allocated
     }
 
     /// As it stands in the map: the device's cluster, [`HOLE`], or 0.
@@ -61,6 +69,9 @@ impl ClusterMap {
             cluster_index < BLOB_CLUSTERS_MAX,
             "cluster {cluster_index} of a blob"
         );
+        let is_allocated = |entry: u32| entry != 0 && entry != HOLE;
+        self.allocated -= u64::from(is_allocated(self.entry(cluster_index)));
+        self.allocated += u64::from(is_allocated(cluster));
         if cluster_index < ROOT_CLUSTERS as u64 {
             self.root[cluster_index as usize] = cluster;
             return;
@@ -132,5 +143,11 @@ mod tests {
         assert_eq!(found, places[2..]);
         map.set(600, HOLE);
         assert_eq!(map.allocated_from(512).count() + 1, map.named_from(512).count());
+        // Put again, taken away, hidden: it is counted what is named.
+        for (index, cluster) in [(0, 9), (511, 0), (511, 0), (600, 0), (1519, HOLE), (1600, 4)] {
+            map.set(index, cluster);
+            assert_eq!(map.allocated_count(), map.allocated_from(0).count() as u64);
+        }
+        assert_eq!(map.allocated_count(), 6);
     }
 }

@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bdev::{Data, IoError, Operation};
+use foundation::ByteCount;
 use reactor::Buffer;
 
 use crate::blob::{Blob, Blobstore};
@@ -89,6 +90,15 @@ impl Blobstore {
         let map = blob.map.borrow();
         let unseen = |index: u64| child.as_ref().is_none_or(|child| !self.store.shows(child, index));
         Ok(map.allocated_from(0).filter(|(index, _)| unseen(*index)).count() as u32)
+    }
+
+    /// Room that snapshots own, whoever else shows it: what the blobs that are written may need again for themselves, to the last
+    /// byte. A step for each blob.
+    pub fn held_by_snapshots(&self) -> ByteCount {
+        let blobs = self.store.blobs.borrow();
+        let snapshots = blobs.values().filter(|blob| blob.is_snapshot.get());
+        let clusters: u64 = snapshots.map(|blob| blob.map.borrow().allocated_count()).sum();
+        ByteCount(clusters * self.store.cluster_pages() * PAGE_BYTES as u64)
     }
 }
 

@@ -444,6 +444,11 @@ fn metadata(store: &Blobstore) -> Metadata {
 
 /// Opens what the crash left and compares it with the model.
 async fn compare(run: &Run, store: &Blobstore) {
+    let described = store.describe();
+    let snapshots = described.blobs.iter().filter(|blob| blob.is_snapshot);
+    let clusters: usize = snapshots.map(|blob| blob.clusters.len()).sum();
+    let held = clusters as u64 * described.cluster_size.0;
+    assert_eq!(store.held_by_snapshots().0, held);
     assert_eq!(store.describe().damaged, Vec::new());
     store.check().unwrap();
     let recovered = metadata(store);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bdev::{BlockDevice, Channel, Data, IoError, OpenError, Operation, Request};
-use foundation::{BlockCount, Epoch, Lba};
+use foundation::{BlockCount, Epoch, Instant, Lba};
 use proto::v1;
 use reactor::sync::Semaphore;
 use reactor::{BufferMut, BufferPool, spawn, time};
@@ -29,6 +29,8 @@ const READ_LIMIT: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Before all nodes are asked again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long a node that cannot be reached is asked again whether it has copies, from when it could not first: it may just be busy.
+const COUNT_LIMIT: Duration = Duration::from_secs(3);
 /// Copies that are asked at a time whether they are there.
 const DEPTH: usize = 64;
 
@@ -117,6 +119,7 @@ impl SnapshotDevice {
             number: self.number,
             geometry: self.geometry,
             answered: RefCell::default(),
+            silent_until: RefCell::default(),
         }))
     }
 }
@@ -148,6 +151,8 @@ struct Reader {
     geometry: bdev::Geometry,
     /// The node that had the chunk's blocks last.
     answered: RefCell<BTreeMap<ChunkIndex, NodeId>>,
+    /// Nodes that could not be asked whether they have copies, and when that is given up.
+    silent_until: RefCell<BTreeMap<NodeId, Instant>>,
 }
 
 impl Channel for SnapshotChannel {
@@ -295,12 +300,37 @@ impl Reader {
             if copies >= wanted {
                 break;
             }
-            match self.ask(node, piece, first).await {
-                Ok((PeerStatus::Answered(Status::Done), _)) => copies += 1,
-                Ok((PeerStatus::Answered(Status::SnapshotAborted | Status::DeviceFailed), _)) => {}
-                _ => silent.push(node),
+            match self.has_copy(node, piece, first).await {
+                Some(has) => copies += u32::from(has),
+                None => silent.push(node),
             }
         }
         (copies, silent)
+    }
+
+    /// Whether a node has a right copy of a chunk; none if it does not say. Links let a read wait for a connection for a moment only,
+    /// since other copies have the same; here each counts.
+    async fn has_copy(&self, node: NodeId, piece: Piece, first: Lba) -> Option<bool> {
+        loop {
+            let has = match self.ask(node, piece, first).await {
+                Ok((PeerStatus::Answered(Status::Done), _)) => Some(true),
+                Ok((PeerStatus::Answered(Status::SnapshotAborted | Status::DeviceFailed), _)) => Some(false),
+                _ => None,
+            };
+            if has.is_some() {
+                self.silent_until.borrow_mut().remove(&node);
+                return has;
+            }
+            let now = time::now();
+            let limit = *self
+                .silent_until
+                .borrow_mut()
+                .entry(node)
+                .or_insert(now + COUNT_LIMIT);
+            if now >= limit {
+                return None;
+            }
+            time::sleep(PAUSE).await;
+        }
     }
 }

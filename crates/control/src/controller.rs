@@ -89,6 +89,8 @@ struct Heard {
     ended_through: Incarnation,
     at: Instant,
     used: BTreeMap<DiskId, ByteCount>,
+    /// What snapshots hold of its disks, as far as any life of it has said.
+    held: BTreeMap<DiskId, ByteCount>,
     resyncs: Vec<nodes::Resync>,
     /// Of which it has copies; none before it has said so.
     snapshots: Option<BTreeSet<SnapshotKey>>,

@@ -116,7 +116,7 @@ pub enum ControlError {
         others: usize,
     },
     #[error(
-        "node {node} cannot be drained: of its {copies} copies only {placed} find room on other nodes, {lacking} are lacking; add disks, or delete volumes"
+        "node {node} cannot be drained: of its {copies} copies only {placed} find room on other nodes, {lacking} are lacking; add disks, or delete volumes or snapshots"
     )]
     DrainRoom {
         node: NodeId,
@@ -231,7 +231,7 @@ pub enum ControlError {
         why: Box<ControlError>,
     },
     #[error(
-        "{wanted} in {copies} copies do not fit: there is room for {room} on different nodes, {missing} more are needed on each of {copies} nodes; add disks, delete volumes, or ask for less"
+        "{wanted} in {copies} copies do not fit: there is room for {room} on different nodes, {missing} more are needed on each of {copies} nodes; add disks, delete volumes or snapshots, or ask for less"
     )]
     NotEnoughSpace {
         copies: u8,

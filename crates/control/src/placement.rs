@@ -3,6 +3,9 @@
 //! same places; ties fall differently from chunk to chunk, so that the chunks of a lost node
 //! have their other copies on all the others.
 //!
+//! What counts as used of a disk is what is promised on it and what snapshots hold of it: the copies there may each be written
+//! whole, and then what snapshots hold is shown by nobody else.
+//!
 //! Costs per chunk: a walk over the nodes in order of fill and a few moves in an ordered set.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +26,28 @@ pub struct Candidate {
     pub capacity: ByteCount,
     /// Bytes promised already.
     pub allocated: ByteCount,
+    /// Bytes that snapshots hold, as its node said last.
+    pub held: ByteCount,
+}
+
+impl Candidate {
+    /// Bytes that are promised or held.
+    fn used(&self) -> u64 {
+        self.allocated.0.saturating_add(self.held.0)
+    }
+
+    /// Bytes that may still be promised.
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity.0.saturating_sub(self.used())
+    }
+
+    /// As if no snapshot held anything.
+    pub(crate) fn of_promises(self) -> Self {
+        Self {
+            held: ByteCount(0),
+            ..self
+        }
+    }
 }
 
 /// Places of one chunk, in ascending order of nodes.
@@ -45,13 +70,19 @@ pub struct Request {
 struct NodeSpace {
     disks: Vec<Candidate>,
     capacity: u64,
-    allocated: u64,
+    used: u64,
 }
 
 impl NodeSpace {
+    fn add(&mut self, disk: Candidate) {
+        self.capacity = self.capacity.saturating_add(disk.capacity.0);
+        self.used = self.used.saturating_add(disk.used());
+        self.disks.push(disk);
+    }
+
     /// Share in use, in 2^-32.
     fn fill(&self) -> u64 {
-        let share = (u128::from(self.allocated) << 32) / u128::from(self.capacity.max(1));
+        let share = (u128::from(self.used) << 32) / u128::from(self.capacity.max(1));
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
@@ -61,21 +92,20 @@ impl NodeSpace {
 
     /// Takes room for a copy on the disk that is used least; `None` if no disk has it.
     fn take(&mut self, chunk: u64) -> Option<DiskId> {
-        let fill =
-            |disk: &Candidate| (u128::from(disk.allocated.0) << 32) / u128::from(disk.capacity.0.max(1));
+        let fill = |disk: &Candidate| (u128::from(disk.used()) << 32) / u128::from(disk.capacity.0.max(1));
         let disk = self
             .disks
             .iter_mut()
             .filter(|disk| slots(disk, chunk) > 0)
             .min_by_key(|disk| (fill(disk), disk.disk))?;
         disk.allocated.0 += chunk;
-        self.allocated += chunk;
+        self.used = self.used.saturating_add(chunk);
         Some(disk.disk)
     }
 }
 
 fn slots(disk: &Candidate, chunk: u64) -> u64 {
-    disk.capacity.0.saturating_sub(disk.allocated.0) / chunk
+    disk.free() / chunk
 }
 
 /// Places `chunks` chunks of `chunk` bytes in `copies` copies on `candidates`, the disks of the
@@ -95,10 +125,7 @@ pub fn place(
     } = request;
     let mut nodes: BTreeMap<NodeId, NodeSpace> = BTreeMap::new();
     for candidate in candidates {
-        let space = nodes.entry(candidate.node).or_default();
-        space.capacity = space.capacity.saturating_add(candidate.capacity.0);
-        space.allocated = space.allocated.saturating_add(candidate.allocated.0);
-        space.disks.push(*candidate);
+        nodes.entry(candidate.node).or_default().add(*candidate);
     }
     if nodes.len() < usize::from(copies) {
         return Err(ControlError::NotEnoughNodes {
@@ -140,12 +167,29 @@ pub(crate) fn place_one(
     random: &mut Random,
     may: impl Fn(NodeId) -> bool,
 ) -> Option<(NodeId, DiskId)> {
+    place_one_by(candidates, chunk, random, may, |candidate| candidate)
+}
+
+/// The same by promises alone, whatever snapshots hold.
+pub(crate) fn place_one_by_promises(
+    candidates: &mut [Candidate],
+    chunk: ByteCount,
+    random: &mut Random,
+    may: impl Fn(NodeId) -> bool,
+) -> Option<(NodeId, DiskId)> {
+    place_one_by(candidates, chunk, random, may, Candidate::of_promises)
+}
+
+fn place_one_by(
+    candidates: &mut [Candidate],
+    chunk: ByteCount,
+    random: &mut Random,
+    may: impl Fn(NodeId) -> bool,
+    seen: impl Fn(Candidate) -> Candidate,
+) -> Option<(NodeId, DiskId)> {
     let mut nodes: BTreeMap<NodeId, NodeSpace> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| may(candidate.node)) {
-        let space = nodes.entry(candidate.node).or_default();
-        space.capacity = space.capacity.saturating_add(candidate.capacity.0);
-        space.allocated = space.allocated.saturating_add(candidate.allocated.0);
-        space.disks.push(*candidate);
+        nodes.entry(candidate.node).or_default().add(seen(*candidate));
     }
     let with_room = nodes.iter_mut().filter(|(_, space)| space.slots(chunk.0) > 0);
     let (&node, space) = with_room.min_by_key(|(_, space)| (space.fill(), random.next_u64()))?;
@@ -237,6 +281,7 @@ mod tests {
             disk: DiskId(Uuid(node * 100 + disk)),
             capacity: ByteCount(capacity),
             allocated: ByteCount(allocated),
+            held: ByteCount(0),
         }
     }
 
@@ -312,8 +357,50 @@ mod tests {
         let error = place(&disks, 2, &request(8, 2), 0).unwrap_err().to_string();
         assert_eq!(
             error,
-            "8 GiB in 2 copies do not fit: there is room for 6 GiB on different nodes, 2 GiB more are needed on each of 2 nodes; add disks, delete volumes, or ask for less"
+            "8 GiB in 2 copies do not fit: there is room for 6 GiB on different nodes, 2 GiB more are needed on each of 2 nodes; add disks, delete volumes or snapshots, or ask for less"
         );
+    }
+
+    #[test]
+    fn what_snapshots_hold_counts_as_used() {
+        let mut disks = [1, 2, 3, 4].map(|node| disk(node, 0, 10 * GIB, 2 * GIB));
+        disks[0].held = ByteCount(8 * GIB);
+        disks[1].held = ByteCount(5 * GIB);
+        let places = place(&disks, 4, &request(3, 3), 0).unwrap();
+        let counts = copies_on(&places);
+        assert_eq!(counts.get(&disks[0].disk), None);
+        assert_eq!(counts.values().copied().collect::<Vec<_>>(), [3, 3, 3]);
+        let error = place(&disks, 4, &request(4, 3), 0).unwrap_err().to_string();
+        assert!(error.contains("there is room for 3 GiB"), "{error}");
+        // The least used, where both have room.
+        assert_eq!(
+            copies_on(&place(&disks, 4, &request(1, 2), 0).unwrap()).get(&disks[1].disk),
+            None
+        );
+    }
+
+    #[test]
+    fn one_copy_goes_by_promises_alone_only_where_that_is_asked_for() {
+        let mut disks = [
+            disk(1, 0, 4 * GIB, GIB),
+            disk(1, 1, 4 * GIB, 2 * GIB),
+            disk(2, 0, 4 * GIB, 3 * GIB),
+        ];
+        for disk in &mut disks[..2] {
+            // More than there is: the node counts otherwise than the masters.
+            disk.held = ByteCount(u64::MAX);
+        }
+        let random = &mut Random::from_seed(1);
+        let node = |number: u128| NodeId(Uuid(number));
+        let placed = place_one(&mut disks, ByteCount(GIB), random, |_| true);
+        assert_eq!(placed, Some((node(2), disks[2].disk)));
+        assert_eq!(place_one(&mut disks, ByteCount(GIB), random, |_| true), None);
+        let placed = place_one_by_promises(&mut disks, ByteCount(GIB), random, |_| true);
+        assert_eq!(placed, Some((node(1), disks[0].disk)));
+        let allocated = disks.map(|disk| disk.allocated.0 / GIB);
+        assert_eq!(allocated, [2, 2, 4]);
+        // What is held is counted again the next time.
+        assert_eq!(place_one(&mut disks, ByteCount(GIB), random, |_| true), None);
     }
 
     proptest! {

@@ -30,6 +30,7 @@ fn new_master(store: &MemoryStore, nodes: u128) -> Controller<&MemoryStore> {
                 id: DiskId(Uuid(number)),
                 capacity: ByteCount::TIB,
                 used: ByteCount(0),
+                held: None,
             }],
         };
         before.register(&registration, at(0)).unwrap();

@@ -72,6 +72,7 @@ impl<'a> World<'a> {
             id: DiskId(Uuid(u128::from(number) * 100 + index as u128)),
             capacity: ByteCount(bytes),
             used: ByteCount(0),
+            held: None,
         };
         sizes.iter().enumerate().map(disk).collect()
     }

@@ -67,6 +67,7 @@ fn disks(number: u64) -> Vec<Disk> {
         id,
         capacity: ByteCount(CHUNKS * MIB * 64),
         used: ByteCount(0),
+        held: None,
     }]
 }
 

@@ -67,6 +67,7 @@ fn disks(number: u64) -> Vec<Disk> {
         id: DiskId(Uuid(u128::from(number))),
         capacity: ByteCount(20 * 64 * MIB),
         used: ByteCount(0),
+        held: None,
     }]
 }
 

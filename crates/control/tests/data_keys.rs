@@ -39,6 +39,7 @@ fn register(master: &mut Controller<&MemoryStore>, node: u128) {
             id: DiskId(Uuid(node)),
             capacity: ByteCount::TIB,
             used: ByteCount(0),
+            held: None,
         }],
     };
     master.register(&registration, at(0)).unwrap();

@@ -29,6 +29,7 @@ fn register(master: &mut Master<'_>, number: u128, now: Instant) {
             id: DiskId(Uuid(number)),
             capacity: ByteCount::TIB,
             used: ByteCount(0),
+            held: None,
         }],
     };
     master.register(&registration, now).unwrap();

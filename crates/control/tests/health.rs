@@ -30,6 +30,7 @@ fn disks(number: u128) -> Vec<Disk> {
         id: disk(number),
         capacity: ByteCount::TIB,
         used: ByteCount(0),
+        held: None,
     }]
 }
 

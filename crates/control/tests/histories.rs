@@ -112,6 +112,7 @@ fn disks(number: u64) -> Vec<Disk> {
             id: DiskId(Uuid(u128::from(number * 10 + index))),
             capacity: ByteCount(200 * MIB),
             used: ByteCount(0),
+            held: None,
         })
         .collect()
 }

@@ -33,6 +33,7 @@ fn with_volume(store: &MemoryStore) -> Controller<&MemoryStore> {
             id: DiskId(Uuid(1)),
             capacity: ByteCount::TIB,
             used: ByteCount(0),
+            held: None,
         }],
     };
     master.register(&registration, at(0)).unwrap();

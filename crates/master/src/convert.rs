@@ -103,6 +103,7 @@ pub(crate) fn disks(disks: &[v1::Disk]) -> Result<Vec<Disk>, ConvertError> {
             id: DiskId(uuid("disks.uuid", &disk.uuid)?),
             capacity: ByteCount(disk.capacity_bytes),
             used: ByteCount(disk.used_bytes),
+            held: disk.held_bytes.map(ByteCount),
         })
     };
     disks.iter().map(disk).collect()

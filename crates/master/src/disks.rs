@@ -111,6 +111,7 @@ pub(crate) fn statuses(node: &NodeStatus) -> Vec<v1::DiskStatus> {
                 uuid: disk.id.0.to_bytes().to_vec(),
                 capacity_bytes: disk.capacity.0,
                 used_bytes: disk.used.0,
+                held_bytes: disk.held.map(|held| held.0),
             }),
             allocated_bytes: allocated.0,
             health: health.report.as_ref().map(health_to),

@@ -12,6 +12,7 @@ use bdev::{BlockDevice, ChannelExt};
 use client::{Nearby, Session};
 use foundation::Lba;
 use reactor::BufferPool;
+use rustix::process::Signal;
 use support::nodes::Nodes;
 use support::{Place, wait_until};
 
@@ -200,6 +201,23 @@ impl Test {
         (number("least"), number("most"))
     }
 
+    /// The same while the targets of two nodes stand still, for a second after it was asked.
+    fn copies_of_busy_nodes(&self, name: &str) -> (u64, u64) {
+        let signal = |signal| {
+            for node in [2, 3] {
+                let lock = self.cluster.directory(node).join("target.lock");
+                assert!(agent::lock::signal(&lock, signal).unwrap());
+            }
+        };
+        signal(Signal::STOP);
+        std::thread::scope(|scope| {
+            let copies = scope.spawn(|| self.copies(name));
+            std::thread::sleep(Duration::from_secs(1));
+            signal(Signal::CONT);
+            copies.join().unwrap()
+        })
+    }
+
     fn used_by_each(&self) -> Vec<u64> {
         let rows = self.cluster.rows();
         rows.iter()
@@ -271,6 +289,7 @@ fn a_snapshot_is_one_moment_of_a_volume_that_is_written_and_stays_as_it_was() {
     }
     assert!(images.iter().all(|(_, image)| filled(image, 1)));
     assert_eq!(test.copies("first"), (3, 3));
+    assert_eq!(test.copies_of_busy_nodes("first"), (3, 3));
     test.fill(2);
 
     // A node is killed: until its copies are left out, nothing can be cut; then the snapshot is made of the others.

@@ -28,7 +28,7 @@ const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it hears how far the copies are that come back.
 const RESYNCS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether there are other snapshots than the agent knows.
+/// How often it is looked whether there are other snapshots than the agent knows, and whether they hold more or less.
 const SNAPSHOTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether the disks' health has changed.
@@ -94,6 +94,7 @@ pub fn listen(
                         // Not sent to one that does not know this.
                         let _ = sender.try_send(FromTarget::WantSnapshots);
                         drop(spawn(tell_flattening(Rc::downgrade(&node), sender.clone())));
+                        drop(spawn(tell_held(Rc::downgrade(&node), sender.clone())));
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
                 }
@@ -163,6 +164,23 @@ async fn tell_snapshots(node: Weak<Node>, sender: ToAgent) {
                 return;
             }
             told = Some(snapshots);
+        }
+        drop(node);
+        time::sleep(SNAPSHOTS_INTERVAL).await;
+    }
+}
+
+/// Also that nothing is held: until it hears so, an agent knows nothing.
+async fn tell_held(node: Weak<Node>, sender: ToAgent) {
+    let mut told = None;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let held = node.held();
+        if told.as_ref() != Some(&held) {
+            if sender.try_send(FromTarget::Held(held.clone())).is_err() {
+                return;
+            }
+            told = Some(held);
         }
         drop(node);
         time::sleep(SNAPSHOTS_INTERVAL).await;

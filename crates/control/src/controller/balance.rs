@@ -76,7 +76,7 @@ pub(super) struct Balancer {
     /// Where the pass over all chunks goes on, and whether it has begun a move.
     cursor: Vec<u8>,
     has_moved: bool,
-    /// What a whole pass could not make better.
+    /// What a whole pass could not make better: promises alone, since what snapshots hold changes with each of them.
     settled: Vec<Candidate>,
     state: RebalanceState,
 }
@@ -127,7 +127,13 @@ impl Share {
     }
 }
 
-/// The nodes' shares, with all that moves counted where it goes.
+/// The candidates with what is promised only.
+fn promises(candidates: &[Candidate]) -> Vec<Candidate> {
+    candidates.iter().copied().map(Candidate::of_promises).collect()
+}
+
+/// The nodes' shares, with all that moves counted where it goes. By promises alone: what snapshots hold follows a copy only some
+/// time after it has moved, and more copies would move meanwhile.
 struct Shares {
     nodes: BTreeMap<NodeId, Share>,
     all: Share,
@@ -244,7 +250,7 @@ impl<S: MetadataStore> Controller<S> {
             shares.leaves(bytes, moving.from);
         }
         let difference = if self.balancer.is_active { ENDS } else { BEGINS };
-        if shares.differ_at_most(difference) || candidates == self.balancer.settled {
+        if shares.differ_at_most(difference) || promises(&candidates) == self.balancer.settled {
             self.balancer.is_active = false;
             return Ok(self.at_rest());
         }
@@ -281,7 +287,7 @@ impl<S: MetadataStore> Controller<S> {
         standings: &BTreeMap<NodeId, Standing>,
         now: Instant,
     ) -> Result<RebalanceState, ControlError> {
-        let before = candidates.clone();
+        let before = promises(&candidates);
         let entries = self
             .store
             .range(&self.balancer.cursor, &keys::end_of(keys::CHUNKS), PAGE)?;
@@ -314,8 +320,7 @@ impl<S: MetadataStore> Controller<S> {
             let copies = stored.record.copies.iter();
             let sources: Vec<NodeId> = copies.filter(|copy| may_go(copy)).map(|copy| copy.node).collect();
             let has_room = |candidate: &&Candidate| {
-                !stored.record.has_copy_on(candidate.node)
-                    && candidate.capacity.0.saturating_sub(candidate.allocated.0) >= bytes.0
+                !stored.record.has_copy_on(candidate.node) && candidate.free() >= bytes.0
             };
             let targets = candidates.iter().filter(has_room).map(|candidate| candidate.node);
             let targets: Vec<NodeId> = targets.collect::<BTreeSet<_>>().into_iter().collect();

@@ -20,7 +20,7 @@ use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Copy, Moving, Number, Volume, VolumeState};
-use crate::placement::{Candidate, place_one};
+use crate::placement::{Candidate, place_one, place_one_by_promises};
 use crate::places::{Move, Outlook, next_move, with_place};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -381,7 +381,13 @@ impl<S: MetadataStore> Controller<S> {
             }
             let chunk_bytes = volume.record.geometry.chunk;
             let may = |node| !stored.record.has_copy_on(node);
-            let Some(place) = place_one(&mut candidates, chunk_bytes, &mut self.random, may) else {
+            let random = &mut self.random;
+            let mut place = place_one(&mut candidates, chunk_bytes, random, may);
+            if place.is_none() && stored.record.member_count() < usize::from(volume.record.geometry.copies) {
+                // A disk that may run full is better than a copy less.
+                place = place_one_by_promises(&mut candidates, chunk_bytes, random, may);
+            }
+            let Some(place) = place else {
                 continue;
             };
             let next = with_place(&stored.record, place.0, place.1);
@@ -399,7 +405,7 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// Disks that may take copies.
+    /// Disks that may take copies, with what is promised there, and what snapshots hold as their nodes said last.
     pub(super) fn candidates(&self, now: Instant) -> Result<Vec<Candidate>, ControlError> {
         let mut allocated = BTreeMap::new();
         let end = keys::end_of(keys::ALLOCATIONS);
@@ -412,6 +418,7 @@ impl<S: MetadataStore> Controller<S> {
             if !lives || !self.is_heard(node, view.record.incarnation, now) {
                 continue;
             }
+            let held = self.heard.get(&node).map(|heard| &heard.held);
             for disk in &view.record.disks {
                 if self.care.is_drained(node, Some(disk.id)) {
                     continue;
@@ -421,6 +428,10 @@ impl<S: MetadataStore> Controller<S> {
                     disk: disk.id,
                     capacity: disk.capacity,
                     allocated: allocated.get(&(node, disk.id)).copied().unwrap_or_default(),
+                    held: held
+                        .and_then(|held| held.get(&disk.id))
+                        .copied()
+                        .unwrap_or_default(),
                 });
             }
         }

@@ -128,10 +128,7 @@ impl<S: MetadataStore> Controller<S> {
         let mut room: BTreeMap<(NodeId, DiskId), u64> = self
             .candidates(now)?
             .into_iter()
-            .map(|disk| {
-                let free = disk.capacity.0.saturating_sub(disk.allocated.0);
-                ((disk.node, disk.disk), free)
-            })
+            .map(|disk| ((disk.node, disk.disk), disk.free()))
             .collect();
         let mut placed = Vec::with_capacity(chunks.len());
         for &index in chunks {

@@ -186,7 +186,7 @@ impl<S: MetadataStore> Controller<S> {
         };
         let mut disks: Vec<Disk> = registration.disks.clone();
         for disk in &mut disks {
-            disk.used = ByteCount(0);
+            (disk.used, disk.held) = (ByteCount(0), None);
             let allocated = self.allocated(node, disk.id)?.0;
             if disk.capacity < allocated {
                 let (disk, capacity) = (disk.id, disk.capacity);
@@ -330,11 +330,19 @@ impl<S: MetadataStore> Controller<S> {
         now: Instant,
     ) {
         let used = disks.iter().map(|disk| (disk.id, disk.used)).collect();
+        // A life that has just begun has not said it: what the one before held is still there.
+        let before = self.heard.get(&id).map(|heard| &heard.held);
+        let held = disks.iter().filter_map(|disk| {
+            let before = || before.and_then(|held| held.get(&disk.id)).copied();
+            Some((disk.id, disk.held.or_else(before)?))
+        });
+        let held = held.collect();
         let heard = Heard {
             incarnation,
             ended_through,
             at: now,
             used,
+            held,
             resyncs: Vec::new(),
             snapshots: None,
             reserves: false,

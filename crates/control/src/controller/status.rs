@@ -129,8 +129,9 @@ impl<S: MetadataStore> Controller<S> {
                 .and_then(|heard| heard.used.get(&disk.id))
                 .copied()
                 .unwrap_or_default();
+            let held = heard.and_then(|heard| heard.held.get(&disk.id)).copied();
             let allocated = self.allocated(view.id, disk.id)?.0;
-            disks.push((Disk { used, ..*disk }, allocated));
+            disks.push((Disk { used, held, ..*disk }, allocated));
         }
         let disk_health = |disk: &Disk| self.disk_health(view.id, disk.id, now);
         let health = view.record.disks.iter().map(disk_health).collect();

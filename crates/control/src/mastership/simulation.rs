@@ -90,6 +90,7 @@ fn disks(number: u64) -> Vec<Disk> {
         id: DiskId(Uuid(u128::from(number * 10))),
         capacity: ByteCount(4000 * MIB),
         used: ByteCount(0),
+        held: None,
     }]
 }
 

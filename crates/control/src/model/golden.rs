@@ -176,6 +176,7 @@ fn cluster(found: &mut Found) {
             id: DiskId(Uuid(8)),
             capacity: ByteCount::TIB,
             used: ByteCount(0),
+            held: None,
         }],
     };
     found.compare("node", b"node/................", &node);

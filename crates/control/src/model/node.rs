@@ -33,6 +33,8 @@ pub struct Disk {
     pub capacity: ByteCount,
     /// Bytes in use, as the node counts them. Not kept in the store.
     pub used: ByteCount,
+    /// Of these, bytes that snapshots hold; none from a node that has not said it. Not kept in the store.
+    pub held: Option<ByteCount>,
 }
 
 /// A node as the store knows it.
@@ -100,6 +102,7 @@ impl Record for Node {
                     id: DiskId(reader.uuid()?),
                     capacity: ByteCount(reader.u64()?),
                     used: ByteCount(0),
+                    held: None,
                 })
             })?,
         })

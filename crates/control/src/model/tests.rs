@@ -173,6 +173,7 @@ fn every_record_survives() {
             id: DiskId(Uuid(8)),
             capacity: ByteCount::TIB,
             used: ByteCount(0),
+            held: None,
         }],
     });
     survives(&WriterLease {

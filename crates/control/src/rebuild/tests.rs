@@ -79,6 +79,7 @@ fn registration(number: u64, cluster: Option<ClusterId>, ended_through: Incarnat
             id: disk(number),
             capacity: ByteCount(1 << 40),
             used: ByteCount(0),
+            held: None,
         }],
     }
 }

@@ -85,6 +85,7 @@ fn cluster() -> MemoryStore {
                 id: DiskId(Uuid(number)),
                 capacity: ByteCount(1 << 40),
                 used: ByteCount(0),
+                held: None,
             }],
         };
         let mut transaction = Transaction::new();

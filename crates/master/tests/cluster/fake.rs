@@ -106,6 +106,7 @@ impl Fake {
             uuid: uuid(100 + number),
             capacity_bytes: 1 << 30,
             used_bytes: 4096,
+            held_bytes: None,
         }];
         let registered = client
             .register(v1::RegisterRequest {

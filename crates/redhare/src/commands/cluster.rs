@@ -97,7 +97,9 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// Say how the cluster is
 #[derive(Args)]
-#[command(after_help = "Example:\n  redhare status --cluster 192.0.2.1:7400")]
+#[command(
+    after_help = "PROMISED is what the copies there may grow to, HELD what snapshots keep of USED; where a copy goes is decided by both.\n\nExample:\n  redhare status --cluster 192.0.2.1:7400"
+)]
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     cluster: ClusterArguments,
@@ -152,6 +154,8 @@ struct NodeRow {
     capacity_bytes: u64,
     allocated_bytes: u64,
     used_bytes: u64,
+    /// Of these, what snapshots hold, as far as it has said.
+    held_bytes: u64,
 }
 
 #[derive(serde::Serialize)]
@@ -299,6 +303,7 @@ fn node_row(node: &v1::NodeStatus) -> NodeRow {
         capacity_bytes: disks().map(|disk| disk.capacity_bytes).sum(),
         allocated_bytes: node.disks.iter().map(|disk| disk.allocated_bytes).sum(),
         used_bytes: disks().map(|disk| disk.used_bytes).sum(),
+        held_bytes: disks().filter_map(|disk| disk.held_bytes).sum(),
     }
 }
 
@@ -337,7 +342,7 @@ fn describe(view: &StatusView) -> String {
     let bytes = |bytes| ByteCount(bytes).to_string();
     let mut rows = vec![
         [
-            "NODE", "ADDRESS", "STATE", "DISKS", "CAPACITY", "PROMISED", "USED",
+            "NODE", "ADDRESS", "STATE", "DISKS", "CAPACITY", "PROMISED", "USED", "HELD",
         ]
         .map(String::from)
         .to_vec(),
@@ -351,6 +356,7 @@ fn describe(view: &StatusView) -> String {
             bytes(node.capacity_bytes),
             bytes(node.allocated_bytes),
             bytes(node.used_bytes),
+            bytes(node.held_bytes),
         ]);
     }
     let masters = describe_masters(view);

@@ -323,6 +323,12 @@ impl Copies {
         self.disks.iter().map(describe).collect()
     }
 
+    /// What snapshots hold of each disk, in bytes.
+    pub(super) fn held(&self) -> Vec<(u128, u64)> {
+        let held = |disk: &Disk| (disk.uuid, disk.store.held_by_snapshots().0);
+        self.disks.iter().map(held).collect()
+    }
+
     /// Whether a copy can be made on a disk, and which one that is; `None` if it is here.
     fn check_new(&self, chunk: ChunkId, geometry: &Geometry, uuid: u128) -> Result<Option<usize>, CopyError> {
         if geometry.block_bytes as usize != BLOCK_BYTES {

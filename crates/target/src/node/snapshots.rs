@@ -340,6 +340,11 @@ impl Node {
         }
     }
 
+    /// What snapshots hold of each disk, by its identity, in bytes.
+    pub fn held(&self) -> Vec<(u128, u64)> {
+        self.copies.held()
+    }
+
     /// All snapshots of which copies are here, as the agent hears it.
     pub(crate) fn snapshots(&self) -> Vec<(u32, u64)> {
         let all = self.copies.snapshots();

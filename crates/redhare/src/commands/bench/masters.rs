@@ -119,6 +119,7 @@ fn disks(arguments: &MastersArguments, number: u32) -> Vec<Disk> {
             id: DiskId(Uuid((u128::from(number) + 1) << 8 | u128::from(disk))),
             capacity: ByteCount(capacity),
             used: ByteCount(0),
+            held: None,
         })
         .collect()
 }
@@ -351,6 +352,7 @@ fn agents(
                         uuid: disk.id.0.to_bytes().to_vec(),
                         capacity_bytes: disk.capacity.0,
                         used_bytes: disk.used.0,
+                        held_bytes: None,
                     })
                     .collect(),
                 ..v1::HeartbeatRequest::default()

@@ -19,6 +19,8 @@ pub(super) struct DiskRow {
     capacity_bytes: u64,
     allocated_bytes: u64,
     used_bytes: u64,
+    /// Of these, what snapshots hold; none from a node that has not said it.
+    held_bytes: Option<u64>,
     /// Requests that failed through it, and stages of resets that began.
     failures: u64,
     resets: Resets,
@@ -88,6 +90,7 @@ pub(super) fn rows(node: &v1::NodeStatus) -> Vec<DiskRow> {
             capacity_bytes: disk.capacity_bytes,
             allocated_bytes: status.allocated_bytes,
             used_bytes: disk.used_bytes,
+            held_bytes: disk.held_bytes,
             failures: health.map_or(0, |health| health.failures),
             resets: Resets {
                 queue: begun(0),
@@ -118,7 +121,7 @@ fn describe_time(us: u64) -> String {
 
 /// What people read of them.
 pub(super) fn describe<'a>(disks: impl Iterator<Item = &'a DiskRow>) -> String {
-    let head = ["DISK", "NODE", "STATE", "USED", "READ", "P99", "PATH"];
+    let head = ["DISK", "NODE", "STATE", "USED", "HELD", "READ", "P99", "PATH"];
     let mut rows = vec![head.map(String::from).to_vec()];
     let mut troubles = String::new();
     for disk in disks {
@@ -134,6 +137,8 @@ pub(super) fn describe<'a>(disks: impl Iterator<Item = &'a DiskRow>) -> String {
             short(&disk.node),
             describe_state(disk),
             format!("{used} of {capacity}"),
+            disk.held_bytes
+                .map_or("-".to_owned(), |held| ByteCount(held).to_string()),
             time(|sample| sample.disk_us),
             time(|sample| sample.disk_p99_us),
             disk.path.clone(),
@@ -156,6 +161,7 @@ mod tests {
                 uuid: vec![7; 16],
                 capacity_bytes: 1 << 30,
                 used_bytes: 1 << 20,
+                held_bytes: Some(3 << 18),
             }),
             health: Some(v1::DiskHealth {
                 state: v1::DiskState::Failing.into(),
@@ -190,6 +196,8 @@ mod tests {
         let text = describe(rows.iter());
         for part in [
             "failing, full",
+            "1 MiB of 1 GiB",
+            "768 KiB",
             "81 µs",
             "12 ms",
             "/dev/nvme0n1",

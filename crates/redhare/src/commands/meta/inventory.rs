@@ -148,6 +148,7 @@ fn report(inventory: Inventory) -> Result<NodeReport, String> {
             id: DiskId(uuid(&disk.disk)?),
             capacity: ByteCount(disk.capacity_bytes),
             used: ByteCount(disk.capacity_bytes.saturating_sub(disk.free_bytes)),
+            held: None,
         })
     };
     let copy = |copy: &InventoryCopy| {
