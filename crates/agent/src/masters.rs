@@ -18,7 +18,8 @@ use crate::reservations;
 use crate::state::StateError;
 use crate::supervise::AgentError;
 use crate::wire::{
-    Kind, chunk_id, configuration, export, flattening, kind_of, number, resync, snapshot_id, to_wire,
+    Kind, chunk_id, configuration, export, flattening, kind_of, number, resync, snapshot_id, snapshot_note,
+    to_wire,
 };
 
 /// Pause between attempts to reach the masters.
@@ -29,6 +30,8 @@ const ANSWERS: usize = 64;
 const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 /// How often the masters hear how the disks are; at once when that has changed.
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
+/// Notes of snapshots in one frame: names are longer than the numbers of a list.
+const NOTES_MAX: usize = 4096;
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
 
@@ -377,6 +380,10 @@ impl Life {
             let named = named.map(|snapshot| (snapshot.volume, snapshot.number, snapshot.chunks));
             self.complete_snapshots = Some(list.version);
             let _ = link.send.send(ToTarget::KeepSnapshots(named.collect())).await;
+            let notes: Vec<_> = list.snapshots.into_iter().filter_map(snapshot_note).collect();
+            for notes in notes.chunks(NOTES_MAX) {
+                let _ = link.send.send(ToTarget::NoteSnapshots(notes.to_vec())).await;
+            }
         }
         self.export(&answer.exports, link).await;
     }

@@ -1,6 +1,6 @@
 //! Between what the masters say and what the target hears, both ways.
 
-use agentlink::{Chunk, Configuration, Export, ToTarget};
+use agentlink::{Chunk, Configuration, Export, SnapshotNote, ToTarget};
 use proto::v1;
 use volume::{Geometry, GeometryError, GeometrySizes};
 
@@ -96,6 +96,17 @@ pub(crate) fn chunk_id(chunk: &Chunk) -> v1::ChunkId {
 
 pub(crate) fn snapshot_id(&(volume, number): &(u32, u64)) -> v1::SnapshotId {
     v1::SnapshotId { volume, number }
+}
+
+/// What is to be noted beside copies of a snapshot; none if the masters do not say it.
+pub(crate) fn snapshot_note(snapshot: v1::CompleteSnapshot) -> Option<SnapshotNote> {
+    (!snapshot.name.is_empty()).then_some(SnapshotNote {
+        volume: snapshot.volume,
+        number: snapshot.number,
+        chunks: snapshot.chunks,
+        created_unix_ms: snapshot.created_unix_ms,
+        name: snapshot.name,
+    })
 }
 
 /// Of what a target says, that which is of these clones.

@@ -189,6 +189,24 @@ pub enum ToTarget {
         /// The version.
         version: u64,
     },
+    /// What is to be noted beside copies of complete snapshots, those of the last [`ToTarget::KeepSnapshots`], in any number of frames
+    /// after it; not of those of which the masters do not say it.
+    NoteSnapshots(Vec<SnapshotNote>),
+}
+
+/// What the masters say of a complete snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotNote {
+    /// Its volume's number.
+    pub volume: u32,
+    /// Its number.
+    pub number: u64,
+    /// How many chunks it has.
+    pub chunks: u32,
+    /// When it was begun, in milliseconds of Unix time.
+    pub created_unix_ms: u64,
+    /// Its name.
+    pub name: String,
 }
 
 impl ToTarget {
@@ -410,7 +428,7 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 17;
+    const KINDS: u32 = 18;
     const KINDS_BEFORE: u32 = 11;
 }
 

@@ -225,6 +225,16 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             },
             "0400000001001007ac02",
         ),
+        (
+            ToTarget::NoteSnapshots(vec![SnapshotNote {
+                volume: 7,
+                number: 300,
+                chunks: 3,
+                created_unix_ms: 1000,
+                name: "ab".to_owned(),
+            }]),
+            "0b0000000100110107ac0203e807026162",
+        ),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
@@ -257,11 +267,10 @@ fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
 #[test]
 fn what_each_side_knows_is_counted_right() {
     let last = |bytes: Vec<u8>| u32::from(bytes[HEAD_BYTES]);
-    let changed = ToTarget::ReservationsChanged {
-        volume: 7,
-        version: 1,
-    };
-    assert_eq!(last(frame(&changed)) + 1, ToTarget::KINDS);
+    assert_eq!(
+        last(frame(&ToTarget::NoteSnapshots(Vec::new()))) + 1,
+        ToTarget::KINDS
+    );
     assert_eq!(last(frame(&FromTarget::Held(Vec::new()))) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,

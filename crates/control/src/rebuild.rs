@@ -7,20 +7,26 @@
 //! has been read. Everything else is refused. What is numbered goes on far above all that was seen, since what the
 //! lost store had given out last may have reached nobody.
 
+mod snapshots;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::{Epoch, Random};
 
 use crate::identity::{
-    ChunkId, ClusterId, DiskId, Incarnation, NodeId, SessionId, Uuid, VolumeNumber, WriterToken,
+    ChunkId, ClusterId, DiskId, Incarnation, NodeId, SessionId, SnapshotNumber, Uuid, VolumeNumber,
+    WriterToken,
 };
 use crate::keys;
 use crate::model::{
-    Chunk, ClusterRecord, Copy, Disk, Geometry, Node, Number, ReaderLease, Volume, VolumeState, WriterLease,
+    Chunk, ClusterRecord, Copy, Disk, FEATURE_CLONES, Geometry, Node, Number, ReaderLease, Volume,
+    VolumeState, WriterLease,
 };
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::transfer::{Image, TransferError};
+
+pub use snapshots::{Note, SnapshotFound, SnapshotReport};
 
 /// Numbers of volumes, epochs and tokens go on so far above the highest seen.
 pub const GAP: u32 = 1024;
@@ -42,6 +48,8 @@ pub struct NodeReport {
     pub copies: Vec<CopyReport>,
     /// Copies whose records cannot be read.
     pub damaged: Vec<ChunkId>,
+    /// The copies of snapshots on them.
+    pub snapshots: Vec<SnapshotReport>,
 }
 
 /// What the record of one copy says.
@@ -61,6 +69,8 @@ pub struct CopyReport {
     pub configuration: Option<SealedConfiguration>,
     /// The newest write lease that it has seen.
     pub token: WriterToken,
+    /// The snapshot of another volume of which it shows something.
+    pub origin: Option<(VolumeNumber, SnapshotNumber)>,
 }
 
 /// A configuration as a copy keeps it.
@@ -130,6 +140,8 @@ pub struct Found {
     pub missing: Vec<NodeId>,
     /// Every volume of which there is a copy, but those that are given up.
     pub volumes: Vec<VolumeFound>,
+    /// Every snapshot of which there is a copy, but those of volumes that are given up.
+    pub snapshots: Vec<SnapshotFound>,
     /// All records, if nothing stands in the way.
     pub image: Option<Image>,
 }
@@ -198,6 +210,8 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
         records.extend(made);
         volumes.push(found);
     }
+    let snapshots = maker.snapshots(&volumes, &mut records);
+    let has_clones = maker.origins(&volumes, &snapshots, &mut records)?;
     let image = match volumes.iter().all(|volume| volume.problem.is_none()) {
         false => None,
         true => {
@@ -206,7 +220,7 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
                 keys::CLUSTER.to_vec(),
                 &ClusterRecord {
                     id: cluster,
-                    features: 0,
+                    features: if has_clones { FEATURE_CLONES } else { 0 },
                 },
             );
             for report in reports {
@@ -230,6 +244,7 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
         nodes: read.into_iter().collect(),
         missing: missing.iter().copied().collect(),
         volumes,
+        snapshots,
         image,
     })
 }
@@ -602,5 +617,7 @@ impl Maker<'_> {
     }
 }
 
+#[cfg(test)]
+mod snapshot_tests;
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use control::{
     Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Flattening, Growing, Incarnation,
-    Node, NodeId, NodeView, OriginView, Resync, SnapshotKey, SnapshotNumber, Uuid, Volume, VolumeNumber,
-    VolumeState,
+    Node, NodeId, NodeView, OriginView, Resync, Snapshot, SnapshotKey, SnapshotNumber, Uuid, Volume,
+    VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Epoch};
 use proto::v1;
@@ -122,14 +122,16 @@ pub(crate) fn snapshot_key(id: &v1::SnapshotId) -> SnapshotKey {
 }
 
 pub(crate) fn complete_snapshots(
-    (version, complete): (u64, std::collections::BTreeMap<SnapshotKey, u32>),
+    (version, complete): (u64, std::collections::BTreeMap<SnapshotKey, Snapshot>),
 ) -> v1::CompleteSnapshots {
     let named = complete
         .into_iter()
-        .map(|((volume, number), chunks)| v1::CompleteSnapshot {
+        .map(|((volume, number), snapshot)| v1::CompleteSnapshot {
             volume: volume.0,
             number: number.0,
-            chunks,
+            chunks: snapshot.chunks,
+            name: snapshot.name,
+            created_unix_ms: snapshot.created_unix_ms,
         });
     v1::CompleteSnapshots {
         version,

@@ -17,7 +17,8 @@ pub mod rebuild {
     pub use control::rebuild::*;
     pub use control::transfer::Image;
     pub use control::{
-        ChunkId, ClusterId, Disk, DiskId, Geometry, Incarnation, NodeId, Uuid, VolumeNumber, WriterToken,
+        ChunkId, ClusterId, Disk, DiskId, Geometry, Incarnation, NodeId, SnapshotNumber, Uuid, VolumeNumber,
+        WriterToken,
     };
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
-use support::{Cluster, Place, REDHARE, free_ports};
+use support::{Cluster, Place, REDHARE, free_ports, wait_until};
 
 /// What `redhare meta rebuild` says, and whether it did what it was asked for.
 fn rebuild(nodes: &[PathBuf], store: &Path, more: &[&str]) -> (bool, String) {
@@ -167,6 +167,134 @@ fn a_lost_store_is_made_anew_from_the_disks() {
     );
     let cluster = Cluster::start(&data, free_ports_of(&data));
     check(&cluster, &source, &out);
+    stop(cluster);
+}
+
+/// Copies of snapshots beside which a node's targets have said that they noted something.
+fn noted(cluster: &Cluster, node: u32) -> u64 {
+    let log = cluster.target_log(node);
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("what snapshots are called is noted"));
+    let copies = lines.filter_map(|line| {
+        line.split_once("copies=")?
+            .1
+            .split(' ')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
+    copies.sum()
+}
+
+#[test]
+fn snapshots_and_clones_come_back_with_the_store() {
+    let place = Place::in_memory("meta-rebuild-snapshots");
+    let data = place.0.join("cluster");
+    let store = data.join("master");
+    let nodes: Vec<PathBuf> = (1..=3).map(|number| data.join(format!("node{number}"))).collect();
+    let read = |cluster: &Cluster, what: &str| {
+        let out = place.0.join("read");
+        drop(std::fs::remove_file(&out));
+        cluster.succeed(&["volume", "read", what, "--out", out.to_str().unwrap()]);
+        std::fs::read(&out).unwrap()
+    };
+    let listed = |cluster: &Cluster| {
+        let listed = cluster.json(&["volume", "snapshot", "list", "v"]);
+        listed.as_array().cloned().unwrap_or_default()
+    };
+    let known = |snapshots: &[serde_json::Value]| -> Vec<Vec<serde_json::Value>> {
+        let fields = ["name", "number", "created", "chunks", "size_bytes", "state"];
+        let known = |snapshot: &serde_json::Value| fields.map(|field| snapshot[field].clone()).to_vec();
+        snapshots.iter().map(known).collect()
+    };
+
+    let cluster = Cluster::start(&data, free_ports());
+    let create = "volume create v --size 32MiB --chunk-size 8MiB";
+    cluster.succeed(&create.split(' ').collect::<Vec<_>>());
+    cluster.succeed(&["fs", "format", "v"]);
+    for (seed, name) in [(3, "monday"), (4, "tuesday")] {
+        let source = place.0.join(name);
+        make_files(&source, seed);
+        cluster.succeed(&["fs", "import", source.to_str().unwrap(), "v"]);
+        cluster.succeed(&["volume", "snapshot", "create", "v", name]);
+    }
+    cluster.succeed(&["volume", "clone", "v@monday", "trial"]);
+    let images = ["v@monday", "v@tuesday", "trial"].map(|what| (what, read(&cluster, what)));
+    assert!(images[0].1 != images[1].1 && images[0].1 == images[2].1);
+    let before = listed(&cluster);
+    for node in 1..=3 {
+        wait_until(
+            &format!("node {node} has noted what the snapshots are called"),
+            || noted(&cluster, node) >= 2 * 4,
+        );
+    }
+    let shown = cluster.json(&["volume", "show", "trial"]);
+    let trial = shown["number"].as_u64().unwrap();
+    stop(cluster);
+
+    std::fs::remove_dir_all(&store).unwrap();
+    let names = ["--name", "1=v", "--name", &format!("{trial}=trial")];
+    let (done, said) = rebuild(&nodes, &store, &[&names[..], &["--dry-run", "--json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(done, "{said}");
+    let found = found["snapshots"].as_array().unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|snapshot| ["name", "number", "chunks", "found_chunks", "problem"].map(|field| &snapshot[field]))
+        .collect();
+    let (four, null) = (serde_json::json!(4), serde_json::Value::Null);
+    let expected: Vec<_> = before
+        .iter()
+        .map(|snapshot| [&snapshot["name"], &snapshot["number"], &four, &four, &null])
+        .collect();
+    assert_eq!(found, expected);
+    let (done, said) = rebuild(&nodes, &store, &names);
+    assert!(
+        done && said.contains("monday") && said.contains("every chunk"),
+        "{said}"
+    );
+
+    let cluster = Cluster::start(&data, free_ports_of(&data));
+    cluster.wait_for_chunks("v", &[1, 2, 3], &[], &[]);
+    let after = listed(&cluster);
+    assert_eq!(known(&after), known(&before));
+    for snapshot in &after {
+        let copies = &snapshot["copies"];
+        assert_eq!(
+            (&copies["least"], &copies["most"]),
+            (&3.into(), &3.into()),
+            "{snapshot}"
+        );
+    }
+    for (what, image) in &images {
+        assert!(read(&cluster, what) == *image, "{what} is another");
+    }
+    // What is a clone knows it, and its snapshot stays until it has data of its own.
+    let origin = cluster.json(&["volume", "show", "trial"])["origin"].clone();
+    assert_eq!(
+        (&origin["volume"], &origin["snapshot"]),
+        (&"v".into(), &"monday".into())
+    );
+    let refused = cluster.run(&["volume", "snapshot", "delete", "v", "monday"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("trial"), "{said}");
+    cluster.succeed(&["volume", "flatten", "trial"]);
+    wait_until("the clone has data of its own", || {
+        cluster.json(&["volume", "show", "trial"])["origin"].is_null()
+    });
+    // Another one, of the other.
+    cluster.succeed(&["volume", "clone", "v@tuesday", "other"]);
+    assert!(read(&cluster, "other") == images[1].1);
+    cluster.succeed(&["volume", "delete", "other"]);
+    cluster.wait(&["volume", "list"], |said| !said.contains("other"));
+    cluster.succeed(&["volume", "snapshot", "create", "v", "wednesday"]);
+    for (name, left) in [("monday", 2), ("tuesday", 1), ("wednesday", 0)] {
+        cluster.succeed(&["volume", "snapshot", "delete", "v", name]);
+        wait_until("the deleted snapshot is gone", || listed(&cluster).len() == left);
+    }
+    assert!(read(&cluster, "trial") == images[2].1);
+    cluster.succeed(&["volume", "delete", "v"]);
     stop(cluster);
 }
 

@@ -151,6 +151,58 @@ fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
     test.cluster.start_node(FIRST + 1);
     test.wait_until_whole("with all new nodes");
 
+    // Should the masters lose their store, these nodes say what the snapshots are called, though none of them was there.
+    let listed = test.cluster.json(&["volume", "snapshot", "list", "data"]);
+    let new: Vec<PathBuf> = (FIRST + 1..=2 * FIRST)
+        .map(|number| test.cluster.directory(number))
+        .collect();
+    // A node looks every 2 s which of its copies have no note yet.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    (FIRST + 1..=2 * FIRST).for_each(|number| test.cluster.kill_node(number));
+    let inventories = test.cluster.place.0.join("inventories");
+    std::fs::create_dir(&inventories).unwrap();
+    let mut files = Vec::new();
+    for (node, directory) in new.iter().enumerate() {
+        let file = inventories.join(format!("{node}.json"));
+        let (file, directory) = (file.to_str().unwrap().to_owned(), directory.to_str().unwrap());
+        test.cluster
+            .succeed(&["meta", "inventory", &file, "--data", directory]);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let inventory: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let kept = inventory["snapshots"].as_array().unwrap();
+        let noted = kept.iter().filter(|copy| copy["note"].is_string()).count();
+        eprintln!("node {node}: {noted} of {} copies have notes", kept.len());
+        assert!(noted > 0 && kept.len() <= 2 * BYTES / (4 << 20), "{text}");
+        files.push(file);
+    }
+    let store = test.cluster.place.0.join("no-store");
+    let found = test.cluster.json(&[
+        "meta",
+        "rebuild",
+        "--dry-run",
+        "--from-nodes",
+        &files.join(","),
+        "--store",
+        store.to_str().unwrap(),
+    ]);
+    let named = |list: &serde_json::Value| -> Vec<(String, u64)> {
+        let list = list.as_array().unwrap().iter();
+        let named = |one: &serde_json::Value| {
+            let name = one["name"].as_str().unwrap().to_owned();
+            (name, one["number"].as_u64().unwrap())
+        };
+        list.map(named).collect()
+    };
+    assert_eq!(named(&found["snapshots"]), named(&listed));
+    for snapshot in found["snapshots"].as_array().unwrap() {
+        let fields = ["chunks", "found_chunks"].map(|field| snapshot[field].as_u64());
+        assert_eq!(fields, [Some(8), Some(8)], "{snapshot}");
+        assert!(snapshot["problem"].is_null(), "{snapshot}");
+    }
+    (FIRST + 1..=2 * FIRST).for_each(|number| test.cluster.start_node(number));
+    test.cluster.wait_for_living(usize::from(FIRST));
+    test.wait_until_whole("after all were away");
+
     // Copies made from others are deleted like all others, in any order, and their space comes back.
     let used_by_each = || -> Vec<u64> {
         let rows = test.cluster.rows().into_iter();

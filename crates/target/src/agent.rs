@@ -16,7 +16,7 @@ use foundation::Epoch;
 use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::sync::channel;
 use reactor::{spawn, time};
-use volume::{Geometry, Incarnation, NodeId, SnapshotId};
+use volume::{Geometry, Incarnation, NodeId, SnapshotId, SnapshotNote};
 
 use crate::node::{Node, from_chunk, to_config};
 use crate::portal::{Export, Portals};
@@ -290,6 +290,18 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             let named =
                 |(volume, number, chunks)| ((volume::VolumeNumber(volume), SnapshotId(number)), chunks);
             node.keep_snapshots(complete.into_iter().map(named));
+        }
+        ToTarget::NoteSnapshots(notes) => {
+            let note = |note: agentlink::SnapshotNote| {
+                let key = (volume::VolumeNumber(note.volume), SnapshotId(note.number));
+                let note = SnapshotNote {
+                    name: note.name,
+                    chunks: note.chunks,
+                    created_unix_ms: note.created_unix_ms,
+                };
+                (key, note)
+            };
+            node.note_snapshots(notes.into_iter().map(note));
         }
         ToTarget::Configure { chunk, configuration } => {
             let config = to_config(&configuration);

@@ -24,6 +24,7 @@ mod inventory;
 mod keep;
 mod mend;
 mod native;
+mod notes;
 mod passes;
 mod peers;
 mod persist;
@@ -56,7 +57,7 @@ use volume::{
 
 pub use copies::{CopyError, DiskConfig, DiskError};
 pub use health::{DISKS, DiskCare, DiskMeasures, LeftOut};
-pub use inventory::{FoundCopy, Inventory, inventory};
+pub use inventory::{FoundCopy, FoundSnapshot, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use board::Board;

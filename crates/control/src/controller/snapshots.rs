@@ -26,8 +26,13 @@ const NUMBER_BITS: u32 = 32;
 const SERIES_BITS: u32 = 21;
 
 /// The series of a snapshot's number.
-fn series_of(number: u64) -> u64 {
+pub(crate) fn series_of(number: u64) -> u64 {
     number >> NUMBER_BITS
+}
+
+/// The first number of a series that is drawn with these bits.
+pub(crate) fn first_number(random: u64) -> u64 {
+    (random >> (64 - SERIES_BITS)) << NUMBER_BITS | 1
 }
 
 /// A snapshot as nodes and masters name it to each other.
@@ -37,8 +42,8 @@ pub type SnapshotKey = (VolumeNumber, SnapshotNumber);
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     known: BTreeMap<SnapshotKey, SnapshotState>,
-    /// Those that are complete, with the number of their chunks.
-    complete: BTreeMap<SnapshotKey, u32>,
+    /// Those that are complete.
+    complete: BTreeMap<SnapshotKey, Snapshot>,
     /// A number for these: 0 for none, and most likely another one for any other.
     version: u64,
     /// Since when this master has seen those that are pending.
@@ -68,7 +73,7 @@ impl Snapshots {
     fn note(&mut self, id: SnapshotKey, record: &Snapshot) {
         self.known.insert(id, record.state);
         match record.state {
-            SnapshotState::Complete => self.complete.insert(id, record.chunks),
+            SnapshotState::Complete => self.complete.insert(id, record.clone()),
             SnapshotState::Pending | SnapshotState::Deleting => self.complete.remove(&id),
         };
     }
@@ -76,8 +81,17 @@ impl Snapshots {
     fn version_of_complete(&self) -> u64 {
         let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let all = self.complete.iter();
-        all.fold(0, |state, ((volume, number), chunks)| {
-            mix(mix(mix(state, volume.0.into()), number.0), u64::from(*chunks) + 1)
+        all.fold(0, |state, ((volume, number), snapshot)| {
+            let state = mix(
+                mix(mix(state, volume.0.into()), number.0),
+                u64::from(snapshot.chunks) + 1,
+            );
+            // Another one than that of the release before, whose list has no names: a node that has that one gets this.
+            let state = mix(state, snapshot.created_unix_ms);
+            snapshot
+                .name
+                .bytes()
+                .fold(state, |state, byte| mix(state, byte.into()))
         })
     }
 
@@ -136,7 +150,7 @@ impl<S: MetadataStore> Controller<S> {
             let next_revision = next.as_ref().map_or(0, |stored| stored.revision);
             // A store that was made anew from the disks does not know which numbers were given out: it has a series of its own,
             // and one that was put back from a backup not all of them.
-            let fresh = || (self.random.next_u64() >> (64 - SERIES_BITS)) << NUMBER_BITS | 1;
+            let fresh = || first_number(self.random.next_u64());
             let next = next.map_or_else(fresh, |stored| stored.record.0);
             let next = self
                 .highest_heard(series_of(next))
@@ -384,9 +398,8 @@ impl<S: MetadataStore> Controller<S> {
         Ok(removed)
     }
 
-    /// All complete snapshots with the number of their chunks, as far as this master knows, and a version that tells whether that has changed:
-    /// 0 if there are none.
-    pub fn complete_snapshots(&self) -> (u64, BTreeMap<SnapshotKey, u32>) {
+    /// All complete snapshots, as far as this master knows, and a version that tells whether that has changed: 0 if there are none.
+    pub fn complete_snapshots(&self) -> (u64, BTreeMap<SnapshotKey, Snapshot>) {
         (self.snapshots.version(), self.snapshots.complete.clone())
     }
 
@@ -425,14 +438,18 @@ impl<S: MetadataStore> Controller<S> {
             return Ok(());
         }
         let nodes = self.nodes(now)?;
+        let next = self.read::<Number>(keys::NEXT_SNAPSHOT)?;
+        let own_series = next.map(|next| series_of(next.record.0));
         for (volume, number) in deleting {
             let has_none = |node: &NodeId| {
                 let heard = self.heard.get(node).and_then(|heard| heard.snapshots.as_ref());
                 heard.is_some_and(|snapshots| !snapshots.contains(&(volume, number)))
             };
-            // One that is gone is told when it returns.
-            let living = nodes.values().filter(|view| view.is_alive);
-            if living.map(|view| view.id).all(|node| has_none(&node)) {
+            // One that is gone is told when it returns, by the series, if the snapshot is of this store's; one of a store that was lost
+            // (`docs/decisions/0099`) only as long as the record is there.
+            let is_own = own_series == Some(series_of(number.0));
+            let asked = nodes.values().filter(|view| view.is_alive || !is_own);
+            if asked.map(|view| view.id).all(|node| has_none(&node)) {
                 let key = keys::snapshot(volume, number);
                 if let Some(stored) = self.read::<Snapshot>(&key)? {
                     let mut transaction = Transaction::new();

@@ -668,7 +668,7 @@ pub(super) fn shown(name: &str) -> String {
     beginning.flat_map(char::escape_debug).collect()
 }
 
-pub(super) fn check_name(name: &str) -> Result<(), ControlError> {
+pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if begins_well && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed) {

@@ -11,7 +11,7 @@ use crate::{Controller, MemoryStore, transfer};
 
 const MIB: u64 = 1 << 20;
 
-fn node(number: u64) -> NodeId {
+pub(super) fn node(number: u64) -> NodeId {
     NodeId(Uuid(u128::from(number)))
 }
 
@@ -20,7 +20,7 @@ fn disk(number: u64) -> DiskId {
 }
 
 /// A cluster of four nodes with a volume of so many chunks in three copies, and what its disks say then.
-fn cluster(chunks: u64) -> (MemoryStore, Vec<NodeReport>) {
+pub(super) fn cluster(chunks: u64) -> (MemoryStore, Vec<NodeReport>) {
     let store = MemoryStore::new();
     let now = Instant::from_nanos(1);
     let mut control = Controller::open(&store, Settings::default(), 3, now).unwrap();
@@ -46,6 +46,7 @@ fn cluster(chunks: u64) -> (MemoryStore, Vec<NodeReport>) {
             disks: registration(number, None, Incarnation(0)).disks,
             copies: Vec::new(),
             damaged: Vec::new(),
+            snapshots: Vec::new(),
         })
         .collect();
     for (id, chunk) in map {
@@ -62,13 +63,18 @@ fn cluster(chunks: u64) -> (MemoryStore, Vec<NodeReport>) {
                     members: chunk.members().collect(),
                 }),
                 token: WriterToken(7),
+                origin: None,
             });
         }
     }
     (store, reports)
 }
 
-fn registration(number: u64, cluster: Option<ClusterId>, ended_through: Incarnation) -> Registration {
+pub(super) fn registration(
+    number: u64,
+    cluster: Option<ClusterId>,
+    ended_through: Incarnation,
+) -> Registration {
     Registration {
         cluster,
         node: node(number),

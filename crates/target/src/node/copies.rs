@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::health::{DiskCare, LeftOut};
 use super::inventory::FoundCopy;
+use super::notes::ATTRIBUTE_NOTE;
 use super::snapshots::{ATTRIBUTE_SNAPSHOT, Kept};
 use super::sums::{CopySums, tail_blocks};
 use bdev::{Channel, ChannelExt, IoError};
@@ -83,8 +84,8 @@ enum Found {
     Copy(ChunkId, Rc<Copy>),
     /// Its record cannot be read. The node starts without it: its other copies are as good as ever.
     Damaged(ChunkId, DiskError),
-    /// A copy as it was once.
-    Snapshot(Vec<u8>),
+    /// A copy as it was once: its name, and whether it has a note.
+    Snapshot(Vec<u8>, bool),
     /// Its making was cut off before it had a name.
     Unnamed,
 }
@@ -120,8 +121,8 @@ impl Copies {
                         tracing::error!(?chunk, %error, "a chunk copy is left out");
                         damaged.insert(chunk, (index, blob));
                     }
-                    Found::Snapshot(name) => {
-                        if !kept.found(&name, index, blob) {
+                    Found::Snapshot(name, is_noted) => {
+                        if !kept.found(&name, index, blob, is_noted) {
                             tracing::warn!(path = %Path::display(&opened.path), blob = blob.0, ?name, "a snapshot has a name that is none");
                         }
                     }
@@ -163,6 +164,7 @@ impl Copies {
             disk: self.disks[copy.disk].uuid,
             record: copy.record.borrow().clone(),
             checksums: copy.sums.is_some(),
+            origin: self.origin_of(copy.record.borrow().chunk),
         };
         copies.values().map(placed).collect()
     }
@@ -577,7 +579,7 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
         .blob(id)
         .map_err(|error| unreadable(error.to_string()))?;
     if let Some(name) = blob.attribute(ATTRIBUTE_SNAPSHOT).filter(|_| blob.is_snapshot()) {
-        return Ok(Found::Snapshot(name));
+        return Ok(Found::Snapshot(name, blob.attribute(ATTRIBUTE_NOTE).is_some()));
     }
     let Some(name) = blob.attribute(ATTRIBUTE_CHUNK) else {
         return Ok(Found::Unnamed);

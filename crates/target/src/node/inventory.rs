@@ -1,6 +1,6 @@
 //! What the disks of a node that is not running say of the chunk copies on them, for `redhare meta rebuild`.
 
-use volume::{ChunkId, ChunkRecord, ClusterId};
+use volume::{ChunkId, ChunkRecord, ClusterId, SnapshotId, VolumeNumber};
 
 use crate::node::copies::Copies;
 use crate::node::{DiskConfig, DiskError};
@@ -14,6 +14,8 @@ pub struct Inventory {
     pub copies: Vec<FoundCopy>,
     /// Copies whose records cannot be read.
     pub damaged: Vec<ChunkId>,
+    /// The copies of snapshots on them.
+    pub snapshots: Vec<FoundSnapshot>,
 }
 
 /// A copy on one of the disks.
@@ -25,6 +27,21 @@ pub struct FoundCopy {
     pub record: ChunkRecord,
     /// It keeps checksums of its blocks.
     pub checksums: bool,
+    /// The snapshot of another volume of which it shows something.
+    pub origin: Option<(VolumeNumber, SnapshotId)>,
+}
+
+/// A copy of a snapshot on one of the disks.
+#[derive(Debug)]
+pub struct FoundSnapshot {
+    /// The disk's identity.
+    pub disk: u128,
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The snapshot's number.
+    pub snapshot: SnapshotId,
+    /// What is noted beside it, as [`volume::SnapshotNote`] is encoded; none if it was not known to be complete.
+    pub note: Option<Vec<u8>>,
 }
 
 /// Reads the records of all copies on these disks. On a reactor. Fails on a disk that another process uses, so the node must not be
@@ -42,5 +59,6 @@ pub async fn inventory(cluster: ClusterId, disks: &[DiskConfig]) -> Result<Inven
         disks: copies.disks(),
         copies: copies.found(),
         damaged: copies.damaged(),
+        snapshots: copies.found_snapshots(),
     })
 }

@@ -435,6 +435,7 @@ impl Copies {
             sequence,
         };
         self.kept.at.borrow_mut().insert(key, place);
+        self.kept.unnoted.borrow_mut().insert(key);
         Ok(())
     }
 }

@@ -13,8 +13,8 @@ use foundation::{BlockCount, Lba};
 use reactor::{Buffer, spawn, time};
 use volume::message::codec::NativeCommand;
 use volume::{
-    BlockRange, ChunkId, ChunkIndex, Geometry, IoToken, Keeper, Sequence, SnapshotCopy, SnapshotId, Status,
-    VolumeNumber,
+    BlockRange, ChunkId, ChunkIndex, Geometry, IoToken, Keeper, Sequence, SnapshotCopy, SnapshotId,
+    SnapshotNote, Status, VolumeNumber,
 };
 
 use super::copies::{Copies, CopyError, chunk_bytes, chunk_of, newest_record};
@@ -54,6 +54,10 @@ pub(super) struct Kept {
     pub(super) keeping: Cell<bool>,
     /// What of them is known to be wrong.
     pub(super) rot: RefCell<Rot>,
+    /// What the masters say of complete snapshots, and the copies beside which that is not noted yet.
+    pub(super) notes: RefCell<BTreeMap<(VolumeNumber, SnapshotId), SnapshotNote>>,
+    pub(super) unnoted: RefCell<BTreeSet<Key>>,
+    pub(super) noting: Cell<bool>,
 }
 
 /// A snapshot of a copy that can be read.
@@ -65,8 +69,8 @@ pub(super) struct Opened {
 }
 
 impl Kept {
-    /// A snapshot was found on a disk. False if its name is none.
-    pub(super) fn found(&self, name: &[u8], disk: usize, blob: BlobId) -> bool {
+    /// A snapshot was found on a disk, with a note or without one. False if its name is none.
+    pub(super) fn found(&self, name: &[u8], disk: usize, blob: BlobId, is_noted: bool) -> bool {
         let Some((chunk, rest)) = name.split_at_checked(8) else {
             return false;
         };
@@ -84,6 +88,9 @@ impl Kept {
         };
         let number = SnapshotId(u64::from_le_bytes(*number));
         self.at.borrow_mut().insert((chunk, number), place);
+        if !is_noted {
+            self.unnoted.borrow_mut().insert((chunk, number));
+        }
         true
     }
 
@@ -149,7 +156,7 @@ impl Copies {
             return Err(failed(error));
         }
         if let Some(disk) = self.disk_of(chunk) {
-            self.kept.found(&named, disk, kept.id());
+            self.kept.found(&named, disk, kept.id(), false);
         }
         store.sync().await.map_err(failed)
     }
@@ -188,6 +195,7 @@ impl Copies {
         };
         let KeptPlace { disk, blob, .. } = place;
         self.kept.close(key);
+        let was_unnoted = self.kept.unnoted.borrow_mut().remove(&key);
         self.kept.rot.borrow_mut().forget(key);
         let deleted = match self.delete_below_clones(disk, blob).await {
             Ok(()) => self.store(disk).sync().await,
@@ -198,6 +206,9 @@ impl Copies {
             let (chunk, snapshot) = (key.0, key.1.0);
             tracing::error!(?chunk, snapshot, %error, "a copy of a snapshot stays on its disk");
             self.kept.at.borrow_mut().insert(key, place);
+            if was_unnoted {
+                self.kept.unnoted.borrow_mut().insert(key);
+            }
         }
         deleted.is_ok()
     }

@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use foundation::ByteCount;
 use master::meta::rebuild::{
-    ChunkId, ClusterId, CopyReport, Disk, DiskId, Geometry, Incarnation, NodeId, NodeReport,
-    SealedConfiguration, Uuid, VolumeNumber, WriterToken,
+    ChunkId, ClusterId, CopyReport, Disk, DiskId, Geometry, Incarnation, NodeId, NodeReport, Note,
+    SealedConfiguration, SnapshotNumber, SnapshotReport, Uuid, VolumeNumber, WriterToken,
 };
 use serde::{Deserialize, Serialize};
-use volume::ChunkRecord;
+use volume::{ChunkRecord, SnapshotNote};
 
 use crate::output::{Failure, Output};
 
 /// The version of the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Args)]
 pub(super) struct InventoryArguments {
@@ -41,6 +41,9 @@ struct Inventory {
     copies: Vec<InventoryCopy>,
     /// Volume and index of copies whose records cannot be read.
     damaged: Vec<(u32, u32)>,
+    /// Not there in version 1, which is refused by its number.
+    #[serde(default)]
+    snapshots: Vec<InventorySnapshot>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +62,20 @@ struct InventoryCopy {
     record: String,
     /// It keeps checksums of its blocks.
     checksums: bool,
+    /// Volume and number of the snapshot of another volume of which it shows something.
+    #[serde(default)]
+    origin: Option<(u32, u64)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InventorySnapshot {
+    disk: String,
+    /// Volume and index of the chunk.
+    chunk: (u32, u32),
+    number: u64,
+    /// The bytes that are noted beside it, hexadecimal; none if nothing is.
+    note: Option<String>,
 }
 
 pub(super) fn run(arguments: &InventoryArguments, output: &Output) -> Result<(), Failure> {
@@ -73,14 +90,16 @@ pub(super) fn run(arguments: &InventoryArguments, output: &Output) -> Result<(),
         "node": inventory.node,
         "copies": inventory.copies.len(),
         "damaged": inventory.damaged.len(),
+        "snapshot_copies": inventory.snapshots.len(),
     });
     output.print(&view, || {
         format!(
-            "{} says what node {} has: {} copies, and {} whose records cannot be read",
+            "{} says what node {} has: {} copies, {} whose records cannot be read, and {} of snapshots",
             file.display(),
             inventory.node,
             inventory.copies.len(),
-            inventory.damaged.len()
+            inventory.damaged.len(),
+            inventory.snapshots.len()
         )
     });
     Ok(())
@@ -122,6 +141,13 @@ fn take(directory: &Path) -> Result<Inventory, Failure> {
         disk: identifier(copy.disk),
         record: to_hex(&copy.record.encode()),
         checksums: copy.checksums,
+        origin: copy.origin.map(|(volume, snapshot)| (volume.0, snapshot.0)),
+    });
+    let snapshots = found.snapshots.iter().map(|snapshot| InventorySnapshot {
+        disk: identifier(snapshot.disk),
+        chunk: (snapshot.chunk.volume.0, snapshot.chunk.index.0),
+        number: snapshot.snapshot.0,
+        note: snapshot.note.as_deref().map(to_hex),
     });
     let damaged = found.damaged.iter();
     Ok(Inventory {
@@ -133,6 +159,7 @@ fn take(directory: &Path) -> Result<Inventory, Failure> {
         disks: disks.collect(),
         copies: copies.collect(),
         damaged: damaged.map(|chunk| (chunk.volume.0, chunk.index.0)).collect(),
+        snapshots: snapshots.collect(),
     })
 }
 
@@ -162,6 +189,18 @@ fn report(inventory: Inventory) -> Result<NodeReport, String> {
             sealed: record.sealed,
             configuration: record.config.as_ref().map(configuration),
             token: WriterToken(record.writer_token.0),
+            origin: copy
+                .origin
+                .map(|(volume, number)| (VolumeNumber(volume), SnapshotNumber(number))),
+        })
+    };
+    let snapshot = |snapshot: &InventorySnapshot| {
+        let note = snapshot.note.as_deref();
+        let bytes = note.map(|note| from_hex(note).ok_or("a note is not hexadecimal"));
+        Ok(SnapshotReport {
+            chunk: chunk_id(snapshot.chunk.0, snapshot.chunk.1),
+            number: SnapshotNumber(snapshot.number),
+            note: bytes.transpose()?.map_or(Note::Missing, |bytes| noted(&bytes)),
         })
     };
     let damaged = inventory.damaged.iter();
@@ -173,7 +212,24 @@ fn report(inventory: Inventory) -> Result<NodeReport, String> {
         disks: inventory.disks.iter().map(disk).collect::<Result<_, String>>()?,
         copies: inventory.copies.iter().map(copy).collect::<Result<_, String>>()?,
         damaged: damaged.map(|&(volume, index)| chunk_id(volume, index)).collect(),
+        snapshots: inventory
+            .snapshots
+            .iter()
+            .map(snapshot)
+            .collect::<Result<_, String>>()?,
     })
+}
+
+/// What a note says.
+fn noted(bytes: &[u8]) -> Note {
+    match SnapshotNote::decode(bytes) {
+        Ok(note) => Note::Said {
+            name: note.name,
+            chunks: note.chunks,
+            created_unix_ms: note.created_unix_ms,
+        },
+        Err(error) => Note::Unreadable(error.to_string()),
+    }
 }
 
 fn chunk_id(volume: u32, index: u32) -> ChunkId {
@@ -263,8 +319,10 @@ mod tests {
                  \"copies\":[{{\"disk\":\"{id}\",\"record\":\"{record}\",\"checksums\":true}}],\"damaged\":[]}}"
             )
         };
-        assert!(refused(&of(2, "")).contains("version 2"));
-        assert!(refused(&of(1, "0x")).contains("hexadecimal"));
-        assert!(refused(&of(1, "00ff")).contains("chunk record"));
+        // That of the release before says nothing of snapshots.
+        assert!(refused(&of(1, "")).contains("version 1"));
+        assert!(refused(&of(3, "")).contains("version 3"));
+        assert!(refused(&of(2, "0x")).contains("hexadecimal"));
+        assert!(refused(&of(2, "00ff")).contains("chunk record"));
     }
 }

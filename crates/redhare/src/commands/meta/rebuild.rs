@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use master::meta;
-use master::meta::rebuild::{ChunkFound, Found, Image, NodeId, VolumeNumber, Wishes, rebuild};
+use master::meta::rebuild::{ChunkFound, Found, Image, NodeId, SnapshotFound, VolumeNumber, Wishes, rebuild};
 
 use super::StoreArguments;
 use crate::output::{Failure, Output, table};
@@ -54,6 +54,7 @@ struct RebuildView {
     /// Nodes that configurations name and that were not read.
     missing_nodes: Vec<String>,
     volumes: Vec<VolumeRow>,
+    snapshots: Vec<SnapshotRow>,
     /// What only the lost store knew, in words.
     lost: Vec<&'static str>,
 }
@@ -66,6 +67,22 @@ struct VolumeRow {
     name_known: bool,
     problem: Option<String>,
     chunks: Vec<ChunkRow>,
+}
+
+#[derive(serde::Serialize)]
+struct SnapshotRow {
+    volume: u32,
+    number: u64,
+    /// None if no copy says it.
+    name: Option<String>,
+    created_unix_ms: u64,
+    /// Chunks that it has, and those of which a copy was found.
+    chunks: u32,
+    found_chunks: u32,
+    /// As it was called, if it is called otherwise now.
+    was_named: Option<String>,
+    /// Why it is not made anew, if it is not.
+    problem: Option<String>,
 }
 
 #[derive(serde::Serialize)]
@@ -160,6 +177,16 @@ fn view(found: &Found, filled: bool) -> RebuildView {
         problem: volume.problem.clone(),
         chunks: volume.found.iter().map(chunk).collect(),
     });
+    let snapshot = |snapshot: &SnapshotFound| SnapshotRow {
+        volume: snapshot.volume.0,
+        number: snapshot.number.0,
+        name: snapshot.name.clone(),
+        created_unix_ms: snapshot.created_unix_ms,
+        chunks: snapshot.chunks,
+        found_chunks: snapshot.found_chunks,
+        was_named: snapshot.was_named.clone(),
+        problem: snapshot.problem.clone(),
+    };
     RebuildView {
         cluster: found.cluster.to_string(),
         filled,
@@ -167,8 +194,43 @@ fn view(found: &Found, filled: bool) -> RebuildView {
         nodes: names(&found.nodes),
         missing_nodes: names(&found.missing),
         volumes: volumes.collect(),
+        snapshots: found.snapshots.iter().map(snapshot).collect(),
         lost: LOST.to_vec(),
     }
+}
+
+fn describe_snapshots(view: &RebuildView) -> String {
+    if view.snapshots.is_empty() {
+        return String::new();
+    }
+    let volume_of = |snapshot: &SnapshotRow| {
+        let mut volumes = view.volumes.iter();
+        let found = volumes.find(|volume| volume.number == snapshot.volume);
+        found.map_or_else(|| snapshot.volume.to_string(), |volume| volume.name.clone())
+    };
+    let header = ["SNAPSHOT", "VOLUME", "NUMBER", "CHUNKS", "FOUND"];
+    let mut rows = vec![header.map(String::from).to_vec()];
+    for snapshot in &view.snapshots {
+        let lacking = snapshot.chunks.saturating_sub(snapshot.found_chunks);
+        let mut state = match (&snapshot.problem, lacking) {
+            (Some(problem), _) => format!("not made anew: {problem}"),
+            (None, 0) => "every chunk".to_owned(),
+            (None, lacking) => format!("no copy of {lacking} chunks"),
+        };
+        if let Some(name) = &snapshot.was_named {
+            state.push_str(&format!(
+                "; it was called \"{name}\" and was being deleted: another has that name"
+            ));
+        }
+        rows.push(vec![
+            snapshot.name.clone().unwrap_or_else(|| "-".to_owned()),
+            volume_of(snapshot),
+            snapshot.number.to_string(),
+            snapshot.found_chunks.to_string(),
+            state,
+        ]);
+    }
+    format!("\n{}", table(&rows))
 }
 
 fn describe(view: &RebuildView) -> String {
@@ -220,6 +282,7 @@ fn describe(view: &RebuildView) -> String {
             }
         }
     }
+    text.push_str(&describe_snapshots(view));
     text.push_str("\nOnly the lost store knew, and no disk says:\n");
     for lost in &view.lost {
         text.push_str(&format!("  {lost}\n"));

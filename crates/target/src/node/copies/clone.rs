@@ -147,6 +147,22 @@ impl Copies {
         Ok(())
     }
 
+    /// The snapshot of another volume of which a copy shows something: its volume is a clone of that one.
+    pub(super) fn origin_of(&self, chunk: ChunkId) -> Option<(VolumeNumber, SnapshotId)> {
+        let (store, mut blob) = self.place(chunk)?;
+        loop {
+            // Snapshots of the clone itself may lie in between.
+            blob = store.blob(blob.parent()?).ok()?;
+            let name = blob.attribute(ATTRIBUTE_SNAPSHOT)?;
+            let (of, rest) = name.split_at_checked(8)?;
+            let volume = chunk_of(of)?.volume;
+            if volume != chunk.volume {
+                let number = u64::from_le_bytes(*rest.first_chunk()?);
+                return Some((volume, SnapshotId(number)));
+            }
+        }
+    }
+
     async fn discard(&self, store: &Blobstore, blob: &Blob, chunk: ChunkId) {
         let deleted = match store.delete(blob.id()).await {
             Ok(()) => store.sync().await,
