@@ -397,7 +397,8 @@ impl Life {
         let reserved: BTreeMap<u32, u64> = reserved.collect();
         let before = std::mem::replace(&mut self.reserved, reserved);
         for (&volume, &version) in &self.reserved {
-            if before.get(&volume).is_some_and(|before| *before != version) {
+            // Also by a new engine of a target that runs on: it does not know what that one has heard.
+            if before.get(&volume).copied().unwrap_or_default() != version {
                 let _ = link
                     .send
                     .send(ToTarget::ReservationsChanged { volume, version })

@@ -11,7 +11,7 @@ use std::path::Path;
 use etcd::Etcd;
 use rustix::process::Signal;
 use support::ensemble::{Ensemble, MASTERS};
-use support::load::{self, Load, Way};
+use support::load::{self, Way};
 use support::{Place, kill, process, wait_until};
 
 /// The number of the key that a node's target was handed last.
@@ -105,23 +105,7 @@ fn the_root_is_rotated_under_three_masters() {
         let out = format!("credentials/{who}");
         cluster.authority(&["issue", "CA", "--role", role, "--name", who, "--out", &out]);
     }
-    let create = [
-        "volume",
-        "create",
-        "load",
-        "--size",
-        "32MiB",
-        "--chunk-size",
-        "16MiB",
-    ];
-    cluster.succeed_as("admin", &create);
-    cluster.wait_for_sync("load", 3);
-    let trainer = master::Masters {
-        addresses: cluster.addresses(),
-        credentials: Some(identity::Files::in_directory(&cluster.credentials("trainer"))),
-    };
-    let load = Load::with_credentials(&trainer, "load");
-    load.wait_for(100);
+    let load = cluster.start_load("trainer");
     let everybody_is_served = |cluster: &Ensemble| {
         for who in ["admin", "trainer", "forgotten"] {
             cluster.succeed_as(who, &["status"]);
@@ -196,7 +180,7 @@ fn the_root_is_rotated_under_three_masters() {
     wait_for_newer_keys(&cluster);
     let (contents, slowest) = load.finish();
     println!("the slowest operation took {slowest:?}");
-    load::check_by(&Way::native(&trainer, "load"), &contents);
+    load::check_by(&Way::native(&cluster.masters_for("trainer"), "load"), &contents);
 
     // Nobody was taken for a stranger on the way.
     for node in 0..4 {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use etcd::{Etcd, certificates, signed_tokens};
 use support::ensemble::Ensemble;
-use support::load::{self, Load, Way};
+use support::load::{self, Way};
 use support::{Place, REDHARE, wait_until};
 
 /// What the masters' file says of an etcd that wants a certificate, and of a user.
@@ -101,23 +101,7 @@ fn masters_live_on_an_etcd_that_wants_to_know_who_they_are() {
     cluster.start_master(order[2]);
     assert_eq!(cluster.uses_left(&id), Some(0));
 
-    let create = [
-        "volume",
-        "create",
-        "load",
-        "--size",
-        "32MiB",
-        "--chunk-size",
-        "16MiB",
-    ];
-    cluster.succeed_as("admin", &create);
-    cluster.wait_for_sync("load", 3);
-    let trainer = master::Masters {
-        addresses: cluster.addresses(),
-        credentials: Some(identity::Files::in_directory(&cluster.credentials("trainer"))),
-    };
-    let load = Load::with_credentials(&trainer, "load");
-    load.wait_for(100);
+    let load = cluster.start_load("trainer");
     // The password is changed while they work, and one leads after the other.
     etcd.change_password("redhare", "another");
     std::fs::write(&password, "another\n").unwrap();
@@ -133,5 +117,5 @@ fn masters_live_on_an_etcd_that_wants_to_know_who_they_are() {
     cluster.wait_for_living(3);
     let (contents, slowest) = load.finish();
     println!("the slowest operation took {slowest:?}");
-    load::check_by(&Way::native(&trainer, "load"), &contents);
+    load::check_by(&Way::native(&cluster.masters_for("trainer"), "load"), &contents);
 }

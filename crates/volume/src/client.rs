@@ -38,7 +38,7 @@ mod source;
 mod tests;
 mod unflushed;
 
-pub use admission::{Admission, enforce};
+pub use admission::{Admission, Told, enforce};
 pub use channel::VolumeChannel;
 pub use claims::Claims;
 pub use device::{CLUSTER_BYTES, ClientOptions, OpenPeers, VolumeDevice};

@@ -55,7 +55,7 @@ pub struct NodeCore {
     copying: BTreeSet<ChunkId>,
     /// Copies that asked to come back and were put off, with when they did: they ask again, and may be let in before.
     put_off: BTreeMap<(ChunkId, NodeId), (Instant, Message)>,
-    /// When somebody last asked something of this node, noted while a copy is resynced here.
+    /// When somebody last asked something of this node: a resync makes room.
     foreground: Option<Instant>,
     outputs: VecDeque<ChunkOutput>,
     /// Copies taken up in this life: what each of them asks of its disk is numbered apart from all others, since an
@@ -207,12 +207,12 @@ impl NodeCore {
         let Some(place) = self.members.get_mut(&chunk) else {
             return false;
         };
-        if let Some(first) = self.copying.first() {
+        if !self.resyncing.is_empty() {
             let pieces_max = self.settings.joins_max * self.settings.resync_depth;
             place.member.note_resyncs(Resyncs {
                 asked_at: self.foreground,
-                has_turn: *first == chunk,
-                depth: (pieces_max / self.copying.len()).max(self.settings.resync_depth),
+                has_turn: self.copying.first().is_none_or(|first| *first == chunk),
+                depth: (pieces_max / self.copying.len().max(1)).max(self.settings.resync_depth),
             });
         }
         event(&mut place.member, &mut self.grants);
@@ -292,7 +292,7 @@ impl NodeCore {
 
     /// A client asks something of the copy of `chunk` here.
     pub fn handle_request(&mut self, now: Instant, chunk: ChunkId, request: Request) {
-        self.note_foreground(now);
+        self.foreground = Some(now);
         let known = self.with(now, chunk, |member, grants| {
             member.handle_request(now, grants, request);
         });
@@ -303,13 +303,6 @@ impl NodeCore {
             let status = Status::StaleEpoch(Epoch(0));
             let request = request.id;
             self.put_out(chunk, Output::Complete { request, status });
-        }
-    }
-
-    /// While a copy is resynced here, what others ask of this node makes it slower.
-    fn note_foreground(&mut self, now: Instant) {
-        if !self.resyncing.is_empty() {
-            self.foreground = Some(now);
         }
     }
 
@@ -404,12 +397,15 @@ impl NodeCore {
         match &message {
             // It asks again later, or is let in as soon as there is room.
             Message::Return { .. } if self.puts_off(now, from, chunk) => {
-                if self.put_off.len() < PUT_OFF_MAX {
+                let interval = self.settings.return_interval;
+                self.put_off.retain(|_, (asked, _)| now.since(*asked) <= interval);
+                if self.put_off.len() < PUT_OFF_MAX || self.put_off.contains_key(&(chunk, from)) {
                     self.put_off.insert((chunk, from), (now, message));
                 }
                 return;
             }
-            Message::ReplicaWrite(write) if write.join.0 == 0 => self.note_foreground(now),
+            // A resync makes room for it.
+            Message::ReplicaWrite(write) if write.join.0 == 0 => self.foreground = Some(now),
             _ => {}
         }
         let epoch = match &message {

@@ -28,9 +28,9 @@ pub struct Settings {
     /// The most resync pieces of one chunk under way while nobody else asks anything of the node; otherwise one of all chunks
     /// together, and each followed by a pause twice as long as it took.
     pub resync_depth: usize,
-    /// The most blocks that a resync piece carries while somebody else asks something of the node. A disk and a processor serve one
-    /// thing after the other: who comes behind a piece waits for it.
-    pub resync_blocks_busy: u32,
+    /// The most pages of 4 KiB that a resync piece carries while somebody else asks something of the node. A disk and a processor serve
+    /// one thing after the other: who comes behind a piece waits for it.
+    pub resync_pages_busy: u32,
     /// The most chunks a write node resyncs at a time, one while somebody else asks something of the node; those that hold up writes
     /// come on top.
     pub joins_max: usize,
@@ -54,7 +54,7 @@ impl Default for Settings {
             reconcile_depth: 8,
             return_interval: Duration::from_millis(500),
             resync_depth: 4,
-            resync_blocks_busy: 4,
+            resync_pages_busy: 4,
             joins_max: 4,
             snapshot_hold: Duration::from_secs(1),
             requests_max: 1024,

@@ -103,7 +103,7 @@ impl<S: MetadataStore> Controller<S> {
     ///
     /// # Errors
     /// If there is no such volume, if the node does not export it, if `next` contradicts itself, while a native writer has the
-    /// volume, or, the first time, while a node does not know reservations.
+    /// volume, or, before one is held, while a node does not know reservations.
     pub fn replace_reservations(
         &mut self,
         number: VolumeNumber,
@@ -130,7 +130,8 @@ impl<S: MetadataStore> Controller<S> {
             if found.reservations.version != expected {
                 return Ok(None);
             }
-            if found.revision == 0 {
+            // Whatever went before: a node that does not know it may have come since, or the first one was an administrator's.
+            if found.revision == 0 || found.reservations.kind == 0 && next.kind != 0 {
                 self.check_nodes_know(&volume.name, now)?;
             }
             if found.view().taken {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::load::Load;
 use super::{Place, REDHARE, free_ports, wait_until};
 
 /// How many masters there are.
@@ -297,6 +298,32 @@ impl Ensemble {
             let nodes = status["nodes"].as_array();
             nodes.is_some_and(|nodes| nodes.iter().filter(lives).count() == count)
         });
+    }
+
+    /// A volume that is made by the administrator, and a client with these credentials that writes it and verifies what it reads.
+    pub(crate) fn start_load(&self, who: &str) -> Load {
+        let create = [
+            "volume",
+            "create",
+            "load",
+            "--size",
+            "32MiB",
+            "--chunk-size",
+            "16MiB",
+        ];
+        self.succeed_as("admin", &create);
+        self.wait_for_sync("load", 3);
+        let load = Load::with_credentials(&self.masters_for(who), "load");
+        load.wait_for(100);
+        load
+    }
+
+    /// The masters, as who has these credentials reaches them.
+    pub(crate) fn masters_for(&self, who: &str) -> master::Masters {
+        master::Masters {
+            addresses: self.addresses(),
+            credentials: Some(identity::Files::in_directory(&self.credentials(who))),
+        }
     }
 
     /// Waits until all copies of a volume are in sync.

@@ -16,7 +16,7 @@ use fabrics::target::{
 use foundation::Instant;
 use reactor::sync::{Notify, OneshotSender, oneshot};
 use reactor::{spawn, time};
-use volume::client::Admission;
+use volume::client::{Admission, Told};
 use volume::{NodeId, VolumeNumber, WriterToken};
 
 use super::{Exported, NSID, find};
@@ -44,6 +44,8 @@ pub(super) struct Desk {
     saw: Cell<bool>,
     /// A task sees to it that what is known is in force.
     enforcing: Cell<bool>,
+    /// Which chunks know the newest token.
+    told: RefCell<Told>,
 }
 
 thread_local! {
@@ -175,9 +177,11 @@ impl Exported {
                 };
                 // Another may have done it meanwhile.
                 exported.look().await;
-                if exported.subsystem.is_reserved_everywhere(NSID)
-                    || exported.subsystem.settle_reservations(NSID).await
-                {
+                if !exported.subsystem.is_reserved_everywhere(NSID) {
+                    exported.subsystem.settle_reservations(NSID).await;
+                }
+                // A newer one may have come meanwhile.
+                if exported.subsystem.is_reserved_everywhere(NSID) {
                     exported.desk.enforcing.set(false);
                     return;
                 }
@@ -274,7 +278,8 @@ impl ReservationStore for Record {
         Box::pin(async move {
             let exported = exported.ok_or_else(gone)?;
             let (links, chunks) = (exported.links.clone(), exported.chunks());
-            let enforced = volume::client::enforce(&exported.device, links, WriterToken(token), limit).await;
+            let (device, told) = (&exported.device, &exported.desk.told);
+            let enforced = volume::client::enforce(device, links, WriterToken(token), limit, told).await;
             enforced.map_err(|error| StoreUnavailable(format!("not every chunk could be told: {error}")))?;
             let told = exported.ask(ReservationCall::Enforced { token, chunks }).await;
             told.map(drop).map_err(StoreUnavailable)

@@ -4,6 +4,8 @@
 //! reservations by which the portal let it go, and a copy that knows a newer token refuses it. The portal then learns the newer
 //! state, and lets the command go under that, or not at all (`docs/decisions/0100-reservations-of-exported-volumes.md`).
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,7 +14,7 @@ use std::time::Duration;
 use bdev::IoError;
 use reactor::time;
 
-use crate::identity::{HostId, WriterToken};
+use crate::identity::{ChunkIndex, HostId, WriterToken};
 
 use super::channel::VolumeChannel;
 use super::claims::{self, Claims};
@@ -56,9 +58,26 @@ impl Admission for Fixed {
     }
 }
 
+/// The chunks that know a token, kept between attempts to put it in force: a copy never forgets one.
+#[derive(Default)]
+pub struct Told {
+    token: WriterToken,
+    chunks: Rc<RefCell<BTreeSet<ChunkIndex>>>,
+}
+
+impl Told {
+    fn of(&mut self, token: WriterToken) -> Rc<RefCell<BTreeSet<ChunkIndex>>> {
+        if self.token != token {
+            self.token = token;
+            self.chunks = Rc::default();
+        }
+        self.chunks.clone()
+    }
+}
+
 /// Puts a token in force on every in-sync copy of every chunk: when this has ended well, no command of a portal under an older
 /// token takes effect any more, and those that were under way have ended. A token that is older than the one in force has nothing
-/// left to do.
+/// left to do. What was reached by an attempt before is in `told`, and not done again.
 ///
 /// # Errors
 /// [`IoError::Unavailable`] if a chunk's write node could not be asked within `limit`, of all of this; the token may be in force
@@ -68,13 +87,12 @@ pub async fn enforce(
     peers: Rc<dyn Peers>,
     token: WriterToken,
     limit: Duration,
+    told: &RefCell<Told>,
 ) -> Result<(), IoError> {
     let deadline = time::now() + limit;
     // A host that there is not: whose claims it takes does not matter.
     let claims = Claims::new(HostId::through_portals(0), Rc::new(Fixed(token)));
     let channel: VolumeChannel = device.open_for_host(peers, claims.clone());
-    match claims::claim_all(channel.core(), &claims, deadline).await {
-        Err(IoError::Fenced) => Ok(()),
-        ended => ended,
-    }
+    let told = told.borrow_mut().of(token);
+    claims::claim_all(channel.core(), &claims, &told, deadline).await
 }

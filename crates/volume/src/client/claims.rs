@@ -248,26 +248,40 @@ async fn claim_one(
     }
 }
 
-/// Claims all chunks, some at a time, until `deadline`. It ends with the first that cannot be claimed now.
-pub(super) async fn claim_all(core: Rc<Core>, claims: &Rc<Claims>, deadline: Instant) -> Result<(), IoError> {
+/// Claims all chunks but those in `told`, some at a time, until `deadline`, and puts those that were claimed there, or in which a newer
+/// token is in force. One that cannot be claimed now holds up no other.
+pub(super) async fn claim_all(
+    core: Rc<Core>,
+    claims: &Rc<Claims>,
+    told: &Rc<RefCell<BTreeSet<ChunkIndex>>>,
+    deadline: Instant,
+) -> Result<(), IoError> {
     core.look_at_map();
-    let chunks = core.all_chunks();
-    let mut result = Ok(());
-    for part in chunks.chunks(core.options.window.max(1)) {
-        let claim_one = |chunk: ChunkIndex| {
-            let (core, claims) = (core.clone(), claims.clone());
-            spawn(async move { claim(&core, &claims, chunk, 0, deadline).await })
-        };
-        let tasks: Vec<_> = part.iter().copied().map(claim_one).collect();
-        for task in tasks {
-            let ended = task.await.unwrap_or(Err(IoError::Aborted));
-            // That another token is newer says nothing of the other chunks: it may not be in force there yet.
-            match ended {
-                Ok(_) => {}
-                Err(IoError::Fenced) => result = Err(IoError::Fenced),
-                Err(error) => return Err(error),
+    let mut left = core.all_chunks();
+    left.retain(|chunk| !told.borrow().contains(chunk));
+    let count = left.len().min(core.options.window.max(1));
+    let left = Rc::new(RefCell::new(left.into_iter()));
+    let worker = || {
+        let (core, claims, told, left) = (core.clone(), claims.clone(), told.clone(), left.clone());
+        spawn(async move {
+            let mut result = Ok(());
+            loop {
+                let next = left.borrow_mut().next();
+                let Some(chunk) = next else { return result };
+                if time::now() >= deadline {
+                    return Err(IoError::Unavailable);
+                }
+                match claim(&core, &claims, chunk, 0, deadline).await {
+                    Ok(_) | Err(IoError::Fenced) => drop(told.borrow_mut().insert(chunk)),
+                    Err(error) => result = Err(error),
+                }
             }
-        }
+        })
+    };
+    let workers: Vec<_> = (0..count).map(|_| worker()).collect();
+    let mut result = Ok(());
+    for worker in workers {
+        result = result.and(worker.await.unwrap_or(Err(IoError::Aborted)));
     }
     result
 }

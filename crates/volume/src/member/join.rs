@@ -378,9 +378,13 @@ impl Member {
             let geometry = &self.record.geometry;
             let (region_blocks, page) = (geometry.region_blocks, geometry.page_blocks());
             let busy = self.is_busy(now);
+            let longest = self.settings.reconcile_blocks;
             let (depth, piece) = match busy {
-                true => (1, self.settings.resync_blocks_busy),
-                false => (self.resyncs.depth, self.settings.reconcile_blocks),
+                true => (
+                    1,
+                    longest.min(self.settings.resync_pages_busy.saturating_mul(page)),
+                ),
+                false => (self.resyncs.depth, longest),
             };
             let has_turn = !busy || self.resyncs.has_turn;
             let Some(lead) = &mut self.lead else { return };

@@ -125,12 +125,12 @@ impl Member {
         for data in self.window.forget_waiting() {
             self.release(Some(data));
         }
-        if token >= self.record.writer_token {
-            // The lease first, since it forgets the sessions before.
-            self.note_token(token);
-            for session in sessions {
-                self.note_session(session);
-            }
+        let is_newest = token >= self.record.writer_token;
+        // The lease first, since it forgets sessions before. Claims count under any.
+        self.note_token(token);
+        let counts = |session: &Session| is_newest || session.host.is_through_portals();
+        for session in sessions.into_iter().filter(counts) {
+            self.note_session(session);
         }
     }
 

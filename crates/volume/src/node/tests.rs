@@ -163,6 +163,36 @@ impl Cluster {
         (looked_at(self) - before.0, self.messages - before.1)
     }
 
+    /// Leaves node 3 out of all chunks, makes node 1 their write node, and writes to every region.
+    fn leave_out_node_3(&mut self, chunks: u32) {
+        const ZEROES: Operation = Operation::Write {
+            kind: WriteKind::Zeroes,
+            data: None,
+            force_unit_access: false,
+        };
+        self.pass(Duration::from_secs(5));
+        for index in 0..chunks {
+            let members = [1, 2].map(|node| Membership {
+                node: NodeId(node),
+                incarnation: Incarnation(1),
+            });
+            let config = ChunkConfig {
+                epoch: Epoch(2),
+                write_node: NodeId(1),
+                members: members.into(),
+            };
+            for core in &mut self.cores {
+                core.handle_configuration(self.now, chunk(index), &config);
+            }
+            self.deliver();
+        }
+        self.pass(Duration::from_secs(10));
+        for (index, region) in (0..chunks).flat_map(|index| (0..16).map(move |region| (index, region))) {
+            self.ask_of(0, index, (Epoch(2), region * 16), ZEROES);
+        }
+        self.pass(Duration::from_secs(10));
+    }
+
     fn ask(&mut self, at: usize, index: u32, operation: Operation) {
         self.ask_of(at, index, (Epoch(1), 0), operation);
     }
@@ -283,34 +313,9 @@ fn a_new_configuration_is_asked_for_in_few_lists() {
 #[test]
 fn a_resync_makes_room_for_who_asks_something() {
     const CHUNKS: u32 = 6;
-    const ZEROES: Operation = Operation::Write {
-        kind: WriteKind::Zeroes,
-        data: None,
-        force_unit_access: false,
-    };
     let settings = Settings::default();
     let mut cluster = Cluster::new(CHUNKS);
-    cluster.pass(Duration::from_secs(5));
-    for index in 0..CHUNKS {
-        let members = [1, 2].map(|node| Membership {
-            node: NodeId(node),
-            incarnation: Incarnation(1),
-        });
-        let config = ChunkConfig {
-            epoch: Epoch(2),
-            write_node: NodeId(1),
-            members: members.into(),
-        };
-        for core in &mut cluster.cores {
-            core.handle_configuration(cluster.now, chunk(index), &config);
-        }
-        cluster.deliver();
-    }
-    cluster.pass(Duration::from_secs(10));
-    for (index, region) in (0..CHUNKS).flat_map(|index| (0..16).map(move |region| (index, region))) {
-        cluster.ask_of(0, index, (Epoch(2), region * 16), ZEROES);
-    }
-    cluster.pass(Duration::from_secs(10));
+    cluster.leave_out_node_3(CHUNKS);
     // Node 3 asks to come back while nobody wants anything: as much goes at once as may.
     cluster.pieces = Some(Vec::new());
     cluster.pass(Duration::from_secs(1));
@@ -343,12 +348,23 @@ fn a_resync_makes_room_for_who_asks_something() {
         assert!(
             pieces
                 .iter()
-                .all(|piece| piece.blocks <= settings.resync_blocks_busy)
+                .all(|piece| piece.blocks <= settings.resync_pages_busy)
         );
         given += pieces.len();
         give(&mut cluster, pieces);
     }
     assert!((30..=45).contains(&given), "{given} pieces in {steps} steps");
+    // Who asks before the first copy is let in has the same room: one piece, from the beginning.
+    let mut other = Cluster::new(CHUNKS);
+    other.leave_out_node_3(CHUNKS);
+    other.pieces = Some(Vec::new());
+    for step in 0..40 {
+        other.ask_of(0, 5, (Epoch(2), 0), Operation::Read);
+        other.pass(Duration::from_millis(20));
+        let pieces = other.pieces.as_ref().map_or(0, Vec::len);
+        assert!(pieces <= 1, "{pieces} pieces at step {step}");
+    }
+    assert_eq!(other.pieces.as_ref().map(Vec::len), Some(1));
     // Nobody asks any more: it goes on as before.
     cluster.pass(Duration::from_secs(1));
     let pieces = cluster.pieces.as_ref().map_or(0, Vec::len);

@@ -267,12 +267,13 @@ impl Owner {
             if self.state().closed {
                 return Err(Failure::Gone);
             }
-            let seen = store.read().await.map_err(unavailable)?;
+            let mut seen = store.read().await.map_err(unavailable)?;
             let before = self.learn(&seen)?;
             // Of an earlier change, whose target ended before that was done.
             self.enforce(store, &seen, work.deadline)
                 .await
                 .map_err(unavailable)?;
+            seen.in_force = true;
             if seen.taken {
                 // Who writes past all targets is kept out by no reservation, so none is given.
                 return Err(Failure::Refused(Refusal::Conflict));

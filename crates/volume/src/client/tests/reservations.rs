@@ -14,8 +14,9 @@ use reactor::sim::Simulation;
 use reactor::{BufferPool, spawn, time};
 
 use super::nodes::{BLOCK, Chaos, Nodes, links};
-use crate::client::{Admission, Claims, ClientOptions, VolumeChannel, VolumeDevice, enforce};
+use crate::client::{Admission, Claims, ClientOptions, Told, VolumeChannel, VolumeDevice, enforce};
 use crate::identity::{HostId, WriterToken};
+use crate::message::codec::NativeOperation;
 
 const HOSTS: u64 = 3;
 const LIMIT: Duration = Duration::from_secs(20);
@@ -87,6 +88,7 @@ struct World {
     device: Rc<VolumeDevice>,
     masters: Rc<RefCell<Agreed>>,
     portals: Vec<Reach>,
+    told: RefCell<Told>,
 }
 
 impl World {
@@ -102,6 +104,11 @@ impl World {
         Rc::new(self.device.open_for_host(links(&self.nodes), claims))
     }
 
+    async fn enforce(&self, token: u64, limit: Duration) -> Result<(), IoError> {
+        let links = links(&self.nodes);
+        enforce(&self.device, links, WriterToken(token), limit, &self.told).await
+    }
+
     /// Changes who is kept out; returns when that is in force.
     async fn agree(&self, out: BTreeSet<u64>) {
         let token = {
@@ -111,7 +118,7 @@ impl World {
             agreed.token
         };
         loop {
-            match enforce(&self.device, links(&self.nodes), WriterToken(token), LIMIT).await {
+            match self.enforce(token, LIMIT).await {
                 Ok(()) => return,
                 Err(error) => assert_eq!(error, IoError::Unavailable),
             }
@@ -148,6 +155,7 @@ fn run(seed: u64, tokens_ignored: bool) -> Result<u64, String> {
             device: Rc::new(device),
             masters: Rc::default(),
             portals: vec![portal(), portal()],
+            told: RefCell::default(),
         });
         let (stop, refused) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let mut hosts = Vec::new();
@@ -239,6 +247,7 @@ fn a_portal_that_cannot_ask_refuses_nothing_for_good() {
             device: Rc::new(device),
             masters: Rc::default(),
             portals: vec![knows],
+            told: RefCell::default(),
         };
         let way = world.connect(1, 0);
         let read = async || {
@@ -257,7 +266,36 @@ fn a_portal_that_cannot_ask_refuses_nothing_for_good() {
         assert_eq!(write(&way, Lba(HOST_BLOCKS), 1).await, Err(IoError::Fenced));
         assert_eq!(read().await, Ok(()));
         // A token that is older than the one in force has nothing left to do.
-        let older = enforce(&world.device, links(&world.nodes), WriterToken(1), LIMIT).await;
+        let older = world.enforce(1, LIMIT).await;
         assert_eq!(older, Ok(()));
+    });
+}
+
+#[test]
+fn a_token_is_put_in_force_in_several_attempts_if_need_be() {
+    Simulation::new(4).run(async {
+        let nodes = Nodes::new();
+        let (device, _channel) = nodes.open(ClientOptions::default());
+        let world = World {
+            nodes: nodes.clone(),
+            device: Rc::new(device),
+            masters: Rc::default(),
+            portals: Vec::new(),
+            told: RefCell::default(),
+        };
+        let asked = || nodes.asked(NativeOperation::Claim);
+        // One chunk's write node says nothing: the others know the token all the same.
+        *nodes.silent.borrow_mut() = vec![nodes.masters.config(0).write_node];
+        let limit = Duration::from_millis(80);
+        assert_eq!(world.enforce(5, limit).await, Err(IoError::Unavailable));
+        assert_eq!(asked(), 4);
+        nodes.silent.borrow_mut().clear();
+        assert_eq!(world.enforce(5, limit).await, Ok(()));
+        assert_eq!(asked(), 5, "only the chunk that was not reached is asked again");
+        assert_eq!(world.enforce(5, limit).await, Ok(()));
+        assert_eq!(asked(), 5);
+        // Another token is none that they know.
+        assert_eq!(world.enforce(6, limit).await, Ok(()));
+        assert_eq!(asked(), 9);
     });
 }
