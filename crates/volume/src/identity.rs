@@ -122,17 +122,6 @@ impl BlockRange {
         u64::from(self.start) < other.end() && u64::from(other.start) < self.end()
     }
 
-    /// The first `blocks` of these, and what is left behind them.
-    pub(crate) fn split_at(self, blocks: u32) -> (BlockRange, Option<BlockRange>) {
-        let count = self.count.min(blocks);
-        let rest = BlockRange {
-            start: self.start + count,
-            count: self.count - count,
-        };
-        let first = BlockRange { count, ..self };
-        (first, (rest.count > 0).then_some(rest))
-    }
-
     /// The smallest range that covers this one and starts and ends at multiples of `unit` blocks.
     /// The end saturates at the greatest block number.
     pub(crate) fn rounded_to(self, unit: u32) -> BlockRange {

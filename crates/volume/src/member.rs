@@ -40,16 +40,10 @@ use read::Reads;
 use rejoin::Returning;
 
 pub use join::ResyncProgress;
-pub(crate) use join::Resyncs;
 pub use lead::Phase;
 
 /// How long after a request resync leaves room for the next one.
 const BUSY_FOR: Duration = Duration::from_millis(100);
-
-/// Whether a node to which somebody came at this time last is busy.
-pub(crate) fn is_busy(asked_at: Instant, now: Instant) -> bool {
-    now.since(asked_at) < BUSY_FOR
-}
 
 /// The flush a member is doing for its write node.
 #[derive(Debug)]
@@ -111,7 +105,7 @@ pub struct Member {
     /// A copy that is not let in again before this, since the masters did not want it.
     not_again: Option<(NodeId, Instant)>,
     /// When somebody last asked something of this node, noted while a copy is resynced here.
-    resyncs: Resyncs,
+    foreground: Option<Instant>,
     failed: bool,
     /// It failed for want of room only: all that it has answered is there.
     lacks_room: bool,
@@ -158,11 +152,7 @@ impl Member {
             announced: false,
             returning: None,
             not_again: None,
-            resyncs: Resyncs {
-                asked_at: None,
-                has_turn: true,
-                depth: settings.resync_depth,
-            },
+            foreground: None,
             failed: false,
             lacks_room: false,
             resignation: None,

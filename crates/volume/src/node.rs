@@ -10,7 +10,7 @@ use crate::grants::Grants;
 use crate::identity::{
     ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId, VolumeNumber,
 };
-use crate::member::{Member, ResyncProgress, Resyncs, Standing, is_busy};
+use crate::member::{Member, ResyncProgress, Standing};
 use crate::message::{Message, Refusal};
 use crate::output::{ChunkOutput, Output, Request, Status};
 use crate::planted::Planted;
@@ -19,8 +19,6 @@ use crate::settings::Settings;
 
 /// Far above what one copy asks of its disk in one life.
 const COPY_NUMBER_SHIFT: u32 = 40;
-/// Copies that are remembered to have asked to come back.
-const PUT_OFF_MAX: usize = 64;
 
 /// A copy and what the node has noted of it, so that neither time nor a grant is a reason to look at all copies.
 #[derive(Debug)]
@@ -51,11 +49,7 @@ pub struct NodeCore {
     stirred: Vec<ChunkId>,
     /// Chunks of which a copy is on its way back under a write node here.
     resyncing: BTreeSet<ChunkId>,
-    /// Those among them that are sent what they lack: while others ask something of this node the first of them goes on.
-    copying: BTreeSet<ChunkId>,
-    /// Copies that asked to come back and were put off, with when they did: they ask again, and may be let in before.
-    put_off: BTreeMap<(ChunkId, NodeId), (Instant, Message)>,
-    /// When somebody last asked something of this node: a resync makes room.
+    /// When somebody last asked something of this node, noted while a copy is resynced here.
     foreground: Option<Instant>,
     outputs: VecDeque<ChunkOutput>,
     /// Copies taken up in this life: what each of them asks of its disk is numbered apart from all others, since an
@@ -83,8 +77,6 @@ impl NodeCore {
             waiting_for_grants: BTreeSet::new(),
             stirred: Vec::new(),
             resyncing: BTreeSet::new(),
-            copying: BTreeSet::new(),
-            put_off: BTreeMap::new(),
             foreground: None,
             outputs: VecDeque::new(),
             copies_added: 0,
@@ -163,7 +155,6 @@ impl NodeCore {
         }
         self.waiting_for_grants.remove(&chunk);
         self.resyncing.remove(&chunk);
-        self.copying.remove(&chunk);
         self.grants.judge(chunk, |_, _, _| false);
     }
 
@@ -207,13 +198,8 @@ impl NodeCore {
         let Some(place) = self.members.get_mut(&chunk) else {
             return false;
         };
-        if !self.resyncing.is_empty() {
-            let pieces_max = self.settings.joins_max * self.settings.resync_depth;
-            place.member.note_resyncs(Resyncs {
-                asked_at: self.foreground,
-                has_turn: self.copying.first().is_none_or(|first| *first == chunk),
-                depth: (pieces_max / self.copying.len().max(1)).max(self.settings.resync_depth),
-            });
+        if let Some(at) = self.foreground.filter(|_| !self.resyncing.is_empty()) {
+            place.member.note_foreground(at);
         }
         event(&mut place.member, &mut self.grants);
         while let Some(output) = place.member.poll_output() {
@@ -258,11 +244,6 @@ impl NodeCore {
         } else if !self.resyncing.is_empty() {
             self.resyncing.remove(&chunk);
         }
-        if member.is_copying() {
-            self.copying.insert(chunk);
-        } else if !self.copying.is_empty() {
-            self.copying.remove(&chunk);
-        }
         let standing = member.standing();
         if std::mem::replace(&mut place.standing, standing) != standing {
             self.grants
@@ -287,12 +268,11 @@ impl NodeCore {
         self.with(now, chunk, |member, grants| {
             member.handle_configuration(now, grants, config);
         });
-        self.let_in(now);
     }
 
     /// A client asks something of the copy of `chunk` here.
     pub fn handle_request(&mut self, now: Instant, chunk: ChunkId, request: Request) {
-        self.foreground = Some(now);
+        self.note_foreground(now);
         let known = self.with(now, chunk, |member, grants| {
             member.handle_request(now, grants, request);
         });
@@ -306,25 +286,18 @@ impl NodeCore {
         }
     }
 
-    /// Whether the write node here has to do enough for other copies that come back.
-    fn puts_off(&self, now: Instant, from: NodeId, chunk: ChunkId) -> bool {
-        let member = self.member(chunk);
-        let must = member.is_some_and(|member| member.waits_for_return_of(from));
-        let busy = self.foreground.is_some_and(|at| is_busy(at, now));
-        let joins_max = if busy { 1 } else { self.settings.joins_max };
-        !must && self.resyncing.len() >= joins_max
+    /// While a copy is resynced here, what others ask of this node makes it slower.
+    fn note_foreground(&mut self, now: Instant) {
+        if !self.resyncing.is_empty() {
+            self.foreground = Some(now);
+        }
     }
 
-    /// Lets in who was put off, if there is room now.
-    fn let_in(&mut self, now: Instant) {
-        let interval = self.settings.return_interval;
-        self.put_off.retain(|_, (asked, _)| now.since(*asked) <= interval);
-        while let Some((&(chunk, from), _)) = self.put_off.first_key_value()
-            && !self.puts_off(now, from, chunk)
-            && let Some((_, message)) = self.put_off.remove(&(chunk, from))
-        {
-            self.handle_chunk_message(now, from, message, None);
-        }
+    /// Whether the write node here has to do enough for other copies that come back.
+    fn puts_off(&self, from: NodeId, chunk: ChunkId) -> bool {
+        let member = self.member(chunk);
+        let must = member.is_some_and(|member| member.waits_for_return_of(from));
+        !must && self.resyncing.len() >= self.settings.joins_max
     }
 
     /// How far the copies are that come back under write nodes here.
@@ -395,17 +368,9 @@ impl NodeCore {
             return;
         };
         match &message {
-            // It asks again later, or is let in as soon as there is room.
-            Message::Return { .. } if self.puts_off(now, from, chunk) => {
-                let interval = self.settings.return_interval;
-                self.put_off.retain(|_, (asked, _)| now.since(*asked) <= interval);
-                if self.put_off.len() < PUT_OFF_MAX || self.put_off.contains_key(&(chunk, from)) {
-                    self.put_off.insert((chunk, from), (now, message));
-                }
-                return;
-            }
-            // A resync makes room for it.
-            Message::ReplicaWrite(write) if write.join.0 == 0 => self.foreground = Some(now),
+            // It asks again later.
+            Message::Return { .. } if self.puts_off(from, chunk) => return,
+            Message::ReplicaWrite(write) if write.join.0 == 0 => self.note_foreground(now),
             _ => {}
         }
         let epoch = match &message {

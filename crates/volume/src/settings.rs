@@ -25,14 +25,10 @@ pub struct Settings {
     pub reconcile_depth: usize,
     /// How often a copy that is not in sync asks to join.
     pub return_interval: Duration,
-    /// The most resync pieces of one chunk under way while nobody else asks anything of the node; otherwise one of all chunks
-    /// together, and each followed by a pause twice as long as it took.
+    /// The most resync pieces of one chunk under way while nobody else asks anything of the node; one otherwise, and
+    /// each followed by a pause as long as itself.
     pub resync_depth: usize,
-    /// The most pages of 4 KiB that a resync piece carries while somebody else asks something of the node. A disk and a processor serve
-    /// one thing after the other: who comes behind a piece waits for it.
-    pub resync_pages_busy: u32,
-    /// The most chunks a write node resyncs at a time, one while somebody else asks something of the node; those that hold up writes
-    /// come on top.
+    /// The most chunks a write node resyncs at a time; those that hold up writes come on top.
     pub joins_max: usize,
     /// How long acknowledgements are held for a snapshot before it is given up.
     pub snapshot_hold: Duration,
@@ -54,7 +50,6 @@ impl Default for Settings {
             reconcile_depth: 8,
             return_interval: Duration::from_millis(500),
             resync_depth: 4,
-            resync_pages_busy: 4,
             joins_max: 4,
             snapshot_hold: Duration::from_secs(1),
             requests_max: 1024,

@@ -11,7 +11,7 @@ use foundation::Instant;
 
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use super::snapshot::Cut;
-use super::{BUSY_FOR, Member, is_busy, repair};
+use super::{BUSY_FOR, Member, repair};
 use crate::configuration::{COPIES_MAX, Membership};
 use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
 use crate::message::{Message, ReplicaWrite, WriteKind};
@@ -27,22 +27,9 @@ use std::time::Duration;
 pub(super) const JOINER: u32 = 1 << 31;
 /// After a join that the masters did not want, its copy is not let in again for so long.
 const NOT_AGAIN_FOR: Duration = Duration::from_secs(10);
-/// While others ask something of the node, a piece is followed by a pause so many times as long as it took.
-const PAUSES: u32 = 2;
 /// From the announcement on a join cannot be given up without a new configuration; this many times the usual limit
 /// later one without the copy is asked for.
 const UNDONE_AFTER: u32 = 3;
-
-/// How it stands with all resyncs of a node, for one chunk of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Resyncs {
-    /// When somebody last asked something of the node, noted while there are any: a resync makes room then.
-    pub(crate) asked_at: Option<Instant>,
-    /// Of all chunks this one goes on then.
-    pub(crate) has_turn: bool,
-    /// Pieces that this chunk may have under way otherwise.
-    pub(crate) depth: usize,
-}
 
 /// How far a join is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,8 +69,6 @@ pub(super) struct Join {
     flush_from: u64,
     /// One bit for each member that counts it.
     told: u32,
-    /// The last piece began then.
-    piece_began: Instant,
     paused_until: Option<Instant>,
 }
 
@@ -279,7 +264,6 @@ impl Member {
             heard: now,
             flush_from: 0,
             told: 0,
-            piece_began: now,
             paused_until: None,
         }));
         self.send_join();
@@ -369,35 +353,22 @@ impl Member {
         join.left_blocks = join.total_blocks;
     }
 
-    /// Begins the next pieces, as many as the credit allows: [`crate::Settings::resync_depth`] at a time, or more if few chunks are resynced. While somebody else asks
-    /// something of this node one small one of all its chunks, each followed by a pause longer than it took; but a copy for which
-    /// writes wait has its pieces whatever other chunks do.
+    /// Begins the next pieces, as many as the credit allows: [`crate::Settings::resync_depth`] at a time, or one while
+    /// somebody else asks something of this node, each followed by a pause as long as it took.
     pub(super) fn start_resync(&mut self, now: Instant) {
         loop {
             let page_covers = |range: BlockRange, page| range.rounded_to(page);
             let geometry = &self.record.geometry;
             let (region_blocks, page) = (geometry.region_blocks, geometry.page_blocks());
-            let busy = self.is_busy(now);
-            let longest = self.settings.reconcile_blocks;
-            let (depth, piece) = match busy {
-                true => (
-                    1,
-                    longest.min(self.settings.resync_pages_busy.saturating_mul(page)),
-                ),
-                false => (self.resyncs.depth, longest),
-            };
-            let has_turn = !busy || self.resyncs.has_turn;
+            let busy = self.foreground.is_some_and(|at| now.since(at) < BUSY_FOR);
+            let depth = if busy { 1 } else { self.settings.resync_depth };
             let Some(lead) = &mut self.lead else { return };
             let Some(join) = &mut lead.join else { return };
             join.paused_until.take_if(|at| *at <= now);
             if join.stage != Stage::Copying || lead.cut.as_ref().is_some_and(Cut::is_cutting) {
                 return;
             }
-            if !has_turn && !join.replaces {
-                join.paused_until.get_or_insert(now + BUSY_FOR);
-                return;
-            }
-            let chunk_blocks = geometry.chunk_blocks;
+            let (piece, chunk_blocks) = (self.settings.reconcile_blocks, geometry.chunk_blocks);
             if join.next.is_none() {
                 let own = lead.config.index_of(self.me);
                 let (repairs, flights) = (&lead.repairs, &lead.in_flight);
@@ -416,8 +387,6 @@ impl Member {
             if under_way >= depth || join.paused_until.is_some() {
                 return;
             }
-            // Found while nobody asked anything it may be longer than it is to be now.
-            let (range, rest) = range.split_at(piece);
             // What is in flight on these blocks must be here and there already. (It need not be acknowledged: where a
             // member has ended at the minimum, it never would be.)
             let covers = page_covers(range, page);
@@ -427,7 +396,7 @@ impl Member {
             if lead.in_flight.iter().any(early) {
                 return;
             }
-            join.next = rest;
+            join.next = None;
             let number = join.number;
             let is_written = self
                 .record
@@ -466,7 +435,6 @@ impl Member {
             first_sent: now,
         });
         let Some(join) = &mut lead.join else { return };
-        join.piece_began = now;
         if is_written {
             join.reads.push((io, write.sequence));
             let purpose = ReadPurpose::Reconcile;
@@ -498,14 +466,13 @@ impl Member {
 
     /// A piece is on the joining copy.
     pub(super) fn piece_done(&mut self, now: Instant, flight: &Flight) {
-        let busy = self.is_busy(now);
+        let busy = self.foreground.is_some_and(|at| now.since(at) < BUSY_FOR);
         let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
             return;
         };
         join.left_blocks -= u64::from(flight.write.range.count);
         if busy {
-            let pause = now.since(join.piece_began) * PAUSES;
-            join.paused_until = Some(now + pause.min(BUSY_FOR));
+            join.paused_until = Some(now + now.since(flight.first_sent).min(BUSY_FOR));
         }
     }
 
@@ -732,25 +699,15 @@ impl Member {
         self.lead.as_ref().is_some_and(|lead| lead.join.is_some())
     }
 
-    /// Whether a copy on its way back is being sent what it lacks.
-    pub(crate) fn is_copying(&self) -> bool {
-        let join = self.lead.as_ref().and_then(|lead| lead.join.as_ref());
-        join.is_some_and(|join| join.stage == Stage::Copying)
-    }
-
     /// Whether writes wait for a copy on this node to come back.
     pub(crate) fn waits_for_return_of(&self, node: NodeId) -> bool {
         let lead = self.lead.as_ref();
         lead.is_some_and(|lead| lead.config.index_of(node).is_some() || lead.join.is_some())
     }
 
-    /// How it stands with all resyncs of this node.
-    pub(crate) fn note_resyncs(&mut self, resyncs: Resyncs) {
-        self.resyncs = resyncs;
-    }
-
-    fn is_busy(&self, now: Instant) -> bool {
-        self.resyncs.asked_at.is_some_and(|at| is_busy(at, now))
+    /// Somebody asked something of this node at this time: resync makes room.
+    pub(crate) fn note_foreground(&mut self, at: Instant) {
+        self.foreground = Some(at);
     }
 }
 

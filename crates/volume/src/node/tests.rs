@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 use crate::identity::*;
 use crate::message::{Message, WriteKind};
 use crate::node::NodeCore;
-use crate::output::{Operation, Output, ReadPurpose, Request, Status};
+use crate::output::{Operation, Output, Request, Status};
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
 
@@ -22,16 +22,6 @@ struct Cluster {
     cores: Vec<NodeCore>,
     messages: u64,
     done: u64,
-    /// Who was left out may come back, and what is read for it is held here until it is given.
-    pieces: Option<Vec<Piece>>,
-}
-
-/// A piece of a resync that is being read.
-struct Piece {
-    at: usize,
-    chunk: ChunkId,
-    io: IoToken,
-    blocks: u32,
 }
 
 impl Cluster {
@@ -41,7 +31,7 @@ impl Cluster {
             block_bytes: 4096,
             metadata_bytes: 0,
             stripe_unit_blocks: 16,
-            chunk_blocks: 256,
+            chunk_blocks: 64,
             region_blocks: 16,
             copies: 3,
             minimum: 2,
@@ -53,7 +43,6 @@ impl Cluster {
             cores: (1..=NODES).map(core).collect(),
             messages: 0,
             done: 0,
-            pieces: None,
         };
         for index in 0..chunks {
             for core in &mut cluster.cores {
@@ -100,19 +89,6 @@ impl Cluster {
     fn carry_out(&mut self, at: usize, chunk: ChunkId, output: Output) {
         let now = self.now;
         match output {
-            Output::LocalRead {
-                io,
-                range,
-                purpose: ReadPurpose::Reconcile,
-            } if self.pieces.is_some() => self.pieces.iter_mut().for_each(|pieces| {
-                let blocks = range.count;
-                pieces.push(Piece {
-                    at,
-                    chunk,
-                    io,
-                    blocks,
-                });
-            }),
             Output::Persist { token, .. } => self.cores[at].handle_persisted(now, chunk, token),
             Output::LocalWrite { io, .. }
             | Output::LocalRead { io, .. }
@@ -124,8 +100,7 @@ impl Cluster {
             Output::Send {
                 message: Message::Return { .. },
                 ..
-            } if self.pieces.is_none() => {}
-            Output::Propose { .. } if self.pieces.is_some() => {}
+            } => {}
             Output::Send { to, message, .. } => {
                 self.messages += 1;
                 let from = NodeId(at as u128 + 1);
@@ -163,46 +138,12 @@ impl Cluster {
         (looked_at(self) - before.0, self.messages - before.1)
     }
 
-    /// Leaves node 3 out of all chunks, makes node 1 their write node, and writes to every region.
-    fn leave_out_node_3(&mut self, chunks: u32) {
-        const ZEROES: Operation = Operation::Write {
-            kind: WriteKind::Zeroes,
-            data: None,
-            force_unit_access: false,
-        };
-        self.pass(Duration::from_secs(5));
-        for index in 0..chunks {
-            let members = [1, 2].map(|node| Membership {
-                node: NodeId(node),
-                incarnation: Incarnation(1),
-            });
-            let config = ChunkConfig {
-                epoch: Epoch(2),
-                write_node: NodeId(1),
-                members: members.into(),
-            };
-            for core in &mut self.cores {
-                core.handle_configuration(self.now, chunk(index), &config);
-            }
-            self.deliver();
-        }
-        self.pass(Duration::from_secs(10));
-        for (index, region) in (0..chunks).flat_map(|index| (0..16).map(move |region| (index, region))) {
-            self.ask_of(0, index, (Epoch(2), region * 16), ZEROES);
-        }
-        self.pass(Duration::from_secs(10));
-    }
-
     fn ask(&mut self, at: usize, index: u32, operation: Operation) {
-        self.ask_of(at, index, (Epoch(1), 0), operation);
-    }
-
-    fn ask_of(&mut self, at: usize, index: u32, (epoch, start): (Epoch, u32), operation: Operation) {
         let request = Request {
             id: RequestId(1),
             operation,
-            range: BlockRange { start, count: 1 },
-            epoch,
+            range: BlockRange { start: 0, count: 1 },
+            epoch: Epoch(1),
             session: Session {
                 host: HostId(1),
                 number: 1,
@@ -308,67 +249,6 @@ fn a_new_configuration_is_asked_for_in_few_lists() {
         assert!(cluster.cores[0].may_read(cluster.now, chunk(index)));
         assert!(!cluster.cores[2].may_read(cluster.now, chunk(index)));
     }
-}
-
-#[test]
-fn a_resync_makes_room_for_who_asks_something() {
-    const CHUNKS: u32 = 6;
-    let settings = Settings::default();
-    let mut cluster = Cluster::new(CHUNKS);
-    cluster.leave_out_node_3(CHUNKS);
-    // Node 3 asks to come back while nobody wants anything: as much goes at once as may.
-    cluster.pieces = Some(Vec::new());
-    cluster.pass(Duration::from_secs(1));
-    let pieces = cluster.pieces.replace(Vec::new()).unwrap_or_default();
-    // The first chunk has them all for a moment, the second half of them, and so on.
-    let together = settings.joins_max * settings.resync_depth;
-    assert!(
-        (together..=3 * together).contains(&pieces.len()),
-        "{}",
-        pieces.len()
-    );
-    assert!(pieces.iter().all(|piece| piece.blocks == 16), "whole regions");
-    // Then somebody reads, every 20 ms: one small piece of all chunks, and a pause after each.
-    let give = |cluster: &mut Cluster, pieces: Vec<Piece>| {
-        for Piece { at, chunk, io, .. } in pieces {
-            let data = Some(DataToken(7));
-            cluster.cores[at].handle_local(cluster.now, chunk, io, true, data);
-            cluster.deliver();
-        }
-    };
-    cluster.ask_of(0, 5, (Epoch(2), 0), Operation::Read);
-    give(&mut cluster, pieces);
-    let (mut given, mut steps) = (0, 0);
-    while steps < 60 {
-        steps += 1;
-        cluster.pass(Duration::from_millis(20));
-        cluster.ask_of(0, 5, (Epoch(2), 0), Operation::Read);
-        let pieces = cluster.pieces.replace(Vec::new()).unwrap_or_default();
-        assert!(pieces.len() <= 1, "{} pieces at step {steps}", pieces.len());
-        assert!(
-            pieces
-                .iter()
-                .all(|piece| piece.blocks <= settings.resync_pages_busy)
-        );
-        given += pieces.len();
-        give(&mut cluster, pieces);
-    }
-    assert!((30..=45).contains(&given), "{given} pieces in {steps} steps");
-    // Who asks before the first copy is let in has the same room: one piece, from the beginning.
-    let mut other = Cluster::new(CHUNKS);
-    other.leave_out_node_3(CHUNKS);
-    other.pieces = Some(Vec::new());
-    for step in 0..40 {
-        other.ask_of(0, 5, (Epoch(2), 0), Operation::Read);
-        other.pass(Duration::from_millis(20));
-        let pieces = other.pieces.as_ref().map_or(0, Vec::len);
-        assert!(pieces <= 1, "{pieces} pieces at step {step}");
-    }
-    assert_eq!(other.pieces.as_ref().map(Vec::len), Some(1));
-    // Nobody asks any more: it goes on as before.
-    cluster.pass(Duration::from_secs(1));
-    let pieces = cluster.pieces.as_ref().map_or(0, Vec::len);
-    assert!(pieces > settings.resync_depth, "{pieces} pieces");
 }
 
 #[test]

@@ -242,7 +242,6 @@ impl World {
         let settings = Settings {
             idle_flush_after: std::time::Duration::from_millis(300),
             reconcile_blocks: 2,
-            resync_pages_busy: 1,
             reconcile_depth: 2,
             ..Settings::default()
         };
