@@ -180,7 +180,7 @@ fn the_root_is_rotated_under_three_masters() {
     wait_for_newer_keys(&cluster);
     let (contents, slowest) = load.finish();
     println!("the slowest operation took {slowest:?}");
-    load::check_by(&Way::native(&cluster.masters_for("trainer"), "load"), &contents);
+    load::check_by(&Way::native(cluster.masters_for("trainer"), "load"), &contents);
 
     // Nobody was taken for a stranger on the way.
     for node in 0..4 {

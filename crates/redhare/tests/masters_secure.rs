@@ -117,5 +117,5 @@ fn masters_live_on_an_etcd_that_wants_to_know_who_they_are() {
     cluster.wait_for_living(3);
     let (contents, slowest) = load.finish();
     println!("the slowest operation took {slowest:?}");
-    load::check_by(&Way::native(&cluster.masters_for("trainer"), "load"), &contents);
+    load::check_by(&Way::native(cluster.masters_for("trainer"), "load"), &contents);
 }
