@@ -86,6 +86,7 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
         marks: vec![1, 5],
         sessions: vec![session()],
         writer_token: WriterToken(0xc),
+        stays: false,
     });
     let granted = Message::Grant {
         incarnation: LIFE,

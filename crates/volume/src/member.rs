@@ -89,6 +89,8 @@ pub struct Member {
     record: ChunkRecord,
     /// The configuration this life has sealed; none after a restart.
     config: Option<ChunkConfig>,
+    /// It had sealed the one before as well, and takes part since.
+    stays: bool,
     /// The newest configuration heard of in this life.
     newest: Epoch,
     /// That configuration.
@@ -144,6 +146,7 @@ impl Member {
             incarnation,
             settings,
             config: None,
+            stays: false,
             newest: Epoch(0),
             committed: None,
             pending_seal: None,

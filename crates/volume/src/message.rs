@@ -70,6 +70,9 @@ pub struct SealAnswer {
     pub sessions: Vec<Session>,
     /// The newest write lease.
     pub writer_token: WriterToken,
+    /// It was a member of the epoch before in this life and took part in it to its end: it has all that it answered, and what else
+    /// it has marked the write node of then knows to be under way.
+    pub stays: bool,
 }
 
 /// Why a peer's command was refused.

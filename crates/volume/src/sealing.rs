@@ -67,6 +67,8 @@ impl PendingSeal {
 pub(crate) struct Answers {
     /// One bit for each member of the configuration.
     members: u32,
+    /// Those of them that took part in the epoch before to its end.
+    staying: u32,
     pub(crate) highest: Sequence,
     pub(crate) marks: BTreeSet<u32>,
     pub(crate) sessions: BTreeMap<HostId, u64>,
@@ -77,6 +79,7 @@ impl Answers {
     /// Notes what a member said. Marks of regions that the chunk does not have say nothing.
     pub(crate) fn add(&mut self, member: usize, answer: &SealAnswer, regions: u32) {
         self.members |= 1 << member;
+        self.staying |= u32::from(answer.stays) << member;
         self.highest = self.highest.max(answer.highest);
         self.marks
             .extend(answer.marks.iter().filter(|region| **region < regions));
@@ -95,6 +98,11 @@ impl Answers {
 
     pub(crate) fn has(&self, member: usize) -> bool {
         self.members >> member & 1 == 1
+    }
+
+    /// Whether each of these took part in the epoch before to its end. A bit for each.
+    pub(crate) fn stay(&self, members: u32) -> bool {
+        self.staying & members == members
     }
 
     pub(crate) fn all(&self, config: &ChunkConfig) -> bool {
@@ -118,6 +126,7 @@ mod tests {
             highest: Sequence(0),
             marks: Vec::new(),
             writer_token: WriterToken(token),
+            stays: true,
             sessions: sessions
                 .iter()
                 .map(|&(host, number)| Session { host, number })

@@ -399,6 +399,10 @@ async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, da
             let Some(page) = execute(&link, fetch, room(SEAL_ANSWER_ROOM_BYTES)).await else {
                 return;
             };
+            let page = EncodedAnswer {
+                result: answer.result,
+                ..page
+            };
             decode_answer(&message, link.incarnation, &page)
         }
         _ => decode_answer(&message, link.incarnation, &answer),

@@ -132,8 +132,10 @@ impl Member {
         match self.lead.take() {
             Some(mut old) => {
                 self.end_cut(old.cut.take());
-                // The same members again: one of them may not have done all that this one knows to be under way.
-                lead.full = old.phase != Phase::Serving || old.config.members == config.members;
+                lead.full = old.phase != Phase::Serving;
+                let members = config.members.iter().enumerate();
+                let stay = members.filter(|(_, m)| old.config.has(m.node, m.incarnation));
+                lead.to_stay = stay.fold(0, |members, (index, _)| members | 1 << index);
                 let flights: Vec<_> = old.in_flight.drain(..).collect();
                 for flight in flights {
                     match flight.request {
@@ -279,7 +281,7 @@ impl Member {
         self.flushed = 0;
         self.announced = false;
         self.returning = None;
-        self.config = Some(pending.config);
+        self.stays = self.config.replace(pending.config).is_some();
         match pending.answer_to {
             Some(to) => self.answer_seal(to),
             None => {
@@ -302,6 +304,7 @@ impl Member {
             incarnation: self.incarnation,
             highest: self.window.highest(),
             marks: self.intent.regions().collect(),
+            stays: self.stays,
             sessions: sessions
                 .map(|(&host, &number)| Session { host, number })
                 .collect(),

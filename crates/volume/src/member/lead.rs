@@ -88,6 +88,9 @@ pub(super) struct Lead {
     pub(super) phase: Phase,
     /// Reconcile everything marked, not only what was under way: the write node is new.
     pub(super) full: bool,
+    /// Members of the epoch that this write node served before. One that did not take part in it to its end (its disk had no room)
+    /// may lack what this one knows to be under way, and more than that is reconciled, too.
+    pub(super) to_stay: u32,
     pub(super) answers: Answers,
     pub(super) reconciliation: Reconciliation,
     pub(super) in_flight: VecDeque<Flight>,
@@ -141,6 +144,7 @@ impl Lead {
             config,
             phase: Phase::Sealing,
             full: false,
+            to_stay: 0,
             answers: Answers::default(),
             reconciliation: Reconciliation::default(),
             in_flight: VecDeque::new(),
@@ -386,7 +390,7 @@ impl Member {
             if self.planted.is(Bug::SequenceFromZero) {
                 lead.last_sequence = Sequence(0);
             }
-            if lead.full {
+            if lead.full || !lead.answers.stay(lead.to_stay) {
                 lead.reconciliation.regions = std::mem::take(&mut lead.answers.marks);
             }
             if self.planted.is(Bug::NoReconciliation) {

@@ -13,6 +13,7 @@ use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
 mod fences;
+mod staying;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 const ME: NodeId = NodeId(1);
@@ -180,14 +181,19 @@ fn sealing() -> NodeCore {
 }
 
 fn seal_answer(core: &mut NodeCore, from: u128, marks: Vec<u32>) {
+    seal_answer_in(core, 1, from, marks, false);
+}
+
+fn seal_answer_in(core: &mut NodeCore, epoch: u64, from: u128, marks: Vec<u32>, stays: bool) {
     let answer = SealAnswer {
         chunk: chunk(),
-        epoch: Epoch(1),
+        epoch: Epoch(epoch),
         incarnation: Incarnation(1),
         highest: Sequence(0),
         marks,
         sessions: Vec::new(),
         writer_token: WriterToken(0),
+        stays,
     };
     core.handle_message(NOW, NodeId(from), Message::SealAnswer(answer), None);
 }

@@ -535,6 +535,7 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
     let (mut result, mut refusal) = (0, None);
     match message {
         Message::SealAnswer(answer) => {
+            result = answer.stays.into();
             data.u64(answer.highest.0);
             data.u64(answer.writer_token.0);
             data.count(answer.marks.len());
@@ -596,7 +597,12 @@ pub fn decode_answer(
     let message = match *command {
         Message::Seal { chunk, ref config } => {
             let epoch = config.epoch;
-            Message::SealAnswer(decode_seal_answer(chunk, epoch, incarnation, &mut reader)?)
+            Message::SealAnswer(decode_seal_answer(
+                (chunk, epoch, incarnation),
+                // A version before that does not say so is not known to stay.
+                answer.result & 1 == 1,
+                &mut reader,
+            )?)
         }
         Message::ReplicaWrite(write) => Message::ReplicaAnswer {
             chunk: write.chunk,
@@ -731,9 +737,8 @@ fn command_epoch(command: &Message) -> Epoch {
 }
 
 fn decode_seal_answer(
-    chunk: ChunkId,
-    epoch: Epoch,
-    incarnation: Incarnation,
+    (chunk, epoch, incarnation): (ChunkId, Epoch, Incarnation),
+    stays: bool,
     reader: &mut Reader<'_>,
 ) -> Result<SealAnswer, FormatError> {
     let highest = Sequence(reader.u64()?);
@@ -755,6 +760,7 @@ fn decode_seal_answer(
         marks,
         sessions,
         writer_token,
+        stays,
     })
 }
 

@@ -194,6 +194,7 @@ fn answer(command: &Message, n: u64, marks: Vec<u32>, config: ChunkConfig) -> Me
                 .collect(),
             marks,
             writer_token: WriterToken(n / 2),
+            stays: n % 2 == 1,
         }),
         Message::Beacon {
             incarnation,
