@@ -634,8 +634,9 @@ impl Life {
                 call,
             } => {
                 let (client, node) = (self.client.clone(), self.node_bytes());
+                let version = self.reserved.get(&volume).copied();
                 self.call(async move {
-                    let answer = reservations::ask(client, node, volume, call).await;
+                    let answer = reservations::ask(client, node, volume, version, call).await;
                     Answer::Reservations(volume, request, answer)
                 });
             }

@@ -4,15 +4,17 @@ use agentlink::{ReservationCall, Reservations};
 use proto::client::{Client, ClientError, Code};
 use proto::v1;
 
-/// Asks the masters; answers what is in force, and whether what was asked has been done.
+/// Asks the masters; answers what is in force, and whether what was asked has been done. `version` is that of the volume's reservations
+/// as the heartbeat's answer had it last, if it had any.
 pub(crate) async fn ask(
     client: Client,
     node: Vec<u8>,
     volume: u32,
+    version: Option<u64>,
     call: ReservationCall,
 ) -> Result<(Reservations, bool), String> {
     let answer = match call {
-        ReservationCall::Read => show(&client, volume).await.map(|found| (found, true)),
+        ReservationCall::Read => show(&client, volume, version).await.map(|found| (found, true)),
         ReservationCall::Replace {
             expected,
             next,
@@ -29,7 +31,7 @@ pub(crate) async fn ask(
                 Ok(v1::ReplaceReservationsResponse {
                     reservations: Some(stored),
                 }) => Ok((Some(stored), true)),
-                Ok(_) => show(&client, volume).await.map(|found| (found, false)),
+                Ok(_) => show(&client, volume, version).await.map(|found| (found, false)),
                 Err(error) => Err(error),
             }
         }
@@ -41,7 +43,7 @@ pub(crate) async fn ask(
                 chunks,
             };
             match client.enforced_reservations(request).await {
-                Ok(_) => show(&client, volume).await.map(|found| (found, true)),
+                Ok(_) => show(&client, volume, version).await.map(|found| (found, true)),
                 Err(error) => Err(error),
             }
         }
@@ -56,20 +58,35 @@ pub(crate) async fn ask(
     }
 }
 
-async fn show(client: &Client, volume: u32) -> Result<Option<v1::HostReservations>, ClientError> {
+async fn show(
+    client: &Client,
+    volume: u32,
+    version: Option<u64>,
+) -> Result<Option<v1::HostReservations>, ClientError> {
     let request = v1::ShowReservationsRequest { volume };
     match client.reservations(request).await {
         Ok(answer) => Ok(answer.reservations),
-        // A master of a release before, which does not lead where hosts have reserved anything.
-        Err(ClientError::Refused {
+        Err(error) => of_before(error, version).map(Some),
+    }
+}
+
+/// What the answer of a master of a release before means, which does not know the call: nothing is reserved, but only if hosts have never
+/// reserved anything, as the one that leads has said. One that only follows does not know; it is asked again.
+fn of_before(error: ClientError, version: Option<u64>) -> Result<v1::HostReservations, ClientError> {
+    let unknown = matches!(
+        error,
+        ClientError::Refused {
             code: Code::Unimplemented,
             ..
-        }) => Ok(Some(v1::HostReservations {
+        }
+    );
+    match (unknown, version) {
+        (true, Some(0)) => Ok(v1::HostReservations {
             in_force: true,
             chunks: u32::MAX,
             ..v1::HostReservations::default()
-        })),
-        Err(error) => Err(error),
+        }),
+        _ => Err(error),
     }
 }
 
@@ -138,6 +155,22 @@ fn from_wire(found: &v1::HostReservations) -> Option<Reservations> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_master_of_before_says_nothing_of_what_was_ever_reserved() {
+        let refused = |code| ClientError::Refused {
+            code,
+            message: "no such call".to_owned(),
+        };
+        let never = of_before(refused(Code::Unimplemented), Some(0)).expect("nothing was ever reserved");
+        assert!(never.in_force && never.version == 0 && never.r#type == 0);
+        // It only follows, and the one that leads has said that there was a change; or nobody has said anything yet.
+        for version in [Some(1), Some(7), None] {
+            let error = of_before(refused(Code::Unimplemented), version).expect_err("nothing is known");
+            assert!(error.to_string().contains("no such call"), "{error}");
+        }
+        assert!(of_before(refused(Code::Unavailable), Some(0)).is_err());
+    }
 
     #[test]
     fn what_a_portal_wants_arrives_as_it_was_said() {

@@ -96,23 +96,10 @@ impl Exported {
         });
         drop(node);
         match time::timeout(ANSWER_LIMIT, answer).await {
-            Ok(Some(answer)) => self.check(answer?),
+            Ok(Some(answer)) => check(answer?, self.chunks()),
             Ok(None) | Err(time::Elapsed) => Err(format!(
                 "no master has answered by way of the node agent within {} s",
                 ANSWER_LIMIT.as_secs()
-            )),
-        }
-    }
-
-    /// An answer of before the volume had all the chunks that this portal serves is too old: what was put in force since may not be on the
-    /// new ones.
-    fn check(&self, (found, done): (agentlink::Reservations, bool)) -> Answer {
-        let chunks = self.chunks();
-        match found.chunks >= chunks {
-            true => Ok((found, done)),
-            false => Err(format!(
-                "the masters' answer is of before the volume grew ({} chunks, {chunks} now)",
-                found.chunks
             )),
         }
     }
@@ -287,6 +274,18 @@ impl ReservationStore for Record {
     }
 }
 
+/// An answer of before the volume had all the `chunks` that a portal serves is too old: what was put in force since may not be on the new
+/// ones.
+fn check((found, done): (agentlink::Reservations, bool), chunks: u32) -> Answer {
+    match found.chunks >= chunks {
+        true => Ok((found, done)),
+        false => Err(format!(
+            "the masters' answer is of before the volume grew ({} chunks, {chunks} now)",
+            found.chunks
+        )),
+    }
+}
+
 fn never_reserved() -> agentlink::Reservations {
     agentlink::Reservations {
         in_force: true,
@@ -327,5 +326,28 @@ fn to_link(next: SharedReservations) -> agentlink::Reservations {
         notices: next.notices.into_iter().map(notice).collect(),
         chunks: 0,
         change: next.change,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_before_the_volume_grew_is_refused() {
+        let found = |chunks| agentlink::Reservations {
+            version: 4,
+            chunks,
+            ..agentlink::Reservations::default()
+        };
+        let old = check((found(2), true), 3);
+        assert_eq!(
+            old,
+            Err("the masters' answer is of before the volume grew (2 chunks, 3 now)".to_owned())
+        );
+        // The volume may have grown since this portal began: then the answer knows more than it needs.
+        for chunks in [3, 4, u32::MAX] {
+            assert_eq!(check((found(chunks), false), 3), Ok((found(chunks), false)));
+        }
     }
 }

@@ -212,7 +212,7 @@ impl Member {
     /// not know of it. Native clients' reads need none.
     pub(super) fn fenced_read(&self, portal_token: Option<WriterToken>) -> Option<Status> {
         portal_token
-            .filter(|token| self.is_older(*token))
+            .filter(|token| self.is_older(*token) && !self.planted.is(Bug::PortalReadsUnfenced))
             .map(|_| Status::FencedWriter(self.newest_token()))
     }
 

@@ -13,9 +13,11 @@ use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use super::snapshot::Cut;
 use super::{BUSY_FOR, Member, repair};
 use crate::configuration::{COPIES_MAX, Membership};
-use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
+use crate::identity::{
+    BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session, WriterToken,
+};
 use crate::message::{Message, ReplicaWrite, WriteKind};
-use crate::output::{Output, ReadPurpose, Reason};
+use crate::output::{Output, ReadPurpose, Reason, Request};
 use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
 use crate::record::ChunkRecord;
@@ -70,7 +72,14 @@ pub(super) struct Join {
     /// One bit for each member that counts it.
     told: u32,
     paused_until: Option<Instant>,
+    /// What the copy is told of leases and sessions: the same by each Join of one number, since it takes the first that comes.
+    fences: Fences,
+    /// It was asked once more, since they had changed meanwhile: what would change them again waits until it answers.
+    holds_fences: bool,
 }
+
+/// The newest lease, and the sessions.
+type Fences = (WriterToken, Vec<Session>);
 
 /// How far the resync of one copy is, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,6 +255,7 @@ impl Member {
             lead.resend_at = now + self.settings.resend_interval;
         }
         lead.joins += 1;
+        let fences = fences(&self.record);
         lead.join = Some(Box::new(Join {
             number: JoinNumber(lead.joins),
             node: from,
@@ -265,6 +275,8 @@ impl Member {
             flush_from: 0,
             told: 0,
             paused_until: None,
+            fences,
+            holds_fences: false,
         }));
         self.send_join();
     }
@@ -273,18 +285,51 @@ impl Member {
         let chunk = self.chunk();
         let Some(lead) = &self.lead else { return };
         let Some(join) = &lead.join else { return };
-        let sessions = self.record.sessions.iter();
+        let (writer_token, sessions) = match self.planted.is(Bug::JoinedWithoutFences) {
+            true => fences(&self.record),
+            false => join.fences.clone(),
+        };
         let message = Message::Join {
             chunk,
             epoch: lead.config.epoch,
             join: join.number,
             incarnation: join.incarnation,
-            writer_token: self.record.writer_token,
-            sessions: sessions
-                .map(|(&host, &number)| Session { host, number })
-                .collect(),
+            writer_token,
+            sessions,
         };
         self.send(join.node, message, None);
+    }
+
+    /// Whether the copy may not know a lease or session that was acknowledged while it was asked. Then it is asked once more, under
+    /// another number.
+    fn asks_again(&mut self) -> bool {
+        let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
+            return false;
+        };
+        let now = fences(&self.record);
+        if join.fences == now || self.planted.is(Bug::JoinedWithoutFences) {
+            return false;
+        }
+        join.fences = now;
+        join.holds_fences = true;
+        let Some(lead) = &mut self.lead else { return false };
+        lead.joins += 1;
+        if let Some(join) = &mut lead.join {
+            join.number = JoinNumber(lead.joins);
+        }
+        self.send_join();
+        true
+    }
+
+    /// Whether a write waits since it would change what a copy that was asked twice is told.
+    pub(super) fn holds_for_join(&self, request: &Request) -> bool {
+        let join = self.lead.as_ref().and_then(|lead| lead.join.as_ref());
+        if !join.is_some_and(|join| join.holds_fences && join.stage == Stage::Asking) {
+            return false;
+        }
+        let Session { host, number } = request.session;
+        let known = self.record.sessions.get(&host).copied().unwrap_or(0);
+        request.operation.is_fence() || request.writer_token > self.record.writer_token || number > known
     }
 
     /// The copy takes part: it gets what is in flight.
@@ -305,6 +350,11 @@ impl Member {
             return;
         }
         join.heard = now;
+        if self.asks_again() {
+            return;
+        }
+        let Some(lead) = &mut self.lead else { return };
+        let Some(join) = &mut lead.join else { return };
         join.enter(now, Stage::Copying);
         let number = join.number;
         // What an earlier join has had says nothing about this one.
@@ -722,6 +772,11 @@ fn lacking(record: &ChunkRecord, flushed_in: Epoch, marks: &[u32]) -> BTreeSet<u
         .map(|(region, _)| *region)
         .chain(marked.copied())
         .collect()
+}
+
+fn fences(record: &ChunkRecord) -> Fences {
+    let session = |(&host, &number)| Session { host, number };
+    (record.writer_token, record.sessions.iter().map(session).collect())
 }
 
 fn blocks_of(record: &ChunkRecord, regions: &BTreeSet<u32>) -> u64 {

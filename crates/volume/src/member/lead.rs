@@ -516,7 +516,10 @@ impl Member {
             // the token in force. What mends copies goes under none.
             let takes_over = request.writer_token > self.record.writer_token
                 && lead.in_flight.iter().any(|flight| flight.request.is_some());
-            if takes_over || lead.blocked(self.covers(request.range), at, page_blocks) {
+            if takes_over
+                || self.holds_for_join(&request)
+                || lead.blocked(self.covers(request.range), at, page_blocks)
+            {
                 at += 1;
                 continue;
             }

@@ -9,6 +9,7 @@ use crate::identity::*;
 use crate::message::{Message, Refusal, SealAnswer, WriteKind};
 use crate::node::NodeCore;
 use crate::output::{Operation, Output, ReadPurpose, Request, Status};
+use crate::planted::Planted;
 use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
@@ -172,7 +173,12 @@ fn geometry() -> Geometry {
 
 /// The write node of a chunk with three copies, that has sealed and waits for the others.
 fn sealing() -> NodeCore {
+    sealing_with(Planted::default())
+}
+
+fn sealing_with(planted: Planted) -> NodeCore {
     let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
+    core.plant(planted);
     core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()));
     core.handle_configuration(NOW, chunk(), &three(1, 1, &[1, 2, 3]));
     core.handle_persisted(NOW, chunk(), PersistToken(1));
@@ -200,7 +206,11 @@ fn seal_answer_in(core: &mut NodeCore, epoch: u64, from: u128, marks: Vec<u32>, 
 
 /// The same, serving.
 fn leading() -> NodeCore {
-    let mut core = sealing();
+    leading_with(Planted::default())
+}
+
+fn leading_with(planted: Planted) -> NodeCore {
+    let mut core = sealing_with(planted);
     for from in [2, 3] {
         seal_answer(&mut core, from, Vec::new());
     }

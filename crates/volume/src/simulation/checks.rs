@@ -29,6 +29,12 @@ impl World {
                 ));
             }
         }
+        if status == Status::Done && asked.reads && asked.token < self.in_force[chunk] {
+            let (token, newer) = (asked.token.0, self.in_force[chunk].0);
+            self.fail(format!(
+                "node {node} answered a read of chunk {chunk} under token {token} when {newer} was in force"
+            ));
+        }
         if status == Status::Done && asked.writes {
             if asked.token < asked.in_force {
                 let (token, newer) = (asked.token.0, asked.in_force.0);
@@ -90,6 +96,7 @@ impl World {
                 .as_ref()
                 .is_none_or(|snapshots| snapshots.is_idle())
             && (0..self.shape.chunks).all(complete)
+            && self.reservations_rest()
             && self.nothing_is_left_over()
             && self.snapshots_are_in_place()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use foundation::Epoch;
 
+use super::hosts::Way;
 use super::linear::{Op, SLOTS};
+use super::reserve::PORTALS;
 use super::world::{CHUNK_BLOCKS, Event, GIVES_UP, HARM, MS, SECOND, World, node_index};
 use crate::configuration::ChunkConfig;
 use crate::identity::{BlockRange, HostId, RequestId, Session, TraceId, WriterToken};
@@ -14,27 +16,33 @@ use crate::message::WriteKind;
 use crate::output::{Operation, Request, Status};
 
 #[derive(Debug)]
-struct Pending {
-    chunk: usize,
-    range: BlockRange,
-    op: Op,
-    kind: WriteKind,
-    token: WriterToken,
+pub(super) struct Pending {
+    pub(super) chunk: usize,
+    pub(super) range: BlockRange,
+    pub(super) op: Op,
+    pub(super) kind: WriteKind,
+    pub(super) token: WriterToken,
     elsewhere: bool,
+    /// When it began.
+    pub(super) began: u64,
+    /// The host may not read, and has not been let since it began.
+    pub(super) barred: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Client {
     session: u64,
-    attempt: u64,
-    map: Vec<ChunkConfig>,
-    pending: Option<Pending>,
+    pub(super) attempt: u64,
+    pub(super) map: Vec<ChunkConfig>,
+    pub(super) pending: Option<Pending>,
     /// Reads from copies that its first map named, as a client would that never refreshes.
     stubborn: bool,
     /// What it writes under.
     token: WriterToken,
     /// It has ended in the middle of a write, which may take effect for ever.
-    gone: bool,
+    pub(super) gone: bool,
+    /// Where its commands go through a portal.
+    pub(super) way: Way,
 }
 
 impl Client {
@@ -45,7 +53,11 @@ impl Client {
 
 impl World {
     pub(super) fn add_clients(&mut self) {
-        let count = self.random.between(3, SLOTS as u64) as usize;
+        let mut count = self.random.between(3, SLOTS as u64) as usize;
+        if self.reserved.is_some() {
+            // Two hosts or three, by two portals each.
+            count = count.max(4).next_multiple_of(PORTALS);
+        }
         for client in 0..count {
             self.clients.push(Client {
                 session: 1,
@@ -55,23 +67,33 @@ impl World {
                 stubborn: client >= count - 2,
                 token: WriterToken(0),
                 gone: false,
+                way: Way::default(),
             });
             self.at(0, Event::ClientStep { client });
         }
     }
 
     pub(super) fn client_step(&mut self, client: usize) {
-        if self.clients[client].gone || self.healing && self.clients[client].pending.is_none() {
+        let begins = self.clients[client].pending.is_none();
+        if self.clients[client].gone || begins && self.healing && !self.does_last_operation(client) {
             return;
         }
-        if self.clients[client].pending.is_none() {
+        if begins {
             self.begin(client);
         }
         self.attempt(client);
     }
 
     fn begin(&mut self, client: usize) {
-        let chunk = self.random.below(self.shape.chunks as u64) as usize;
+        let Some(chunks) = self.served_chunk(client) else {
+            // It comes back as soon as its portal serves something.
+            return;
+        };
+        let newest = self.reserved.is_some() && self.random.chance(1, 3);
+        let chunk = match newest {
+            true => chunks as usize - 1,
+            false => self.random.below(chunks) as usize,
+        };
         // Few blocks, so that clients meet.
         let start = self.random.below(u64::from(CHUNK_BLOCKS) - 1) as u32;
         let start = if self.random.chance(1, 2) || self.shape.scenario == HARM {
@@ -123,7 +145,10 @@ impl World {
             range = BlockRange::default();
         }
         let token = self.clients[client].token;
-        let fenced = token < self.in_force[chunk] && !matches!(op, Op::Read | Op::Flush);
+        let fenced = match self.reserved.is_some() {
+            true => self.begins_without_right(client, op),
+            false => token < self.in_force[chunk] && !matches!(op, Op::Read | Op::Flush),
+        };
         for block in range.start..range.start + range.count {
             let monitor = &mut self.monitors[chunk][block as usize];
             if fenced {
@@ -135,6 +160,7 @@ impl World {
             self.note_issued(chunk, range, op);
         }
         let elsewhere = false;
+        let (began, barred) = (self.now, self.begins_unread(client, op));
         self.clients[client].pending = Some(Pending {
             chunk,
             range,
@@ -142,6 +168,8 @@ impl World {
             kind,
             token,
             elsewhere,
+            began,
+            barred,
         });
     }
 
@@ -169,6 +197,10 @@ impl World {
             return;
         }
         self.in_force[chunk] = token;
+        if self.reserved.is_some() {
+            // Who goes on under a newer token may: what hosts lose is looked at where they lose it.
+            return;
+        }
         for (client, state) in self.clients.iter().enumerate() {
             let Some(pending) = state.pending.as_ref().filter(|p| p.chunk == chunk) else {
                 continue;
@@ -207,6 +239,9 @@ impl World {
 
     /// Sends the pending operation, once more perhaps.
     fn attempt(&mut self, client: usize) {
+        if self.reserved.is_some() {
+            return self.attempt_by_portal(client);
+        }
         self.clients[client].attempt += 1;
         let state = &self.clients[client];
         let attempt = state.attempt;
@@ -285,6 +320,7 @@ impl World {
         if self.clients[client].pending.is_none() || self.clients[client].attempt != attempt {
             return;
         }
+        self.doubt(client);
         if self.gives_up(client) {
             self.clients[client].gone = true;
             return;
@@ -302,7 +338,10 @@ impl World {
         let Some(pending) = state.pending.as_ref().filter(|pending| may && writes(pending)) else {
             return false;
         };
-        let write_node = node_index(state.map[pending.chunk].write_node);
+        let Some(config) = state.map.get(pending.chunk) else {
+            return false;
+        };
+        let write_node = node_index(config.write_node);
         self.blocked[write_node][self.shape.nodes] > self.now
     }
 
@@ -313,9 +352,15 @@ impl World {
     }
 
     pub(super) fn client_answer(&mut self, client: usize, attempt: u64, status: Status, values: &[u32]) {
+        if self.chunk_told(client, attempt, status) {
+            return;
+        }
         let state = &mut self.clients[client];
         // An answer to an earlier attempt came by a connection that is closed.
         if state.attempt != attempt || state.pending.is_none() || state.gone {
+            return;
+        }
+        if self.portal_answered(client, status) {
             return;
         }
         if matches!(status, Status::FencedWriter(_)) {
@@ -326,9 +371,9 @@ impl World {
                 self.finish(client, values);
                 return;
             }
-            Reaction::NewSession => state.session += 1,
+            Reaction::NewSession => self.clients[client].session += 1,
             Reaction::TryElsewhere => {
-                if let Some(pending) = &mut state.pending {
+                if let Some(pending) = &mut self.clients[client].pending {
                     pending.elsewhere = true;
                 }
             }
@@ -350,6 +395,12 @@ impl World {
             return;
         };
         self.done_ops += 1;
+        if pending.op == Op::Read && pending.barred {
+            self.fail(format!(
+                "client {client} read chunk {} after its host had lost the right to",
+                pending.chunk
+            ));
+        }
         if pending.kind == WriteKind::Data {
             self.note_acknowledged(pending.op);
         }

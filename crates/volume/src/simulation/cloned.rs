@@ -2,6 +2,7 @@
 //! begin empty, or by an order to clone that comes when the volume has long been written.
 
 use super::disk::Disk;
+use super::kinds::Kinds;
 use super::linear::Monitor;
 use super::world::{CHUNK_BLOCKS, REBUILD, SCENARIOS, World};
 use crate::planted::Bug;
@@ -22,7 +23,12 @@ impl World {
             true => seed % SCENARIOS,
             false => REBUILD,
         };
-        Self::make(seed, None, Some(scenario), (false, false, true))
+        let cloned = true;
+        let kinds = Kinds {
+            cloned,
+            ..Kinds::default()
+        };
+        Self::make(seed, None, Some(scenario), kinds)
     }
 
     pub(super) fn begin_as_clone(&mut self) {

@@ -4,6 +4,7 @@ use foundation::Epoch;
 
 use super::keep::KeepEvent;
 use super::past::PastRead;
+use super::reserve::ReserveEvent;
 use super::world::Payload;
 use crate::configuration::ChunkConfig;
 use crate::identity::{IoToken, PersistToken, SnapshotId};
@@ -132,6 +133,8 @@ pub(super) enum Event {
         life: u64,
         event: KeepEvent,
     },
+    /// Of what hosts reserve.
+    Reserve(ReserveEvent),
 }
 
 impl Event {
@@ -147,6 +150,7 @@ impl Event {
             | Event::LookForRoom { node, .. }
             | Event::Keep { node, .. }
             | Event::Config { node, .. } => Some(*node),
+            Event::Reserve(event) => event.node(),
             _ => None,
         }
     }

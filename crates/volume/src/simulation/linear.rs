@@ -92,6 +92,12 @@ impl Monitor {
         self.frozen[slot] = true;
     }
 
+    /// It may take effect again.
+    pub(super) fn thaw(&mut self, slot: usize) {
+        self.frozen[slot] = false;
+        self.close();
+    }
+
     /// The operation ends without an acknowledgement. It has done something or nothing, and does nothing more.
     pub(super) fn abandon(&mut self, slot: usize) {
         let before = std::mem::take(&mut self.explanations);

@@ -69,6 +69,7 @@ impl World {
             let delay = self.random.between(50 * MS, SECOND);
             self.at(delay, Event::Ended { node, life });
         }
+        self.portal_begins(node, 0);
         self.at(down, Event::Restart { node });
     }
 }

@@ -56,12 +56,14 @@ impl World {
             } => self.order_answered(chunk, operation, status),
             Event::SnapshotTimeout { snapshot } => self.abort_snapshot(snapshot),
             Event::HealCheck => self.heal_check(),
+            Event::Reserve(event) => self.reserve(event),
             _ => {}
         }
     }
 
     /// Sends a node the configurations it may need, by its heartbeat's answer.
-    fn tell(&mut self, node: usize) {
+    pub(super) fn tell(&mut self, node: usize) {
+        self.tell_portal(node);
         for chunk in 0..self.shape.chunks {
             let config = self.store[chunk].clone();
             let masters = self.shape.nodes;

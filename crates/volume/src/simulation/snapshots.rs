@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::{Epoch, Random};
 
+use super::kinds::Kinds;
 use super::linear::{Op, SLOTS};
-use super::world::{CHUNK_BLOCKS, Event, MS, SECOND, US, World, chunk_id, node_index};
+use super::world::{CHUNK_BLOCKS, Event, MS, REBUILD, SCENARIOS, SECOND, US, World, chunk_id, node_index};
 use crate::configuration::ChunkConfig;
 use crate::identity::{
     BlockRange, HostId, IoToken, RequestId, Sequence, Session, SnapshotId, TraceId, WriterToken,
@@ -93,6 +94,32 @@ impl Snapshots {
 }
 
 impl World {
+    /// One whose volume has several chunks, and snapshots.
+    pub(super) fn with_snapshots(seed: u64) -> Self {
+        let snapshots = true;
+        let kinds = Kinds {
+            snapshots,
+            ..Kinds::default()
+        };
+        Self::make(seed, None, None, kinds)
+    }
+
+    /// One whose snapshots' copies follow those of its chunks, mostly while these move.
+    pub(super) fn with_kept_snapshots(seed: u64) -> Self {
+        let scenario = if seed.is_multiple_of(3) {
+            seed % SCENARIOS
+        } else {
+            REBUILD
+        };
+        let (snapshots, keeps) = (true, true);
+        let kinds = Kinds {
+            snapshots,
+            keeps,
+            ..Kinds::default()
+        };
+        Self::make(seed, None, Some(scenario), kinds)
+    }
+
     pub(super) fn note_issued(&mut self, chunk: usize, range: BlockRange, op: Op) {
         let at = self.now;
         if let (Some(snapshots), Op::Write(value) | Op::Force(value)) = (&mut self.snapshots, op) {

@@ -12,9 +12,11 @@ use super::clients::Client;
 use super::disk::Disk;
 pub(super) use super::events::Event;
 use super::keep::Kept;
+use super::kinds::Kinds;
 use super::linear::Monitor;
 use super::past::Board;
 use super::places::Places;
+use super::reserve::{Reserved, grown};
 use super::room::ROOM_LOOK;
 use super::snapshots::Snapshots;
 use crate::configuration::{ChunkConfig, Membership};
@@ -72,6 +74,8 @@ pub(super) struct Asked {
     pub(super) attempt: u64,
     pub(super) arrived: u64,
     pub(super) writes: bool,
+    /// A read by way of a portal.
+    pub(super) reads: bool,
     pub(super) token: WriterToken,
     /// The newest token that was in force when it arrived.
     pub(super) in_force: WriterToken,
@@ -122,6 +126,7 @@ pub(super) struct World {
     pub(super) first: Vec<ChunkConfig>,
     pub(super) places: Places,
     pub(super) snapshots: Option<Box<Snapshots>>,
+    pub(super) reserved: Option<Box<Reserved>>,
     geometry: Geometry,
     /// The epoch that a chunk began after all members of the one before had ended, until it has a write node that has sealed: an older one
     /// goes on meanwhile.
@@ -191,33 +196,16 @@ impl World {
     }
 
     pub(super) fn with_scenario(seed: u64, bug: Option<Bug>, scenario: Option<u64>) -> Self {
-        let keeps = matches!(bug, Some(Bug::LeavingCopyCounts | Bug::SnapshotLeavesUnasked));
-        let snapshots = matches!(bug, Some(Bug::SnapshotWithoutHold | Bug::CutBeforeDrained));
-        let cloned = matches!(bug, Some(Bug::CloneForgetsRegions));
-        Self::make(seed, bug, scenario, (snapshots || keeps, keeps, cloned))
+        Self::make(seed, bug, scenario, Kinds::for_bug(bug))
     }
 
-    /// One whose volume has several chunks, and snapshots.
-    pub(super) fn with_snapshots(seed: u64) -> Self {
-        Self::make(seed, None, None, (true, false, false))
-    }
-
-    /// One whose snapshots' copies follow those of its chunks, mostly while these move.
-    pub(super) fn with_kept_snapshots(seed: u64) -> Self {
-        let scenario = if seed.is_multiple_of(3) {
-            seed % SCENARIOS
-        } else {
-            REBUILD
-        };
-        Self::make(seed, None, Some(scenario), (true, true, false))
-    }
-
-    pub(super) fn make(
-        seed: u64,
-        bug: Option<Bug>,
-        scenario: Option<u64>,
-        (snapshots, keeps, cloned): (bool, bool, bool),
-    ) -> Self {
+    pub(super) fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, kinds: Kinds) -> Self {
+        let Kinds {
+            snapshots,
+            keeps,
+            cloned,
+            reserved,
+        } = kinds;
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
@@ -230,11 +218,11 @@ impl World {
                 + random.below(2) as usize
                 + usize::from(scenario == REBUILD)
                 + usize::from(keeps),
-            chunks: 1 + random.below(2) as usize + usize::from(snapshots),
+            chunks: 1 + random.below(2) as usize + usize::from(snapshots || reserved),
             copies,
             minimum: random.between(1, u64::from(copies).min(3)) as u8,
             scenario,
-            leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP,
+            leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP && !reserved,
             keeps,
             cloned,
         };
@@ -259,6 +247,7 @@ impl World {
                 random.between(2 * SECOND, 12 * SECOND),
             ),
             snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
+            reserved: reserved.then(|| Box::new(Reserved::new(shape.chunks))),
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
@@ -344,6 +333,7 @@ impl World {
             self.restart(node);
         }
         self.add_clients();
+        self.begin_to_reserve();
         self.at(0, Event::Masters);
         self.at(self.random.clone().below(SECOND), Event::Fault);
         self.at(FAULTS_END, Event::Heal);
@@ -465,6 +455,8 @@ impl World {
                         attempt,
                         arrived,
                         writes,
+                        reads: request.operation == crate::Operation::Read
+                            && request.session.host.is_through_portals(),
                         token: request.writer_token,
                         in_force: self.in_force[chunk],
                     },
@@ -549,6 +541,10 @@ impl World {
         let token = DataToken(node.next_token);
         node.data.insert(token, values);
         token
+    }
+
+    pub(super) fn grow_geometry(&mut self) {
+        grown(&mut self.geometry);
     }
 
     pub(super) fn empty_disk(&self, chunk: usize) -> Disk {

@@ -1,6 +1,7 @@
 //! Who is kept out by a writer's token, and when it is durable.
 
 use super::*;
+use crate::planted::Bug;
 
 #[test]
 fn a_portals_read_needs_the_newest_token_and_a_native_one_none() {
@@ -107,4 +108,109 @@ fn fence_and_mark_are_durable_before_the_write_begins() {
     let after = outputs(&mut core);
     assert_eq!(after[..2], [complete(1, Status::Done), release(1)]);
     assert_eq!(ios(&after).len(), 1, "the held write begins: {after:?}");
+}
+
+/// The simulation found it: a copy took the first Join of several, and what was acknowledged until it answered it never learned, though it
+/// counted as in sync then.
+#[test]
+fn a_copy_that_joins_learns_what_was_acknowledged_while_it_was_asked() {
+    let (mut core, found) = joining(Planted::default());
+    let (again, token, sessions) = found.expect("it is asked once more, under another number");
+    assert_eq!((again, token), (JoinNumber(2), WriterToken(7)));
+    assert!(
+        sessions
+            .iter()
+            .any(|session| session.host == HostId::through_portals(3)),
+        "{sessions:?}"
+    );
+    // Until it answers, nobody changes that again.
+    core.handle_request(NOW, chunk(), claim(2, 8));
+    let waiting = outputs(&mut core);
+    assert!(
+        !waiting.iter().any(|output| matches!(output, Output::Send { .. })),
+        "{waiting:?}"
+    );
+    let joined = Message::JoinAnswer {
+        chunk: chunk(),
+        epoch: Epoch(1),
+        join: again,
+        incarnation: Incarnation(1),
+    };
+    core.handle_message(NOW, NodeId(4), joined, None);
+    core.handle_persisted(NOW, chunk(), PersistToken(99));
+    let after = outputs(&mut core);
+    let told = |output: &Output| {
+        matches!(output, Output::Send { to: NodeId(4), message: Message::ReplicaWrite(write), .. }
+            if write.writer_token == WriterToken(8) && write.join == again)
+    };
+    assert!(after.iter().any(told), "{after:?}");
+}
+
+#[test]
+fn it_does_not_if_it_is_asked_but_once() {
+    let bug = Some(Bug::JoinedWithoutFences);
+    let (_, asked_again) = joining(Planted { bug });
+    assert_eq!(asked_again, None);
+}
+
+fn claim(id: u64, token: u64) -> Request {
+    Request {
+        operation: Operation::Write {
+            kind: WriteKind::Fence,
+            data: None,
+            force_unit_access: false,
+        },
+        range: BlockRange::default(),
+        session: Session {
+            host: HostId::through_portals(3),
+            number: 0,
+        },
+        ..write(id, 0, token)
+    }
+}
+
+type Asked = (JoinNumber, WriterToken, Vec<Session>);
+
+/// A write node that asks a copy to join, and acknowledges a claim under a newer token before the copy answers; and whether it asks it
+/// again then.
+fn joining(planted: Planted) -> (NodeCore, Option<Asked>) {
+    let mut core = leading_with(planted);
+    let (chunk, epoch, incarnation) = (chunk(), Epoch(1), Incarnation(1));
+    let back = Message::Return {
+        chunk,
+        epoch,
+        incarnation,
+        flushed_in: epoch,
+        marks: Vec::new(),
+    };
+    core.handle_message(NOW, NodeId(4), back, None);
+    outputs(&mut core);
+    core.handle_request(NOW, chunk, claim(1, 7));
+    core.handle_persisted(NOW, chunk, PersistToken(9));
+    replica_answer(&mut core, 2, 1);
+    replica_answer(&mut core, 3, 1);
+    let claimed = outputs(&mut core);
+    assert!(claimed.contains(&complete(1, Status::Claimed(1))), "{claimed:?}");
+    let joined = Message::JoinAnswer {
+        chunk,
+        epoch,
+        join: JoinNumber(1),
+        incarnation,
+    };
+    core.handle_message(NOW, NodeId(4), joined, None);
+    let asked = |output: Output| match output {
+        Output::Send {
+            message:
+                Message::Join {
+                    join,
+                    writer_token,
+                    sessions,
+                    ..
+                },
+            ..
+        } => Some((join, writer_token, sessions)),
+        _ => None,
+    };
+    let asked = outputs(&mut core).into_iter().find_map(asked);
+    (core, asked)
 }

@@ -1,0 +1,30 @@
+//! What a simulated cluster has beside copies and clients.
+
+use crate::planted::Bug;
+
+/// Nothing of it, if not asked for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Kinds {
+    /// The volume has several chunks, and snapshots of it are made.
+    pub(super) snapshots: bool,
+    /// Copies of snapshots follow those of their chunks.
+    pub(super) keeps: bool,
+    /// The volume is a clone.
+    pub(super) cloned: bool,
+    /// Hosts reserve it, through portals, and it grows.
+    pub(super) reserved: bool,
+}
+
+impl Kinds {
+    /// What a planted bug needs to be seen.
+    pub(super) fn for_bug(bug: Option<Bug>) -> Self {
+        let keeps = matches!(bug, Some(Bug::LeavingCopyCounts | Bug::SnapshotLeavesUnasked));
+        let snapshots = matches!(bug, Some(Bug::SnapshotWithoutHold | Bug::CutBeforeDrained));
+        Self {
+            snapshots: snapshots || keeps,
+            keeps,
+            cloned: matches!(bug, Some(Bug::CloneForgetsRegions)),
+            reserved: bug.is_some_and(Bug::is_of_reservations),
+        }
+    }
+}
