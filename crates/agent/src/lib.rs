@@ -57,6 +57,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The disks.
     pub disks: Vec<Disk>,
+    /// The name of what the node is lost together with; empty for nothing but itself.
+    pub rack: String,
     /// Where identity, sockets and logs are kept.
     pub directory: PathBuf,
     /// The program whose `target` command is run.

@@ -393,6 +393,7 @@ impl Supervisor<'_> {
             incarnation: hello.incarnation,
             ended_through: hello.incarnation.saturating_sub(1),
             disks: found.chain(self.disks.absent(&hello.disks)).collect(),
+            rack: self.config.rack.clone(),
         };
         let registered = masters::patiently(|| client.register(request.clone())).await;
         Ok(registered.map(|registered| Life::new(client.clone(), cluster, node, &registered, hello)))
@@ -407,6 +408,7 @@ impl Supervisor<'_> {
             incarnation: 0,
             ended_through: state.incarnation,
             disks: Vec::new(),
+            rack: self.config.rack.clone(),
         };
         let registered = masters::patiently(|| client.register(request.clone()))
             .await
@@ -548,6 +550,7 @@ mod tests {
             renews_credentials: false,
             listen: "127.0.0.1:1".parse().unwrap(),
             disks: Vec::new(),
+            rack: String::new(),
             directory: directory.into(),
             program: PathBuf::new(),
             end_target: false,

@@ -121,6 +121,7 @@ mod tests {
                 path: odd.into(),
                 size: Some(ByteCount(7)),
             }],
+            rack: String::new(),
             directory: directory.path().to_owned(),
             program: "redhare".into(),
             end_target: false,

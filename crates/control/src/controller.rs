@@ -30,6 +30,7 @@ use crate::error::ControlError;
 use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, ClusterRecord, FEATURES_KNOWN, Node, Volume};
+use crate::racks::Racks;
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::store::{Committed, MetadataStore, Operation, Transaction};
@@ -295,6 +296,20 @@ impl<S: MetadataStore> Controller<S> {
         *at = revision;
         let view = |(&id, record): (&NodeId, &Node)| (id, self.view(id, record.clone(), now));
         Ok(nodes.iter().map(view).collect())
+    }
+
+    /// The racks of the cluster as they are now, as if a node were not there.
+    fn racks_but(&self, gone: Option<NodeId>, now: Instant) -> Result<Racks, ControlError> {
+        let nodes = self.nodes(now)?;
+        let others = nodes.iter().filter(|(id, _)| Some(**id) != gone);
+        Ok(Racks::new(others.map(|(&id, view)| {
+            (id, view.record.rack.as_ref(), self.care.is_drained(id, None))
+        })))
+    }
+
+    /// The racks of the cluster as they are now.
+    fn racks(&self, now: Instant) -> Result<Racks, ControlError> {
+        self.racks_but(None, now)
     }
 
     /// Whether no node's record has changed between a revision and the store's present one.

@@ -124,6 +124,10 @@ pub enum ControlError {
         placed: usize,
         lacking: ByteCount,
     },
+    #[error(
+        "node {node} cannot be drained: {copies} of its copies would come into a rack that has another copy of the same chunk, since no other rack has room; add nodes or disks in other racks, or drain all nodes of this rack"
+    )]
+    DrainRacks { node: NodeId, copies: usize },
     #[error("{chunk} stays as it is: {why}")]
     MoveRefused { chunk: ChunkId, why: String },
     #[error(
@@ -223,6 +227,10 @@ pub enum ControlError {
     )]
     NotEnoughNodes { copies: u8, live: usize, known: usize },
     #[error(
+        "{copies} copies want {copies} racks, but {live} of {known} have a living node with a disk (a node without a rack counts as one); start nodes in other racks, or ask for fewer copies, or for copies on different nodes only (\"redhare volume create --spread node\")"
+    )]
+    NotEnoughRacks { copies: u8, live: usize, known: usize },
+    #[error(
         "{awaited} of {known} known nodes have not been heard since this master began to lead, and without them: {why}; repeat the call in a few seconds"
     )]
     NodesAwaited {
@@ -231,13 +239,15 @@ pub enum ControlError {
         why: Box<ControlError>,
     },
     #[error(
-        "{wanted} in {copies} copies do not fit: there is room for {room} on different nodes, {missing} more are needed on each of {copies} nodes; add disks, delete volumes or snapshots, or ask for less"
+        "{wanted} in {copies} copies do not fit: there is room for {room} on different {places}, {missing} more are needed on each of {copies} {places}; add disks, delete volumes or snapshots, or ask for less"
     )]
     NotEnoughSpace {
         copies: u8,
         wanted: ByteCount,
         room: ByteCount,
         missing: ByteCount,
+        /// "nodes" or "racks".
+        places: &'static str,
     },
     #[error("{chunk} does not exist; the volume has {chunks} chunks, fetch its map again")]
     NoSuchChunk { chunk: ChunkId, chunks: u32 },
@@ -395,9 +405,11 @@ impl ControlError {
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }
+            | Self::NotEnoughRacks { .. }
             | Self::NotEnoughSpace { .. }
             | Self::DrainNodes { .. }
             | Self::DrainRoom { .. }
+            | Self::DrainRacks { .. }
             | Self::MoveRefused { .. }
             | Self::PinWithoutCopies { .. }
             | Self::NotWriteNode { .. }

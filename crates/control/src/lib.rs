@@ -19,6 +19,7 @@ mod memory_store;
 mod model;
 pub mod placement;
 mod places;
+pub mod racks;
 pub mod rebuild;
 mod record;
 mod settings;
@@ -52,6 +53,7 @@ pub use model::{
     JoinRole, JoinToken, Moving, Node, Origin, ReaderLease, ReservationNotice, Reservations, Snapshot,
     SnapshotState, Volume, VolumeState, WriterLease,
 };
+pub use racks::{Rack, Spread};
 pub use record::RecordError;
 pub use settings::Settings;
 pub use store::{Committed, Compare, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};

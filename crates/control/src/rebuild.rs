@@ -304,6 +304,8 @@ fn node_record(report: &NodeReport, last_life: Incarnation) -> Node {
         // That the last one has ended, too, the node's engine proves when it starts.
         ended_through: Incarnation(report.incarnation.0.saturating_sub(1)),
         disks,
+        // Each says it again when it registers.
+        rack: None,
     }
 }
 
@@ -412,6 +414,7 @@ impl Maker<'_> {
             growth: Vec::new(),
             checksums,
             origin: None,
+            spread: None,
         };
         put(&mut records, keys::name(&name), &Number(number.0.into()));
         put(&mut records, keys::volume(number), &volume);

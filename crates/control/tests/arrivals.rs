@@ -24,6 +24,7 @@ fn new_master(store: &MemoryStore, nodes: u128) -> Controller<&MemoryStore> {
             cluster: None,
             node: node(number),
             peer_address: format!("192.0.2.{number}:4420"),
+            rack: None,
             incarnation: None,
             ended_through: Incarnation(0),
             disks: vec![Disk {

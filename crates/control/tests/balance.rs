@@ -2,6 +2,8 @@
 //! pace, by seed. At every step: no decision of the masters takes a copy in sync from a chunk that has no more than it
 //! should have, no move begins while a chunk lacks a copy, few move at a time, and space promised is the space of the copies.
 //! When faults have ended: every node is used to the same share within 5 %, and nothing changes any more.
+//!
+//! The same in racks; there no two copies of a chunk end in one, and a whole rack may be lost, come back, and change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,15 +11,22 @@ use std::time::Duration;
 use control::configuration::Proposal;
 use control::{
     Chunk, ChunkId, ControlError, Controller, CreateVolume, Disk, DiskId, Heartbeat, Incarnation,
-    MemoryStore, NodeId, RebalanceState, Registration, Settings, Uuid, VolumeState,
+    MemoryStore, MetadataStore, NodeId, Rack, RebalanceState, Registration, Settings, Spread, Uuid,
+    VolumeState,
 };
 use foundation::{ByteCount, Instant, Random};
 
 const MIB: u64 = 1 << 20;
 const COPIES: usize = 3;
+/// Of a disk, where it is not said otherwise.
+const SIZE: u64 = 4096 * 16 * MIB;
 
 fn node(number: u64) -> NodeId {
     NodeId(Uuid(u128::from(number)))
+}
+
+fn rack(number: u64) -> Rack {
+    Rack::new(&format!("rack-{number}")).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -33,6 +42,8 @@ struct World<'a> {
     control: Controller<&'a MemoryStore>,
     store: &'a MemoryStore,
     machines: BTreeMap<u64, Machine>,
+    /// Where the machines stand, of those that say it.
+    racks: BTreeMap<u64, Rack>,
     random: Random,
     now: Instant,
     faults: bool,
@@ -57,6 +68,7 @@ impl<'a> World<'a> {
             control: Controller::open(store, settings(), seed, now).unwrap(),
             store,
             machines: BTreeMap::new(),
+            racks: BTreeMap::new(),
             random: Random::from_seed(seed),
             now,
             faults: false,
@@ -93,6 +105,7 @@ impl<'a> World<'a> {
             cluster: None,
             node: node(number),
             peer_address: format!("192.0.2.{number}:4420"),
+            rack: self.racks.get(&number).cloned(),
             incarnation: None,
             ended_through: machine.life,
             disks: Self::disks(number, &machine.disks),
@@ -103,6 +116,64 @@ impl<'a> World<'a> {
             .unwrap()
             .incarnation;
         self.machines.get_mut(&number).unwrap().life = life;
+    }
+
+    /// Nodes of one disk each, in racks by their number.
+    fn add_in_racks(&mut self, numbers: impl Iterator<Item = u64>, racks: u64) {
+        for number in numbers {
+            self.racks.insert(number, rack(number % racks));
+            self.add_node(number, &[SIZE]);
+        }
+    }
+
+    fn kill(&mut self, number: u64) {
+        self.machines.get_mut(&number).unwrap().dead_until = self.now + Duration::from_secs(1_000_000);
+    }
+
+    /// A new engine finds the target that runs, and says another rack of it, or none.
+    fn carry(&mut self, number: u64, to: Option<u64>) {
+        let life = self.machines[&number].life;
+        let registration = Registration {
+            cluster: None,
+            node: node(number),
+            peer_address: format!("192.0.2.{number}:4420"),
+            rack: to.map(rack),
+            incarnation: Some(life),
+            ended_through: Incarnation(life.0 - 1),
+            disks: Self::disks(number, &self.machines[&number].disks),
+        };
+        self.control.register(&registration, self.now).unwrap();
+        match to {
+            Some(to) => drop(self.racks.insert(number, rack(to))),
+            None => drop(self.racks.remove(&number)),
+        }
+    }
+
+    /// The chunks with two copies in one rack.
+    fn crowded(&self) -> u32 {
+        let status = self.control.status(self.now).unwrap();
+        let shown = status.volumes.iter().map(|volume| volume.crowded_chunks).sum();
+        let rack = |id: NodeId| self.racks.get(&(id.0.0 as u64));
+        let is_crowded = |chunk: &Chunk| {
+            let racks: BTreeSet<_> = chunk.members().map(|member| rack(member.0)).collect();
+            racks.len() < chunk.member_count()
+        };
+        let counted = self
+            .chunks()
+            .iter()
+            .filter(|(_, chunk)| is_crowded(chunk))
+            .count();
+        assert_eq!(shown as usize, counted, "status says it");
+        shown
+    }
+
+    fn assert_whole(&self) {
+        for (id, chunk) in self.chunks() {
+            let nodes: BTreeSet<_> = chunk.copies.iter().map(|copy| copy.node).collect();
+            let lives = |id: NodeId| self.machines[&(id.0.0 as u64)].dead_until <= self.now;
+            assert!(chunk.members().all(|member| lives(member.0)), "{id}");
+            assert_eq!((chunk.member_count(), nodes.len()), (COPIES, COPIES), "{id}");
+        }
     }
 
     /// A quarter of a second.
@@ -146,6 +217,7 @@ impl<'a> World<'a> {
         let machine = &self.machines[&number];
         let volumes = self.control.volumes().unwrap();
         let preparing = volumes.iter().filter(|v| v.state == VolumeState::Preparing);
+        let deleting = volumes.iter().filter(|v| v.state == VolumeState::Deleting);
         let heartbeat = Heartbeat {
             cluster: self.control.cluster(),
             node: node(number),
@@ -154,7 +226,7 @@ impl<'a> World<'a> {
             disks: Self::disks(number, &machine.disks),
             prepared: preparing.map(|volume| volume.number).collect(),
             grown: Vec::new(),
-            removed: Vec::new(),
+            removed: deleting.map(|volume| volume.number).collect(),
             resyncs: Vec::new(),
             copies: Vec::new(),
             removed_copies: Vec::new(),
@@ -362,10 +434,7 @@ fn grows(seed: u64) -> (u32, u32, f64) {
     world.faults = false;
     world.until_quiet(6000);
     world.assert_even("after");
-    for (id, chunk) in world.chunks() {
-        let nodes: BTreeSet<_> = chunk.copies.iter().map(|copy| copy.node).collect();
-        assert_eq!((chunk.member_count(), nodes.len()), (COPIES, COPIES), "{id}");
-    }
+    world.assert_whole();
     (world.moves, world.deaths, f64::from(world.moves) / due)
 }
 
@@ -517,4 +586,212 @@ fn writes_move_to_the_node_that_is_asked_for() {
     assert!(said.contains("of its 9 chunks"), "{said}");
     world.control.pin_writes("v0", None).unwrap();
     assert_eq!(world.control.volume_named("v0").unwrap().write_pin, None);
+}
+
+#[test]
+fn a_cluster_that_grows_in_racks_becomes_even_under_faults_with_copies_in_different_ones() {
+    for seed in foundation::seeds::from_environment(4) {
+        println!("seed {seed}");
+        let store = MemoryStore::new();
+        let mut world = World::new(&store, seed);
+        world.add_in_racks(1..=8, 4);
+        world.steps(2);
+        world.create(200);
+        world.until_quiet(300);
+        assert_eq!((world.moves, world.crowded()), (0, 0));
+        world.assert_even("before");
+        world.faults = seed % 2 == 1;
+        world.add_in_racks(9..=12, 4);
+        world.steps(300);
+        world.faults = false;
+        world.until_quiet(6000);
+        world.assert_even("after");
+        world.assert_whole();
+        assert_eq!(world.crowded(), 0);
+        assert!(world.moves > 150, "{} moves", world.moves);
+    }
+}
+
+#[test]
+fn a_lost_rack_is_rebuilt_in_the_three_others() {
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 1);
+    world.add_in_racks(1..=8, 4);
+    world.steps(2);
+    world.create(120);
+    world.until_quiet(300);
+    let in_rack = |world: &World<'_>| {
+        let chunks = world.chunks();
+        let lost = chunks
+            .iter()
+            .filter(|(_, chunk)| [4, 8].map(node).iter().any(|id| chunk.has_copy_on(*id)));
+        lost.count()
+    };
+    assert_eq!(in_rack(&world), 90, "three quarters have a copy there");
+    for number in [4, 8] {
+        world.kill(number);
+    }
+    world.until_quiet(600);
+    world.assert_whole();
+    assert_eq!((in_rack(&world), world.crowded()), (0, 0));
+}
+
+#[test]
+fn without_a_third_rack_a_second_copy_comes_into_one_until_it_is_back() {
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 2);
+    world.add_in_racks(1..=6, 3);
+    world.steps(2);
+    world.create(60);
+    world.until_quiet(300);
+    for number in [3, 6] {
+        world.kill(number);
+    }
+    world.until_quiet(600);
+    world.assert_whole();
+    assert_eq!(world.crowded(), 60);
+    // What is new is not made so.
+    let request = CreateVolume {
+        chunk: ByteCount(16 * MIB),
+        ..CreateVolume::new("more", ByteCount(16 * MIB))
+    };
+    let said = world
+        .control
+        .create_volume(&request, world.now)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.starts_with("3 copies want 3 racks, but 2 of 3 have"),
+        "{said}"
+    );
+    // A new master finds it.
+    world.control = Controller::open(&store, settings(), 9, world.now).unwrap();
+    for number in [3, 6] {
+        world.machines.get_mut(&number).unwrap().dead_until = world.now;
+        world.register(number);
+    }
+    world.until_quiet(3000);
+    world.assert_whole();
+    assert_eq!(world.crowded(), 0);
+    world.assert_even("after");
+}
+
+#[test]
+fn copies_go_apart_when_nodes_say_that_they_stand_in_racks_or_in_others() {
+    let features = |store: &MemoryStore| {
+        let record = store.get(b"cluster").unwrap().unwrap().value;
+        // Behind the header and the identity; version 1 has none.
+        if record[5] == 1 { 0 } else { record[28] }
+    };
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 3);
+    for number in 1..=8 {
+        world.add_node(number, &[SIZE]);
+    }
+    world.steps(2);
+    world.create(60);
+    world.until_quiet(300);
+    assert_eq!(features(&store), 0);
+    // Two racks are too few for three copies: nothing moves.
+    let moves = world.moves;
+    for number in 1..=8 {
+        world.carry(number, Some(number % 2));
+    }
+    world.until_quiet(300);
+    assert_eq!((world.moves, features(&store)), (moves, 4));
+    // Four are enough.
+    for number in 1..=8 {
+        world.carry(number, Some(number % 4));
+    }
+    assert!(world.crowded() > 10);
+    world.until_quiet(3000);
+    assert_eq!(world.crowded(), 0);
+    world.assert_even("in racks");
+    // One node is carried into another rack.
+    world.carry(1, Some(2));
+    assert!(world.crowded() > 5);
+    world.until_quiet(3000);
+    assert_eq!(world.crowded(), 0);
+    world.assert_whole();
+    // Back to none, as for masters of before.
+    for number in 1..=8 {
+        assert_eq!(features(&store), 4);
+        world.carry(number, None);
+    }
+    assert_eq!(features(&store), 0);
+}
+
+#[test]
+fn what_would_bring_two_copies_into_one_rack_is_refused() {
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 4);
+    world.add_in_racks(1..=6, 3);
+    world.steps(2);
+    world.create(12);
+    world.until_quiet(300);
+    let request = CreateVolume {
+        chunk: ByteCount(16 * MIB),
+        spread: Some(Spread::Rack),
+        ..CreateVolume::new("strict", ByteCount(16 * MIB))
+    };
+    let four = CreateVolume {
+        copies: 4,
+        ..request.clone()
+    };
+    let said = world
+        .control
+        .create_volume(&four, world.now)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.starts_with("4 copies want 4 racks, but 3 of 3 have"),
+        "{said}"
+    );
+    let anywhere = CreateVolume {
+        spread: None,
+        name: "anywhere".to_owned(),
+        ..four
+    };
+    world.control.create_volume(&anywhere, world.now).unwrap();
+    world.control.delete_volume("anywhere", world.now).unwrap();
+    world.control.create_volume(&request, world.now).unwrap();
+    world.steps(4);
+    // Only within its rack a copy may move.
+    let chunk = world.chunks()[0].1.clone();
+    let from = chunk.copies[0].node;
+    let mut moves = (1..=6).map(node).filter(|to| !chunk.has_copy_on(*to)).map(|to| {
+        let same = world.racks[&(to.0.0 as u64)] == world.racks[&(from.0.0 as u64)];
+        (same, world.control.move_copy("v0", 0, from, to, world.now))
+    });
+    let (mut inside, mut outside) = (0, 0);
+    for (same, moved) in &mut moves {
+        match (same, moved) {
+            (true, Ok(_)) => inside += 1,
+            (false, Err(error)) => {
+                let said = error.to_string();
+                assert!(
+                    said.contains("name a node in another rack") || said.contains("already"),
+                    "{said}"
+                );
+                outside += 1;
+            }
+            (_, moved) => panic!("{moved:?}"),
+        }
+    }
+    assert_eq!((inside, outside), (1, 2));
+    world.until_quiet(300);
+    // A node's copies go to the other one of its rack; then the rack is gone, and what asks for racks stays.
+    world.control.drain(node(3), None, world.now).unwrap();
+    world.until_quiet(300);
+    assert_eq!(world.crowded(), 0);
+    let said = world
+        .control
+        .drain(node(6), None, world.now)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("1 of its copies would come into a rack that has another copy"),
+        "{said}"
+    );
+    world.control.delete_volume("strict", world.now).unwrap();
 }

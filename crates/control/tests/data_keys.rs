@@ -33,6 +33,7 @@ fn register(master: &mut Controller<&MemoryStore>, node: u128) {
         cluster: None::<ClusterId>,
         node: NodeId(Uuid(node)),
         peer_address: format!("192.0.2.{node}:4420"),
+        rack: None,
         incarnation: None,
         ended_through: Default::default(),
         disks: vec![Disk {

@@ -23,6 +23,7 @@ fn register(master: &mut Master<'_>, number: u128, now: Instant) {
         cluster: None,
         node: node(number),
         peer_address: format!("192.0.2.{number}:4420"),
+        rack: None,
         incarnation: None,
         ended_through: Default::default(),
         disks: vec![Disk {
@@ -231,6 +232,7 @@ fn a_node_is_removed_once_nothing_needs_it_and_never_comes_back() {
             cluster: None,
             node: node(4),
             peer_address: "192.0.2.4:4420".to_owned(),
+            rack: None,
             incarnation: None,
             ended_through: Default::default(),
             disks: Vec::new(),

@@ -43,6 +43,7 @@ impl<'a> Cluster<'a> {
                 cluster: None,
                 node: node(number),
                 peer_address: format!("192.0.2.{number}:4420"),
+                rack: None,
                 incarnation: None,
                 ended_through: Incarnation(0),
                 disks: disks(number),

@@ -62,6 +62,7 @@ fn started(store: &MemoryStore) -> Master<'_> {
             cluster: None,
             node: node(number),
             peer_address: format!("192.0.2.{number}:4420"),
+            rack: None,
             incarnation: None,
             ended_through: Incarnation(0),
             disks: disks(number),

@@ -63,6 +63,7 @@ impl Cluster {
             cluster: None,
             node: node(number),
             peer_address: format!("192.0.2.{number}:4420"),
+            rack: None,
             incarnation: None,
             ended_through: self.lives.get(&number).copied().unwrap_or_default(),
             disks: self.disks(number),

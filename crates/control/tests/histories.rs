@@ -212,6 +212,7 @@ impl History {
                 cluster: None,
                 node: node(number),
                 peer_address: format!("192.0.2.{number}:4420"),
+                rack: None,
                 incarnation: None,
                 ended_through,
                 disks: disks(number),

@@ -158,6 +158,7 @@ fn a_node_that_was_removed_does_not_join_by_its_name() {
         cluster: None,
         node,
         peer_address: "192.0.2.1:4420".to_owned(),
+        rack: None,
         incarnation: None,
         ended_through: control::Incarnation(0),
         disks: Vec::new(),

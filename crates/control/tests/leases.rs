@@ -27,6 +27,7 @@ fn with_volume(store: &MemoryStore) -> Controller<&MemoryStore> {
         cluster: None,
         node: NodeId(Uuid(1)),
         peer_address: "192.0.2.1:4420".to_owned(),
+        rack: None,
         incarnation: None,
         ended_through: Default::default(),
         disks: vec![Disk {

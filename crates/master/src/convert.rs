@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use control::{
     Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Flattening, Growing, Incarnation,
-    Node, NodeId, NodeView, OriginView, Resync, Snapshot, SnapshotKey, SnapshotNumber, Uuid, Volume,
-    VolumeNumber, VolumeState,
+    Node, NodeId, NodeView, OriginView, Rack, Resync, Snapshot, SnapshotKey, SnapshotNumber, Spread, Uuid,
+    Volume, VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Epoch};
 use proto::v1;
@@ -46,6 +46,9 @@ pub enum ConvertError {
         /// The field.
         field: &'static str,
     },
+    /// What the controller itself would refuse.
+    #[error(transparent)]
+    Refused(#[from] ControlError),
 }
 
 impl From<ConvertError> for Status {
@@ -107,6 +110,12 @@ pub(crate) fn disks(disks: &[v1::Disk]) -> Result<Vec<Disk>, ConvertError> {
         })
     };
     disks.iter().map(disk).collect()
+}
+
+/// The rack that a node names, if it names one.
+pub(crate) fn rack(name: &str) -> Result<Option<Rack>, ConvertError> {
+    let rack = (!name.is_empty()).then(|| Rack::new(name));
+    Ok(rack.transpose()?)
 }
 
 pub(crate) fn chunk_ids(chunks: &[v1::ChunkId]) -> Vec<ChunkId> {
@@ -271,6 +280,12 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
             flattening: origin.flattening,
             ..v1::Origin::default()
         }),
+        spread: match volume.spread {
+            None => v1::Spread::Unspecified,
+            Some(Spread::Node) => v1::Spread::Node,
+            Some(Spread::Rack) => v1::Spread::Rack,
+        }
+        .into(),
     }
 }
 
@@ -396,6 +411,22 @@ pub(crate) fn create_volume(request: &v1::CreateVolumeRequest) -> Result<CreateV
         .map(|portal| uuid("portals", portal).map(NodeId));
     create.portals = portals.collect::<Result<_, _>>()?;
     create.checksums = request.checksums;
+    create.spread = match v1::Spread::try_from(request.spread) {
+        Ok(v1::Spread::Unspecified) => None,
+        Ok(v1::Spread::Node) => Some(Spread::Node),
+        Ok(v1::Spread::Rack) => Some(Spread::Rack),
+        Err(_) => {
+            return Err(ControlError::Argument {
+                field: "spread",
+                problem: format!(
+                    "has the number {}, which this master does not know",
+                    request.spread
+                ),
+                remedy: "ask a master of the release that knows it, or leave it out",
+            }
+            .into());
+        }
+    };
     create.write_pin = optional_uuid("write_pin", &request.write_pin)?.map(NodeId);
     Ok(create)
 }

@@ -129,6 +129,12 @@ impl Cluster for Face {
             draining: node.is_drained,
             draining_copies: node.drained.copies,
             draining_bytes: node.drained.bytes.0,
+            rack: node
+                .view
+                .record
+                .rack
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
         };
         let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
             volume: Some(convert::volume_with_origin(&volume.volume, volume.origin.clone())),
@@ -136,6 +142,7 @@ impl Cluster for Face {
             degraded_chunks: volume.degraded_chunks,
             waiting_chunks: volume.waiting_chunks,
             resyncs: volume.resyncs.iter().map(convert::resync).collect(),
+            crowded_chunks: volume.crowded_chunks,
         };
         Ok(Response::new(v1::GetStatusResponse {
             cluster: status.cluster.0.to_bytes().to_vec(),
@@ -193,6 +200,7 @@ impl Nodes for Face {
                 .map(Incarnation),
             ended_through: Incarnation(request.ended_through),
             disks: convert::disks(&request.disks)?,
+            rack: convert::rack(&request.rack)?,
         };
         let call = move |control: &mut crate::engine::Control, now| {
             Ok((control.cluster(), control.register(&registration, now)?))

@@ -1,6 +1,8 @@
 //! Copies move until every node is used to the same share of its capacity (`docs/decisions/0076`): after nodes or disks were
 //! added, after a drain ended, after much was deleted. Also single moves and other write nodes, by command.
 //!
+//! Before that, copies move out of racks that have another copy of their chunk, as far as there is room (`docs/decisions/0101`).
+//!
 //! A move is a place more, out of sync, with a record that names the copy which goes once the new one is in sync; what is
 //! done then is done by [`crate::places`], as for a drain. A move is only begun if afterwards the node that gave is still
 //! used no less than the one that took: so each one lowers the sum of the squares of what is used, weighted by the
@@ -19,6 +21,7 @@ use crate::keys;
 use crate::model::{Chunk, Moving, Number, Volume};
 use crate::placement::{Candidate, place_one};
 use crate::places::{handed_over, with_place};
+use crate::racks::{Racks, Spread};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -78,6 +81,8 @@ pub(super) struct Balancer {
     has_moved: bool,
     /// What a whole pass could not make better: promises alone, since what snapshots hold changes with each of them.
     settled: Vec<Candidate>,
+    /// The chunk with two copies in one rack that was looked at last.
+    crowded: Option<ChunkId>,
     state: RebalanceState,
 }
 
@@ -89,6 +94,7 @@ impl Default for Balancer {
             cursor: keys::CHUNKS.to_vec(),
             has_moved: false,
             settled: Vec::new(),
+            crowded: None,
             state: RebalanceState::Waiting("the masters have just started"),
         }
     }
@@ -172,20 +178,30 @@ impl Shares {
             .is_none_or(|(low, high)| !self.differ(low, high, thousandths))
     }
 
-    /// The best move of a copy of `bytes` from one of `sources` to one of `targets`, if any makes it better.
-    fn best(&self, bytes: u64, sources: &[NodeId], targets: &[NodeId]) -> Option<(NodeId, NodeId)> {
-        let by_share = |a: &&NodeId, b: &&NodeId| {
-            let (a, b) = (self.nodes[*a], self.nodes[*b]);
-            b.is_below(a).cmp(&a.is_below(b))
-        };
-        let from = sources.iter().max_by(by_share)?;
-        let to = targets.iter().min_by(by_share)?;
-        let (high, low) = (self.nodes[from], self.nodes[to]);
-        let gains = !high.without(bytes).is_below(low.with(bytes))
-            && self.all.is_below(high)
-            && low.is_below(self.all)
-            && self.differ(low, high, ENDS);
-        gains.then_some((*from, *to))
+    fn compare(&self, a: NodeId, b: NodeId) -> std::cmp::Ordering {
+        let (a, b) = (self.nodes[&a], self.nodes[&b]);
+        b.is_below(a).cmp(&a.is_below(b))
+    }
+
+    /// The best move of a copy of `bytes` from one of `sources`, each of which may go to some of `targets`, if any makes it better.
+    fn best(
+        &self,
+        bytes: u64,
+        mut sources: Vec<NodeId>,
+        targets: &[NodeId],
+        may: impl Fn(NodeId, NodeId) -> bool,
+    ) -> Option<(NodeId, NodeId)> {
+        sources.sort_by(|a, b| self.compare(*b, *a));
+        sources.into_iter().find_map(|from| {
+            let to = targets.iter().copied().filter(|to| may(from, *to));
+            let to = to.min_by(|a, b| self.compare(*a, *b))?;
+            let (high, low) = (self.nodes[&from], self.nodes[&to]);
+            let gains = !high.without(bytes).is_below(low.with(bytes))
+                && self.all.is_below(high)
+                && low.is_below(self.all)
+                && self.differ(low, high, ENDS);
+            gains.then_some((from, to))
+        })
     }
 
     /// A copy that is promised elsewhere already counts no more here.
@@ -203,6 +219,46 @@ impl Shares {
         if let Some(share) = self.nodes.get_mut(&to) {
             *share = share.with(bytes);
         }
+    }
+}
+
+/// Between which nodes a copy of a chunk may move.
+struct Ways<'a> {
+    chunk: &'a Chunk,
+    racks: &'a Racks,
+    spread: Spread,
+    sources: Vec<NodeId>,
+    /// Those with room that have no copy of it.
+    targets: Vec<NodeId>,
+}
+
+impl<'a> Ways<'a> {
+    fn of(
+        volume: &Volume,
+        chunk: &'a Chunk,
+        shares: &Shares,
+        candidates: &[Candidate],
+        racks: &'a Racks,
+    ) -> Self {
+        let may_go = |node: &NodeId| Some(*node) != volume.write_pin && shares.nodes.contains_key(node);
+        let bytes = volume.geometry.chunk.0;
+        let has_room =
+            |candidate: &&Candidate| !chunk.has_copy_on(candidate.node) && candidate.free() >= bytes;
+        let targets = candidates.iter().filter(has_room).map(|candidate| candidate.node);
+        Self {
+            chunk,
+            racks,
+            spread: racks.spread_of(volume),
+            sources: chunk.copies.iter().map(|copy| copy.node).filter(may_go).collect(),
+            targets: targets.collect::<BTreeSet<_>>().into_iter().collect(),
+        }
+    }
+
+    /// How many other copies a copy that leaves `from` finds in the rack of `at`.
+    fn crowd(&self, from: NodeId, at: NodeId) -> usize {
+        let others = self.chunk.copies.iter().map(|copy| copy.node);
+        self.racks
+            .crowd(self.spread, at, others.filter(|other| *other != from))
     }
 }
 
@@ -240,7 +296,7 @@ impl<S: MetadataStore> Controller<S> {
                 "chunks lack a copy, or are moved away from what is drained",
             ));
         }
-        let candidates = self.candidates(now)?;
+        let (mut candidates, racks) = (self.candidates(now)?, self.racks(now)?);
         if !self.all_used_are_heard(standings)? {
             return Ok(RebalanceState::Waiting("a node with copies is not heard"));
         }
@@ -249,6 +305,7 @@ impl<S: MetadataStore> Controller<S> {
         for (moving, bytes) in self.moved_sizes()? {
             shares.leaves(bytes, moving.from);
         }
+        self.spread_out(&mut candidates, &mut shares, &racks, standings, now)?;
         let difference = if self.balancer.is_active { ENDS } else { BEGINS };
         if shares.differ_at_most(difference) || promises(&candidates) == self.balancer.settled {
             self.balancer.is_active = false;
@@ -269,7 +326,61 @@ impl<S: MetadataStore> Controller<S> {
                 ));
             }
         }
-        self.begin_moves(candidates, &mut shares, standings, now)
+        self.begin_moves(candidates, &mut shares, &racks, standings, now)
+    }
+
+    /// Moves copies out of racks that have another one of their chunk, to where there is room and none.
+    fn spread_out(
+        &mut self,
+        candidates: &mut [Candidate],
+        shares: &mut Shares,
+        racks: &Racks,
+        standings: &BTreeMap<NodeId, Standing>,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        let after = |id: ChunkId| (std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded);
+        let rest = self.balancer.crowded.map(|id| self.care.crowded.range(after(id)));
+        let rest = rest.unwrap_or_else(|| self.care.crowded.range(..));
+        let ids: Vec<ChunkId> = rest.take(PAGE).copied().collect();
+        for &id in &ids {
+            if self.care.moves.len() >= self.settings.moves_max {
+                return Ok(());
+            }
+            self.balancer.crowded = Some(id);
+            let volume = self.read::<Volume>(&keys::volume(id.volume))?;
+            let stored = self.read::<Chunk>(&keys::chunk(id))?;
+            let (Some(volume), Some(stored)) = (volume, stored) else {
+                self.care.crowded.remove(&id);
+                continue;
+            };
+            if !self.is_right(id, &stored.record, &volume.record, standings, now) {
+                continue;
+            }
+            let bytes = volume.record.geometry.chunk;
+            let ways = Ways::of(&volume.record, &stored.record, shares, candidates, racks);
+            let sources = ways
+                .sources
+                .iter()
+                .copied()
+                .filter(|from| ways.crowd(*from, *from) > 0);
+            let Some(from) = sources.max_by(|a, b| shares.compare(*a, *b)) else {
+                continue;
+            };
+            let better = |to: &NodeId| ways.crowd(from, *to) < ways.crowd(from, from);
+            let targets = ways.targets.iter().copied().filter(better);
+            let Some(to) = targets.min_by(|a, b| shares.compare(*a, *b)) else {
+                continue;
+            };
+            let by_command = false;
+            let moving = Moving { from, to, by_command };
+            if self.begin_move(id, &volume, &stored, moving, candidates)? {
+                shares.moved(bytes.0, from, to);
+            }
+        }
+        if ids.len() < PAGE {
+            self.balancer.crowded = None;
+        }
+        Ok(())
     }
 
     fn at_rest(&self) -> RebalanceState {
@@ -284,6 +395,7 @@ impl<S: MetadataStore> Controller<S> {
         &mut self,
         mut candidates: Vec<Candidate>,
         shares: &mut Shares,
+        racks: &Racks,
         standings: &BTreeMap<NodeId, Standing>,
         now: Instant,
     ) -> Result<RebalanceState, ControlError> {
@@ -314,17 +426,10 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             }
             let bytes = of_volume.record.geometry.chunk;
-            let may_go = |copy: &crate::model::Copy| {
-                Some(copy.node) != of_volume.record.write_pin && shares.nodes.contains_key(&copy.node)
-            };
-            let copies = stored.record.copies.iter();
-            let sources: Vec<NodeId> = copies.filter(|copy| may_go(copy)).map(|copy| copy.node).collect();
-            let has_room = |candidate: &&Candidate| {
-                !stored.record.has_copy_on(candidate.node) && candidate.free() >= bytes.0
-            };
-            let targets = candidates.iter().filter(has_room).map(|candidate| candidate.node);
-            let targets: Vec<NodeId> = targets.collect::<BTreeSet<_>>().into_iter().collect();
-            let Some((from, to)) = shares.best(bytes.0, &sources, &targets) else {
+            let ways = Ways::of(&of_volume.record, &stored.record, shares, &candidates, racks);
+            // No rack gets a second copy by it.
+            let may = |from, to| ways.crowd(from, to) <= ways.crowd(from, from);
+            let Some((from, to)) = shares.best(bytes.0, ways.sources.clone(), &ways.targets, may) else {
                 continue;
             };
             let by_command = false;
@@ -359,7 +464,7 @@ impl<S: MetadataStore> Controller<S> {
         candidates: &mut [Candidate],
     ) -> Result<bool, ControlError> {
         let bytes = volume.record.geometry.chunk;
-        let may = |node| node == moving.to;
+        let may = |node| (node == moving.to).then_some(0);
         let Some(place) = place_one(candidates, bytes, &mut self.random, may) else {
             return Ok(false);
         };
@@ -490,6 +595,20 @@ impl<S: MetadataStore> Controller<S> {
         if chunk.has_copy_on(to) {
             return Err(refused(format!(
                 "node {to} has a copy of it already, and two on one node would be lost together; name another node"
+            )));
+        }
+        let racks = self.racks(now)?;
+        let spread = racks.spread_of(&volume.record);
+        let others = || {
+            chunk
+                .copies
+                .iter()
+                .map(|copy| copy.node)
+                .filter(|other| *other != from)
+        };
+        if racks.crowd(spread, to, others()) > racks.crowd(spread, from, others()) {
+            return Err(refused(format!(
+                "the rack of node {to} has another copy of it already, and two in one rack would be lost together; name a node in another rack"
             )));
         }
         if volume.record.write_pin == Some(from) {

@@ -22,6 +22,7 @@ use crate::keys;
 use crate::model::{Chunk, Copy, Moving, Number, Volume, VolumeState};
 use crate::placement::{Candidate, place_one, place_one_by_promises};
 use crate::places::{Move, Outlook, next_move, with_place};
+use crate::racks::Racks;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -54,6 +55,10 @@ pub(super) struct Care {
     pub(super) moves: BTreeMap<ChunkId, Moving>,
     /// Copies that nodes have still to delete.
     removals: BTreeMap<NodeId, BTreeSet<ChunkId>>,
+    /// Where the nodes stand, as of the last tick.
+    pub(super) racks: Racks,
+    /// Chunks with two copies in one rack which should have them in different ones.
+    pub(super) crowded: BTreeSet<ChunkId>,
 }
 
 /// What one look is made on.
@@ -118,6 +123,11 @@ impl Care {
             && !self.moves.contains_key(&id);
         if !right || chunk.copies.iter().any(drains) {
             self.chunks.insert(id, Instant::default());
+        }
+        if is_crowded(&self.racks, chunk, volume) {
+            self.crowded.insert(id);
+        } else {
+            self.crowded.remove(&id);
         }
     }
 
@@ -227,6 +237,11 @@ impl Care {
             *due = Instant::default();
         }
     }
+}
+
+/// Whether two copies in sync are in one rack that should be in different ones.
+pub(super) fn is_crowded(racks: &Racks, chunk: &Chunk, volume: &Volume) -> bool {
+    racks.is_crowded(racks.spread_of(volume), chunk.members().map(|member| member.0))
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -369,7 +384,7 @@ impl<S: MetadataStore> Controller<S> {
         if to_add.is_empty() {
             return Ok(());
         }
-        let mut candidates = self.candidates(now)?;
+        let (mut candidates, racks) = (self.candidates(now)?, self.racks(now)?);
         let living: BTreeSet<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
         self.care.filling_max = living.len() * self.settings.rebuilds_per_node;
         for (id, volume, stored) in to_add {
@@ -380,11 +395,27 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             }
             let chunk_bytes = volume.record.geometry.chunk;
-            let may = |node| !stored.record.has_copy_on(node);
+            let lacks = stored.record.member_count() < usize::from(volume.record.geometry.copies);
+            let spread = racks.spread_of(&volume.record);
+            let in_sync = stored
+                .record
+                .copies
+                .iter()
+                .filter(|copy| copy.incarnation.is_some());
+            let drained = |copy: &&Copy| self.care.is_drained(copy.node, Some(copy.disk));
+            let (go, stay): (Vec<&Copy>, Vec<&Copy>) = in_sync.partition(drained);
+            let crowd = |node| racks.crowd(spread, node, stay.iter().map(|copy| copy.node));
+            // A second copy in a rack is better than a copy less. What is only drained waits for room where it is no worse.
+            let most = match lacks {
+                true => usize::MAX,
+                false => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),
+            };
+            let may =
+                |node| Some(crowd(node)).filter(|crowd| *crowd <= most && !stored.record.has_copy_on(node));
             let random = &mut self.random;
             let mut place = place_one(&mut candidates, chunk_bytes, random, may);
-            if place.is_none() && stored.record.member_count() < usize::from(volume.record.geometry.copies) {
-                // A disk that may run full is better than a copy less.
+            if place.is_none() && lacks {
+                // So is a disk that may run full.
                 place = place_one_by_promises(&mut candidates, chunk_bytes, random, may);
             }
             let Some(place) = place else {

@@ -80,6 +80,7 @@ impl<S: MetadataStore> Controller<S> {
                 growth: Vec::new(),
                 checksums: parent.checksums,
                 origin: Some(origin),
+                spread: parent.spread,
             };
             // Refused here, before anything is stored, if it is impossible.
             let all: Vec<u32> = (0..volume.geometry.chunk_count()).collect();

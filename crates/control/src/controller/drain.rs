@@ -126,7 +126,13 @@ impl<S: MetadataStore> Controller<S> {
         disk: Option<DiskId>,
         now: Instant,
     ) -> Result<(), ControlError> {
-        let sizes = self.chunk_sizes()?;
+        let volumes = self.volumes()?.into_iter().map(|volume| (volume.number, volume));
+        let volumes: BTreeMap<VolumeNumber, Volume> = volumes.collect();
+        // With the last of its nodes a rack goes.
+        let (racks, before) = (
+            self.racks_but(disk.is_none().then_some(node), now)?,
+            self.racks(now)?,
+        );
         let mut chunks = Vec::new();
         self.each_copy_on(node, disk, |number, chunk| chunks.push((number, chunk)))?;
         let mut candidates = self.candidates(now)?;
@@ -138,12 +144,28 @@ impl<S: MetadataStore> Controller<S> {
             .filter(|other| *other != node);
         let others = others.collect::<std::collections::BTreeSet<_>>().len();
         let copies = chunks.len();
-        let (mut placed, mut lacking, mut too_few) = (0usize, ByteCount(0), None);
+        let (mut placed, mut lacking, mut too_few, mut crowded) = (0usize, ByteCount(0), None, 0usize);
         for (number, chunk) in &chunks {
-            let bytes = sizes.get(number).copied().unwrap_or_default();
+            let Some(volume) = volumes.get(number) else {
+                continue;
+            };
+            let bytes = volume.geometry.chunk;
             let may = |place: NodeId| !chunk.has_copy_on(place);
-            match place_one(&mut candidates, bytes, &mut self.random, may) {
-                Some(_) => placed += 1,
+            let others = || {
+                chunk
+                    .copies
+                    .iter()
+                    .map(|copy| copy.node)
+                    .filter(|other| *other != node)
+            };
+            let spread = racks.spread_of(volume);
+            let crowd = |place: NodeId| may(place).then(|| racks.crowd(spread, place, others()));
+            match place_one(&mut candidates, bytes, &mut self.random, crowd) {
+                Some((place, _)) => {
+                    placed += 1;
+                    let worse = racks.crowd(spread, place, others()) > before.crowd(spread, node, others());
+                    crowded += usize::from(worse);
+                }
                 None => {
                     lacking.0 += bytes.0;
                     let elsewhere = candidates.iter().any(|place| may(place.node));
@@ -162,6 +184,11 @@ impl<S: MetadataStore> Controller<S> {
                 placed,
                 lacking,
             };
+            return Err(self.unless_awaited(why, now)?);
+        }
+        if crowded > 0 {
+            let copies = crowded;
+            let why = ControlError::DrainRacks { node, copies };
             return Err(self.unless_awaited(why, now)?);
         }
         Ok(())

@@ -64,7 +64,7 @@ impl<S: MetadataStore> Controller<S> {
                 return Err(ControlError::Flattening { volume: name });
             }
             let added = growth.iter().sum();
-            self.places(&volume.geometry, added, volume.write_pin, now)?;
+            self.places(volume, added, now)?;
             let grown = Volume {
                 growth,
                 ..volume.clone()
@@ -109,6 +109,7 @@ impl<S: MetadataStore> Controller<S> {
                 Err(
                     ControlError::NodesAwaited { .. }
                     | ControlError::NotEnoughNodes { .. }
+                    | ControlError::NotEnoughRacks { .. }
                     | ControlError::NotEnoughSpace { .. }
                     | ControlError::Argument { .. },
                 ) => Ok(()),

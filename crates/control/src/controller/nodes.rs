@@ -13,7 +13,8 @@ use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
 use crate::keys;
-use crate::model::{Disk, Node, Number, VolumeState};
+use crate::model::{ClusterRecord, Disk, FEATURE_RACKS, Node, Number, VolumeState};
+use crate::racks::Rack;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -36,6 +37,8 @@ pub struct Registration {
     pub ended_through: Incarnation,
     /// Its disks.
     pub disks: Vec<Disk>,
+    /// What it is lost together with; none for nothing but itself.
+    pub rack: Option<Rack>,
 }
 
 /// What a registration is answered with.
@@ -145,6 +148,7 @@ impl<S: MetadataStore> Controller<S> {
                 transaction.compare(key.clone(), stored.map_or(0, |stored| stored.revision));
                 transaction.compare(keys::removed(id), 0);
                 transaction.put(key.clone(), node.encode(&key));
+                self.note_racks(&mut transaction, id, node.rack.is_some(), now)?;
                 if !self.commit(&transaction)? {
                     continue;
                 }
@@ -164,6 +168,23 @@ impl<S: MetadataStore> Controller<S> {
             });
         }
         Err(contended())
+    }
+
+    /// Keeps masters out that cannot read a node's record, as long as there is a node with a rack.
+    fn note_racks(
+        &self,
+        transaction: &mut Transaction,
+        id: NodeId,
+        has_rack: bool,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        let mut others = self.nodes(now)?.into_iter().filter(|(other, _)| *other != id);
+        let is_needed = has_rack || others.any(|(_, view)| view.record.rack.is_some());
+        let known = self.read::<ClusterRecord>(keys::CLUSTER)?;
+        if known.is_some_and(|known| (known.record.features & FEATURE_RACKS != 0) != is_needed) {
+            self.set_feature(transaction, FEATURE_RACKS, is_needed)?;
+        }
+        Ok(())
     }
 
     /// The record that a registration leads to.
@@ -204,6 +225,7 @@ impl<S: MetadataStore> Controller<S> {
             incarnation,
             ended_through,
             disks,
+            rack: registration.rack.clone(),
         })
     }
 

@@ -179,6 +179,15 @@ impl<S: MetadataStore> Controller<S> {
             };
         }
         let standings = self.standings(now)?;
+        let racks = self.racks(now)?;
+        if racks != self.care.racks {
+            // What is apart, and what should be, may be otherwise now: every chunk is looked at again.
+            if racks.are_there() || self.care.racks.are_there() {
+                self.reconciler.sweep = None;
+                self.reconciler.begin_sweep(&standings);
+            }
+            self.care.racks = racks;
+        }
         if now.since(self.audited) >= self.settings.audit_interval {
             self.audited = now;
             self.reconciler.begin_sweep(&standings);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Instant};
 
+use crate::controller::care::is_crowded;
 use crate::controller::clones::OriginView;
 use crate::controller::drain::Drained;
 use crate::controller::health::DiskHealth;
@@ -57,6 +58,8 @@ pub struct VolumeStatus {
     pub degraded_chunks: u32,
     /// Chunks with fewer living copies in sync than the minimum: writes wait.
     pub waiting_chunks: u32,
+    /// Chunks with two copies in one rack which should have them in different ones.
+    pub crowded_chunks: u32,
     /// Copies that are sent what they have missed, as living write nodes last said.
     pub resyncs: Vec<Resync>,
     /// What it is a clone of.
@@ -66,7 +69,7 @@ pub struct VolumeStatus {
 impl<S: MetadataStore> Controller<S> {
     /// The cluster at a glance. Reads every record.
     pub fn status(&self, now: Instant) -> Result<Status, ControlError> {
-        let nodes = self.nodes(now)?;
+        let (nodes, racks) = (self.nodes(now)?, self.racks(now)?);
         let standings: BTreeMap<_, _> = nodes.iter().map(|(&id, view)| (id, view.standing())).collect();
         let mut volumes: BTreeMap<VolumeNumber, VolumeStatus> = BTreeMap::new();
         for volume in self.volumes()? {
@@ -74,6 +77,7 @@ impl<S: MetadataStore> Controller<S> {
                 chunks: 0,
                 degraded_chunks: 0,
                 waiting_chunks: 0,
+                crowded_chunks: 0,
                 resyncs: self.resyncs(volume.number, now),
                 origin: self.origin_of(&volume)?,
                 volume,
@@ -94,6 +98,7 @@ impl<S: MetadataStore> Controller<S> {
             });
             let living = living.count();
             status.chunks += 1;
+            status.crowded_chunks += u32::from(is_crowded(&racks, &stored.record, &status.volume));
             status.degraded_chunks += u32::from(living < usize::from(geometry.copies));
             status.waiting_chunks += u32::from(living < usize::from(geometry.minimum));
         })?;

@@ -13,6 +13,7 @@ use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Copy, Geometry, Node, Number, Volume, VolumeState};
 use crate::placement::{Places, Request, place};
+use crate::racks::Spread;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -43,6 +44,8 @@ pub struct CreateVolume {
     pub write_pin: Option<NodeId>,
     /// Its copies keep checksums of their blocks.
     pub checksums: bool,
+    /// What no two copies of a chunk are to have in common; none: racks, as long as there are as many as copies, else nodes.
+    pub spread: Option<Spread>,
 }
 
 impl CreateVolume {
@@ -60,6 +63,7 @@ impl CreateVolume {
             portals: Vec::new(),
             write_pin: None,
             checksums: false,
+            spread: None,
         }
     }
 
@@ -111,24 +115,24 @@ impl<S: MetadataStore> Controller<S> {
         check_name(&request.name)?;
         let geometry = request.geometry()?;
         self.check_nodes(request)?;
+        let volume = Volume {
+            number: VolumeNumber(0),
+            name: request.name.clone(),
+            uuid: Uuid::from_random_bits(self.random.next_u64(), self.random.next_u64()),
+            geometry,
+            state: VolumeState::Creating,
+            portals: request.portals.clone(),
+            write_pin: request.write_pin,
+            hosts: Vec::new(),
+            growth: Vec::new(),
+            checksums: request.checksums,
+            origin: None,
+            spread: request.spread,
+        };
         // Refused here, before anything is stored, if it is impossible.
-        self.places(&geometry, geometry.chunk_count(), request.write_pin, now)?;
-        let uuid = Uuid::from_random_bits(self.random.next_u64(), self.random.next_u64());
+        self.places(&volume, volume.geometry.chunk_count(), now)?;
         for _ in 0..ATTEMPTS_MAX {
-            let volume = Volume {
-                number: VolumeNumber(0),
-                name: request.name.clone(),
-                uuid,
-                geometry: geometry.clone(),
-                state: VolumeState::Creating,
-                portals: request.portals.clone(),
-                write_pin: request.write_pin,
-                hosts: Vec::new(),
-                growth: Vec::new(),
-                checksums: request.checksums,
-                origin: None,
-            };
-            if let Some(number) = self.try_found(volume, Transaction::new())? {
+            if let Some(number) = self.try_found(volume.clone(), Transaction::new())? {
                 return self.place_founded(number, now);
             }
         }
@@ -251,10 +255,10 @@ impl<S: MetadataStore> Controller<S> {
         now: Instant,
     ) -> Result<bool, ControlError> {
         let Stored { record, revision } = volume;
-        let (chunk_bytes, pin) = (record.geometry.chunk.0, record.write_pin);
+        let chunk_bytes = record.geometry.chunk.0;
         let placed = match record.origin.filter(|_| record.state == VolumeState::Creating) {
             Some(origin) => self.places_of_origin(record, origin, missing, now)?,
-            None => self.places(&record.geometry, missing.len() as u32, pin, now)?,
+            None => self.places(record, missing.len() as u32, now)?,
         };
         let mut rest: &[(u32, Places)] = &missing.iter().copied().zip(placed).collect::<Vec<_>>();
         while !rest.is_empty() {
@@ -351,20 +355,20 @@ impl<S: MetadataStore> Controller<S> {
 
     pub(super) fn places(
         &mut self,
-        geometry: &Geometry,
+        volume: &Volume,
         chunks: u32,
-        pin: Option<NodeId>,
         now: Instant,
     ) -> Result<Vec<Places>, ControlError> {
         let known = self.nodes(now)?.len();
-        let candidates = self.candidates(now)?;
+        let (candidates, racks) = (self.candidates(now)?, self.racks(now)?);
         let request = Request {
             chunks,
-            chunk: geometry.chunk,
-            copies: geometry.copies,
-            pin,
+            chunk: volume.geometry.chunk,
+            copies: volume.geometry.copies,
+            pin: volume.write_pin,
+            spread: racks.spread_of(volume),
         };
-        let placed = place(&candidates, known, &request, self.random.next_u64());
+        let placed = place(&candidates, known, &racks, &request, self.random.next_u64());
         placed.or_else(|why| Err(self.unless_awaited(why, now)?))
     }
 
@@ -543,7 +547,8 @@ impl<S: MetadataStore> Controller<S> {
                     Ok(()) | Err(ControlError::NodesAwaited { .. } | ControlError::NotEnoughNodes { .. }) => {
                     }
                     Err(
-                        ControlError::NotEnoughSpace { .. }
+                        ControlError::NotEnoughRacks { .. }
+                        | ControlError::NotEnoughSpace { .. }
                         | ControlError::CloneUnplaced { .. }
                         | ControlError::Argument { .. },
                     ) => {}

@@ -257,6 +257,7 @@ impl World {
                 cluster: None,
                 node: node.id,
                 peer_address: format!("192.0.2.{number}:4420"),
+                rack: None,
                 incarnation: None,
                 ended_through: Incarnation(0),
                 disks: disks(number),

@@ -11,6 +11,7 @@ use crate::identity::{
     ClusterId, DiskId, Incarnation, JoinTokenId, NodeId, SessionId, SnapshotNumber, Uuid, VolumeNumber,
     WriterToken,
 };
+use crate::racks::{Rack, Spread};
 use crate::record::Record;
 
 const GOLDEN: &str = include_str!("../../golden/records.txt");
@@ -67,6 +68,7 @@ fn volume() -> Volume {
         growth: Vec::new(),
         checksums: false,
         origin: None,
+        spread: None,
     }
 }
 
@@ -105,6 +107,14 @@ fn volumes(found: &mut Found) {
         }),
         ..checksums.clone()
     };
+    let spread = Volume {
+        spread: Some(Spread::Rack),
+        ..origin.clone()
+    };
+    let spread_alone = Volume {
+        spread: Some(Spread::Node),
+        ..volume()
+    };
     for (version, record) in [
         (1, volume()),
         (2, growth),
@@ -114,6 +124,10 @@ fn volumes(found: &mut Found) {
     ] {
         assert_eq!(record.version(), version);
         found.compare(&format!("volume-{version}"), b"volume/\0\0\0\x07", &record);
+    }
+    for (name, record) in [("volume-6", spread), ("volume-6-alone", spread_alone)] {
+        assert_eq!(record.version(), 6);
+        found.compare(name, b"volume/\0\0\0\x07", &record);
     }
     found.compare("chunk", b"chunk/\0\0\0\x07\0\0\0\x01", &chunk());
     let moving = Moving {
@@ -170,6 +184,7 @@ fn cluster(found: &mut Found) {
     found.compare("cluster", b"cluster", &cluster);
     let node = Node {
         peer_address: "[::1]:4420".to_owned(),
+        rack: None,
         incarnation: Incarnation(4),
         ended_through: Incarnation(3),
         disks: vec![Disk {
@@ -180,6 +195,12 @@ fn cluster(found: &mut Found) {
         }],
     };
     found.compare("node", b"node/................", &node);
+    let in_rack = Node {
+        rack: Some(Rack::new("hall2-r07").unwrap()),
+        ..node
+    };
+    assert_eq!((in_rack.version(), in_rack.encode(b"key")[5]), (2, 2));
+    found.compare("node-2", b"node/................", &in_rack);
     found.compare("number", b"next-volume", &Number(1 << 40));
     let token = JoinToken {
         id: JoinTokenId([1, 2, 3, 4, 5, 6, 7, 8]),

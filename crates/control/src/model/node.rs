@@ -3,6 +3,7 @@
 use foundation::ByteCount;
 
 use crate::identity::{ClusterId, DiskId, Incarnation};
+use crate::racks::Rack;
 use crate::record::{Reader, Record, Writer};
 
 /// The first record of a store.
@@ -21,8 +22,11 @@ pub(crate) const FEATURE_CLONES: u64 = 1;
 /// A bit of [`ClusterRecord::features`]: hosts of an exported volume have reserved it once. A master that does not know it would give
 /// a native writer a token while a host holds the volume.
 pub(crate) const FEATURE_RESERVATIONS: u64 = 2;
+/// A bit of [`ClusterRecord::features`]: a node has a rack. A master that does not know it cannot read that node's record, and would
+/// lead without being able to do anything.
+pub(crate) const FEATURE_RACKS: u64 = 4;
 /// The bits of [`ClusterRecord::features`] that this release knows.
-pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES | FEATURE_RESERVATIONS;
+pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +52,8 @@ pub struct Node {
     pub ended_through: Incarnation,
     /// Its disks, in ascending order.
     pub disks: Vec<Disk>,
+    /// What it is lost together with; none for nothing but itself. Records of before there were racks have none.
+    pub rack: Option<Rack>,
 }
 
 /// A single number: bytes allocated on a disk, a volume's number under its name, the next volume.
@@ -79,7 +85,12 @@ impl Record for ClusterRecord {
 
 impl Record for Node {
     const KIND: u8 = 2;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
+
+    /// What an earlier release can read is written so that it can.
+    fn version(&self) -> u8 {
+        if self.rack.is_none() { 1 } else { 2 }
+    }
 
     fn write(&self, out: &mut Writer) {
         out.text(&self.peer_address);
@@ -89,6 +100,9 @@ impl Record for Node {
         for disk in &self.disks {
             out.uuid(disk.id.0);
             out.u64(disk.capacity.0);
+        }
+        if let Some(rack) = &self.rack {
+            out.text(rack.as_str());
         }
     }
 
@@ -105,6 +119,10 @@ impl Record for Node {
                     held: None,
                 })
             })?,
+            rack: match reader.is_empty() {
+                true => None,
+                false => Some(Rack::new(&reader.text()?).ok()?),
+            },
         })
     }
 }

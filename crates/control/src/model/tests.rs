@@ -38,6 +38,7 @@ fn volume(name: &str) -> Volume {
         growth: Vec::new(),
         checksums: false,
         origin: None,
+        spread: None,
     }
 }
 
@@ -167,6 +168,7 @@ fn every_record_survives() {
     assert_eq!(growing.encode(b"key")[5], 2);
     survives(&Node {
         peer_address: "[::1]:4420".to_owned(),
+        rack: None,
         incarnation: Incarnation(4),
         ended_through: Incarnation(3),
         disks: vec![Disk {

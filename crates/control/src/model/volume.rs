@@ -4,6 +4,7 @@ use foundation::ByteCount;
 
 use crate::identity::{NodeId, SnapshotNumber, Uuid, VolumeNumber};
 use crate::model::Geometry;
+use crate::racks::Spread;
 use crate::record::{Reader, Record, Writer};
 
 /// Where a volume is in its life. It only goes forward; deletion may begin in any state.
@@ -57,6 +58,11 @@ pub struct Volume {
     pub checksums: bool,
     /// The snapshot that it is a clone of, until it is flattened. Records of before there were clones have none.
     pub origin: Option<Origin>,
+    /// What no two copies of a chunk are to have in common, if somebody has said it: without that it is what [`Racks::spread`]
+    /// says. Records of before there were racks have nothing.
+    ///
+    /// [`Racks::spread`]: crate::racks::Racks::spread
+    pub spread: Option<Spread>,
 }
 
 impl Volume {
@@ -96,10 +102,13 @@ impl Volume {
 
 impl Record for Volume {
     const KIND: u8 = 3;
-    const VERSION: u8 = 5;
+    const VERSION: u8 = 6;
 
     fn version(&self) -> u8 {
         // What an earlier release can read is written so that it can.
+        if self.spread.is_some() {
+            return 6;
+        }
         if self.origin.is_some() {
             return 5;
         }
@@ -142,10 +151,22 @@ impl Record for Volume {
         if self.version() >= 4 {
             out.u8(self.checksums.into());
         }
-        if let Some(origin) = &self.origin {
+        // A number of 0 names no volume: version 6 without an origin.
+        let none = Origin {
+            volume: VolumeNumber(0),
+            snapshot: SnapshotNumber(0),
+            flattening: false,
+        };
+        if self.version() >= 5 {
+            let origin = self.origin.unwrap_or(none);
             out.u32(origin.volume.0);
             out.u64(origin.snapshot.0);
             out.u8(origin.flattening.into());
+        }
+        match self.spread {
+            None => {}
+            Some(Spread::Node) => out.u8(1),
+            Some(Spread::Rack) => out.u8(2),
         }
     }
 
@@ -187,7 +208,16 @@ impl Record for Volume {
                     volume: VolumeNumber(reader.u32()?),
                     snapshot: SnapshotNumber(reader.u64()?),
                     flattening: flag(reader)?,
-                }),
+                })
+                .filter(|origin| origin.volume != VolumeNumber(0)),
+            },
+            spread: match reader.is_empty() {
+                true => None,
+                false => match reader.u8()? {
+                    1 => Some(Spread::Node),
+                    2 => Some(Spread::Rack),
+                    _ => return None,
+                },
             },
         };
         let grown = volume.grown();

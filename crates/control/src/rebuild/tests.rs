@@ -79,6 +79,7 @@ pub(super) fn registration(
         cluster,
         node: node(number),
         peer_address: format!("192.0.2.{number}:4420"),
+        rack: None,
         incarnation: None,
         ended_through,
         disks: vec![Disk {

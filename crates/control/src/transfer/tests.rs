@@ -52,16 +52,16 @@ fn a_store_with_what_only_later_masters_know_is_refused_by_name() {
     let mut transaction = Transaction::new();
     let record = ClusterRecord {
         id: ClusterId(Uuid(7)),
-        features: 4,
+        features: 8,
     };
     transaction.put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
     store.commit(&transaction).unwrap();
     let error = open(store).unwrap_err();
-    assert_eq!(error, ControlError::StoreFeatures { unknown: 4 });
+    assert_eq!(error, ControlError::StoreFeatures { unknown: 8 });
     assert!(
         error
             .to_string()
-            .contains("feature bits 0x4); run the release that wrote it")
+            .contains("feature bits 0x8); run the release that wrote it")
     );
 }
 
@@ -79,6 +79,7 @@ fn cluster() -> MemoryStore {
         let key = keys::node(NodeId(Uuid(number)));
         let node = crate::Node {
             peer_address: format!("192.0.2.{number}:4420"),
+            rack: None,
             incarnation: Incarnation(1),
             ended_through: Incarnation(0),
             disks: vec![Disk {

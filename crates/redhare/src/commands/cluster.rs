@@ -142,6 +142,8 @@ struct StoreMemberRow {
 struct NodeRow {
     node: String,
     address: String,
+    /// What it is lost together with; null for nothing but itself.
+    rack: Option<String>,
     alive: bool,
     /// Copies are moved away from it, or from one of its disks; so many are still there.
     draining: bool,
@@ -174,6 +176,8 @@ struct VolumeRow {
     chunks: u32,
     degraded_chunks: u32,
     waiting_chunks: u32,
+    /// With two copies in one rack which should have them in different ones.
+    crowded_chunks: u32,
     /// For each node whose copies are sent what they have missed.
     returning: Vec<ReturningRow>,
 }
@@ -292,6 +296,7 @@ fn node_row(node: &v1::NodeStatus) -> NodeRow {
     NodeRow {
         node: uuid_text(&node.node),
         address: node.peer_address.clone(),
+        rack: Some(node.rack.clone()).filter(|rack| !rack.is_empty()),
         alive: node.alive,
         draining: node.draining,
         draining_copies: node.draining_copies,
@@ -320,6 +325,7 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,
         waiting_chunks: status.waiting_chunks,
+        crowded_chunks: status.crowded_chunks,
         returning: returning(&status.resyncs),
     })
 }
@@ -347,8 +353,10 @@ fn describe(view: &StatusView) -> String {
         .map(String::from)
         .to_vec(),
     ];
+    let has_racks = view.nodes.iter().any(|node| node.rack.is_some());
+    rows[0].extend(has_racks.then(|| "RACK".to_owned()));
     for node in &view.nodes {
-        rows.push(vec![
+        let mut row = vec![
             node.node.clone(),
             node.address.clone(),
             describe_node(node),
@@ -357,7 +365,9 @@ fn describe(view: &StatusView) -> String {
             bytes(node.allocated_bytes),
             bytes(node.used_bytes),
             bytes(node.held_bytes),
-        ]);
+        ];
+        row.extend(has_racks.then(|| node.rack.clone().unwrap_or_else(|| "-".to_owned())));
+        rows.push(row);
     }
     let masters = describe_masters(view);
     let balance = super::rebalance::describe(&view.balance);
@@ -381,12 +391,17 @@ fn describe(view: &StatusView) -> String {
             _ => "its copies are being made".to_owned(),
         };
         let returning = volume.returning.iter().map(describe_returning);
+        let crowded = match volume.crowded_chunks {
+            0 => None,
+            count => Some(format!("{count} chunks have two copies in one rack")),
+        };
         let exported = match volume.portals.len() {
             0 => None,
             1 => Some("exported by 1 node".to_owned()),
             count => Some(format!("exported by {count} nodes")),
         };
         let health = std::iter::once(health)
+            .chain(crowded)
             .chain(exported)
             .chain(returning)
             .collect::<Vec<_>>()

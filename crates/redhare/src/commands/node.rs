@@ -22,7 +22,9 @@ use crate::output::{Failure, Output};
     after_help = "Example:\n  redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 \\\n    --disk /dev/nvme0n1 --disk /var/lib/redhare/extra:64GiB\n\n\
     With a token of \"redhare ca token create\" it comes to its certificate by itself, and renews it in time:\n  \
     redhare node --master 192.0.2.1:7400 --join-file token --credentials /etc/redhare/node \\\n    \
-    --listen 192.0.2.5:4420 --disk /dev/nvme0n1"
+    --listen 192.0.2.5:4420 --disk /dev/nvme0n1\n\n\
+    In a rack, so that copies of its chunks are in other ones (start it with another name when it has moved):\n  \
+    redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 --disk /dev/nvme0n1 --rack hall2-r07"
 )]
 pub(crate) struct NodeArguments {
     #[command(subcommand)]
@@ -62,6 +64,10 @@ struct EngineArguments {
     /// A disk: a block device, or a file with the size to make it with
     #[arg(long, value_name = "PATH[:SIZE]", required = true, value_parser = parse_disk)]
     disk: Vec<agent::Disk>,
+    /// The rack it stands in, or whatever it is lost together with: copies of a chunk go to different ones. Without it the node counts
+    /// as a rack of its own; give it to all nodes, or to none
+    #[arg(long, value_name = "NAME", value_parser = parse_rack)]
+    rack: Option<control::Rack>,
     /// Where the node keeps its identity, sockets and logs
     #[arg(long, value_name = "DIR", default_value = "/var/lib/redhare/node")]
     data: PathBuf,
@@ -106,6 +112,10 @@ fn parse_disk(text: &str) -> Result<agent::Disk, String> {
         }
         _ => Ok(whole),
     }
+}
+
+fn parse_rack(text: &str) -> Result<control::Rack, String> {
+    control::Rack::new(text).map_err(|error| error.to_string())
 }
 
 fn check(arguments: &EngineArguments) -> Result<(), Failure> {
@@ -195,6 +205,7 @@ fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
         },
         listen: arguments.listen,
         disks: arguments.disk,
+        rack: arguments.rack.map_or_else(String::new, |rack| rack.to_string()),
         directory: arguments.data,
         program,
         end_target: arguments.end_target,
@@ -315,6 +326,7 @@ mod tests {
             tls_key: None,
             listen: listen.parse().unwrap(),
             disk: disks.iter().map(|disk| parse_disk(disk).unwrap()).collect(),
+            rack: None,
             data: PathBuf::new(),
             end_target: false,
             metrics: None,

@@ -35,7 +35,7 @@ const PORTALS_DEFAULT: u32 = 2;
 enum Volume {
     /// Create a volume
     #[command(
-        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1\n  redhare volume create photos --size 1TiB --checksums off"
+        after_help = "Examples:\n  redhare volume create data --size 64GiB\n  redhare volume create scratch --size 1TiB --copies 2 --minimum 1\n  redhare volume create photos --size 1TiB --checksums off\n  redhare volume create models --size 1TiB --spread rack"
     )]
     Create {
         /// Its name
@@ -43,7 +43,7 @@ enum Volume {
         /// Its size, such as 64GiB; rounded up to whole chunks
         #[arg(long, allow_hyphen_values = true)]
         size: ByteCount,
-        /// Copies of each chunk, on different nodes: 1 to 16
+        /// Copies of each chunk, on different nodes, and in different racks as --spread says: 1 to 16
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
         copies: u32,
         /// Copies in sync below which writes wait [default: one less than the copies]
@@ -59,6 +59,10 @@ enum Volume {
         /// repaired from another copy. It cannot be changed later
         #[arg(long, value_enum, default_value_t = Switch::On)]
         checksums: Switch,
+        /// What no two copies of a chunk may have in common: "rack" refuses what does not fit so, "node" does not look at racks.
+        /// [default: rack, as long as the cluster has as many racks as the volume has copies, else node]
+        #[arg(long, value_enum)]
+        spread: Option<Spread>,
     },
     /// Move a copy of a chunk to another node, or its writes to another copy
     #[command(after_help = moves::EXAMPLES)]
@@ -170,6 +174,13 @@ enum Volume {
     },
 }
 
+/// What no two copies of a chunk may have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Spread {
+    Node,
+    Rack,
+}
+
 /// Whether something is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Switch {
@@ -223,6 +234,9 @@ struct VolumeView {
     chunk_bytes: u64,
     /// Its copies keep checksums of their blocks.
     checksums: bool,
+    /// What no two copies of a chunk may have in common; absent if nobody has said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<&'static str>,
     /// Absent from one that is no clone, or not any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<clone::OriginView>,
@@ -281,6 +295,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             block_bytes,
             chunk_size,
             checksums,
+            spread,
         } => {
             let request = v1::CreateVolumeRequest {
                 name,
@@ -290,6 +305,12 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                 block_bytes,
                 chunk_bytes: chunk_size.map_or(0, |size| size.0),
                 checksums: checksums == Switch::On,
+                spread: match spread {
+                    None => v1::Spread::Unspecified,
+                    Some(Spread::Node) => v1::Spread::Node,
+                    Some(Spread::Rack) => v1::Spread::Rack,
+                }
+                .into(),
                 ..v1::CreateVolumeRequest::default()
             };
             let answer = cluster.call(|client: Client| async move { client.create_volume(request).await })?;
@@ -478,6 +499,11 @@ fn view(volume: &v1::Volume) -> VolumeView {
         block_bytes: geometry.block_bytes,
         chunk_bytes: geometry.chunk_bytes,
         checksums: volume.checksums,
+        spread: match volume.spread() {
+            v1::Spread::Unspecified => None,
+            v1::Spread::Node => Some("node"),
+            v1::Spread::Rack => Some("rack"),
+        },
         origin: clone::origin(volume),
     }
 }
@@ -563,6 +589,9 @@ fn show(view: &ShowView) -> String {
         super::cluster::on_or_off(volume.checksums),
         volume.state
     );
+    if let Some(spread) = volume.spread {
+        text.push_str(&format!("no two copies of a chunk in one {spread}\n\n"));
+    }
     if let Some(origin) = &volume.origin {
         text.push_str(&format!("clone of {}\n\n", clone::describe(origin)));
     }

@@ -24,6 +24,8 @@ pub(crate) struct Nodes {
     program: PathBuf,
     /// A file `disk.fault` in a node's directory says what is wrong with its disk, and a request may stand for so long.
     stall_limit: Option<String>,
+    /// In which racks nodes are that are started from now on, by number.
+    racks: Vec<String>,
 }
 
 impl Nodes {
@@ -91,6 +93,7 @@ impl Nodes {
             join_file: None,
             program: program.to_owned(),
             stall_limit,
+            racks: Vec::new(),
         };
         for number in 1..=count {
             cluster.start_node(number);
@@ -142,6 +145,11 @@ impl Nodes {
             &self.arguments,
             self.is_secure,
         );
+    }
+
+    /// Nodes that are started from now on are in these racks, by number.
+    pub(crate) fn use_racks(&mut self, racks: &[&str]) {
+        self.racks = racks.iter().map(|&rack| rack.to_owned()).collect();
     }
 
     /// Has this program started from now on, for whatever is started; what runs goes on.
@@ -250,6 +258,9 @@ impl Nodes {
         ]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.port + number), "--disk"]);
         command.arg(disk).arg("--data").arg(&directory);
+        if let Some(rack) = self.racks.get(usize::from(number) - 1) {
+            command.args(["--rack", rack]);
+        }
         if let Some(limit) = &self.stall_limit {
             command.env("REDHARE_TEST_DISK_FAULTS", &directory);
             command.args(["--stall-limit", limit]);
@@ -264,6 +275,15 @@ impl Nodes {
             command.arg("--credentials").arg(self.credentials(&who));
         }
         command
+    }
+
+    /// What a node says that is started in a rack with an impossible name.
+    pub(crate) fn refused_rack(&mut self, number: u16, rack: &str) -> String {
+        let place = usize::from(number) - 1;
+        let before = std::mem::replace(&mut self.racks[place], rack.to_owned());
+        let said = self.refused_node(number);
+        self.racks[place] = before;
+        said
     }
 
     /// What a node says that may not start.

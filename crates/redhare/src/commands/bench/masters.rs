@@ -147,6 +147,7 @@ impl Cluster {
                 incarnation: None,
                 ended_through: Incarnation(0),
                 disks: disks(arguments, number),
+                rack: None,
             };
             let registered = control.register(&registration, now).map_err(Failure::new)?;
             lives.insert(number, registered.incarnation);
