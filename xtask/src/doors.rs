@@ -32,7 +32,12 @@ const SIMULATIONS: &[Row] = &[
             "-p",
             "redhare-volume",
             "--lib",
+            "--",
             "simulation::clusters",
+            "simulation::copies",
+            "simulation::snapshots",
+            "simulation::hosts",
+            "simulation::a_clone",
         ],
     ),
     tests(
@@ -44,7 +49,32 @@ const SIMULATIONS: &[Row] = &[
             "redhare-target",
             "--test",
             "cluster",
+            "--",
             "histories",
+            "hosts_lose_nothing",
+        ],
+    ),
+    tests(
+        "crates/control/tests/balance/main.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-control",
+            "--test",
+            "balance",
+            "under_faults",
+        ],
+    ),
+    tests(
+        "crates/control/src/mastership/simulation.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-control",
+            "--lib",
+            "masters_come_and_go",
         ],
     ),
     tests(
@@ -79,6 +109,17 @@ const SIMULATIONS: &[Row] = &[
             "redhare-fabrics",
             "--test",
             "simulation",
+        ],
+    ),
+    tests(
+        "crates/fabrics/tests/multipath.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-fabrics",
+            "--test",
+            "multipath",
         ],
     ),
 ];

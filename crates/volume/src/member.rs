@@ -91,6 +91,8 @@ pub struct Member {
     config: Option<ChunkConfig>,
     /// It had sealed the one before as well, and takes part since.
     stays: bool,
+    /// The newest epoch that this life had sealed when it left; it takes no part in that again.
+    left: Epoch,
     /// The newest configuration heard of in this life.
     newest: Epoch,
     /// That configuration.
@@ -147,6 +149,7 @@ impl Member {
             settings,
             config: None,
             stays: false,
+            left: Epoch(0),
             newest: Epoch(0),
             committed: None,
             pending_seal: None,

@@ -100,6 +100,13 @@ impl Default for Balancer {
     }
 }
 
+impl Balancer {
+    /// What could not be made better before may be now: a new rack has room for copies of chunks that the others had.
+    pub(super) fn look_again(&mut self) {
+        self.settled.clear();
+    }
+}
+
 /// What is used of a node, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {

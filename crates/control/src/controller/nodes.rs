@@ -171,7 +171,7 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Keeps masters out that cannot read a node's record, as long as there is a node with a rack.
-    fn note_racks(
+    pub(super) fn note_racks(
         &self,
         transaction: &mut Transaction,
         id: NodeId,

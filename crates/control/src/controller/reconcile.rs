@@ -185,6 +185,7 @@ impl<S: MetadataStore> Controller<S> {
             if racks.are_there() || self.care.racks.are_there() {
                 self.reconciler.sweep = None;
                 self.reconciler.begin_sweep(&standings);
+                self.balancer.look_again();
             }
             self.care.racks = racks;
         }

@@ -49,6 +49,10 @@ impl<S: MetadataStore> Controller<S> {
                 removed.clone(),
                 Number(stored.record.incarnation.0).encode(&removed),
             );
+            // The last node with a rack may go.
+            if stored.record.rack.is_some() {
+                self.note_racks(&mut transaction, node, false, now)?;
+            }
             if self.commit(&transaction)? {
                 self.heard.remove(&node);
                 return self.note_drains();

