@@ -6,6 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bdev::BlockDevice;
@@ -300,9 +301,10 @@ fn reactors_on_several_threads_share_one_reservation() {
     const ROUNDS: u32 = 100;
     let directory = Directory::new("threads");
     let (target, _subsystem) = persistent(&directory.0.join("ns1"));
+    let at_work = Arc::new(AtomicU32::new(3));
     let threads: Vec<_> = (1..=3u8)
         .map(|number| {
-            let target = target.clone();
+            let (target, at_work) = (target.clone(), at_work.clone());
             std::thread::spawn(move || {
                 run(async move {
                     let (_server, options) = listen(target, Options::default());
@@ -326,6 +328,11 @@ fn reactors_on_several_threads_share_one_reservation() {
                             let released = host.release(ReleaseAction::Release, ExclusiveAccess).await;
                             assert_eq!(released, OK);
                         }
+                    }
+                    // The changes of all are made by whichever thread began: it does not end before the others, as a target's do not.
+                    at_work.fetch_sub(1, Ordering::Relaxed);
+                    while at_work.load(Ordering::Relaxed) > 0 {
+                        time::sleep(Duration::from_millis(1)).await;
                     }
                 });
             })
