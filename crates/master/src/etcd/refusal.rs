@@ -19,8 +19,9 @@ const STALE: [&str; 3] = [
 const NO_SUCH_USER: &str = "etcdserver: authentication failed, invalid user ID or password";
 /// What it says to who names a user while authentication is off.
 const NO_USERS: &str = "etcdserver: authentication is not enabled";
-/// What the connection's own end says, among others when a member takes our first bytes for no TLS.
-const BROKEN: &str = "stream closed because of a broken pipe";
+/// What the connection's own end says, among others when a member takes our first bytes for no TLS: which one depends on whether its
+/// end was seen before or after our request was sent.
+const BROKEN: [&str; 3] = ["broken pipe", "connection reset", "connection closed"];
 const DENIED: &str = "etcdserver: permission denied";
 
 /// Complete in itself.
@@ -108,11 +109,18 @@ impl Refusal {
                 "; the user's role has to read and write what begins with {}/",
                 config.prefix
             ),
-            (_, BROKEN) if !config.tls => " (if its members speak TLS, write etcds://)".to_owned(),
+            (_, said) if !config.tls && ended(said) => {
+                " (if its members speak TLS, write etcds://)".to_owned()
+            }
             _ => String::new(),
         };
         Self(format!("{said}{hint}"))
     }
+}
+
+fn ended(said: &str) -> bool {
+    let said = said.to_lowercase();
+    BROKEN.iter().any(|end| said.contains(end))
 }
 
 fn says(error: &Error, known: &[&str]) -> bool {

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use control::mastership::{Election, Seat};
 use control::{Committed, Controller, MemoryStore, MetadataStore, StoreError, Transaction};
+use etcd_client::Error;
 use foundation::Random;
+use tonic::Status;
 
 use super::link::Repeat;
+use super::refusal::Refusal;
 use super::testing::{Etcd, certificate, certificates, is_there, signed_tokens};
 use super::{EtcdConfig, EtcdElection, EtcdStore, Link};
 use crate::{RedbStore, StoreConfig, meta};
@@ -518,4 +521,28 @@ fn a_cluster_moves_between_a_file_and_etcd() {
     assert_eq!(second.cluster(), cluster);
     let error = meta::export(&file("third"), true).unwrap_err().to_string();
     assert!(error.contains("there is no metadata store"), "{error}");
+}
+
+#[test]
+fn a_connection_that_a_member_ends_hints_at_tls_however_it_ended() {
+    let mut config = EtcdConfig::parse("etcd://127.0.0.1:2379/f").unwrap();
+    for end in [
+        "stream closed because of a broken pipe",
+        "connection reset",
+        "Connection reset by peer (os error 104)",
+        "connection closed before message completed",
+    ] {
+        let error = Error::GRpcStatus(Status::unknown(end));
+        assert!(
+            Refusal::of_call(&error, &config)
+                .to_string()
+                .contains("write etcds://"),
+            "{end}"
+        );
+    }
+    let other = Error::GRpcStatus(Status::unknown("etcdserver: too many requests"));
+    assert!(!Refusal::of_call(&other, &config).to_string().contains("etcds://"));
+    config.tls = true;
+    let reset = Error::GRpcStatus(Status::unknown("connection reset"));
+    assert!(!Refusal::of_call(&reset, &config).to_string().contains("etcds://"));
 }
