@@ -36,7 +36,7 @@ mod silence;
 mod source;
 #[cfg(test)]
 mod tests;
-mod unflushed;
+pub(crate) mod unflushed;
 
 pub use admission::{Admission, Told, enforce};
 pub use channel::VolumeChannel;

@@ -35,6 +35,7 @@ pub(crate) enum Bug {
     JoinerServes,
     JoinWithoutNumber,
     JoinedWithoutFences,
+    FlushSkipsChunk,
     OwnMarksIgnored,
     DamageIgnored,
     RepairOverwritesNewer,
@@ -63,7 +64,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 39] = [
+    pub(crate) const ALL: [Bug; 41] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -87,8 +88,9 @@ impl Bug {
         Bug::ResyncOverwritesNewer,
         Bug::AcknowledgedWithoutJoiner,
         Bug::JoinerServes,
-        // Not JoinWithoutNumber, which is planted and was not found (`docs/decisions/0060`).
-        // Nor JoinedWithoutFences, which takes thousands of seeds (`docs/planted-bugs.md`); a test of its own looks for it.
+        Bug::JoinWithoutNumber,
+        Bug::FlushSkipsChunk,
+        // Not JoinedWithoutFences, which takes thousands of seeds (`docs/planted-bugs.md`); a test of its own looks for it.
         Bug::OwnMarksIgnored,
         Bug::DamageIgnored,
         Bug::RepairOverwritesNewer,

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::identity::ChunkIndex;
+use crate::planted::{Bug, Planted};
 
 /// The most places: 256 KiB.
 const PLACES_MAX: u64 = 16_384;
@@ -19,10 +20,14 @@ struct Place {
 }
 
 /// See the module.
-pub(super) struct Unflushed(Vec<Place>);
+pub(crate) struct Unflushed {
+    places: Vec<Place>,
+    planted: Planted,
+}
 
 /// A place and how many writes it had counted when a flush began.
-pub(super) struct Stamp {
+#[derive(Debug)]
+pub(crate) struct Stamp {
     place: usize,
     written: u64,
 }
@@ -30,38 +35,48 @@ pub(super) struct Stamp {
 impl Unflushed {
     /// For a volume that has `chunks` chunks now.
     pub(super) fn new(chunks: u64) -> Self {
+        Self::with_planted(chunks, Planted::default())
+    }
+
+    pub(crate) fn with_planted(chunks: u64, planted: Planted) -> Self {
         let places = chunks.clamp(1, PLACES_MAX);
-        Self((0..places).map(|_| Place::default()).collect())
+        Self {
+            places: (0..places).map(|_| Place::default()).collect(),
+            planted,
+        }
     }
 
     /// A write of the chunk has been acknowledged; to be called before anyone is told.
-    pub(super) fn wrote(&self, chunk: ChunkIndex) {
-        let place = chunk.0 as usize % self.0.len();
-        self.0[place].written.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn wrote(&self, chunk: ChunkIndex) {
+        let place = chunk.0 as usize % self.places.len();
+        self.places[place].written.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The chunks that a flush beginning now has to visit, of a volume of `chunks` chunks, and what is
     /// to be handed to [`Unflushed::flushed`] once all of them have been.
-    pub(super) fn begin(&self, chunks: u64) -> (Vec<ChunkIndex>, Vec<Stamp>) {
+    pub(crate) fn begin(&self, chunks: u64) -> (Vec<ChunkIndex>, Vec<Stamp>) {
         let (mut visit, mut stamps) = (Vec::new(), Vec::new());
-        for (place, counts) in self.0.iter().enumerate() {
+        for (place, counts) in self.places.iter().enumerate() {
             let written = counts.written.load(Ordering::Acquire);
             if written == counts.durable.load(Ordering::Acquire) {
                 continue;
             }
             stamps.push(Stamp { place, written });
-            let indices = (place as u64..chunks).step_by(self.0.len());
+            let indices = (place as u64..chunks).step_by(self.places.len());
             visit.extend(indices.map(|index| {
                 ChunkIndex(u32::try_from(index).expect("a valid geometry has fewer than 2^32 chunks"))
             }));
+        }
+        if self.planted.is(Bug::FlushSkipsChunk) && visit.len() > 1 {
+            visit.pop();
         }
         (visit, stamps)
     }
 
     /// Everything counted in these stamps is durable.
-    pub(super) fn flushed(&self, stamps: &[Stamp]) {
+    pub(crate) fn flushed(&self, stamps: &[Stamp]) {
         for stamp in stamps {
-            self.0[stamp.place]
+            self.places[stamp.place]
                 .durable
                 .fetch_max(stamp.written, Ordering::AcqRel);
         }

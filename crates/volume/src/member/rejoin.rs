@@ -104,8 +104,9 @@ impl Member {
         };
         returning.heard = now;
         match &mut returning.joined {
-            Some(joined) if joined.number == number || self.planted.is(Bug::JoinWithoutNumber) => {
-                joined.number = number;
+            // Without a number each Join would have to be taken for a new one.
+            Some(_) if self.planted.is(Bug::JoinWithoutNumber) => {}
+            Some(joined) if joined.number == number => {
                 // Asked again: answered again, as soon as it can be.
                 joined.answered = false;
                 return;

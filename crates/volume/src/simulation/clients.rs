@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use foundation::Epoch;
 
+use super::flushes::Flush;
 use super::hosts::Way;
 use super::linear::{Op, SLOTS};
 use super::reserve::PORTALS;
@@ -23,6 +24,8 @@ pub(super) struct Pending {
     pub(super) kind: WriteKind,
     pub(super) token: WriterToken,
     elsewhere: bool,
+    /// What a flush of the whole volume has still to do.
+    flush: Option<Flush>,
     /// When it began.
     pub(super) began: u64,
     /// The host may not read, and has not been let since it began.
@@ -90,7 +93,7 @@ impl World {
             return;
         };
         let newest = self.reserved.is_some() && self.random.chance(1, 3);
-        let chunk = match newest {
+        let mut chunk = match newest {
             true => chunks as usize - 1,
             false => self.random.below(chunks) as usize,
         };
@@ -104,7 +107,7 @@ impl World {
         let count = self.random.between(1, 2) as u32;
         let mut range = BlockRange { start, count };
         let choice = self.random.below(100);
-        let mut kind = WriteKind::Data;
+        let (mut kind, mut flush) = (WriteKind::Data, None);
         let reads = match self.shape.scenario {
             // Regions that nobody has written for long.
             GIVES_UP => 88,
@@ -138,6 +141,11 @@ impl World {
                 start: 0,
                 count: CHUNK_BLOCKS,
             };
+            let Some(first) = self.begin_flush(chunk) else {
+                self.at(20 * MS, Event::ClientStep { client });
+                return;
+            };
+            (chunk, flush) = first;
             Op::Flush
         };
         if self.shape.leased && matches!(op, Op::Write(_) | Op::Force(_)) && self.takes_over(client) {
@@ -149,12 +157,15 @@ impl World {
             true => self.begins_without_right(client, op),
             false => token < self.in_force[chunk] && !matches!(op, Op::Read | Op::Flush),
         };
-        for block in range.start..range.start + range.count {
-            let monitor = &mut self.monitors[chunk][block as usize];
-            if fenced {
-                monitor.freeze(client);
+        let only = [chunk];
+        for &chunk in flush.as_ref().map_or(&only[..], |flush| &flush.promises) {
+            for block in range.start..range.start + range.count {
+                let monitor = &mut self.monitors[chunk][block as usize];
+                if fenced {
+                    monitor.freeze(client);
+                }
+                monitor.invoke(client, op);
             }
-            monitor.invoke(client, op);
         }
         if kind == WriteKind::Data {
             self.note_issued(chunk, range, op);
@@ -168,6 +179,7 @@ impl World {
             kind,
             token,
             elsewhere,
+            flush,
             began,
             barred,
         });
@@ -391,10 +403,21 @@ impl World {
     }
 
     fn finish(&mut self, client: usize, values: &[u32]) {
-        let Some(pending) = self.clients[client].pending.take() else {
+        let Some(mut pending) = self.clients[client].pending.take() else {
             return;
         };
+        if let Some(next) = self.go_on_with_flush(&mut pending.flush) {
+            pending.chunk = next;
+            self.clients[client].pending = Some(pending);
+            // What an earlier chunk says again counts for none of the others.
+            self.clients[client].attempt += 1;
+            self.at(MS, Event::ClientStep { client });
+            return;
+        }
         self.done_ops += 1;
+        if matches!(pending.op, Op::Write(_) | Op::Force(_)) {
+            self.note_written(pending.chunk);
+        }
         if pending.op == Op::Read && pending.barred {
             self.fail(format!(
                 "client {client} read chunk {} after its host had lost the right to",
@@ -404,12 +427,18 @@ impl World {
         if pending.kind == WriteKind::Data {
             self.note_acknowledged(pending.op);
         }
-        for (at, block) in (pending.range.start..pending.range.start + pending.range.count).enumerate() {
+        let only = [pending.chunk];
+        let chunks = pending.flush.as_ref().map_or(&only[..], |flush| &flush.promises);
+        let blocks = (pending.range.start..pending.range.start + pending.range.count).enumerate();
+        for (chunk, (at, block)) in chunks
+            .iter()
+            .flat_map(|chunk| blocks.clone().map(move |block| (*chunk, block)))
+        {
             let saw = (pending.op == Op::Read).then(|| values[at]);
-            let monitor = &mut self.monitors[pending.chunk][block as usize];
+            let monitor = &mut self.monitors[chunk][block as usize];
             let before = monitor.describe();
             if !monitor.respond(client, saw) {
-                let (op, chunk) = (pending.op, pending.chunk);
+                let op = pending.op;
                 self.fail(format!("client {client}: {op:?} of block {block} of chunk {chunk} ended with {saw:?}, which nothing explains; {before}"));
                 return;
             }

@@ -11,6 +11,7 @@ use foundation::{Epoch, Instant, Random};
 use super::clients::Client;
 use super::disk::Disk;
 pub(super) use super::events::Event;
+use super::flushes::Flushes;
 use super::keep::Kept;
 use super::kinds::Kinds;
 use super::linear::Monitor;
@@ -127,6 +128,7 @@ pub(super) struct World {
     pub(super) places: Places,
     pub(super) snapshots: Option<Box<Snapshots>>,
     pub(super) reserved: Option<Box<Reserved>>,
+    pub(super) flushes: Option<Flushes>,
     geometry: Geometry,
     /// The epoch that a chunk began after all members of the one before had ended, until it has a write node that has sealed: an older one
     /// goes on meanwhile.
@@ -179,6 +181,8 @@ pub(super) fn node_index(node: NodeId) -> usize {
 pub(super) const CHUNK_BLOCKS: u32 = 8;
 /// How many kinds of faults there are.
 pub(super) const SCENARIOS: u64 = 11;
+/// The power fails everywhere.
+pub(super) const POWER: u64 = 1;
 /// Nodes stay away, are drained, and return at the wrong time.
 pub(super) const REBUILD: u64 = 8;
 /// Clients do not repeat a write that is not answered.
@@ -248,6 +252,7 @@ impl World {
             ),
             snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
             reserved: reserved.then(|| Box::new(Reserved::new(shape.chunks))),
+            flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
