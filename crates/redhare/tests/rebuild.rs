@@ -41,8 +41,18 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     let create = "volume create data --size 128MiB --chunk-size 16MiB --copies 2";
     let files = cluster.import(create, 60, 600 << 10);
 
+    let wait_for_verdict = |cluster: &Nodes, word: &str, why: &str| {
+        wait_until(&format!("the cluster is {word}: {why}"), || {
+            let said = String::from_utf8_lossy(&cluster.run(&["status"]).stdout).into_owned();
+            let first = said.lines().next().unwrap_or_default();
+            first.ends_with(&format!(" is {word}")) && said.contains(why)
+        });
+    };
+    wait_for_verdict(&cluster, "healthy", "all copies in sync");
+
     // A node stays away: its copies are made anew on the three others.
     cluster.kill_node(1);
+    wait_for_verdict(&cluster, "DEGRADED", ") is gone\n");
     cluster.wait_for_all_copies_without(&[1]);
     cluster.compare(&files, "one dead");
     assert_eq!(

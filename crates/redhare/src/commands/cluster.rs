@@ -1,6 +1,7 @@
 //! What the commands that talk to the masters share, and `redhare status`.
 
 mod disks;
+mod verdict;
 
 use std::future::Future;
 
@@ -98,7 +99,8 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 /// Say how the cluster is
 #[derive(Args)]
 #[command(
-    after_help = "PROMISED is what the copies there may grow to, HELD what snapshots keep of USED; where a copy goes is decided by both.\n\nExample:\n  redhare status --cluster 192.0.2.1:7400"
+    after_help = "The first line says healthy, DEGRADED (everything serves, with less than there should be) or CRITICAL (something waits, or nothing can be changed); \
+    lines with ! say why, lines with > what the cluster does by itself. --json has both under \"health\".\n\nPROMISED is what the copies there may grow to, HELD what snapshots keep of USED; where a copy goes is decided by both.\n\nExample:\n  redhare status --cluster 192.0.2.1:7400"
 )]
 pub(crate) struct StatusArguments {
     #[command(flatten)]
@@ -108,6 +110,8 @@ pub(crate) struct StatusArguments {
 #[derive(serde::Serialize)]
 struct StatusView {
     cluster: String,
+    /// How it is in all; none until the rest is known.
+    health: Option<verdict::Health>,
     revision: u64,
     masters: Vec<MasterRow>,
     store: StoreRow,
@@ -231,8 +235,9 @@ pub(crate) fn describe_returning(row: &ReturningRow) -> String {
 
 pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(), Failure> {
     let answer = arguments.cluster.status()?;
-    let view = StatusView {
+    let mut view = StatusView {
         cluster: uuid_text(&answer.cluster),
+        health: None,
         revision: answer.revision,
         masters: answer.masters.iter().map(master_row).collect(),
         store: answer.store.as_ref().map(store_row).unwrap_or_default(),
@@ -240,6 +245,7 @@ pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(),
         balance: super::rebalance::view(answer.balance.as_ref(), &answer.volumes),
         volumes: answer.volumes.iter().filter_map(volume_row).collect(),
     };
+    view.health = Some(verdict::of(&view));
     output.print(&view, || describe(&view));
     Ok(())
 }
@@ -372,8 +378,10 @@ fn describe(view: &StatusView) -> String {
     let masters = describe_masters(view);
     let balance = super::rebalance::describe(&view.balance);
     let disks = disks::describe(view.nodes.iter().flat_map(|node| &node.disk_health));
+    let (word, lines) = view.health.as_ref().map(verdict::Health::describe).unzip();
+    let (word, lines) = (word.unwrap_or_default(), lines.unwrap_or_default());
     let mut text = format!(
-        "cluster {}\n\n{masters}\n{}{balance}\n\n{disks}\n",
+        "cluster {} is {word}\n{lines}\n{masters}\n{}{balance}\n\n{disks}\n",
         view.cluster,
         table(&rows)
     );

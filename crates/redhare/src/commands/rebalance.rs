@@ -106,6 +106,18 @@ pub(crate) fn view(balance: Option<&v1::Balance>, volumes: &[v1::VolumeStatus]) 
     }
 }
 
+/// What moves by itself or by command, in a line; none if nothing does.
+pub(crate) fn doing(view: &BalanceView) -> Option<String> {
+    let (moves, left) = (view.moves.len(), ByteCount(view.left_bytes));
+    match (view.state, moves) {
+        ("moving", _) => Some(format!(
+            "copies move to even nodes out: {moves} under way, {left} too much on some"
+        )),
+        (_, 1..) => Some(format!("{moves} copies move")),
+        _ => None,
+    }
+}
+
 /// What people read of it.
 pub(crate) fn describe(view: &BalanceView) -> String {
     let state = match view.state {

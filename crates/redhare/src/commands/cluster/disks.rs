@@ -49,6 +49,24 @@ struct SampleRow {
     missed_now: u64,
 }
 
+impl DiskRow {
+    /// What is wrong with it, if anything that its node has said.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let state = match (self.state, self.full) {
+            ("slow" | "failing", _) => self.state,
+            // Put out of service and given up by all copies: nothing is missing.
+            ("out of service", _) if self.allocated_bytes > 0 => self.state,
+            (_, true) => "full",
+            _ => return None,
+        };
+        let name = self.uuid.get(..8).unwrap_or(&self.uuid);
+        Some(match self.why.is_empty() {
+            true => format!("disk {name} is {state}"),
+            false => format!("disk {name} is {state} ({})", self.why),
+        })
+    }
+}
+
 fn state_of(health: Option<&v1::DiskHealth>) -> &'static str {
     match health.map(v1::DiskHealth::state) {
         Some(v1::DiskState::Ok) => "ok",

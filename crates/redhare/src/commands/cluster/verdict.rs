@@ -1,0 +1,245 @@
+//! How a cluster is, in a word, and why: the head of `redhare status`.
+
+use super::{NodeRow, StatusView, VolumeRow, describe_returning};
+
+/// From the best to the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    /// Nothing is missing.
+    Healthy,
+    /// Everything serves, with less than there should be.
+    Degraded,
+    /// Something does not serve, or would not if it had to change.
+    Critical,
+}
+
+/// A verdict, what led to it, and what the cluster does by itself, about that or anything else.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Health {
+    pub(super) verdict: Verdict,
+    troubles: Vec<String>,
+    doing: Vec<String>,
+}
+
+/// Weighs what the rest of the view says.
+pub(super) fn of(view: &StatusView) -> Health {
+    let mut health = Health {
+        verdict: Verdict::Healthy,
+        troubles: Vec::new(),
+        doing: Vec::new(),
+    };
+    health.weigh_masters(view);
+    view.nodes.iter().for_each(|node| health.weigh_node(node));
+    view.volumes.iter().for_each(|volume| health.weigh_volume(volume));
+    if let Some(balancing) = super::super::rebalance::doing(&view.balance) {
+        health.doing.push(balancing);
+    }
+    health
+}
+
+impl Health {
+    fn trouble(&mut self, verdict: Verdict, what: String) {
+        self.verdict = self.verdict.max(verdict);
+        self.troubles.push(what);
+    }
+
+    fn weigh_masters(&mut self, view: &StatusView) {
+        if !view.masters.iter().any(|master| master.leads) {
+            let what = "no master leads: nothing that fails is mended, and nothing can be changed";
+            self.trouble(Verdict::Critical, what.to_owned());
+        }
+        let members = &view.store.members;
+        let failed = members.iter().filter(|member| !member.healthy).count();
+        if failed > 0 {
+            let all = members.len();
+            let (verdict, outcome) = match 2 * (all - failed) > all {
+                true => (Verdict::Degraded, "the others have a quorum"),
+                false => (Verdict::Critical, "there is no quorum, so nothing can be changed"),
+            };
+            let what = format!("{failed} of {all} members of the metadata store have failed: {outcome}");
+            self.trouble(verdict, what);
+        }
+    }
+
+    fn weigh_node(&mut self, node: &NodeRow) {
+        let name = short(&node.node);
+        let empty = node.draining && node.draining_copies == 0;
+        if !node.alive && !empty {
+            self.trouble(
+                Verdict::Degraded,
+                format!("node {name} ({}) is gone", node.address),
+            );
+        }
+        for disk in node.disk_health.iter().filter(|_| node.alive) {
+            if let Some(trouble) = disk.trouble() {
+                self.trouble(Verdict::Degraded, format!("{trouble}, of node {name}"));
+            }
+        }
+        if node.draining && node.draining_copies > 0 {
+            self.doing.push(format!(
+                "node {name} is drained: {} copies with {} are still to move",
+                node.draining_copies,
+                foundation::ByteCount(node.draining_bytes)
+            ));
+        }
+    }
+
+    fn weigh_volume(&mut self, volume: &VolumeRow) {
+        let (name, chunks) = (&volume.name, volume.chunks);
+        match volume.state {
+            "deleting" => self
+                .doing
+                .push(format!("the copies of \"{name}\" are being removed")),
+            "ready" => {}
+            _ => self
+                .doing
+                .push(format!("the copies of \"{name}\" are being made")),
+        }
+        if volume.state != "ready" {
+            return;
+        }
+        if volume.waiting_chunks > 0 {
+            let waiting = volume.waiting_chunks;
+            let what = format!("writes to {waiting} of {chunks} chunks of \"{name}\" wait for copies");
+            self.trouble(Verdict::Critical, what);
+        }
+        if volume.degraded_chunks > 0 {
+            let degraded = volume.degraded_chunks;
+            let what = format!("{degraded} of {chunks} chunks of \"{name}\" lack a copy");
+            self.trouble(Verdict::Degraded, what);
+            let returning: usize = volume.returning.iter().map(|row| row.chunks).sum();
+            if returning == 0 {
+                self.doing.push(format!(
+                    "\"{name}\": nothing is copied at present; copies whose node stays away are made elsewhere, where there is room"
+                ));
+            }
+        }
+        if volume.crowded_chunks > 0 {
+            let crowded = volume.crowded_chunks;
+            let what = format!("{crowded} of {chunks} chunks of \"{name}\" have two copies in one rack");
+            self.trouble(Verdict::Degraded, what);
+        }
+        let rows = volume.returning.iter();
+        self.doing
+            .extend(rows.map(|row| format!("\"{name}\": node {}", describe_returning(row))));
+    }
+
+    /// What people read of it: a word for the first line, and a line for each trouble and each thing done.
+    pub(super) fn describe(&self) -> (&'static str, String) {
+        let word = match self.verdict {
+            Verdict::Healthy => "healthy",
+            Verdict::Degraded => "DEGRADED",
+            Verdict::Critical => "CRITICAL",
+        };
+        let troubles = self.troubles.iter().map(|trouble| format!("  ! {trouble}\n"));
+        let doing = self.doing.iter().map(|doing| format!("  > {doing}\n"));
+        (word, troubles.chain(doing).collect())
+    }
+}
+
+fn short(uuid: &str) -> &str {
+    uuid.get(..8).unwrap_or(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MasterRow, ReturningRow, StoreMemberRow, StoreRow};
+    use super::*;
+
+    fn volume(degraded: u32, waiting: u32) -> VolumeRow {
+        VolumeRow {
+            name: "data".to_owned(),
+            number: 1,
+            size_bytes: 1 << 30,
+            state: "ready",
+            checksums: true,
+            origin: None,
+            portals: Vec::new(),
+            chunks: 16,
+            degraded_chunks: degraded,
+            waiting_chunks: waiting,
+            crowded_chunks: 0,
+            returning: Vec::new(),
+        }
+    }
+
+    fn view(volumes: Vec<VolumeRow>) -> StatusView {
+        StatusView {
+            health: None,
+            cluster: String::new(),
+            revision: 1,
+            masters: vec![MasterRow {
+                address: "192.0.2.1:7400".to_owned(),
+                leads: true,
+                since_seconds: 3,
+            }],
+            store: StoreRow::default(),
+            nodes: Vec::new(),
+            balance: Default::default(),
+            volumes,
+        }
+    }
+
+    #[test]
+    fn a_whole_cluster_is_healthy() {
+        let health = of(&view(vec![volume(0, 0)]));
+        assert_eq!(health.verdict, Verdict::Healthy);
+        assert_eq!(health.describe(), ("healthy", String::new()));
+    }
+
+    #[test]
+    fn a_copy_that_is_made_again_is_told_with_what_is_done() {
+        let mut degraded = volume(3, 0);
+        degraded.returning.push(ReturningRow {
+            node: "0123456789".to_owned(),
+            chunks: 2,
+            left_bytes: 1 << 20,
+            total_bytes: 1 << 21,
+            left_seconds: Some(4),
+        });
+        let health = of(&view(vec![degraded]));
+        assert_eq!(health.verdict, Verdict::Degraded);
+        let (word, lines) = health.describe();
+        assert_eq!(word, "DEGRADED");
+        assert!(
+            lines.contains("! 3 of 16 chunks of \"data\" lack a copy\n"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains(
+                "> \"data\": node 01234567 is sent what it missed of 2 chunks, 1 MiB of 2 MiB left, about 4 s"
+            ),
+            "{lines}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_serve_is_critical_and_the_worst_counts() {
+        let health = of(&view(vec![volume(0, 2), volume(1, 0)]));
+        assert_eq!(health.verdict, Verdict::Critical);
+        let mut leaderless = view(Vec::new());
+        leaderless.masters[0].leads = false;
+        assert_eq!(of(&leaderless).verdict, Verdict::Critical);
+        for (failed, verdict) in [(1, Verdict::Degraded), (2, Verdict::Critical)] {
+            let mut view = view(Vec::new());
+            view.store.members = (0..3)
+                .map(|member| StoreMemberRow {
+                    address: String::new(),
+                    healthy: member >= failed,
+                    said: String::new(),
+                })
+                .collect();
+            assert_eq!(of(&view).verdict, verdict, "{failed} of 3");
+        }
+    }
+
+    #[test]
+    fn a_new_volume_lacks_nothing() {
+        let mut new = volume(16, 16);
+        new.state = "creating";
+        let health = of(&view(vec![new]));
+        assert_eq!(health.verdict, Verdict::Healthy);
+        assert!(health.describe().1.contains("are being made"));
+    }
+}
