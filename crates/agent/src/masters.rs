@@ -18,8 +18,8 @@ use crate::reservations;
 use crate::state::StateError;
 use crate::supervise::AgentError;
 use crate::wire::{
-    Kind, chunk_id, configuration, export, flattening, kind_of, number, resync, snapshot_id, snapshot_note,
-    to_wire,
+    Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
+    snapshot_note, to_wire,
 };
 
 /// Pause between attempts to reach the masters.
@@ -87,6 +87,8 @@ pub(crate) struct Life {
     complete_snapshots: Option<u64>,
     /// Clones that the target was last told to flatten.
     flatten: Vec<u32>,
+    /// How copies are that the masters asked about, until they have been told.
+    described: Vec<v1::CopyState>,
     /// How far it is with them, as it says.
     flattening: Vec<(u32, u32, u32)>,
     /// Copies that are here, as the target says.
@@ -175,6 +177,7 @@ impl Life {
             complete_snapshots: None,
             flatten: Vec::new(),
             flattening: Vec::new(),
+            described: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
             kinds: BTreeMap::new(),
@@ -245,6 +248,8 @@ impl Life {
             complete_snapshots: self.complete_snapshots,
             flattening: flattening(&self.flattening, &self.flatten),
             knows_reservations: self.reserves,
+            // Should it not arrive, it is asked for again.
+            described_copies: std::mem::take(&mut self.described),
         }
     }
 
@@ -384,6 +389,14 @@ impl Life {
             for notes in notes.chunks(NOTES_MAX) {
                 let _ = link.send.send(ToTarget::NoteSnapshots(notes.to_vec())).await;
             }
+        }
+        if !answer.describe_copies.is_empty() {
+            let chunk = |id: &v1::ChunkId| Chunk {
+                volume: id.volume,
+                index: id.index,
+            };
+            let chunks = answer.describe_copies.iter().map(chunk).collect();
+            let _ = link.send.send(ToTarget::Describe(chunks)).await;
         }
         self.export(&answer.exports, link).await;
     }
@@ -650,6 +663,7 @@ impl Life {
             // None is the list of a cluster without snapshots.
             FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
             FromTarget::Flattening(flattening) => self.flattening = flattening,
+            FromTarget::Described(copies) => self.described = copies.into_iter().map(copy_state).collect(),
             FromTarget::Held(held) => self.held = held.into_iter().collect(),
         }
     }

@@ -191,3 +191,27 @@ fn geometry(described: &v1::Geometry) -> Result<Geometry, GeometryError> {
         group_chunks: described.group_chunks.clone(),
     })
 }
+
+/// How a copy is, for the masters.
+pub(crate) fn copy_state((chunk, state): (Chunk, Option<agentlink::CopyState>)) -> v1::CopyState {
+    let mut wire = v1::CopyState {
+        volume: chunk.volume,
+        index: chunk.index,
+        ..v1::CopyState::default()
+    };
+    let Some(state) = state else { return wire };
+    wire.found = true;
+    wire.disk = state.disk.to_be_bytes().to_vec();
+    (wire.sealed_epoch, wire.flushed_epoch) = (state.sealed, state.flushed);
+    if let Some(configuration) = state.configuration {
+        let member = |&(node, incarnation): &(u128, u64)| v1::Copy {
+            node: node.to_be_bytes().to_vec(),
+            disk: Vec::new(),
+            incarnation,
+        };
+        wire.configured_epoch = configuration.epoch;
+        wire.write_node = configuration.write_node.to_be_bytes().to_vec();
+        wire.members = configuration.members.iter().map(member).collect();
+    }
+    wire
+}

@@ -192,6 +192,21 @@ pub enum ToTarget {
     /// What is to be noted beside copies of complete snapshots, those of the last [`ToTarget::KeepSnapshots`], in any number of frames
     /// after it; not of those of which the masters do not say it.
     NoteSnapshots(Vec<SnapshotNote>),
+    /// The masters want to know how these copies are. Answered by [`FromTarget::Described`].
+    Describe(Vec<Chunk>),
+}
+
+/// What a copy says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyState {
+    /// The disk's identity.
+    pub disk: u128,
+    /// Everything of an older epoch is refused.
+    pub sealed: u64,
+    /// The newest configuration that it has sealed or was let in under; none if it never took part in anything.
+    pub configuration: Option<Configuration>,
+    /// The epoch of the last flush it took part in while it was in sync.
+    pub flushed: u64,
 }
 
 /// What the masters say of a complete snapshot.
@@ -403,6 +418,8 @@ pub enum FromTarget {
     /// What snapshots hold of each disk, by its identity, in bytes: when the agent has said that it knows this, and when it has
     /// changed.
     Held(Vec<(u128, u64)>),
+    /// The answer to a [`ToTarget::Describe`]: each of its copies; none for those that are not here, or cannot be read.
+    Described(Vec<(Chunk, Option<CopyState>)>),
 }
 
 impl FromTarget {
@@ -428,12 +445,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 18;
+    const KINDS: u32 = 19;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 15;
+    const KINDS: u32 = 16;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -57,7 +57,7 @@ pub fn is_whole(chunk: &Chunk, nodes: &BTreeMap<NodeId, Standing>) -> bool {
     chunk.members().all(|member| lives(member, nodes))
 }
 
-fn lives((node, incarnation): (NodeId, Incarnation), nodes: &BTreeMap<NodeId, Standing>) -> bool {
+pub(crate) fn lives((node, incarnation): (NodeId, Incarnation), nodes: &BTreeMap<NodeId, Standing>) -> bool {
     nodes.get(&node).is_some_and(|standing| {
         standing.is_alive && standing.incarnation == incarnation && standing.ended_through < incarnation
     })
@@ -177,7 +177,8 @@ fn recovery(
         .filter(|copy| copy.incarnation.is_some())
         .map(|copy| copy.node)
         .collect();
-    if members.len() < usize::from(minimum) {
+    // Of fewer than the minimum, which only a copy served by force leaves, all come back.
+    if members.len() < usize::from(minimum).min(chunk.member_count()) {
         return None;
     }
     Some(Chunk {
@@ -226,7 +227,8 @@ pub fn judge(
             write_node: current.write_node,
         });
     }
-    if proposal.members.len() < usize::from(minimum) {
+    // Fewer than the minimum are left only by force: they become more again, one at a time.
+    if proposal.members.len() < usize::from(minimum).min(current.member_count()) {
         return Err(ControlError::BelowMinimum {
             chunk: id,
             members: proposal.members.len(),

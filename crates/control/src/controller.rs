@@ -8,6 +8,7 @@ pub(crate) mod clones;
 mod data_keys;
 pub(crate) mod drain;
 pub(crate) mod exports;
+pub(crate) mod force;
 pub(crate) mod growth;
 pub(crate) mod health;
 pub(crate) mod joining;
@@ -39,6 +40,7 @@ use crate::transfer;
 use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
+use force::Inquiries;
 use health::Health;
 use leases::LeaseClock;
 use reconcile::Reconciler;
@@ -81,6 +83,8 @@ pub struct Controller<S> {
     /// The nodes that have asked this master for them.
     data_keys_known: BTreeSet<NodeId>,
     health: Health,
+    /// What nodes are asked about copies of chunks that nobody can serve.
+    inquiries: Inquiries,
 }
 
 /// When a node was last heard.
@@ -159,6 +163,7 @@ impl<S: MetadataStore> Controller<S> {
             data_keys_turned: None,
             data_keys_known: BTreeSet::new(),
             health: Health::default(),
+            inquiries: Inquiries::default(),
         };
         controller.note_drains()?;
         controller.note_snapshots()?;

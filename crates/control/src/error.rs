@@ -130,6 +130,12 @@ pub enum ControlError {
     DrainRacks { node: NodeId, copies: usize },
     #[error("{chunk} stays as it is: {why}")]
     MoveRefused { chunk: ChunkId, why: String },
+    #[error("{chunk} is not served by force: {why}")]
+    ForceRefused { chunk: ChunkId, why: String },
+    #[error(
+        "volume \"{volume}\" is being made: none of its chunks is served yet, and nothing is lost; wait until \"redhare volume list\" shows it ready"
+    )]
+    ForceUnready { volume: String },
     #[error(
         "the writes of volume \"{name}\" cannot be pinned to node {node}: it has copies of {there} of its {chunks} chunks; move one copy of each of the others there with \"redhare volume move\", or name a node that has all"
     )]
@@ -411,6 +417,8 @@ impl ControlError {
             | Self::DrainRoom { .. }
             | Self::DrainRacks { .. }
             | Self::MoveRefused { .. }
+            | Self::ForceRefused { .. }
+            | Self::ForceUnready { .. }
             | Self::PinWithoutCopies { .. }
             | Self::NotWriteNode { .. }
             | Self::WriterHeld { .. }

@@ -30,6 +30,8 @@ pub use snapshots::{Note, SnapshotFound, SnapshotReport};
 
 /// Numbers of volumes, epochs and tokens go on so far above the highest seen.
 pub const GAP: u32 = 1024;
+// A chunk's configurations begin above what its copies have sealed, and those are not served by force.
+const _: () = assert!((GAP as u64) < Epoch::JUMP);
 
 /// What one node's disks say.
 #[derive(Clone, Debug, PartialEq, Eq)]

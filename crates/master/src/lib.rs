@@ -14,6 +14,7 @@ mod disks;
 mod door;
 mod engine;
 mod etcd;
+mod force;
 mod joining;
 pub mod meta;
 mod redb_store;

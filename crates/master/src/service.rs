@@ -246,6 +246,8 @@ impl Nodes for Face {
             disks::samples(&request.samples)?,
         );
         let answer = self.engine.heartbeat(heartbeat).await?;
+        self.note_copies((node, request.incarnation), &request.described_copies)
+            .await?;
         let mut complete_snapshots = None;
         if request
             .complete_snapshots
@@ -279,6 +281,7 @@ impl Nodes for Face {
             complete_snapshots,
             prepare_clones: numbers(&answer.prepare_clones),
             flatten_volumes: numbers(&answer.flatten),
+            describe_copies: crate::force::chunk_ids(&answer.describe),
         }))
     }
 
@@ -590,6 +593,22 @@ impl Volumes for Face {
         let call = move |control: &mut crate::engine::Control, _| control.pin_writes(&name, node);
         let volume = Some(convert::volume(&self.engine.call(call).await?));
         Ok(Response::new(v1::PinWritesResponse { volume }))
+    }
+
+    async fn show_unserved(
+        &self,
+        request: Request<v1::ShowUnservedRequest>,
+    ) -> Result<Response<v1::ShowUnservedResponse>, Status> {
+        self.unserved(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn force_serve(
+        &self,
+        request: Request<v1::ForceServeRequest>,
+    ) -> Result<Response<v1::ForceServeResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || crate::force::object(&request));
+        self.force(request).await.map(Response::new)
     }
 }
 

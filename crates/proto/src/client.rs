@@ -472,6 +472,10 @@ calls! {
     move_writes(Yes, CALL_LIMIT): VolumesClient.move_writes(MoveWritesRequest) -> MoveWritesResponse;
     /// Pins the writes of a volume to a node.
     pin_writes(Yes, CALL_LIMIT): VolumesClient.pin_writes(PinWritesRequest) -> PinWritesResponse;
+    /// The chunks that too few copies can serve.
+    show_unserved(Yes, CALL_LIMIT): VolumesClient.show_unserved(ShowUnservedRequest) -> ShowUnservedResponse;
+    /// Has copies served whatever they lack.
+    force_serve(No, CALL_LIMIT): VolumesClient.force_serve(ForceServeRequest) -> ForceServeResponse;
     /// Begins a snapshot of a volume.
     begin_snapshot(No, CALL_LIMIT): SnapshotsClient.begin(BeginSnapshotRequest) -> BeginSnapshotResponse;
     /// Says that every chunk has its part of a snapshot.

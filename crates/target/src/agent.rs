@@ -312,6 +312,7 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
                 }
             }
         }
+        ToTarget::Describe(chunks) => node.tell(FromTarget::Described(node.describe(&chunks))),
         ToTarget::DataKeys(keys) => node.passes().take(&keys),
         // Heard where the connection is known.
         ToTarget::Known(_) => {}

@@ -60,6 +60,8 @@ pub(crate) enum Bug {
     OldAnswerTaken,
     #[cfg_attr(not(test), allow(dead_code, reason = "the portals of the simulation have it"))]
     GrownPortalGoesOn,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the tests of forced copies plant it"))]
+    ForcedAsIfInSync,
 }
 
 #[cfg(test)]
@@ -108,6 +110,7 @@ impl Bug {
         Bug::EnforcedBeforeAllKnow,
         Bug::OldAnswerTaken,
         Bug::GrownPortalGoesOn,
+        // Nor ForcedAsIfInSync: the simulation forces nothing. A test of its own looks for it.
     ];
 
     /// Whether only a volume that hosts reserve can show it.

@@ -193,6 +193,11 @@ impl Care {
         }
     }
 
+    /// For how long this master has seen a copy out of sync.
+    pub(super) fn out_for(&self, id: ChunkId, node: NodeId, now: Instant) -> Option<Duration> {
+        self.out.get(&(id, node)).map(|since| now.since(*since))
+    }
+
     /// Whether any copy is to be moved away from there.
     pub(super) fn is_drained(&self, node: NodeId, disk: Option<DiskId>) -> bool {
         self.drains.contains(&(node, None)) || disk.is_some() && self.drains.contains(&(node, disk))

@@ -86,7 +86,7 @@ impl<S: MetadataStore> Controller<S> {
         Ok(standings)
     }
 
-    fn no_such_chunk(&self, id: ChunkId) -> ControlError {
+    pub(super) fn no_such_chunk(&self, id: ChunkId) -> ControlError {
         match self.volume(id.volume) {
             Ok(volume) => ControlError::NoSuchChunk {
                 chunk: id,

@@ -122,6 +122,8 @@ pub struct HeartbeatAnswer {
     pub remove_snapshots: Vec<SnapshotKey>,
     /// The version of the list of complete snapshots ([`Controller::complete_snapshots`]).
     pub complete_snapshots: u64,
+    /// Copies of which it has to say how they are ([`Controller::note_copies`]).
+    pub describe: Vec<ChunkId>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -323,6 +325,7 @@ impl<S: MetadataStore> Controller<S> {
             && self.is_life_known()
             && self.is_exported_known()
             && !self.care.has_removals_of(*node)
+            && !self.inquiries.awaits(*node)
             && self.snapshots.keeps(snapshots)
     }
 
@@ -404,6 +407,7 @@ impl<S: MetadataStore> Controller<S> {
             remove_copies: self.removals_of(id)?,
             exports: self.exports_of(id)?,
             complete_snapshots: self.snapshots.version(),
+            describe: self.inquiries.of_node(id),
             ..HeartbeatAnswer::default()
         };
         for (&number, unfinished) in &self.unfinished {

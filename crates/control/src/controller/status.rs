@@ -100,7 +100,9 @@ impl<S: MetadataStore> Controller<S> {
             status.chunks += 1;
             status.crowded_chunks += u32::from(is_crowded(&racks, &stored.record, &status.volume));
             status.degraded_chunks += u32::from(living < usize::from(geometry.copies));
-            status.waiting_chunks += u32::from(living < usize::from(geometry.minimum));
+            // A copy that is served by force is alone until others are in sync again.
+            let needed = usize::from(geometry.minimum).min(stored.record.member_count());
+            status.waiting_chunks += u32::from(living < needed);
         })?;
         let nodes: Result<Vec<_>, _> = nodes
             .into_values()

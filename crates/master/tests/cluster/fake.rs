@@ -129,6 +129,7 @@ impl Fake {
                         snapshots: Default::default(),
                         flattening: Vec::new(),
                         knows_reservations: true,
+                        described_copies: Vec::new(),
                         disk_health: Vec::new(),
                         samples: Vec::new(),
                         complete_snapshots: None,

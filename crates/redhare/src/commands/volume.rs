@@ -1,6 +1,7 @@
 //! `redhare volume`.
 
 mod clone;
+mod force;
 mod moves;
 mod read;
 mod reservations;
@@ -166,6 +167,9 @@ enum Volume {
     /// Read the bytes of a volume, or of a snapshot of it
     #[command(after_help = read::EXAMPLES)]
     Read(read::ReadArguments),
+    /// Have a copy served whatever it lacks, where too few copies in sync are left: what it lacks is lost
+    #[command(after_help = force::EXAMPLES)]
+    ForceServe(force::ForceArguments),
     /// Delete a volume and what is in it
     #[command(after_help = "Example:\n  redhare volume delete scratch")]
     Delete {
@@ -368,6 +372,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             on,
             hosts,
         } => export(cluster, (name, portals, on, hosts), output)?,
+        Volume::ForceServe(arguments) => force::run(cluster, arguments, output)?,
         Volume::Reservations(arguments) => reservations::run(cluster, arguments, output)?,
         Volume::Unexport { name } => {
             let request = v1::UnexportVolumeRequest { name: name.clone() };

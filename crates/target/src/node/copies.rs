@@ -169,6 +169,28 @@ impl Copies {
         copies.values().map(placed).collect()
     }
 
+    /// How a copy is, as its record says.
+    pub(super) fn state_of(&self, chunk: ChunkId) -> Option<agentlink::CopyState> {
+        let copies = self.copies.borrow();
+        let copy = copies.get(&chunk)?;
+        let record = copy.record.borrow();
+        let configuration = |config: &volume::ChunkConfig| agentlink::Configuration {
+            epoch: config.epoch.0,
+            write_node: config.write_node.0,
+            members: config
+                .members
+                .iter()
+                .map(|m| (m.node.0, m.incarnation.0))
+                .collect(),
+        };
+        Some(agentlink::CopyState {
+            disk: self.disks[copy.disk].uuid,
+            sealed: record.sealed.0,
+            configuration: record.config.as_ref().map(configuration),
+            flushed: record.flushed_in.0,
+        })
+    }
+
     /// Copies whose records cannot be read.
     pub(super) fn damaged(&self) -> Vec<ChunkId> {
         self.damaged.borrow().keys().copied().collect()

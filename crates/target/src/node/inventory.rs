@@ -1,9 +1,10 @@
-//! What the disks of a node that is not running say of the chunk copies on them, for `redhare meta rebuild`.
+//! What the disks of a node say of the chunk copies on them: all of one that is not running, for `redhare meta rebuild`, and some of
+//! one that runs, for `redhare volume force-serve`.
 
 use volume::{ChunkId, ChunkRecord, ClusterId, SnapshotId, VolumeNumber};
 
 use crate::node::copies::Copies;
-use crate::node::{DiskConfig, DiskError};
+use crate::node::{DiskConfig, DiskError, Node, from_chunk};
 
 /// What the disks of a node say.
 #[derive(Debug)]
@@ -61,4 +62,15 @@ pub async fn inventory(cluster: ClusterId, disks: &[DiskConfig]) -> Result<Inven
         damaged: copies.damaged(),
         snapshots: copies.found_snapshots(),
     })
+}
+
+impl Node {
+    /// How these copies are, each as its record says; none for those that are not here, or cannot be read.
+    pub(crate) fn describe(
+        &self,
+        chunks: &[agentlink::Chunk],
+    ) -> Vec<(agentlink::Chunk, Option<agentlink::CopyState>)> {
+        let describe = |&chunk: &agentlink::Chunk| (chunk, self.copies.state_of(from_chunk(chunk)));
+        chunks.iter().map(describe).collect()
+    }
 }

@@ -10,7 +10,7 @@ use crate::identity::{DataToken, Incarnation, NodeId, Session};
 use crate::message::{Message, Refusal, SealAnswer};
 use crate::output::{Output, Reason, Status};
 use crate::planted::Bug;
-use crate::record::RecordDelta;
+use crate::record::{ChunkRecord, RecordDelta};
 use crate::sealing::PendingSeal;
 
 impl Member {
@@ -262,10 +262,25 @@ impl Member {
             return;
         };
         let config = pending.config.clone();
+        if is_forced(&self.record, &config) && !self.planted.is(Bug::ForcedAsIfInSync) {
+            self.count_all_written(config.epoch);
+        }
         let token = self.persist(RecordDelta::Sealed(config));
         if let Some(pending) = &mut self.pending_seal {
             pending.persist = Some(token);
         }
+    }
+
+    /// All regions count as written in this epoch. Before it is sealed, so that no crash lies between the two; no mark remains, since
+    /// nothing has to be made equal.
+    fn count_all_written(&mut self, epoch: Epoch) {
+        let regions = 0..self.record.geometry.regions();
+        let marked = self.record.intent.clone();
+        for region in regions.clone() {
+            self.persist(RecordDelta::Mark { region, epoch });
+        }
+        let regions = regions.filter(|region| !marked.contains(region)).collect();
+        self.persist(RecordDelta::Clear { regions });
     }
 
     /// The record of a seal is durable: the configuration is in force here.
@@ -350,4 +365,11 @@ impl Member {
     pub fn is_member(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.config.as_ref().is_some_and(|c| c.has(node, incarnation))
     }
+}
+
+/// Whether the masters have this copy served by force: alone, in an epoch far above all it knows (`docs/decisions/0105`). Others
+/// may have acknowledged what it lacks, and should they come back, nothing tells in which regions: they are sent all of them.
+/// An epoch so far above for another reason costs that, and nothing else.
+fn is_forced(record: &ChunkRecord, config: &ChunkConfig) -> bool {
+    config.members.len() == 1 && config.epoch.0 >= record.sealed.0.saturating_add(Epoch::JUMP)
 }

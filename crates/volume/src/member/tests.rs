@@ -14,6 +14,7 @@ use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
 mod fences;
+mod forced;
 mod staying;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
