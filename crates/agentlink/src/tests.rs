@@ -267,10 +267,7 @@ fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
 #[test]
 fn what_each_side_knows_is_counted_right() {
     let last = |bytes: Vec<u8>| u32::from(bytes[HEAD_BYTES]);
-    assert_eq!(
-        last(frame(&ToTarget::Describe(Vec::new()))) + 1,
-        ToTarget::KINDS
-    );
+    assert_eq!(last(frame(&ToTarget::Describe(Vec::new()))) + 1, ToTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::Described(Vec::new()))) + 1,
         FromTarget::KINDS
