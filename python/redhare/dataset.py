@@ -86,7 +86,7 @@ def _raises(errors: str) -> bool:
 class DataSet:
     """An open data set; `open` makes one.
 
-    It shows one committed state (``generation``) for as long as it lives, whatever a writer commits meanwhile. Regular files
+    It shows one committed state (``generation``), whatever a writer commits meanwhile, until `refresh` is called. Regular files
     also have positions, from 0 to ``len() - 1``, in an order that the state determines; they are counted when first asked for.
 
     Threads may share it. After a fork the child's first use opens it again, at the same state; so does unpickling. Where that
@@ -179,6 +179,40 @@ class DataSet:
         return f"<redhare.DataSet {self.address} at state {generation}{', closed' if self._closed else ''}>"
 
     # What there is.
+
+    def refresh(self) -> bool:
+        """Goes on to the newest committed state, now; whether that is another one than before.
+
+        Whatever was committed before the call is there when it returns. Reads that were begun before end in the state that they
+        began in. Positions are counted anew, and may mean other files: call it between epochs, and not while other threads read
+        by position. Workers that were started before keep their state. It also helps after a lease has ended (ESTALE).
+
+        A snapshot by name (``VOLUME@NAME``) stays what it is, as does a file, which nobody can write meanwhile: False. Raises
+        OSError if the newest state cannot be read, or has no directory ``root``; then everything is as it was.
+        """
+        if self._closed:
+            raise ValueError(f"{self.address} was closed; open it again")
+        with self._lock:
+            before = self._expected
+            handle = self._handle
+            if handle is not None and not handle.is_foreign():
+                found = (bytes(handle.uuid), handle.refresh())
+            else:
+                # Not opened yet in this process: at whatever state is the newest.
+                self._expected = None
+                try:
+                    handle = self._open()
+                finally:
+                    found, self._expected = self._expected, before
+                if before is not None and found is not None and found[0] != before[0]:
+                    handle.close()
+                    raise OSError(errno.ESTALE, f"{self.address} is another file system by now; open the data set anew")
+                self._handle = handle
+            self._expected = found
+            if found == before:
+                return False
+            self._index = None
+            return True
 
     @property
     def generation(self) -> int:

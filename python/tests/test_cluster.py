@@ -74,3 +74,40 @@ def test_a_node_dies_and_reading_goes_on(cluster, folder):
     while cluster.run("status").count(" alive ") < 3:
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_refresh_goes_on_to_the_newest_commit_at_once(cluster, tmp_path):
+    def write(name: str, content: str) -> None:
+        (tmp_path / "new").mkdir(exist_ok=True)
+        (tmp_path / "new" / "file").write_text(content)
+        cluster.run("fs", "import", str(tmp_path / "new"), f"photos:{name}", check=True)
+
+    with redhare.open(cluster.address) as data:
+        assert not data.refresh(), "nothing was committed"
+        files, state = len(data), data.generation
+        write("fresh", "first")
+        time.sleep(2)
+        assert not data.exists("fresh/file") and len(data) == files, "it moves when it is asked to, not before"
+        reading = data.begin_read_many(["large"] * 4)
+        assert data.refresh() and data.generation > state
+        assert data["fresh/file"] == b"first" and len(data) == files + 1
+        assert len(reading.result()) == 4, "what was under way ends"
+        assert not data.refresh()
+        # Workers start where it is now.
+        import pickle
+
+        with pickle.loads(pickle.dumps(data)) as worker:
+            assert worker["fresh/file"] == b"first"
+        stale = pickle.loads(pickle.dumps(data))
+        for number in range(5):
+            write(f"fresh-{number}", str(number))
+            assert data.refresh() and data[f"fresh-{number}/file"] == str(number).encode()
+        assert stale.refresh() and stale["fresh-4/file"] == b"4", "so does one that could not be opened where it was"
+        stale.close()
+    with redhare.open(cluster.address, root="fresh") as inside:
+        with redhare.open(cluster.address, writable=True) as writer:
+            writer.rename("fresh", "gone")
+        state = inside.generation
+        with pytest.raises(FileNotFoundError):
+            inside.refresh()
+        assert inside.generation == state and inside["file"] == b"first", "what was shown still is"

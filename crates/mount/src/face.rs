@@ -581,7 +581,7 @@ impl Filesystem for Face {
 
     fn fsync(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         if self.caching != Caching::Writer {
-            return reply.ok();
+            return self.ask(async move |shared| reply_empty(shared.refresh().await, reply));
         }
         self.ask(async move |shared| {
             let done = shared.change(async |files| files.sync(number(ino)).await.map(|_| ()));
@@ -639,6 +639,9 @@ impl Filesystem for Face {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        if self.caching != Caching::Writer {
+            return self.ask(async move |shared| reply_empty(shared.refresh().await, reply));
+        }
         self.ask(async move |shared| reply_empty(shared.commit().await, reply));
     }
 

@@ -34,7 +34,7 @@ use packfs::files::{FileError, FileSystem};
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
 use face::{Face, Job};
-use shared::{Caching, FOLLOW_EVERY, Shared};
+use shared::{Caching, Shared, follow_every};
 use source::{Snapshot, Source};
 
 pub use helper::{Helper, Helping};
@@ -53,7 +53,12 @@ pub struct MountOptions {
     pub threads: usize,
     /// What was changed is committed after so long, if nobody asks earlier.
     pub commit_every: Duration,
+    /// Where commits are followed, each is seen within so long; [`FOLLOW_WITHIN`] at least.
+    pub follow_within: Duration,
 }
+
+/// The least time within which a mount that follows promises to show a commit, unless somebody asks it at once (`fsync`).
+pub const FOLLOW_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a mount shows.
 pub struct Contents {
@@ -70,7 +75,7 @@ impl Contents {
         }
     }
 
-    /// The newest commit, under a reader's lease, and, if `follow` says so, every later one within a second.
+    /// The newest commit, under a reader's lease, and, if `follow` says so, every later one ([`MountOptions::follow_within`]), and at once when somebody asks (`fsync`).
     pub async fn read(volume: Volume, follow: bool) -> Result<Self, OpenError> {
         let caching = match follow {
             true => Caching::Following,
@@ -180,7 +185,7 @@ impl Mounted {
                 reactor::time::sleep(Duration::from_millis(1)).await;
             }
         }));
-        let ticking = reactor::spawn(tick(shared.clone(), options.commit_every));
+        let ticking = reactor::spawn(tick(shared.clone(), options.clone()));
         let mut session = Some(session);
         while let Some(job) = jobs.recv().await {
             match job {
@@ -220,16 +225,16 @@ async fn alone(mut shared: Rc<Shared>) -> Shared {
     }
 }
 
-async fn tick(shared: Rc<Shared>, commit_every: Duration) {
+async fn tick(shared: Rc<Shared>, options: MountOptions) {
     match shared.caching {
         Caching::Still => {}
         Caching::Writer => loop {
-            reactor::time::sleep(commit_every).await;
+            reactor::time::sleep(options.commit_every).await;
             // What went wrong is in the log, and whoever asks for durability is told.
             let _ = shared.commit().await;
         },
         Caching::Following => loop {
-            reactor::time::sleep(FOLLOW_EVERY).await;
+            reactor::time::sleep(follow_every(options.follow_within)).await;
             // The commit that is shown stays until the volume can be read again.
             let _ = shared.follow().await;
         },

@@ -25,13 +25,17 @@ pub(crate) enum Caching {
 
 /// A day: names and attributes that cannot change but through the kernel.
 const FOR_LONG: Duration = Duration::from_secs(86_400);
-/// Names and attributes of a volume that somebody else writes. With [`FOLLOW_EVERY`] it is less than the second within
+/// Names and attributes of a volume that somebody else writes. With [`follow_every`] it is less than the time within
 /// which readers see a commit.
 const FOR_SHORT: Duration = Duration::from_millis(500);
+/// What opening a commit may take, and the kernel until it counts what it was told.
+const MARGIN: Duration = Duration::from_millis(100);
 /// `statfs` asks the masters no more often for a volume's size.
 const GROWTH_PAUSE: Duration = Duration::from_secs(10);
-/// So often a reader looks for a new commit.
-pub(crate) const FOLLOW_EVERY: Duration = Duration::from_millis(400);
+/// So often a reader looks for a new commit that is to be seen within a time.
+pub(crate) fn follow_every(within: Duration) -> Duration {
+    within.max(crate::FOLLOW_WITHIN) - FOR_SHORT - MARGIN
+}
 
 impl Caching {
     pub(crate) fn kept(self) -> Duration {
@@ -66,6 +70,8 @@ pub(crate) struct Shared {
     contents: RefCell<BTreeMap<InodeNumber, Timestamp>>,
     /// One looks for a commit at a time.
     following: std::rc::Rc<Semaphore>,
+    /// The kernel may believe names and attributes of an earlier commit until then.
+    believed_until: Cell<foundation::Instant>,
     /// When `statfs` may ask next whether the volume has grown.
     growth_due: Cell<foundation::Instant>,
 }
@@ -79,6 +85,7 @@ impl Shared {
             next_handle: Cell::new(1),
             contents: RefCell::default(),
             following: Semaphore::new(1),
+            believed_until: Cell::new(reactor::time::now()),
             growth_due: Cell::new(reactor::time::now() + GROWTH_PAUSE),
         }
     }
@@ -120,6 +127,21 @@ impl Shared {
         self.source.read().await.room(inode).await
     }
 
+    /// What `fsync` does where nothing is written: goes on to the newest commit, and ends when everybody who asks sees that one. The kernel
+    /// may believe for half a second what it was told of the one before; it cannot be told better here, because it holds a lock meanwhile that
+    /// taking a name back needs.
+    pub(crate) async fn refresh(&self) -> Result<(), Refusal> {
+        if self.caching != Caching::Following {
+            return Ok(());
+        }
+        self.follow().await?;
+        let left = self.believed_until.get().since(reactor::time::now());
+        if !left.is_zero() {
+            reactor::time::sleep(left).await;
+        }
+        Ok(())
+    }
+
     /// Makes everything durable so far; nothing on a volume that is only read.
     pub(crate) async fn commit(&self) -> Result<(), Refusal> {
         let mut source = self.source.change().await;
@@ -143,6 +165,7 @@ impl Shared {
         };
         if let Source::Reading(snapshot) = &mut *self.source.change().await {
             snapshot.replace(found.clone());
+            self.believed_until.set(reactor::time::now() + FOR_SHORT + MARGIN);
         }
         // If that fails the lease goes on holding more than is needed, or has ended, which the next reader learns.
         if let Err(error) = found.let_older_go().await {

@@ -213,6 +213,9 @@ struct Inner {
     reads: Cell<u64>,
     read_bytes: Cell<u64>,
     content_bytes: Cell<u64>,
+    /// Whether the lease lasted when content was asked for last, where a planted bug asks then and not later.
+    #[cfg(test)]
+    asked_early: Cell<Option<bool>>,
 }
 
 /// See the module. Clones share the snapshot; all belong to one reactor.
@@ -281,6 +284,8 @@ impl Reader {
             reads: Cell::new(0),
             read_bytes: Cell::new(0),
             content_bytes: Cell::new(0),
+            #[cfg(test)]
+            asked_early: Cell::new(None),
         }))
     }
 
@@ -327,11 +332,22 @@ impl Reader {
 
     /// To be asked after bytes arrived and before they are handed out.
     fn check_lease(&self) -> Result<(), ReadError> {
+        #[cfg(test)]
+        if let Some(was_held) = self.0.asked_early.get() {
+            return was_held.then_some(()).ok_or(ReadError::LeaseEnded);
+        }
         if self.0.hold.is_held() {
             Ok(())
         } else {
             Err(ReadError::LeaseEnded)
         }
+    }
+
+    /// A deliberate mistake from now on.
+    #[cfg(test)]
+    pub(crate) fn plant(&self, bug: crate::space::PlantedBug) {
+        let asks_early = bug == crate::space::PlantedBug::LeaseBeforeBytes;
+        self.0.asked_early.set(asks_early.then_some(true));
     }
 
     fn tree_error(&self, path: &[u8], source: TreeError) -> ReadError {

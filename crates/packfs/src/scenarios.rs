@@ -14,6 +14,7 @@ mod fsck_pages;
 mod golden;
 mod growth;
 mod import;
+mod late_bytes;
 mod local;
 mod model;
 mod model_test;

@@ -60,6 +60,8 @@ pub(crate) enum PlantedBug {
     QuotaNotCommitted,
     /// A clone's users of bytes are not counted.
     SharedNotCounted,
+    /// A reader asks whether its lease lasts before it reads, and not when the bytes are here.
+    LeaseBeforeBytes,
 }
 
 /// See the module.

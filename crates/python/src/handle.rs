@@ -5,6 +5,7 @@ use std::future::Future;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use pyo3::types::{PyBytes, PyList};
 use reactor::mailbox::MailboxSender;
 
 use crate::buffer::Buffer;
+use crate::current::Current;
 use crate::entry::Entry;
 use crate::failure::Failure;
 use crate::files::Files;
@@ -182,18 +184,29 @@ pub(crate) struct Handle {
     process: Process,
     name: String,
     warnings: Warnings,
-    #[pyo3(get)]
-    generation: u64,
+    generation: AtomicU64,
     #[pyo3(get)]
     uuid: [u8; 16],
 }
 
 impl Handle {
-    /// Begins something on the reactor.
+    /// Begins something on the reactor, in the generation that is shown when it begins.
     fn begin<T, F>(
         &self,
         py: Python<'_>,
         make: impl FnOnce(Rc<Opened>) -> F + Send + 'static,
+    ) -> PyResult<Receiver<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        self.begin_with(py, move |current| make(current.opened()))
+    }
+
+    fn begin_with<T, F>(
+        &self,
+        py: Python<'_>,
+        make: impl FnOnce(Rc<Current>) -> F + Send + 'static,
     ) -> PyResult<Receiver<T>>
     where
         T: Send + 'static,
@@ -204,8 +217,8 @@ impl Handle {
             return Err(Failure::new(libc::ESTALE, why).of(&self.name).into());
         }
         let (sender, answer) = sync_channel(1);
-        let mut job: Job = Box::new(move |opened| {
-            let future = make(opened);
+        let mut job: Job = Box::new(move |current| {
+            let future = make(current);
             Box::pin(async move {
                 // Who asked may have gone.
                 let _ = sender.send(future.await);
@@ -231,7 +244,10 @@ impl Handle {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + 'static,
     {
-        let answer = self.begin(py, make)?;
+        self.answered(py, self.begin(py, make)?)
+    }
+
+    fn answered<T: Send>(&self, py: Python<'_>, answer: Receiver<Result<T, Failure>>) -> PyResult<T> {
         let (_, got) = wait(py, answer, None)?;
         let got = got.unwrap_or_else(|| Err(Failure::closed()));
         got.map_err(|failure| failure.of(&self.name).into())
@@ -265,6 +281,24 @@ impl Drop for Handle {
 
 #[pymethods]
 impl Handle {
+    /// The generation that is shown.
+    #[getter]
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Goes on to the newest commit; its generation. What is under way goes on in the generation that it began in.
+    fn refresh(&self, py: Python<'_>) -> PyResult<u64> {
+        let answer = self.begin_with(py, |current| async move {
+            let opened = current.refresh().await?;
+            Ok(opened.reader.generation())
+        })?;
+        let generation = self.answered(py, answer)?;
+        // Two threads may ask at once, and the one that was told of less come here last.
+        let before = self.generation.fetch_max(generation, Ordering::Relaxed);
+        Ok(before.max(generation))
+    }
+
     /// Whether it was opened before a fork that made this process.
     fn is_foreign(&self) -> bool {
         !self.process.is_this()
@@ -420,7 +454,7 @@ fn opened(
         process: Process::this(),
         name,
         warnings,
-        generation: started.generation,
+        generation: AtomicU64::new(started.generation),
         uuid: started.uuid,
     })
 }

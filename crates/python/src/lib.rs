@@ -1,12 +1,13 @@
 //! The compiled part of the Python package `redhare` (`python/redhare`): data sets read from Python, and volumes written.
 //!
 //! Each open data set has a thread of its own with a reactor ([`worker`]); calls go to it through a mailbox and wait with the
-//! interpreter free for others ([`handle`]). Contents stay in the buffers they arrived in, which Python borrows ([`bytes`])
+//! interpreter free for others ([`handle`]); it shows one generation until it is asked for the newest ([`current`]). Contents stay in the buffers they arrived in, which Python borrows ([`bytes`])
 //! through the buffer protocol ([`buffer`]). A volume's writer has a thread of the same kind ([`writing`]). After a fork the child's use of a parent's handle is refused ([`fork`]), and the
 //! Python side opens it again. What is friendly in Python is written in Python; this part has what needs the reactor.
 
 mod buffer;
 mod bytes;
+mod current;
 mod entry;
 mod failure;
 mod files;

@@ -12,7 +12,7 @@ use client::{Copies, MasterLeases, Nearby, Session};
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
 use packfs::local::{LocalCache, LocalCacheError, prepare};
-use packfs::{Medium, OpenFile, Reader, ReaderOptions, is_snapshot_name};
+use packfs::{Medium, OpenError, OpenFile, Reader, ReaderOptions, is_snapshot_name};
 use proto::client::Masters;
 use reactor::sync::Semaphore;
 
@@ -110,14 +110,22 @@ impl Options {
     }
 }
 
+/// How a reader is had, once more after its lease has ended.
+struct Place {
+    medium: Medium,
+    leases: Rc<dyn LeaseSource>,
+    options: ReaderOptions,
+}
+
 /// See the module.
 pub(crate) struct Opened {
     pub(crate) reader: Reader,
+    place: Rc<Place>,
     /// The directory that paths begin at, without slashes at its ends.
     root: Vec<u8>,
     session: Option<Arc<Session>>,
     /// Holds the lock on a file.
-    _device: Option<FileDevice>,
+    device: Option<Rc<FileDevice>>,
     pub(crate) lending: Lending,
     pub(crate) batches: Rc<Semaphore>,
     pub(crate) batch_bytes: u64,
@@ -161,22 +169,58 @@ impl Opened {
             }
         };
         let medium = medium.with_local(options.open_local().await);
-        let reader = Reader::open(medium, leases, &reader_options).await?;
+        let place = Place {
+            medium,
+            leases,
+            options: reader_options,
+        };
         let opened = Self {
-            reader,
+            reader: place.open().await?,
+            place: Rc::new(place),
             root,
             session,
-            _device: device,
+            device: device.map(Rc::new),
             lending,
             batches: Semaphore::new(BATCHES_AT_ONCE),
             batch_bytes: options.batch_bytes(),
         };
-        if !opened.root.is_empty() {
-            // Named now, not at the first read.
-            let found = opened.reader.lookup(&opened.root).await;
-            found.map_err(|error| Failure::from(error).at(&opened.root))?;
-        }
+        opened.check_root().await?;
         Ok(opened)
+    }
+
+    /// Named now, not at the first read.
+    async fn check_root(&self) -> Result<(), Failure> {
+        if !self.root.is_empty() {
+            let found = self.reader.lookup(&self.root).await;
+            found.map_err(|error| Failure::from(error).at(&self.root))?;
+        }
+        Ok(())
+    }
+
+    /// The newest generation, if that is a later one than this: `None` for a snapshot by name, too, which stays what it is. After the lease's end it is
+    /// under a new lease, and may be the same generation.
+    pub(crate) async fn newer(&self) -> Result<Option<Self>, Failure> {
+        if self.place.options.snapshot.is_some() {
+            return Ok(None);
+        }
+        let reader = match self.reader.newer().await {
+            Ok(None) => return Ok(None),
+            Ok(Some(reader)) => reader,
+            Err(OpenError::Lease(_)) => self.place.open().await?,
+            Err(error) => return Err(error.into()),
+        };
+        let newer = Self {
+            reader,
+            place: self.place.clone(),
+            root: self.root.clone(),
+            session: self.session.clone(),
+            device: self.device.clone(),
+            lending: self.lending.clone(),
+            batches: self.batches.clone(),
+            batch_bytes: self.batch_bytes,
+        };
+        newer.check_root().await?;
+        Ok(Some(newer))
     }
 
     /// A path of the data set as the reader knows it.
@@ -197,6 +241,12 @@ impl Opened {
     /// Reads that went past nodes of this machine, to their disks.
     pub(crate) fn past_reads(&self) -> u64 {
         self.session.as_ref().map_or(0, |session| session.past_reads())
+    }
+}
+
+impl Place {
+    async fn open(&self) -> Result<Reader, OpenError> {
+        Reader::open(self.medium.clone(), self.leases.clone(), &self.options).await
     }
 }
 

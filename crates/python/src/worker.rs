@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
 use crate::bytes::Lending;
+use crate::current::Current;
 use crate::failure::Failure;
 use crate::opened::{Opened, Options, Source};
 
@@ -19,7 +20,7 @@ const CALLS_MAX: usize = 4096;
 const POOL_BYTES: usize = 1 << 40;
 
 /// Something to do on the reactor.
-pub(crate) type Job = Box<dyn FnOnce(Rc<Opened>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+pub(crate) type Job = Box<dyn FnOnce(Rc<Current>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// What a data set was found to be.
 pub(crate) struct Started {
@@ -90,16 +91,16 @@ async fn serve(
         generation: superblock.generation,
         uuid: superblock.uuid,
     };
-    let opened = Rc::new(opened);
+    let current = Rc::new(Current::new(opened));
     // Who asked may have gone (Ctrl-C): then there are no senders, and the loop ends at once.
     let _ = opening.send(Ok(started));
-    take_jobs(jobs, &opened).await;
+    take_jobs(jobs, &current).await;
     // The lease ends by itself if nobody takes it back.
-    let _ = opened.reader.clone().close().await;
+    let _ = current.opened().reader.clone().close().await;
 }
 
-async fn take_jobs(mut jobs: Mailbox<Job>, opened: &Rc<Opened>) {
+async fn take_jobs(mut jobs: Mailbox<Job>, current: &Rc<Current>) {
     while let Some(job) = jobs.recv().await {
-        drop(reactor::spawn(job(opened.clone())));
+        drop(reactor::spawn(job(current.clone())));
     }
 }

@@ -174,6 +174,10 @@ impl Reader {
         let buffer = allocated.map_err(|_| IoError::Exhausted)?;
         self.0.reads.set(self.0.reads.get() + 1);
         self.0.read_bytes.set(self.0.read_bytes.get() + length);
+        #[cfg(test)]
+        if self.0.asked_early.get().is_some() {
+            self.0.asked_early.set(Some(self.0.hold.is_held()));
+        }
         let read = self.0.medium.read_blocks(start, buffer, attempt).await?;
         Ok(read.map(|buffer| (start, buffer)))
     }

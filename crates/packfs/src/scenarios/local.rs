@@ -130,7 +130,7 @@ fn flipped_bits_are_misses() {
 }
 
 /// The same checksum, other bytes: CRC32C's polynomial, laid over them (RFC 3720, appendix B.4, bits in its reflected order).
-fn same_checksum(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn same_checksum(bytes: &[u8]) -> Vec<u8> {
     let mut other = bytes.to_vec();
     let polynomial: u64 = 1 | (0x82f6_3b78 << 1);
     for (byte, change) in other[100..].iter_mut().zip(&polynomial.to_le_bytes()[..5]) {

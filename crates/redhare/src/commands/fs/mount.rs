@@ -30,7 +30,7 @@ pub(super) use unmount::{UnmountArguments, unmount};
     after_help = "Needs /dev/fuse, and unless run as root fusermount3 (Debian: fuse3). Stays in the foreground until it \
 is unmounted (redhare fs unmount DIRECTORY) or ended (Ctrl-C, SIGTERM), and then commits. fsync makes everything \
 durable that was done before; without it that happens every 5 seconds. A volume has one mount that writes and any \
-number that read; those see a commit within about a second. More in docs/mount.md.\n\nExample:\n  \
+number that read; those see a commit within about a second, or --follow-within, and at once after fsync (sync DIRECTORY). More in docs/mount.md.\n\nExample:\n  \
 redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  \
 redhare fs mount data /mnt/data --read-only --cache-dir /var/cache/redhare --cache-size 100GiB\n  \
 redhare fs mount file:images.packfs /mnt/images"
@@ -46,6 +46,9 @@ pub(super) struct MountArguments {
     /// Stay on the commit that is the newest now
     #[arg(long, requires = "read_only")]
     stay: bool,
+    /// Seconds within which a commit of whoever writes is seen; fsync of any file or directory of the mount has it look at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "read_only", conflicts_with = "stay", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    follow_within: u32,
     /// Let other users in too; what they may do the modes say
     #[arg(long)]
     allow_other: bool,
@@ -148,6 +151,7 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
             allow_other: arguments.allow_other,
             threads: arguments.threads.into(),
             commit_every: COMMIT_EVERY,
+            follow_within: Duration::from_secs(arguments.follow_within.into()),
         },
         helpers,
     );

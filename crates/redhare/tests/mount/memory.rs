@@ -1,0 +1,129 @@
+//! What is kept, ahead of the reads and after them.
+
+use super::*;
+
+/// Numbers that a mount tells of its caches.
+fn statistics(mount: &Mount) -> serde_json::Value {
+    let mut text = vec![0; 4096];
+    let length = rustix::fs::getxattr(&mount.directory, "user.redhare.statistics", &mut text).unwrap();
+    serde_json::from_slice(&text[..length]).unwrap()
+}
+
+#[test]
+fn a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores() {
+    let test = "a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores";
+    if !can_mount(test) {
+        return;
+    }
+    let place = Place::new("mount-ahead");
+    let source = place.0.join("source");
+    let content = |number: usize| -> Vec<u8> {
+        let byte = |at: usize| (at * 31 + number * 7 + at / 256) as u8;
+        (0..12_000 + number).map(byte).collect()
+    };
+    fs::create_dir_all(&source).unwrap();
+    for number in 0..400 {
+        fs::write(source.join(format!("{number:04}")), content(number)).unwrap();
+    }
+    let volume = format!("file:{}", place.0.join("volume").display());
+    succeed(None, &["format", &volume, "--size", "64MiB"]);
+    succeed(None, &["import", source.to_str().unwrap(), &volume]);
+    let check = |mount: &Mount, number: usize| {
+        let read = fs::read(mount.path(&format!("{number:04}"))).unwrap();
+        assert!(read == content(number), "{number}");
+    };
+    let number = |said: &serde_json::Value, name: &str| said[name].as_u64().unwrap();
+    let still: &[&str] = &["--read-only", "--stay"];
+
+    let mount = Mount::start(None, &volume, &place.0.join("ordered"), still);
+    for file in 0..400 {
+        check(&mount, file);
+    }
+    let said = statistics(&mount);
+    assert!(number(&said, "data_hits") > 300, "{said}");
+    assert!(number(&said, "reads") < 100, "{said}");
+    assert!(number(&said, "data_bytes") <= 32 << 20, "{said}");
+    mount.end();
+
+    let mount = Mount::start(None, &volume, &place.0.join("shuffled"), still);
+    for file in 0..400 {
+        // Far enough apart that none lies where the one before does.
+        check(&mount, file * 151 % 400);
+    }
+    let said = statistics(&mount);
+    assert_eq!(
+        (number(&said, "data_ahead"), number(&said, "data_hits")),
+        (0, 0),
+        "{said}"
+    );
+    assert!(
+        number(&said, "page_hits") > number(&said, "page_misses"),
+        "{said}"
+    );
+    mount.end();
+
+    let several = [still, &["--cores", "3", "--data-cache", "0B"]].concat();
+    let mount = Mount::start(None, &volume, &place.0.join("several"), &several);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (mount, check) = (&mount, &check);
+            scope.spawn(move || (0..400).for_each(|file| check(mount, (file * 7 + thread * 100) % 400)));
+        }
+    });
+    let said = statistics(&mount);
+    let content_bytes: usize = (0..400).map(|number| content(number).len()).sum();
+    let of_one = number(&said, "content_bytes");
+    assert!(
+        of_one > 0 && of_one < content_bytes as u64,
+        "others answered, too: {said}"
+    );
+    assert_eq!(number(&said, "data_ahead"), 0, "{said}");
+    mount.end();
+}
+
+#[test]
+fn what_a_mount_has_read_the_next_one_reads_from_the_local_disk() {
+    if !can_mount("what_a_mount_has_read_the_next_one_reads_from_the_local_disk") {
+        return;
+    }
+    let place = Place::new("mount-local-cache");
+    let (source, cache) = (place.0.join("source"), place.0.join("cache"));
+    let content = |number: usize| vec![number as u8; 9000 + number];
+    fs::create_dir_all(&source).unwrap();
+    for number in 0..100 {
+        fs::write(source.join(number.to_string()), content(number)).unwrap();
+    }
+    let volume = format!("file:{}", place.0.join("volume").display());
+    succeed(None, &["format", &volume, "--size", "64MiB"]);
+    succeed(None, &["import", source.to_str().unwrap(), &volume]);
+    let directory = cache.to_str().unwrap();
+    let local = ["--cache-dir", directory, "--cache-size", "20MiB"];
+    let options = [&["--read-only", "--stay"][..], &local].concat();
+    let number = |said: &serde_json::Value, name: &str| said[name].as_u64().unwrap();
+    for round in 0..2 {
+        let mount = Mount::start(None, &volume, &place.0.join("mounted"), &options);
+        for file in 0..100 {
+            let read = fs::read(mount.path(&file.to_string())).unwrap();
+            assert!(read == content(file), "{file}");
+        }
+        let kept = |said: &serde_json::Value| number(said, "local_stored") >= number(said, "local_misses");
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let mut said = statistics(&mount);
+        while !kept(&said) && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            said = statistics(&mount);
+        }
+        assert_eq!(number(&said, "local_on"), 1, "{said}");
+        assert!(number(&said, "local_file_bytes") <= 20 << 20, "{said}");
+        assert_eq!(number(&said, "reads") == 0, round == 1, "{said}");
+        assert_eq!(number(&said, "local_misses") == 0, round == 1, "{said}");
+        mount.end();
+    }
+    let file = cache.join("redhare-cache-1");
+    assert!(fs::metadata(&file).unwrap().len() <= 20 << 20);
+    let text = refused(&[&["mount", &volume, directory][..], &local].concat());
+    assert!(
+        text.contains("a mount that writes keeps nothing on a local disk"),
+        "{text}"
+    );
+}
