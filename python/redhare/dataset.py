@@ -344,7 +344,7 @@ def open(
 ) -> DataSet: ...
 @overload
 def open(
-    address: str | os.PathLike[str], *, root: Path = "", writable: Literal[True], wait: float = 0.0
+    address: str | os.PathLike[str], *, root: Path = "", writable: Literal[True], wait: float = 0.0, take_over: bool = False
 ) -> Writer: ...
 def open(
     address: str | os.PathLike[str],
@@ -358,6 +358,7 @@ def open(
     cache_size: int = 0,
     writable: bool = False,
     wait: float = 0.0,
+    take_over: bool = False,
 ) -> DataSet | Writer:
     """Opens a data set at its newest committed state; with ``writable`` becomes the volume's one writer.
 
@@ -373,13 +374,14 @@ def open(
     the volume are. Where it fails there is a RuntimeWarning, and reads go on without it.
 
     With ``writable=True`` this is a `Writer`, which begins at ``root``, too; where another program writes the volume it is asked
-    again for ``wait`` seconds, and then that is an OSError with EBUSY. The other options do not concern it.
+    again for ``wait`` seconds, and then that is an OSError with EBUSY. With ``take_over=True`` that other program is asked to hand the
+    volume over meanwhile (``wait``, or 60 seconds): it does so after its next commit. The other options do not concern it.
 
     Raises ValueError for an address that is none, and OSError: FileNotFoundError, PermissionError, ConnectionRefusedError and
     so on, with what failed, why, and what to do. Blocks until a master has answered.
     """
     if writable:
-        return Writer(address, root=root, wait=wait)
+        return Writer(address, root=root, wait=wait, take_over=take_over)
     if not 1 <= reads_in_flight <= 4096:
         raise ValueError(f"reads_in_flight is {reads_in_flight}; give 1 to 4096")
     if (cache_dir is None) != (cache_size == 0) or not 0 <= cache_size < 1 << 64:

@@ -16,6 +16,8 @@ Path = str | bytes | os.PathLike[str]
 
 PART_BYTES = 4 << 20
 """Content is handed over in parts of this length: each is copied before other threads run."""
+TAKE_OVER_SECONDS = 60.0
+"""How long another writer is asked to hand over, unless told."""
 AGAIN_SECONDS = 0.05
 """How often a lease is asked for that another writer has."""
 
@@ -27,21 +29,32 @@ class Writer:
     `commit`, which makes all of it durable at once: a process that ends before, however it ends, leaves the last commit.
     As a context manager it commits at the end, unless there was an exception, and closes.
 
+    Another that asks for the volume (``take_over=True``, ``redhare fs mount --take-over``) gets it within about ten seconds, but never in
+    the middle of what is to be committed together: after the next `commit`, or at once where nothing was done since the last. From then on every
+    change is an OSError that names who asked.
+
     Threads may share it. Another process, also one that was forked, may not.
     """
 
-    def __init__(self, address: str | os.PathLike[str], *, root: Path = "", wait: float = 0.0) -> None:
+    def __init__(self, address: str | os.PathLike[str], *, root: Path = "", wait: float = 0.0, take_over: bool = False) -> None:
         """Use `redhare.open`."""
         self.address: str = os.fspath(address)
         where: Address = parse(self.address)
         inside = posixpath.join(where.path, os.fsdecode(root)).strip("/")
+        if take_over and where.file:
+            raise OSError(
+                errno.EINVAL, "take_over: a local file is locked by whoever writes it, who cannot be asked; end that program", self.address
+            )
+        if take_over:
+            wait = wait or TAKE_OVER_SECONDS
         until = time.monotonic() + wait
         while True:
             try:
                 if where.file:
                     self._handle = _native.write_file(where.file, inside)
                 else:
-                    self._handle = _native.write_volume(where.masters, where.volume, inside)
+                    asked = max(until - time.monotonic(), AGAIN_SECONDS) if take_over else 0.0
+                    self._handle = _native.write_volume(where.masters, where.volume, inside, asked)
                 return
             except OSError as error:
                 left = until - time.monotonic()

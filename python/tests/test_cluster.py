@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -111,3 +112,34 @@ def test_refresh_goes_on_to_the_newest_commit_at_once(cluster, tmp_path):
         with pytest.raises(FileNotFoundError):
             inside.refresh()
         assert inside.generation == state and inside["file"] == b"first", "what was shown still is"
+
+
+def test_a_writer_hands_over_after_its_commit_when_another_asks(cluster):
+    first = redhare.open(cluster.address, writable=True)
+    first.write("mine", b"committed with the rest")
+    opened = []
+
+    def ask():
+        opened.append(redhare.open(cluster.address, writable=True, take_over=True, wait=40))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    # Longer than it takes to hear of it: what is to be committed together is not torn.
+    time.sleep(15)
+    assert not opened
+    first.write("the rest", b"of it")
+    first.commit()
+    asking.join(10)
+    (second,) = opened
+    assert {"mine", "the rest"} <= set(second.list())
+    with pytest.raises(OSError, match="handed over to") as refused:
+        first.write("late", b"")
+    assert refused.value.errno == errno.EROFS
+    first.close()
+    # One that has nothing to commit gives it up by itself.
+    with redhare.open(cluster.address, writable=True, take_over=True) as third:
+        third.remove("mine")
+        third.remove("the rest")
+    second.close()
+    with pytest.raises(OSError, match="take_over"):
+        redhare.open("file:/nowhere", writable=True, take_over=True)

@@ -25,6 +25,8 @@ pub struct MasterLeases {
     holder: String,
     /// Proves to the masters that it is the same writer who renews.
     writer: [u8; 16],
+    /// Who else asked to be the writer, as the last renewal told.
+    wanted: RefCell<Option<String>>,
     readers: RefCell<BTreeMap<u64, [u8; 16]>>,
     next_reader: Cell<u64>,
 }
@@ -36,6 +38,7 @@ impl MasterLeases {
             session,
             holder: holder.to_owned(),
             writer: random()?,
+            wanted: RefCell::default(),
             readers: RefCell::default(),
             next_reader: Cell::new(1),
         })
@@ -64,6 +67,32 @@ impl MasterLeases {
             _ => LeaseError::Unreachable {
                 why: error.to_string(),
             },
+        }
+    }
+
+    async fn acquire(&self, holder: &str, take_over: bool) -> Result<WriterLease, LeaseError> {
+        let asked = time::now();
+        let request = v1::AcquireWriterRequest {
+            volume: self.volume(),
+            holder: holder.to_owned(),
+            term_ms: WRITER_TERM.as_millis() as u64,
+            session: self.writer.to_vec(),
+            take_over,
+        };
+        match self
+            .session
+            .call(move |client| async move { client.acquire_writer(request).await })
+            .await
+        {
+            Some(Ok(lease)) => {
+                *self.wanted.borrow_mut() = None;
+                Ok(WriterLease {
+                    token: lease.token,
+                    until: asked + usable(lease.term_ms),
+                })
+            }
+            Some(Err(error)) => Err(self.refusal(error).await),
+            None => Err(ended_session()),
         }
     }
 
@@ -117,27 +146,15 @@ fn ended_session() -> LeaseError {
 
 impl LeaseSource for MasterLeases {
     fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
-        Box::pin(async move {
-            let asked = time::now();
-            let request = v1::AcquireWriterRequest {
-                volume: self.volume(),
-                holder: holder.to_owned(),
-                term_ms: WRITER_TERM.as_millis() as u64,
-                session: self.writer.to_vec(),
-            };
-            match self
-                .session
-                .call(move |client| async move { client.acquire_writer(request).await })
-                .await
-            {
-                Some(Ok(lease)) => Ok(WriterLease {
-                    token: lease.token,
-                    until: asked + usable(lease.term_ms),
-                }),
-                Some(Err(error)) => Err(self.refusal(error).await),
-                None => Err(ended_session()),
-            }
-        })
+        Box::pin(self.acquire(holder, false))
+    }
+
+    fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+        Box::pin(self.acquire(holder, true))
+    }
+
+    fn wanted_by(&self) -> Option<String> {
+        self.wanted.borrow().clone()
     }
 
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
@@ -154,10 +171,13 @@ impl LeaseSource for MasterLeases {
                 .call(move |client| async move { client.renew_writer(request).await })
                 .await
             {
-                Some(Ok(lease)) => Ok(WriterLease {
-                    token,
-                    until: asked + usable(lease.term_ms),
-                }),
+                Some(Ok(lease)) => {
+                    *self.wanted.borrow_mut() = Some(lease.wanted_by).filter(|who| !who.is_empty());
+                    Ok(WriterLease {
+                        token,
+                        until: asked + usable(lease.term_ms),
+                    })
+                }
                 Some(Err(error)) => Err(match lost(&error) {
                     LeaseError::Ended => match self.refusal(error).await {
                         LeaseError::Held { holder, .. } => LeaseError::TakenOver { holder },

@@ -456,3 +456,8 @@ pub(crate) fn proposal(
     };
     Ok((id, proposal))
 }
+
+/// A time as messages have it.
+pub(crate) fn milliseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

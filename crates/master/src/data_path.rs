@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tonic::{Code, Request, Response, Status};
 
 use crate::access::{check_node, identity};
-use crate::convert::{uuid, uuid_text};
+use crate::convert::{milliseconds, uuid, uuid_text};
 use crate::engine::{Control, Engine};
 use crate::service::Face;
 
@@ -23,10 +23,6 @@ const NODES_FOLLOW: Duration = Duration::from_secs(120);
 
 /// A node asks for its keys at least so often.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(30);
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Whether every node has heard by now that it is to prove itself to who asks for it.
 fn nodes_prove(keys: &DataKeys, unix_ms: u64) -> bool {

@@ -10,7 +10,7 @@ use foundation::Epoch;
 use proto::v1;
 use tonic::Status;
 
-use crate::convert::{self, ConvertError, uuid, uuid_text};
+use crate::convert::{self, ConvertError, milliseconds, uuid, uuid_text};
 use crate::service::Face;
 
 /// How long nodes may take to say how their copies are: some heartbeats.
@@ -72,10 +72,6 @@ fn state(wire: &v1::CopyState) -> Result<Option<CopyState>, ConvertError> {
         configuration,
         flushed: Epoch(wire.flushed_epoch),
     }))
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn copy(found: &CopyFound) -> v1::UnservedCopy {

@@ -16,7 +16,7 @@ use proto::v1::volumes_server::Volumes;
 use tonic::{Request, Response, Status};
 
 use crate::access::{about, check_node};
-use crate::convert::{self, optional_uuid, uuid, uuid_text};
+use crate::convert::{self, milliseconds, optional_uuid, uuid, uuid_text};
 use crate::disks;
 use crate::engine::Engine;
 use crate::watch::{self, Feed, WatchStream};
@@ -697,8 +697,9 @@ impl Leases for Face {
         let term = Some(request.term_ms)
             .filter(|&term| term > 0)
             .map(Duration::from_millis);
-        let call = move |control: &mut crate::engine::Control, now| {
-            control.acquire_writer(number, session, &request.holder, term, now)
+        let call = move |control: &mut crate::engine::Control, now| match request.take_over {
+            true => control.take_over_writer(number, session, &request.holder, term, now),
+            false => control.acquire_writer(number, session, &request.holder, term, now),
         };
         let lease = self.engine.call(call).await?;
         Ok(Response::new(writer_lease(number, lease)))
@@ -791,9 +792,6 @@ fn writer_lease(number: VolumeNumber, lease: WriterView) -> v1::WriterLease {
         holder: lease.holder,
         term_ms: milliseconds(lease.term),
         remaining_ms: milliseconds(lease.remaining),
+        wanted_by: lease.wanted_by.unwrap_or_default(),
     }
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -374,7 +374,7 @@ impl Filesystem for Face {
             Caching::Still => reply.error(Errno::ENOSYS),
             Caching::Writer => self.ask(async move |shared| {
                 match shared
-                    .change(async |files| files.open_inode(number(ino)).await)
+                    .change_if_written(async |files| files.open_inode(number(ino)).await)
                     .await
                 {
                     Ok(()) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
@@ -574,7 +574,7 @@ impl Filesystem for Face {
             return reply.ok();
         }
         self.ask(async move |shared| {
-            let done = shared.change(async |files| files.release(number(ino)).await);
+            let done = shared.change_if_written(async |files| files.release(number(ino)).await);
             reply_empty(done.await, reply);
         });
     }
@@ -584,7 +584,7 @@ impl Filesystem for Face {
             return self.ask(async move |shared| reply_empty(shared.refresh().await, reply));
         }
         self.ask(async move |shared| {
-            let done = shared.change(async |files| files.sync(number(ino)).await.map(|_| ()));
+            let done = shared.change_if_written(async |files| files.sync(number(ino)).await.map(|_| ()));
             reply_empty(done.await, reply);
         });
     }

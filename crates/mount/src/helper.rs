@@ -38,7 +38,7 @@ impl Helper {
 impl Helping {
     /// Answers with `contents`, which stay on the commit that the mount shows, until the mount has ended; gives them back.
     pub async fn serve(mut self, contents: Contents) -> Contents {
-        let Contents { source, caching } = contents;
+        let Contents { source, caching, .. } = contents;
         assert_eq!(caching, Caching::Still, "others would show what has changed");
         let shared = Rc::new(Shared::new(source, caching));
         while let Some(job) = self.jobs.recv().await {
@@ -48,6 +48,10 @@ impl Helping {
             }
         }
         let source = alone(shared).await.source.into_inner();
-        Contents { source, caching }
+        Contents {
+            source,
+            caching,
+            handed_over: None,
+        }
     }
 }

@@ -64,14 +64,18 @@ pub const FOLLOW_WITHIN: Duration = Duration::from_secs(1);
 pub struct Contents {
     source: Source,
     caching: Caching,
+    /// How a writer's volume is read once it was handed over.
+    handed_over: Option<Volume>,
 }
 
 impl Contents {
-    /// A file system that is read and written.
-    pub fn written(files: FileSystem) -> Self {
+    /// A file system that is read and written, whose lease does not go by itself (`hands_over` of `packfs::WriterOptions`). When another asks to be
+    /// the writer everything is committed, and from then on that commit of `volume` is shown, and not changed.
+    pub fn written(files: FileSystem, volume: Volume) -> Self {
         Self {
             source: Source::Writing(Box::new(files)),
             caching: Caching::Writer,
+            handed_over: Some(volume),
         }
     }
 
@@ -82,7 +86,11 @@ impl Contents {
             false => Caching::Still,
         };
         let source = Source::Reading(Box::new(volume.read().await?));
-        Ok(Self { source, caching })
+        Ok(Self {
+            source,
+            caching,
+            handed_over: None,
+        })
     }
 
     /// The commit that is seen.
@@ -119,6 +127,9 @@ pub const PROCESS_ATTRIBUTE: &str = "user.redhare.process";
 /// The extended attribute of the root of a mount that only reads: what its caches have done, as a JSON object of numbers. Of several
 /// reactors it is the first one's; a mount that follows commits counts content anew at each. It is not listed.
 pub const STATISTICS_ATTRIBUTE: &str = "user.redhare.statistics";
+
+/// A hand-over that failed is tried again after so long.
+const HAND_OVER_PAUSE: Duration = Duration::from_secs(2);
 
 /// More requests do not wait: the kernel allows a few dozen in the background, and one for each thread that asks.
 const JOBS_MAX: usize = 4096;
@@ -186,6 +197,9 @@ impl Mounted {
             }
         }));
         let ticking = reactor::spawn(tick(shared.clone(), options.clone()));
+        let handing = contents
+            .handed_over
+            .map(|volume| reactor::spawn(hand_over(shared.clone(), volume)));
         let mut session = Some(session);
         while let Some(job) = jobs.recv().await {
             match job {
@@ -200,6 +214,9 @@ impl Mounted {
             }
         }
         ticking.abort();
+        if let Some(handing) = handing {
+            handing.abort();
+        }
         for helper in helpers {
             helper.end();
         }
@@ -209,7 +226,13 @@ impl Mounted {
             Source::Writing(files) => files.commit().await.map(|_| ()),
             Source::Reading(_) => Ok(()),
         };
-        (Contents { source, caching }, committed)
+        let handed_over = None;
+        let contents = Contents {
+            source,
+            caching,
+            handed_over,
+        };
+        (contents, committed)
     }
 }
 
@@ -222,6 +245,17 @@ async fn alone(mut shared: Rc<Shared>) -> Shared {
         };
         // All that runs still is bounded by what the device bounds.
         reactor::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Hands over once somebody asks.
+async fn hand_over(shared: Rc<Shared>, volume: Volume) {
+    while let Some(asked) = shared.asked().await {
+        asked.await;
+        if shared.hand_over(&volume).await {
+            return;
+        }
+        reactor::time::sleep(HAND_OVER_PAUSE).await;
     }
 }
 

@@ -10,7 +10,7 @@ use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
 use crate::refusal::Refusal;
-use crate::source::{Room, Source};
+use crate::source::{Room, Source, Volume};
 
 /// What the kernel may believe without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,17 @@ impl Shared {
         }
     }
 
+    /// As [`Shared::change`], where nothing need be done once the volume was handed over: then all is committed.
+    pub(crate) async fn change_if_written(
+        &self,
+        change: impl AsyncFnOnce(&mut FileSystem) -> Result<(), FileError>,
+    ) -> Result<(), Refusal> {
+        match self.change(change).await {
+            Err(Refusal::READ_ONLY) if matches!(*self.source.read().await, Source::Reading(_)) => Ok(()),
+            other => other,
+        }
+    }
+
     /// What `statfs` answers. Whoever asks may have let the volume grow.
     pub(crate) async fn room(&self, inode: InodeNumber) -> Room {
         let now = reactor::time::now();
@@ -125,6 +136,47 @@ impl Shared {
             }
         }
         self.source.read().await.room(inode).await
+    }
+
+    /// What ends when another asks to be the writer; `None` where nothing is written.
+    pub(crate) async fn asked(&self) -> Option<impl Future<Output = ()> + use<>> {
+        match &*self.source.read().await {
+            Source::Writing(files) => Some(files.asked()),
+            Source::Reading(_) => None,
+        }
+    }
+
+    /// Commits, and lets whoever asked be the writer; whether that is so. What was committed is shown from then on, under a reader's lease that is taken
+    /// while the writer's lasts, so that the kernel may go on believing what it was told.
+    pub(crate) async fn hand_over(&self, volume: &Volume) -> bool {
+        let mut source = self.source.change().await;
+        let Source::Writing(files) = &mut *source else {
+            return true;
+        };
+        // Who asked may have given it up.
+        let Some(to) = files.wanted_by() else {
+            return false;
+        };
+        if let Err(error) = files.commit().await {
+            tracing::error!("{to} asked for the volume, and what was changed cannot be committed: {error}");
+            return false;
+        }
+        let snapshot = match volume.again().read().await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                tracing::error!("{to} asked for the volume, and it cannot be read here: {error}");
+                return false;
+            }
+        };
+        if !files.hand_over().await {
+            snapshot.close().await;
+            return false;
+        }
+        *source = Source::Reading(Box::new(snapshot));
+        tracing::warn!(
+            "the volume was handed over to {to}, who asked for it; what was committed is still shown, and nothing more can be written"
+        );
+        true
     }
 
     /// What `fsync` does where nothing is written: goes on to the newest commit, and ends when everybody who asks sees that one. The kernel

@@ -56,6 +56,15 @@ pub(crate) struct Room {
 }
 
 impl Volume {
+    /// The same once more.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            medium: self.medium.clone(),
+            leases: self.leases.clone(),
+            options: self.options.clone(),
+        }
+    }
+
     /// The newest generation.
     pub(crate) async fn read(self) -> Result<Snapshot, OpenError> {
         let reader = Reader::open(self.medium.clone(), self.leases.clone(), &self.options).await?;

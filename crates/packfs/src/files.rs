@@ -122,6 +122,26 @@ impl FileSystem {
         self.writer.uncommitted_bytes()
     }
 
+    /// See [`Writer::wanted_by`].
+    pub fn wanted_by(&self) -> Option<String> {
+        self.writer.wanted_by()
+    }
+
+    /// See [`Writer::asked`].
+    pub fn asked(&self) -> impl Future<Output = ()> + use<> {
+        self.writer.asked()
+    }
+
+    /// Whether nothing was changed since the last commit.
+    pub fn is_committed(&self) -> bool {
+        self.dirty.is_empty() && self.failed.is_empty() && self.writer.is_committed()
+    }
+
+    /// See [`Writer::hand_over`].
+    pub async fn hand_over(&mut self) -> bool {
+        self.is_committed() && self.writer.hand_over().await
+    }
+
     /// Gives the lease back. What was not committed is dropped.
     pub async fn close(self) -> Result<(), LeaseError> {
         self.writer.close().await

@@ -162,7 +162,7 @@ pub async fn fsck(
     if !options.repair || (report.found.is_clean() && report.superblock.is_none()) {
         return Ok(report);
     }
-    let hold = WriterHold::acquire(leases.clone(), &options.holder).await?;
+    let hold = WriterHold::acquire(leases.clone(), &options.holder, None).await?;
     let repaired = repair(medium, &hold, options, &mut Tell(tell)).await;
     let repaired = match repaired {
         Err(FsckError::Open(error)) => Err(FsckError::Open(explain(&hold, error).await)),

@@ -293,7 +293,8 @@ impl<'a> Importer<'a> {
             Done::Unchanged => self.progress.unchanged += 1,
             Done::Differs(_) => {}
         }
-        if self.writer.uncommitted_bytes() > COMMIT_AFTER_BYTES {
+        // Who asked for the volume gets it by a commit, and the next entry ends the import.
+        if self.writer.uncommitted_bytes() > COMMIT_AFTER_BYTES || self.writer.wanted_by().is_some() {
             self.commit().await.map_err(at(&entry.path))?;
         }
         Ok(done)

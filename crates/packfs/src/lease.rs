@@ -20,7 +20,7 @@ pub type LeaseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LeaseError>>
 pub enum LeaseError {
     /// Another writer has the volume.
     #[error(
-        "the volume is being written by {holder}, whose lease has {} s left; wait, or end that writer",
+        "the volume is being written by {holder}, whose lease has {} s left; wait, end that writer, or ask it to hand over (--take-over)",
         remaining.as_secs_f32().ceil()
     )]
     Held {
@@ -32,6 +32,27 @@ pub enum LeaseError {
     /// The lease ended or was taken over.
     #[error("the lease has ended or was taken over; open the file system again")]
     Ended,
+    /// Another asked for the lease, and it was given up after a commit.
+    #[error(
+        "the volume was handed over to {to}, who asked for it; all that was committed is kept, and nothing more can be \
+         written here; once that writer has ended, open the file system again"
+    )]
+    HandedOver {
+        /// Who asked.
+        to: String,
+    },
+    /// The present writer was asked to hand over, and has not done so in time.
+    #[error(
+        "{holder} writes the volume, was asked to hand it over, and has not done so within {} s; it does at its next commit, \
+         unless it is of a release before hand-overs: wait longer, or end that writer",
+        waited.as_secs()
+    )]
+    NotHandedOver {
+        /// Who.
+        holder: String,
+        /// How long it was asked.
+        waited: Duration,
+    },
     /// The lease ended without being renewed, and another writer has the volume.
     #[error(
         "the writer's lease ended before it was renewed (was this program stopped, or cut from the masters?), and \
@@ -82,6 +103,13 @@ pub trait LeaseSource {
     /// given before, and durably so; it stops older writers only where the device is told of it
     /// ([`bdev::Operation::Fence`]), which comes before the superblock is read.
     fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease>;
+
+    /// The same, and where another is the writer, that one is asked to hand over: it learns so at its next renewal. To be asked again every second for as long as it
+    /// is wanted; who asks no more is forgotten.
+    fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease>;
+
+    /// Who else asked to be the writer, as the last renewal told.
+    fn wanted_by(&self) -> Option<String>;
 
     /// Goes on being the writer, also after the lease's end if nobody else has been the writer since.
     /// [`LeaseError::Unreachable`] may be tried again; every other error is for good.

@@ -13,6 +13,7 @@ mod fsck;
 mod fsck_pages;
 mod golden;
 mod growth;
+mod handover;
 mod import;
 mod late_bytes;
 mod local;

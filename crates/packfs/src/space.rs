@@ -62,6 +62,8 @@ pub(crate) enum PlantedBug {
     SharedNotCounted,
     /// A reader asks whether its lease lasts before it reads, and not when the bytes are here.
     LeaseBeforeBytes,
+    /// A writer that was asked to hand over does so before its changes are durable.
+    HandOverBeforeCommit,
 }
 
 /// See the module.

@@ -23,6 +23,7 @@ mod stream;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::IoError;
 use foundation::{ByteCount, Instant};
@@ -64,6 +65,11 @@ pub struct WriterOptions {
     pub cache_bytes: usize,
     /// Large writes in flight at once.
     pub writes_in_flight: usize,
+    /// Ask whoever writes the volume to hand it over, for at most so long.
+    pub take_over: Option<Duration>,
+    /// Hand over after a commit ([`Writer::commit`]) once another has asked. Else whoever has the writer asks and does it
+    /// ([`Writer::hand_over`]).
+    pub hands_over: bool,
     #[cfg(test)]
     pub(crate) bug: PlantedBug,
 }
@@ -75,6 +81,8 @@ impl Default for WriterOptions {
             identity: None,
             cache_bytes: 64 << 20,
             writes_in_flight: 8,
+            take_over: None,
+            hands_over: true,
             #[cfg(test)]
             bug: PlantedBug::None,
         }
@@ -106,6 +114,7 @@ pub struct Writer {
     volume_bytes: u64,
     /// When growth was looked for last.
     looked_for_growth: Option<Instant>,
+    hands_over: bool,
     broken: bool,
 }
 
@@ -122,9 +131,10 @@ impl Writer {
         leases: Rc<dyn LeaseSource>,
         options: &WriterOptions,
     ) -> Result<Self, OpenError> {
-        let hold = WriterHold::acquire(leases, &options.holder).await?;
+        let hold = WriterHold::acquire(leases, &options.holder, options.take_over).await?;
         match Self::open_under(medium, &hold, options).await {
             Ok(mut writer) => {
+                writer.hands_over = options.hands_over;
                 writer.release_space().await;
                 // Nobody has them open any more.
                 let error = match writer.drop_orphans().await {
@@ -206,6 +216,7 @@ impl Writer {
             quotas: quotas::Quotas::default(),
             volume_bytes: superblock.volume_bytes,
             looked_for_growth: None,
+            hands_over: false,
             broken: false,
         }
     }
@@ -263,6 +274,28 @@ impl Writer {
         ByteCount(self.space.waiting_pages() * PAGE_BYTES_U64)
     }
 
+    /// Who asked to be the writer, and waits for this one.
+    pub fn wanted_by(&self) -> Option<String> {
+        self.hold.wanted_by()
+    }
+
+    /// Ends when another asks to be the writer, or when this one is it no more.
+    pub fn asked(&self) -> impl Future<Output = ()> + use<> {
+        let hold = self.hold.clone();
+        async move { hold.asked().await }
+    }
+
+    /// Whether nothing was changed since the last commit.
+    pub fn is_committed(&self) -> bool {
+        self.tree.changed_pages() == 0
+    }
+
+    /// Gives the lease up if another asked for it and nothing is uncommitted; whether it did. Every later change ends with
+    /// [`LeaseError::HandedOver`].
+    pub async fn hand_over(&mut self) -> bool {
+        self.is_committed() && !self.broken && self.hold.hand_over().await
+    }
+
     /// Gives the lease back. Changes since the last commit are dropped.
     pub async fn close(self) -> Result<(), LeaseError> {
         self.outbox.drain().await.ok();
@@ -303,6 +336,9 @@ impl Writer {
 
     /// Whether a change that touches `more` pages beyond a few can be committed.
     pub(crate) fn check_room_for(&self, removal: bool, more: u64) -> Result<(), WriteError> {
+        if let Some(handed_over) = self.hold.handed_over() {
+            return Err(handed_over.into());
+        }
         if self.broken {
             return Err(WriteError::Broken);
         }

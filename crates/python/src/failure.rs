@@ -89,7 +89,7 @@ impl From<LeaseError> for Failure {
     fn from(error: LeaseError) -> Self {
         let errno = match &error {
             LeaseError::Unreachable { .. } => libc::ECONNREFUSED,
-            LeaseError::Held { .. } => libc::EBUSY,
+            LeaseError::Held { .. } | LeaseError::NotHandedOver { .. } => libc::EBUSY,
             _ => libc::ESTALE,
         };
         Self::new(errno, error)

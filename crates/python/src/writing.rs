@@ -24,6 +24,7 @@ use packfs::name::components;
 use packfs::{InodeNumber, Kind, Medium, Timestamp, WriterOptions};
 use proto::client::Masters;
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
@@ -36,6 +37,8 @@ use crate::opened::{Source, holder};
 const CHANGES_MAX: usize = 16;
 /// Giving a lease back; a master that does not answer is not waited for longer.
 const CLOSING_LIMIT: Duration = Duration::from_secs(5);
+/// So often a writer that does nothing looks whether another wants the volume.
+const WANTED_EVERY: Duration = Duration::from_secs(1);
 /// Names of a directory that are asked for at once.
 const LISTED_AT_ONCE: usize = 1024;
 
@@ -61,11 +64,14 @@ enum Answer {
 type Job = (Change, SyncSender<Result<Answer, Failure>>);
 type Heard = (Receiver<Result<MailboxSender<Job>, Failure>>, Receiver<()>);
 
-fn start(source: Source, root: Vec<u8>) -> Result<Heard, Failure> {
+fn start(source: Source, root: Vec<u8>, take_over: Option<Duration>) -> Result<Heard, Failure> {
     let (opening, opened) = sync_channel(1);
     let (closing, closed) = sync_channel(1);
     let work = move || {
-        let served = reactor::run(&reactor::Config::default(), serve(&source, &root, &opening));
+        let served = reactor::run(
+            &reactor::Config::default(),
+            serve(&source, &root, take_over, &opening),
+        );
         if let Err(error) = served {
             // Nobody listens any more if this fails.
             let _ = opening.send(Err(Failure::new(
@@ -87,8 +93,13 @@ fn start(source: Source, root: Vec<u8>) -> Result<Heard, Failure> {
     }
 }
 
-async fn serve(source: &Source, root: &[u8], opening: &SyncSender<Result<MailboxSender<Job>, Failure>>) {
-    let (mut files, _device) = match open(source).await {
+async fn serve(
+    source: &Source,
+    root: &[u8],
+    take_over: Option<Duration>,
+    opening: &SyncSender<Result<MailboxSender<Job>, Failure>>,
+) {
+    let (mut files, _device) = match open(source, take_over).await {
         Ok(opened) => opened,
         Err(failure) => {
             let _ = opening.send(Err(failure));
@@ -98,14 +109,23 @@ async fn serve(source: &Source, root: &[u8], opening: &SyncSender<Result<Mailbox
     let (sender, mut jobs): (_, Mailbox<Job>) = mailbox(CHANGES_MAX);
     // Who asked may have gone: then there are no senders, and the loop ends at once.
     let _ = opening.send(Ok(sender));
-    while let Some((change, answer)) = jobs.recv().await {
-        let _ = answer.send(work(&mut files, root, change).await);
+    loop {
+        match reactor::time::timeout(WANTED_EVERY, jobs.recv()).await {
+            Ok(Some((change, answer))) => drop(answer.send(work(&mut files, root, change).await)),
+            Ok(None) => break,
+            Err(_) => {}
+        }
+        // Never in the middle of what is committed together.
+        files.hand_over().await;
     }
     // The lease ends by itself if nobody takes it back.
     let _ = files.close().await;
 }
 
-async fn open(source: &Source) -> Result<(FileSystem, Option<FileDevice>), Failure> {
+async fn open(
+    source: &Source,
+    take_over: Option<Duration>,
+) -> Result<(FileSystem, Option<FileDevice>), Failure> {
     let (medium, leases, device): (Medium, Rc<dyn LeaseSource>, _) = match source {
         Source::File(path) => {
             let device = FileDevice::open(path, FileOptions::default())?;
@@ -129,6 +149,8 @@ async fn open(source: &Source) -> Result<(FileSystem, Option<FileDevice>), Failu
     let options = WritingOptions {
         writer: WriterOptions {
             holder: holder(),
+            take_over,
+            hands_over: false,
             ..WriterOptions::default()
         },
         ..WritingOptions::default()
@@ -420,8 +442,14 @@ impl WriterHandle {
     }
 }
 
-fn opened(py: Python<'_>, name: String, source: Source, root: PathBytes) -> PyResult<WriterHandle> {
-    let (opening, closed) = start(source, root.into_bytes())?;
+fn opened(
+    py: Python<'_>,
+    name: String,
+    source: Source,
+    root: PathBytes,
+    take_over: Option<Duration>,
+) -> PyResult<WriterHandle> {
+    let (opening, closed) = start(source, root.into_bytes(), take_over)?;
     let (_, started) = wait(py, opening, None)?;
     let started = started.unwrap_or_else(|| Err(Failure::closed()));
     let jobs = started.map_err(|failure| failure.of(&name))?;
@@ -433,21 +461,27 @@ fn opened(py: Python<'_>, name: String, source: Source, root: PathBytes) -> PyRe
     })
 }
 
-/// Becomes the writer of a volume of the cluster with these masters. Waits until one has answered.
+/// Becomes the writer of a volume of the cluster with these masters. Waits until one has answered; with `take_over` whoever writes is asked for
+/// so many seconds to hand over.
 #[pyfunction]
+#[pyo3(signature = (masters, volume, root, take_over=0.0))]
 pub(crate) fn write_volume(
     py: Python<'_>,
     masters: String,
     volume: String,
     root: PathBytes,
+    take_over: f64,
 ) -> PyResult<WriterHandle> {
+    let take_over = Duration::try_from_secs_f64(take_over)
+        .map_err(|_| PyValueError::new_err("take_over is no number of seconds"))?;
     let name = format!("redhare://{masters}/{volume}");
     let source = Source::Volume {
         masters,
         volume,
         nearby: Nearby::default(),
     };
-    opened(py, name, source, root)
+    let take_over = Some(take_over).filter(|asked| !asked.is_zero());
+    opened(py, name, source, root, take_over)
 }
 
 /// Becomes the writer of a PackFS in a local file or block device.
@@ -455,5 +489,5 @@ pub(crate) fn write_volume(
 pub(crate) fn write_file(py: Python<'_>, path: PathBytes, root: PathBytes) -> PyResult<WriterHandle> {
     let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
     let name = format!("file:{}", path.display());
-    opened(py, name, Source::File(path), root)
+    opened(py, name, Source::File(path), root, None)
 }

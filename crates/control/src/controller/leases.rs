@@ -19,6 +19,8 @@ use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
 const HOLDER_BYTES_MAX: usize = 256;
+/// Who asks for a lease that another holds, and does not ask again, is forgotten after so long.
+const WANTED_TERM: Duration = Duration::from_secs(5);
 
 /// A write lease that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct WriterView {
     pub term: Duration,
     /// What is left on this master's clock.
     pub remaining: Duration,
+    /// Who else asked for it lately.
+    pub wanted_by: Option<String>,
 }
 
 /// A reader's lease that is held.
@@ -48,6 +52,8 @@ pub struct ReaderView {
 #[derive(Debug, Default)]
 pub(crate) struct LeaseClock {
     seen: BTreeMap<Vec<u8>, (u64, Instant)>,
+    /// Who asked for a write lease that another holds, and when. In memory only: who asks does so again and again, of whichever master leads.
+    wanted: BTreeMap<VolumeNumber, (String, Instant)>,
 }
 
 impl LeaseClock {
@@ -113,10 +119,29 @@ impl<S: MetadataStore> Controller<S> {
                 .compare(key.clone(), revision)
                 .put(key.clone(), lease.encode(&key));
             if self.commit(&transaction)? {
+                self.lease_clock.wanted.remove(&number);
                 return self.writer(number, now)?.ok_or_else(contended);
             }
         }
         Err(contended())
+    }
+
+    /// As [`Controller::acquire_writer`]; where another session holds the lease, that one learns from its renewals who asks.
+    pub fn take_over_writer(
+        &mut self,
+        number: VolumeNumber,
+        session: SessionId,
+        holder: &str,
+        term: Option<Duration>,
+        now: Instant,
+    ) -> Result<WriterView, ControlError> {
+        let got = self.acquire_writer(number, session, holder, term, now);
+        if let Err(ControlError::WriterHeld { .. }) = got {
+            let wanted = &mut self.lease_clock.wanted;
+            wanted.retain(|_, (_, asked)| now.since(*asked) < WANTED_TERM);
+            wanted.insert(number, (holder.to_owned(), now));
+        }
+        got
     }
 
     /// Lets the holder's lease last a whole term again, even when it had ended, as long as nobody
@@ -196,7 +221,10 @@ impl<S: MetadataStore> Controller<S> {
         if record.session.is_none() || remaining.is_zero() {
             return Ok(None);
         }
+        let wanted = self.lease_clock.wanted.get(&number);
+        let wanted = wanted.filter(|(_, asked)| now.since(*asked) < WANTED_TERM);
         Ok(Some(WriterView {
+            wanted_by: wanted.map(|(who, _)| who.clone()),
             token: record.token,
             holder: record.holder,
             term: record.term,

@@ -175,6 +175,7 @@ fn deletion_gives_the_space_back_and_leases_are_kept() {
         let _nodes = (Fake::start(&client, 1).await, Fake::start(&client, 2).await);
         create(&client, "data", 2).await.unwrap();
         let acquire = |session: u8, holder: &str| v1::AcquireWriterRequest {
+            take_over: false,
             volume: 1,
             holder: holder.to_owned(),
             term_ms: 0,

@@ -224,7 +224,7 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::QuotaNested { .. } | WriteError::QuotaLink { .. } => errno::EBUSY,
         WriteError::TooManyQuotas | WriteError::CloneTooLarge { .. } => errno::ENOSPC,
         WriteError::NoQuota(_) => errno::ENOENT,
-        WriteError::Lease(LeaseError::Held { .. }) => errno::EBUSY,
+        WriteError::Lease(LeaseError::Held { .. } | LeaseError::NotHandedOver { .. }) => errno::EBUSY,
         WriteError::Lease(_) => errno::EROFS,
         WriteError::Buffer(_) => errno::ENOMEM,
         WriteError::Read(ReadError::TooLarge { .. }) => errno::EFBIG,

@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use foundation::Instant;
+use reactor::sync::Notify;
 use reactor::time;
 
 use super::{LeaseError, LeaseSource, ReaderLease, WriterLease};
@@ -17,6 +18,8 @@ use crate::space::ReaderFloor;
 
 /// A renewal that is not answered by then counts as failed.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
+/// A writer is asked to hand over so often.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 /// A renewal that failed is tried again so much later.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -45,18 +48,44 @@ pub(crate) struct WriterHold {
     trouble: Cell<bool>,
     /// Why it is over, once it is.
     ended: RefCell<Option<LeaseError>>,
+    /// Another asked for it, or it is over.
+    asked: Notify,
+}
+
+/// Becomes the writer. With `take_over` whoever is it now is asked to hand over, for at most so long.
+async fn acquire(
+    leases: &Rc<dyn LeaseSource>,
+    holder: &str,
+    take_over: Option<Duration>,
+) -> Result<WriterLease, LeaseError> {
+    let Some(waited) = take_over else {
+        return leases.acquire_writer(holder).await;
+    };
+    let until = time::now() + waited;
+    loop {
+        match leases.take_over_writer(holder).await {
+            Err(LeaseError::Held { .. }) if time::now() < until => time::sleep(ASK_EVERY).await,
+            Err(LeaseError::Held { holder, .. }) => return Err(LeaseError::NotHandedOver { holder, waited }),
+            other => return other,
+        }
+    }
 }
 
 impl WriterHold {
     /// Becomes the writer, with a token above every one before. Older ones may still write where the device has not
     /// been fenced.
-    pub(crate) async fn acquire(leases: Rc<dyn LeaseSource>, holder: &str) -> Result<Rc<Self>, LeaseError> {
-        let lease = leases.acquire_writer(holder).await?;
+    pub(crate) async fn acquire(
+        leases: Rc<dyn LeaseSource>,
+        holder: &str,
+        take_over: Option<Duration>,
+    ) -> Result<Rc<Self>, LeaseError> {
+        let lease = acquire(&leases, holder, take_over).await?;
         let hold = Rc::new(Self {
             leases,
             lease: Cell::new(lease),
             trouble: Cell::new(false),
             ended: RefCell::default(),
+            asked: Notify::new(),
         });
         let weak = Rc::downgrade(&hold);
         drop(reactor::spawn(keep_writer(weak)));
@@ -88,7 +117,9 @@ impl WriterHold {
     }
 
     fn end(&self, error: LeaseError) -> LeaseError {
-        self.ended.borrow_mut().get_or_insert(error).clone()
+        let ended = self.ended.borrow_mut().get_or_insert(error).clone();
+        self.asked.notify();
+        ended
     }
 
     async fn renew(&self) -> Result<(), LeaseError> {
@@ -103,11 +134,49 @@ impl WriterHold {
                 if lease.until > self.lease.get().until {
                     self.lease.set(lease);
                 }
+                if self.leases.wanted_by().is_some() {
+                    self.asked.notify();
+                }
                 Ok(())
             }
             Err(error @ LeaseError::Unreachable { .. }) => Err(error),
             Err(error) => Err(self.end(error)),
         }
+    }
+
+    /// Who asked for the lease, and does so still.
+    pub(crate) fn wanted_by(&self) -> Option<String> {
+        let lasts = self.ended.borrow().is_none();
+        lasts.then(|| self.leases.wanted_by()).flatten()
+    }
+
+    /// Waits until another asks for the lease, or it is over.
+    pub(crate) async fn asked(&self) {
+        let is_over = || self.ended.borrow().is_some();
+        self.asked.until(|| is_over() || self.wanted_by().is_some()).await;
+    }
+
+    /// Gives the lease up if another asks for it; whether it did. To be called when all that is to be kept is committed. The masters are asked
+    /// once more: who asked may have given it up since the last renewal.
+    pub(crate) async fn hand_over(&self) -> bool {
+        if self.wanted_by().is_none() || self.renew().await.is_err() {
+            return false;
+        }
+        let Some(to) = self.wanted_by() else {
+            return false;
+        };
+        self.end(LeaseError::HandedOver { to });
+        // If nobody hears this, it ends by itself.
+        let _ = answered(self.leases.release_writer(self.token())).await;
+        true
+    }
+
+    /// That it was handed over, if it was.
+    pub(crate) fn handed_over(&self) -> Option<LeaseError> {
+        let ended = self.ended.borrow();
+        ended
+            .clone()
+            .filter(|ended| matches!(ended, LeaseError::HandedOver { .. }))
     }
 
     /// What readers still need; see [`LeaseSource::reader_floor`].
@@ -117,7 +186,9 @@ impl WriterHold {
 
     /// Stops being the writer.
     pub(crate) async fn release(&self) -> Result<(), LeaseError> {
-        self.end(LeaseError::Ended);
+        if let LeaseError::HandedOver { .. } = self.end(LeaseError::Ended) {
+            return Ok(());
+        }
         answered(self.leases.release_writer(self.token())).await
     }
 }

@@ -14,11 +14,17 @@ use crate::space::ReaderFloor;
 pub const READER_TERM: Duration = Duration::from_secs(60);
 /// The term that writers get.
 pub const WRITER_TERM: Duration = Duration::from_secs(30);
+/// Who asks a writer to hand over and does not ask again is forgotten after so long.
+const WANTED_TERM: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct State {
     token: u64,
     writer: Option<(String, WriterLease)>,
+    /// Who asked for it last, and until when that counts.
+    wanted: Option<(String, Instant)>,
+    /// The same as the last renewal told.
+    told: Option<String>,
     readers: BTreeMap<u64, (u64, Instant)>,
     next_reader: u64,
 }
@@ -50,14 +56,20 @@ impl LocalLeases {
             until: now + WRITER_TERM,
         };
         state.writer = Some((holder.to_owned(), lease));
+        (state.wanted, state.told) = (None, None);
         Ok(lease)
     }
 
     fn renew(&self, token: u64) -> Result<WriterLease, LeaseError> {
         let now = reactor::time::now();
-        match &mut self.0.borrow_mut().writer {
+        let State {
+            writer, wanted, told, ..
+        } = &mut *self.0.borrow_mut();
+        match writer {
             Some((_, lease)) if lease.token == token => {
                 lease.until = now + WRITER_TERM;
+                let lasts = wanted.as_ref().filter(|(_, until)| *until > now);
+                *told = lasts.map(|(who, _)| who.clone());
                 Ok(*lease)
             }
             Some((holder, _)) => Err(LeaseError::TakenOver {
@@ -94,6 +106,21 @@ impl LocalLeases {
 impl LeaseSource for LocalLeases {
     fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
         Box::pin(async move { self.grant(holder) })
+    }
+
+    fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+        Box::pin(async move {
+            let granted = self.grant(holder);
+            if granted.is_err() {
+                let until = reactor::time::now() + WANTED_TERM;
+                self.0.borrow_mut().wanted = Some((holder.to_owned(), until));
+            }
+            granted
+        })
+    }
+
+    fn wanted_by(&self) -> Option<String> {
+        self.0.borrow().told.clone()
     }
 
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {

@@ -300,6 +300,14 @@ impl LeaseSource for GatedLeases {
         self.gated(self.leases.acquire_writer(holder))
     }
 
+    fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+        self.gated(self.leases.take_over_writer(holder))
+    }
+
+    fn wanted_by(&self) -> Option<String> {
+        self.leases.wanted_by()
+    }
+
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
         self.gated(self.leases.renew_writer(token))
     }

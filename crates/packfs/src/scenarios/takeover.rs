@@ -25,22 +25,41 @@ use crate::{
 
 /// What the first writer did.
 #[derive(Default)]
-struct Deeds {
+pub(super) struct Deeds {
     /// Models by generation; the last may be in flight.
     history: RefCell<Vec<(u64, Model)>>,
     /// The newest generation that it was told to be durable.
-    durable: Cell<u64>,
-    commits: Cell<u64>,
+    pub(super) durable: Cell<u64>,
+    pub(super) commits: Cell<u64>,
+    /// Whether it has changed what it was not told to be durable.
+    pub(super) uncommitted: Cell<bool>,
 }
 
-/// Writes until something fails.
-async fn write_on(mut writer: Writer, mut model: Model, deeds: Rc<Deeds>, seed: u64) -> WriteError {
+impl Deeds {
+    /// Of a volume that was just formatted.
+    pub(super) fn begin(model: &Model) -> Rc<Self> {
+        let deeds = Self::default();
+        deeds.history.borrow_mut().push((1, model.clone()));
+        deeds.durable.set(1);
+        Rc::new(deeds)
+    }
+}
+
+/// Writes until something fails, with pauses of at most so long after each commit.
+pub(super) async fn write_on(
+    mut writer: Writer,
+    mut model: Model,
+    deeds: Rc<Deeds>,
+    seed: u64,
+    pause: Duration,
+) -> WriteError {
     let mut random = Random::from_seed(seed);
     loop {
         for _ in 0..random.between(1, 6) {
             if let Err(error) = change(&mut writer, &mut model, &mut random).await {
                 return error;
             }
+            deeds.uncommitted.set(!writer.is_committed());
         }
         let next = (writer.generation() + 1, model.clone());
         deeds.history.borrow_mut().push(next);
@@ -48,31 +67,32 @@ async fn write_on(mut writer: Writer, mut model: Model, deeds: Rc<Deeds>, seed: 
             Ok(generation) => deeds.durable.set(generation),
             Err(error) => return error,
         }
+        deeds.uncommitted.set(false);
         deeds.commits.set(deeds.commits.get() + 1);
-        time::sleep(Duration::from_micros(random.below(3000))).await;
+        time::sleep(Duration::from_micros(random.below(pause.as_micros() as u64))).await;
     }
 }
 
-struct Second {
+/// Who goes on where another writer was.
+pub(super) struct Second {
     medium: Medium,
     leases: Rc<dyn LeaseSource>,
     writer: Writer,
     model: Model,
     /// The generation it took over.
-    found: u64,
+    pub(super) found: u64,
 }
 
 impl Second {
-    async fn open(
+    pub(super) async fn open(
         medium: Medium,
         leases: Rc<dyn LeaseSource>,
         deeds: &Deeds,
-        bug: PlantedBug,
+        options: WriterOptions,
     ) -> Result<Self, String> {
         let options = WriterOptions {
-            bug,
             holder: "the second writer".to_owned(),
-            ..writer_options()
+            ..options
         };
         let opened = Writer::open(medium.clone(), leases.clone(), &options).await;
         let writer = opened.map_err(|error| format!("the second writer: {error}"))?;
@@ -90,7 +110,7 @@ impl Second {
         })
     }
 
-    async fn work(&mut self, random: &mut Random, commits: usize) -> Result<(), String> {
+    pub(super) async fn work(&mut self, random: &mut Random, commits: usize) -> Result<(), String> {
         for _ in 0..commits {
             for _ in 0..random.between(1, 6) {
                 let changed = change(&mut self.writer, &mut self.model, random).await;
@@ -102,7 +122,7 @@ impl Second {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), String> {
+    pub(super) async fn check(&self) -> Result<(), String> {
         let report = verify(&self.medium, self.leases.clone(), &VerifyOptions::default()).await;
         let report = report.map_err(|error| error.to_string())?;
         if !report.is_clean() {
@@ -125,7 +145,6 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
         let mut random = Random::from_seed(seed ^ 0x7a6e);
         let plain = raw_medium();
         let shared = LocalLeases::new();
-        let deeds = Rc::new(Deeds::default());
         let options = small();
         let (process, disk, keeper) = (Gate::new(), Gate::new(), TokenKeeper::new());
         // The gate of the process is before the fence, that of its disk behind it.
@@ -138,11 +157,11 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
             .await
             .unwrap();
         let model = Model::new(options.root);
-        deeds.history.borrow_mut().push((1, model.clone()));
-        deeds.durable.set(1);
+        let deeds = Deeds::begin(&model);
         let gated = Rc::new(GatedLeases::new(Rc::new(shared.clone()), process.clone()));
         let writer = Writer::open(first, gated, &writer_options()).await.unwrap();
-        let writing = reactor::spawn(write_on(writer, model, deeds.clone(), seed));
+        let pause = Duration::from_millis(3);
+        let writing = reactor::spawn(write_on(writer, model, deeds.clone(), seed, pause));
 
         if random.chance(1, 2) {
             disk.close_after(random.between(1, 300));
@@ -165,7 +184,11 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
                 }
             }
         }));
-        let mut second = Second::open(second, Rc::new(shared), &deeds, bug).await?;
+        let options = WriterOptions {
+            bug,
+            ..writer_options()
+        };
+        let mut second = Second::open(second, Rc::new(shared), &deeds, options).await?;
         second.work(&mut random, 3).await?;
         process.open();
         let told = time::timeout(Duration::from_secs(30), writing).await;

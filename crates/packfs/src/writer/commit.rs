@@ -11,12 +11,24 @@ use reactor::buffer::BUFFER_BYTES_MAX;
 
 impl Writer {
     /// Makes everything so far durable, and gives the generation that holds it. Without changes it writes
-    /// nothing.
+    /// nothing. If another asked to be the writer, this one is it no more afterwards ([`super::WriterOptions::hands_over`]).
     ///
     /// # Errors
     /// [`WriteError::NoSpace`] leaves the changes uncommitted and the writer usable; after any other error
     /// only what was committed before is certain, and the writer is [`WriteError::Broken`].
     pub async fn commit(&mut self) -> Result<u64, WriteError> {
+        #[cfg(test)]
+        if self.space.bug == crate::space::PlantedBug::HandOverBeforeCommit {
+            self.hold.hand_over().await;
+        }
+        let generation = self.commit_changes().await?;
+        if self.hands_over {
+            self.hand_over().await;
+        }
+        Ok(generation)
+    }
+
+    async fn commit_changes(&mut self) -> Result<u64, WriteError> {
         if !self.broken && self.tree.changed_pages() == 0 {
             return Ok(self.superblock.generation);
         }

@@ -82,7 +82,7 @@ pub async fn format(
             needed: ByteCount(needed),
         });
     }
-    let hold = WriterHold::acquire(leases, holder).await?;
+    let hold = WriterHold::acquire(leases, holder, None).await?;
     let made = format_under(medium, &hold, volume_bytes, options).await;
     let made = match made {
         Ok(()) => Ok(()),

@@ -2,6 +2,7 @@
 
 mod clone;
 mod force;
+mod leases;
 mod moves;
 mod read;
 mod reservations;
@@ -133,6 +134,9 @@ enum Volume {
         #[arg(long = "host", value_name = "NQN")]
         hosts: Vec<String>,
     },
+    /// Show who writes a volume's file system, who asks for it, and who reads which state of it
+    #[command(after_help = leases::EXAMPLES)]
+    Leases(leases::LeasesArguments),
     /// Show what the hosts of an exported volume have reserved, or void it
     #[command(after_help = reservations::EXAMPLES)]
     Reservations(reservations::ReservationsArguments),
@@ -373,6 +377,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             hosts,
         } => export(cluster, (name, portals, on, hosts), output)?,
         Volume::ForceServe(arguments) => force::run(cluster, arguments, output)?,
+        Volume::Leases(arguments) => leases::run(cluster, arguments, output)?,
         Volume::Reservations(arguments) => reservations::run(cluster, arguments, output)?,
         Volume::Unexport { name } => {
             let request = v1::UnexportVolumeRequest { name: name.clone() };

@@ -6,6 +6,7 @@
 mod support;
 
 mod clusters;
+mod handover;
 mod memory;
 mod programs;
 

@@ -7,7 +7,7 @@ use foundation::ByteCount;
 use packfs::name::Shown;
 use packfs::{Writer, WriterOptions};
 
-use super::medium::{Role, Volume, holder, open_volume};
+use super::medium::{Role, TakeOverArguments, Volume, holder, open_volume};
 use super::quota::{find, plain};
 use crate::output::{Failure, Output};
 
@@ -25,6 +25,8 @@ pub(super) struct CloneArguments {
     source: OsString,
     /// The path of the clone, which must not exist; its directory must
     destination: OsString,
+    #[command(flatten)]
+    take_over: TakeOverArguments,
 }
 
 #[derive(serde::Serialize)]
@@ -41,6 +43,7 @@ pub(super) async fn run(arguments: &CloneArguments, output: &Output) -> Result<(
     let opened = open_volume(&volume, Role::Write)?;
     let options = WriterOptions {
         holder: holder("redhare fs clone"),
+        take_over: arguments.take_over.within(),
         ..WriterOptions::default()
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;

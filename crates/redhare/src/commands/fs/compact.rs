@@ -6,7 +6,7 @@ use clap::Args;
 use foundation::ByteCount;
 use packfs::{Writer, WriterOptions};
 
-use super::medium::{Role, Volume, holder, open_volume};
+use super::medium::{Role, TakeOverArguments, Volume, holder, open_volume};
 use crate::output::{Failure, Output};
 
 /// Move what is live out of mostly dead segments, so that their space can be used again
@@ -20,6 +20,8 @@ pub(super) struct CompactArguments {
     /// Say nothing until the end
     #[arg(long)]
     quiet: bool,
+    #[command(flatten)]
+    take_over: TakeOverArguments,
 }
 
 #[derive(serde::Serialize)]
@@ -40,6 +42,7 @@ pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result
     let opened = open_volume(&volume, Role::Write)?;
     let options = WriterOptions {
         holder: holder("redhare fs compact"),
+        take_over: arguments.take_over.within(),
         ..WriterOptions::default()
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;

@@ -20,7 +20,7 @@ use packfs::{
 
 use super::feed::{Body, Next};
 use super::local::{LocalEntry, LocalKind};
-use super::medium::{Location, Opened, Role, Volume, holder, open_volume};
+use super::medium::{Location, Opened, Role, TakeOverArguments, Volume, holder, open_volume};
 use super::progress::Progress;
 use crate::output::{Failure, Output};
 
@@ -51,6 +51,8 @@ pub(super) struct ImportArguments {
     /// The volume, and the directory in it, which is made if it is missing
     #[arg(value_name = "VOLUME[:PATH]")]
     location: OsString,
+    #[command(flatten)]
+    take_over: TakeOverArguments,
     /// Threads that read
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     readers: u16,
@@ -97,7 +99,7 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
     let Location { volume, path } = Location::parse(&arguments.location)?;
     let sources = Sources::find(arguments)?;
     let opened = open_volume(&volume, Role::Write)?;
-    let mut writer = open_writer(&opened, &volume).await?;
+    let mut writer = open_writer(&opened, &volume, &arguments.take_over).await?;
     let begun = Instant::now();
     let mut tally = Tally::default();
     let existing = match arguments.checksum {
@@ -120,7 +122,7 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
     }
     let seconds = begun.elapsed().as_secs_f64();
     if arguments.verify {
-        let mut writer = open_writer(&opened, &volume).await?;
+        let mut writer = open_writer(&opened, &volume, &arguments.take_over).await?;
         let mut found = Tally::default();
         let result = pass(
             &mut writer,
@@ -142,9 +144,14 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
     report::print(&tally, seconds, output)
 }
 
-async fn open_writer(opened: &Opened, volume: &Volume) -> Result<Writer, Failure> {
+async fn open_writer(
+    opened: &Opened,
+    volume: &Volume,
+    take_over: &TakeOverArguments,
+) -> Result<Writer, Failure> {
     let options = WriterOptions {
         holder: holder("redhare fs import"),
+        take_over: take_over.within(),
         ..WriterOptions::default()
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;

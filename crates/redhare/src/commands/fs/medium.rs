@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
@@ -32,6 +33,24 @@ pub(super) enum Role {
         /// The size for a new local file.
         size: Option<ByteCount>,
     },
+}
+
+/// How somebody who writes the volume is made to hand it over.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(super) struct TakeOverArguments {
+    /// Ask whoever writes the volume to hand it over, for 60 s at most; it does after its next commit, and writes no more
+    #[arg(long)]
+    take_over: bool,
+}
+
+/// So long a writer is asked to hand over: several renewals of its lease, at each of which it learns of it.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(60);
+
+impl TakeOverArguments {
+    /// How long to ask, if at all.
+    pub(super) fn within(&self) -> Option<Duration> {
+        self.take_over.then_some(TAKE_OVER_WITHIN)
+    }
 }
 
 /// A volume that was found: what all cores share.

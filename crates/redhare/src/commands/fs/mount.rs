@@ -17,7 +17,7 @@ use packfs::lease::LeaseError;
 use packfs::{OpenError, ReaderOptions, WriterOptions};
 
 use super::local_cache::LocalCacheArguments;
-use super::medium::{Opened, Role, Volume, holder, open_volume};
+use super::medium::{Opened, Role, TakeOverArguments, Volume, holder, open_volume};
 use super::on_reactor;
 use crate::commands::signals::stop_on_signal;
 use crate::output::{Failure, Output};
@@ -33,7 +33,7 @@ durable that was done before; without it that happens every 5 seconds. A volume 
 number that read; those see a commit within about a second, or --follow-within, and at once after fsync (sync DIRECTORY). More in docs/mount.md.\n\nExample:\n  \
 redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  \
 redhare fs mount data /mnt/data --read-only --cache-dir /var/cache/redhare --cache-size 100GiB\n  \
-redhare fs mount file:images.packfs /mnt/images"
+redhare fs mount data /mnt/data --take-over\n  redhare fs mount file:images.packfs /mnt/images"
 )]
 pub(super) struct MountArguments {
     /// The volume
@@ -43,6 +43,8 @@ pub(super) struct MountArguments {
     /// Only read; follow the commits of whoever writes
     #[arg(long)]
     read_only: bool,
+    #[command(flatten)]
+    take_over: TakeOverArguments,
     /// Stay on the commit that is the newest now
     #[arg(long, requires = "read_only")]
     stay: bool,
@@ -123,6 +125,10 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
             "a mount that writes keeps nothing on a local disk; give --read-only too, or leave --cache-dir out",
         ));
     }
+    if arguments.read_only && arguments.take_over.within().is_some() {
+        return Err(volume
+            .failure("a mount that only reads takes nothing over; leave --read-only or --take-over out"));
+    }
     let role = match arguments.read_only {
         true => Role::Read,
         false => Role::Write,
@@ -130,7 +136,7 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
     let opened = open_volume(&volume, role)?;
     let contents = match arguments.read_only {
         true => read(&opened, arguments, !arguments.stay).await,
-        false => written(&opened, &volume).await,
+        false => written(&opened, &volume, arguments).await,
     };
     let contents = contents.map_err(|error| volume.failure(error))?;
     let (helpers, _cores) = helpers::start(&opened, contents.generation(), arguments)
@@ -202,10 +208,16 @@ async fn read(opened: &Opened, arguments: &MountArguments, follow: bool) -> Resu
 }
 
 /// The volume's writer. A lease of somebody who has died without giving it back is waited for.
-async fn written(opened: &Opened, volume: &Volume) -> Result<Contents, OpenError> {
+async fn written(
+    opened: &Opened,
+    volume: &Volume,
+    arguments: &MountArguments,
+) -> Result<Contents, OpenError> {
     let options = FileOptions {
         writer: WriterOptions {
             holder: holder("redhare fs mount"),
+            take_over: arguments.take_over.within(),
+            hands_over: false,
             ..WriterOptions::default()
         },
         ..FileOptions::default()
@@ -222,7 +234,12 @@ async fn written(opened: &Opened, volume: &Volume) -> Result<Contents, OpenError
         }
         other => other?,
     };
-    Ok(Contents::written(files))
+    let reading = mount::Volume {
+        medium: opened.medium(),
+        leases: opened.leases.clone(),
+        options: arguments.reading(),
+    };
+    Ok(Contents::written(files, reading))
 }
 
 /// A mount whose process has died is in the way of the next one, and of no use.
