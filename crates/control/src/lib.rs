@@ -32,7 +32,7 @@ pub use controller::changes::{Changes, Scope};
 pub use controller::clones::{Flattening, OriginView};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
-pub use controller::force::{CopyFound, CopyState, ForcedCopy, Unserved, Worth};
+pub use controller::force::{CopyFound, CopyState, FORCED_MAX, ForcedCopy, ShownCopy, Unserved, Worth};
 pub use controller::growth::Growing;
 pub use controller::health::{DiskHealth, DiskReport, DiskSample, DiskState, DisksNoted};
 pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};

@@ -520,7 +520,7 @@ impl Maker<'_> {
                 "{} nodes were not read or have old disks, and {minimum} of them would have been enough to go on without the others; read them as they were last",
                 self.unknown.len()
             ))
-        } else if members.len() < usize::from(minimum) {
+        } else if members.len() < usize::from(minimum).min(newest.members.len()) {
             Some(format!(
                 "{} of its copies in sync are on disks that are older than that, {} are left and {minimum} needed; find the newer disks",
                 newest.members.len() - members.len(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use control::configuration::Proposal;
 use control::rebuild::SealedConfiguration;
 use control::{
-    Chunk, ChunkId, Controller, CopyState, CreateVolume, Disk, DiskId, ForcedCopy, Heartbeat, Incarnation,
-    MemoryStore, NodeId, Registration, SessionId, Settings, Unserved, Uuid, VolumeNumber, Worth,
+    Chunk, ChunkId, Controller, CopyFound, CopyState, CreateVolume, Disk, DiskId, ForcedCopy, Heartbeat,
+    Incarnation, MemoryStore, NodeId, Registration, SessionId, Settings, ShownCopy, Unserved, Uuid,
+    VolumeNumber, Worth,
 };
 use foundation::{ByteCount, Epoch, Instant};
 
@@ -19,6 +20,8 @@ struct Cluster {
     living: BTreeSet<u64>,
     /// The copies of the only chunk, by node; as they say of themselves.
     copies: BTreeMap<u64, CopyState>,
+    /// As they were shown last.
+    shown: Vec<ShownCopy>,
     now: Instant,
 }
 
@@ -44,6 +47,7 @@ impl Cluster {
             lives: BTreeMap::new(),
             living: BTreeSet::new(),
             copies: BTreeMap::new(),
+            shown: Vec::new(),
             now,
         };
         for number in 1..=u64::from(copies) {
@@ -148,9 +152,14 @@ impl Cluster {
             .unserved("data", only, true, self.now)
             .map_err(|error| error.to_string())?;
         self.wait(1);
-        self.control
+        let found = self
+            .control
             .unserved("data", only, false, self.now)
-            .map_err(|error| error.to_string())
+            .map_err(|error| error.to_string())?;
+        if let [found] = &found[..] {
+            self.shown = found.copies.iter().map(CopyFound::shown).collect();
+        }
+        Ok(found)
     }
 
     fn force(&mut self, number: u64, epoch: Epoch) -> Result<Chunk, String> {
@@ -158,6 +167,7 @@ impl Cluster {
             index: 0,
             node: node(number),
             epoch,
+            shown: self.shown.clone(),
         };
         let done = self.control.force_serve("data", &[forced], self.now);
         let done = done.map_err(|error| error.to_string())?;
@@ -378,4 +388,88 @@ fn nothing_is_forced_under_a_native_writer_or_before_nodes_have_spoken() {
     assert!(said.contains("has not said yet how its copy is"), "{said}");
     cluster.unserved(&[0]).unwrap();
     cluster.force(1, epoch).unwrap();
+}
+
+#[test]
+fn what_was_decided_on_has_to_be_what_there_is() {
+    let mut cluster = Cluster::new(3, 1);
+    let left_in = cluster.chunk().epoch;
+    cluster.living.remove(&3);
+    cluster.wait(20);
+    let before = cluster.chunk();
+    assert_eq!(before.member_count(), 2);
+    for number in [1, 2] {
+        cluster.seal(number, &before);
+        cluster.living.remove(&number);
+    }
+    cluster.start(3);
+    cluster.wait(20);
+    let found = cluster.unserved(&[0]).unwrap();
+    assert_eq!(found[0].proposed, Some(node(3)));
+    // A better copy comes back while the operator thinks; the other one of its set does not.
+    cluster.start(2);
+    cluster.wait(2);
+    assert_eq!(cluster.chunk(), before);
+    let said = cluster.force(3, before.epoch).unwrap_err();
+    assert!(said.contains("was shown as not known, its node silent"), "{said}");
+    // A node that is heard and has not spoken may have the best of all.
+    cluster.control.unserved("data", &[0], true, cluster.now).unwrap();
+    let found = cluster
+        .control
+        .unserved("data", &[0], false, cluster.now)
+        .unwrap();
+    assert!(found[0].is_awaited() && found[0].proposed.is_none());
+    let found = cluster.unserved(&[0]).unwrap();
+    assert_eq!(found[0].proposed, Some(node(2)));
+    assert_eq!(worths(&found[0])[1], Some(Worth::InSyncBefore));
+    // The one that was chosen is worth less meanwhile.
+    cluster.seal(3, &before);
+    cluster.control.unserved("data", &[0], true, cluster.now).unwrap();
+    cluster.wait(1);
+    let said = cluster.force(3, before.epoch).unwrap_err();
+    let shown = format!("was shown as in sync until epoch {left_in}, and it is being filled in epoch");
+    assert!(said.contains(&shown), "{said}");
+    assert_eq!(cluster.chunk(), before, "what is refused changes nothing");
+    let shown = std::mem::take(&mut cluster.shown);
+    let said = cluster.force(3, before.epoch).unwrap_err();
+    assert!(said.contains("0 were, and 3 are"), "{said}");
+    // No more than one call can commit together, and none twice.
+    let one = ForcedCopy {
+        index: 0,
+        node: node(2),
+        epoch: before.epoch,
+        shown,
+    };
+    cluster.unserved(&[0]).unwrap();
+    let one = ForcedCopy {
+        shown: cluster.shown.clone(),
+        ..one
+    };
+    let said = cluster
+        .control
+        .force_serve("data", &[one.clone(), one.clone()], cluster.now)
+        .unwrap_err()
+        .to_string();
+    assert!(said.contains("named twice"), "{said}");
+    assert_eq!(cluster.chunk(), before, "nor what is refused in part");
+    cluster.force(2, before.epoch).unwrap();
+}
+
+#[test]
+fn a_copy_whose_disk_failed_does_not_live() {
+    let mut cluster = Cluster::new(2, 1);
+    cluster.living.remove(&1);
+    cluster.wait(20);
+    let chunk = cluster.chunk();
+    assert_eq!(chunk.member_count(), 1);
+    cluster.seal(2, &chunk);
+    cluster.start(1);
+    cluster.wait(2);
+    let said = cluster.unserved(&[0]).unwrap_err();
+    assert!(said.contains("1 of its 1 copies in sync live"), "{said}");
+    // Its process lives, and says that the copy is gone.
+    cluster.copies.remove(&2);
+    let found = cluster.unserved(&[0]).unwrap();
+    assert_eq!((found[0].living, found[0].proposed), (0, Some(node(1))));
+    assert_eq!(cluster.force(1, chunk.epoch).unwrap().write_node, node(1));
 }

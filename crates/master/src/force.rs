@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use control::rebuild::SealedConfiguration;
 use control::{
-    ChunkId, CopyFound, CopyState, DiskId, ForcedCopy, Incarnation, NodeId, Unserved, VolumeNumber, Worth,
+    ChunkId, CopyFound, CopyState, DiskId, FORCED_MAX, ForcedCopy, Incarnation, NodeId, ShownCopy, Unserved,
+    VolumeNumber, Worth,
 };
 use foundation::Epoch;
 use proto::v1;
@@ -17,8 +18,6 @@ use crate::service::Face;
 const ANSWER_WAIT: Duration = Duration::from_secs(8);
 /// How often it is looked whether they have.
 const ANSWER_LOOK: Duration = Duration::from_millis(100);
-/// Chunks that the audit log names one by one.
-const NAMED_MAX: usize = 64;
 
 pub(crate) fn chunk_ids(chunks: &[ChunkId]) -> Vec<v1::ChunkId> {
     let id = |id: &ChunkId| v1::ChunkId {
@@ -38,8 +37,8 @@ pub(crate) fn object(request: &v1::ForceServeRequest) -> String {
             copy.epoch
         )
     };
-    let mut named: Vec<String> = request.copies.iter().take(NAMED_MAX).map(copy).collect();
-    match request.copies.len().saturating_sub(NAMED_MAX) {
+    let mut named: Vec<String> = request.copies.iter().take(FORCED_MAX).map(copy).collect();
+    match request.copies.len().saturating_sub(FORCED_MAX) {
         0 => {}
         more => named.push(format!("and {more} more")),
     }
@@ -100,6 +99,27 @@ fn copy(found: &CopyFound) -> v1::UnservedCopy {
         flushed_epoch: epoch_of(|state| state.flushed),
         out_ms: found.out.map(milliseconds),
     }
+}
+
+/// A copy as it was shown.
+fn shown(wire: &v1::UnservedCopy) -> Result<ShownCopy, ConvertError> {
+    let place = wire.copy.as_ref();
+    let place = place.ok_or(ConvertError::Missing { field: "shown.copy" })?;
+    let epoch = Epoch(wire.epoch);
+    let worth = match wire.worth() {
+        v1::CopyWorth::Gone | v1::CopyWorth::Unknown | v1::CopyWorth::Unspecified => None,
+        v1::CopyWorth::Empty => Some(Worth::Empty),
+        v1::CopyWorth::Filling => Some(Worth::Filling(epoch)),
+        v1::CopyWorth::LeftOut => Some(Worth::LeftOut(epoch)),
+        v1::CopyWorth::InSyncBefore => Some(Worth::InSyncBefore),
+        v1::CopyWorth::InSync => Some(Worth::InSync),
+    };
+    Ok(ShownCopy {
+        node: NodeId(uuid("shown.node", &place.node)?),
+        is_heard: wire.heard,
+        is_gone: wire.worth() == v1::CopyWorth::Gone,
+        worth,
+    })
 }
 
 fn chunk(unserved: &Unserved) -> v1::UnservedChunk {
@@ -184,6 +204,11 @@ impl Face {
                 index: copy.index,
                 node: NodeId(uuid("copies.node", &copy.node)?),
                 epoch: Epoch(copy.epoch),
+                shown: copy
+                    .shown
+                    .iter()
+                    .map(shown)
+                    .collect::<Result<_, ConvertError>>()?,
             })
         };
         let forced = request

@@ -578,6 +578,9 @@ impl Node {
             }
             Output::Failed if self.lacks_room(place()) => self.wait_for_room(place()),
             Output::Failed => {
+                if let Some(chunk) = chunk {
+                    self.copies.stop(chunk);
+                }
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
             }
         }

@@ -19,8 +19,12 @@ use crate::rebuild::SealedConfiguration;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
-/// Chunks that one call tells of, or forces.
+/// Chunks that one call tells of.
 pub(super) const CHUNKS_MAX: usize = 1024;
+/// Chunks that one call forces: so many that every store commits them together, and the audit log names each.
+pub const FORCED_MAX: usize = 64;
+/// No chunk is forced to an epoch from here on: those that follow have to have room.
+const EPOCH_MAX: u64 = u64::MAX / 2;
 /// A node is asked no longer than this after the last call that wanted to know.
 const ASK_FOR: Duration = Duration::from_secs(60);
 
@@ -69,6 +73,50 @@ pub struct CopyFound {
     pub out: Option<Duration>,
 }
 
+impl CopyFound {
+    fn is_awaited(&self) -> bool {
+        self.is_heard && self.state.is_none()
+    }
+
+    /// What of it bears on the decision whether this copy is served, or another.
+    pub fn shown(&self) -> ShownCopy {
+        ShownCopy {
+            node: self.copy.node,
+            is_heard: self.is_heard,
+            is_gone: self.state == Some(None),
+            worth: self.worth,
+        }
+    }
+}
+
+/// A copy as it was shown to whoever decided which one is to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShownCopy {
+    /// Its node.
+    pub node: NodeId,
+    /// That was heard.
+    pub is_heard: bool,
+    /// It said that it has no such copy.
+    pub is_gone: bool,
+    /// What it was worth, if that was known.
+    pub worth: Option<Worth>,
+}
+
+impl std::fmt::Display for ShownCopy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.is_gone, self.worth) {
+            (true, _) => f.write_str("gone"),
+            (_, None) => f.write_str("not known"),
+            (_, Some(Worth::Empty)) => f.write_str("empty"),
+            (_, Some(Worth::Filling(epoch))) => write!(f, "being filled in epoch {epoch}"),
+            (_, Some(Worth::LeftOut(epoch))) => write!(f, "in sync until epoch {epoch}"),
+            (_, Some(Worth::InSyncBefore)) => f.write_str("in sync in a life that has ended"),
+            (_, Some(Worth::InSync)) => f.write_str("in sync"),
+        }?;
+        f.write_str(if self.is_heard { "" } else { ", its node silent" })
+    }
+}
+
 /// A chunk that too few copies can serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unserved {
@@ -91,14 +139,12 @@ pub struct Unserved {
 impl Unserved {
     /// Whether a node that is heard has still to say how its copy is.
     pub fn is_awaited(&self) -> bool {
-        self.copies
-            .iter()
-            .any(|found| found.is_heard && found.state.is_none())
+        self.copies.iter().any(CopyFound::is_awaited)
     }
 }
 
 /// A copy that is to be served whatever it lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForcedCopy {
     /// The chunk's index.
     pub index: u32,
@@ -106,6 +152,8 @@ pub struct ForcedCopy {
     pub node: NodeId,
     /// The epoch that was shown to whoever decided so.
     pub epoch: Epoch,
+    /// The chunk's copies as they were shown. If one is otherwise now, a better one may have come back.
+    pub shown: Vec<ShownCopy>,
 }
 
 /// What nodes are asked about copies, and what they have said.
@@ -134,7 +182,7 @@ impl Inquiries {
     }
 
     /// What nobody wants to know any more is asked no more.
-    fn forget(&mut self, now: Instant) {
+    pub(super) fn forget(&mut self, now: Instant) {
         for of_node in self.asked.values_mut() {
             of_node.retain(|_, inquiry| now.since(inquiry.at) < ASK_FOR);
         }
@@ -174,6 +222,29 @@ fn worth(copy: &Copy, life: Incarnation, state: &CopyState) -> Worth {
     }
 }
 
+/// What was decided on has to be what there is: a better copy may have come back, or the one that was chosen may be worth less.
+fn is_as_shown(copies: &[CopyFound], shown: &[ShownCopy]) -> Result<(), String> {
+    let again = "look at it again and decide anew";
+    let mut now: Vec<ShownCopy> = copies.iter().map(CopyFound::shown).collect();
+    let mut then = shown.to_vec();
+    now.sort();
+    then.sort();
+    if now.len() != then.len() || now.iter().zip(&then).any(|(now, then)| now.node != then.node) {
+        return Err(format!(
+            "its copies were on other nodes when they were shown: {} were, and {} are; {again}",
+            then.len(),
+            now.len()
+        ));
+    }
+    match now.iter().zip(&then).find(|(now, then)| now != then) {
+        None => Ok(()),
+        Some((now, then)) => Err(format!(
+            "the copy of node {} was shown as {then}, and it is {now}; {again}",
+            now.node
+        )),
+    }
+}
+
 /// Why a chunk needs no force, if it needs none.
 fn why_served(
     chunk: &Chunk,
@@ -182,7 +253,7 @@ fn why_served(
     copies: &[CopyFound],
 ) -> Option<String> {
     let minimum = volume.geometry.minimum;
-    let (in_sync, living) = (chunk.member_count(), living(chunk, standings));
+    let (in_sync, living) = (chunk.member_count(), having(chunk, standings, copies));
     if living >= usize::from(minimum).min(in_sync) {
         return Some(format!(
             "{living} of its {in_sync} copies in sync live and its minimum is {minimum}, so nothing is to be forced (a node counts as alive until it has been silent for a while)"
@@ -192,15 +263,27 @@ fn why_served(
     let is_back = |found: &CopyFound| {
         let life = found.copy.incarnation;
         let lives_on = life.is_some_and(|life| lives((found.copy.node, life), standings));
-        lives_on || found.is_heard && matches!(found.state, Some(Some(_)))
+        found.state != Some(None) && (lives_on || found.is_heard && found.state.is_some())
     };
     let mut members = copies.iter().filter(|found| found.copy.incarnation.is_some());
-    if successor(chunk, minimum, volume.write_pin, standings, 0).is_some() || members.all(is_back) {
+    let goes_on = living > 0 && successor(chunk, minimum, volume.write_pin, standings, 0).is_some();
+    if goes_on || members.all(is_back) {
         return Some(format!(
             "all {in_sync} nodes that have a copy in sync are back, and it is served again by itself; wait for a few seconds"
         ));
     }
     None
+}
+
+/// Members that live, but for those whose nodes say that the copy is gone: its disk failed, or was replaced.
+fn having(chunk: &Chunk, standings: &BTreeMap<NodeId, Standing>, copies: &[CopyFound]) -> usize {
+    let is_gone = |node| {
+        copies
+            .iter()
+            .any(|found| found.copy.node == node && found.state == Some(None))
+    };
+    let members = chunk.members().filter(|member| !is_gone(member.0));
+    members.filter(|&member| lives(member, standings)).count()
 }
 
 fn living(chunk: &Chunk, standings: &BTreeMap<NodeId, Standing>) -> usize {
@@ -242,7 +325,7 @@ impl<S: MetadataStore> Controller<S> {
             let (first, end) = keys::chunks_of(volume.number, 0);
             self.read_range::<Chunk>(first, &end, |key, chunk| {
                 let needed = usize::from(volume.geometry.minimum).min(chunk.record.member_count());
-                if stored.len() < CHUNKS_MAX && living(&chunk.record, &nodes) < needed {
+                if living(&chunk.record, &nodes) < needed {
                     stored.extend(keys::parse_chunk(key).map(|id| (id, chunk.record)));
                 }
             })?;
@@ -257,15 +340,22 @@ impl<S: MetadataStore> Controller<S> {
         }
         let mut unserved = Vec::new();
         for (id, chunk) in stored {
+            // Those that need no force do not count.
+            if unserved.len() == CHUNKS_MAX {
+                break;
+            }
             for copy in &chunk.copies {
                 if nodes.get(&copy.node).is_some_and(|standing| standing.is_heard) {
                     self.inquiries.ask(copy.node, id, anew, now);
                 }
             }
-            match self.look_at_unserved(id, &chunk, &volume, &nodes, now) {
-                Ok(found) => unserved.push(found),
-                Err(_) if only.is_empty() => {}
-                Err(why) => return Err(ControlError::ForceRefused { chunk: id, why }),
+            let (found, served) = self.look_at(id, &chunk, &volume, &nodes, now);
+            match served {
+                None => unserved.push(found),
+                Some(_) if only.is_empty() => {}
+                // A node that has not spoken yet may say that its copy is gone.
+                Some(_) if found.is_awaited() => unserved.push(found),
+                Some(why) => return Err(ControlError::ForceRefused { chunk: id, why }),
             }
         }
         Ok(unserved)
@@ -289,11 +379,20 @@ impl<S: MetadataStore> Controller<S> {
         }
         let standings = self.standings(now)?;
         let mut steps: Vec<(ChunkId, u64, Chunk)> = Vec::new();
-        for forced in forced.iter().take(CHUNKS_MAX) {
+        for (position, forced) in forced.iter().enumerate() {
             let id = ChunkId {
                 volume: volume.number,
                 index: forced.index,
             };
+            let refuse = |why: String| ControlError::ForceRefused { chunk: id, why };
+            if position >= FORCED_MAX {
+                return Err(refuse(format!(
+                    "one call forces {FORCED_MAX} chunks at most; make another one for the others"
+                )));
+            }
+            if steps.iter().any(|step| step.0 == id) {
+                return Err(refuse("it is named twice".to_owned()));
+            }
             let Some(stored) = self.read::<Chunk>(&keys::chunk(id))? else {
                 return Err(self.no_such_chunk(id));
             };
@@ -304,27 +403,24 @@ impl<S: MetadataStore> Controller<S> {
                     current: stored.record.epoch,
                 });
             }
-            let next = self
-                .look_at_unserved(id, &stored.record, &volume, &standings, now)
-                .and_then(|found| self.forced(&stored, &found, forced.node, &standings))
-                .map_err(|why| ControlError::ForceRefused { chunk: id, why })?;
-            if !steps.iter().any(|step| step.0 == id) {
-                steps.push((id, stored.revision, next));
+            let (found, served) = self.look_at(id, &stored.record, &volume, &standings, now);
+            if let Some(why) = served {
+                return Err(refuse(why));
             }
+            let next = self.forced(&stored, &found, forced, &standings).map_err(refuse)?;
+            steps.push((id, stored.revision, next));
         }
-        for batch in steps.chunks(self.store.operations_max().max(1)) {
-            let mut transaction = Transaction::new();
-            for (id, revision, next) in batch {
-                let key = keys::chunk(*id);
-                transaction.compare(key.clone(), *revision);
-                transaction.put(key.clone(), next.encode(&key));
-            }
-            if !self.commit(&transaction)? {
-                return Err(contended());
-            }
-            for (id, _, next) in batch {
-                self.care.note(*id, next, &volume);
-            }
+        let mut transaction = Transaction::new();
+        for (id, revision, next) in &steps {
+            let key = keys::chunk(*id);
+            transaction.compare(key.clone(), *revision);
+            transaction.put(key.clone(), next.encode(&key));
+        }
+        if !self.commit(&transaction)? {
+            return Err(contended());
+        }
+        for (id, _, next) in &steps {
+            self.care.note(*id, next, &volume);
         }
         Ok(steps.into_iter().map(|(id, _, next)| (id, next)).collect())
     }
@@ -341,15 +437,15 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// What is known of a chunk and its copies; or why it needs no force.
-    fn look_at_unserved(
+    /// What is known of a chunk and its copies, and why it needs no force, if it needs none.
+    fn look_at(
         &self,
         id: ChunkId,
         chunk: &Chunk,
         volume: &Volume,
         standings: &BTreeMap<NodeId, Standing>,
         now: Instant,
-    ) -> Result<Unserved, String> {
+    ) -> (Unserved, Option<String>) {
         let found = |copy: &Copy| {
             let standing = standings.get(&copy.node);
             let heard = self.heard.get(&copy.node);
@@ -370,20 +466,22 @@ impl<S: MetadataStore> Controller<S> {
             }
         };
         let copies: Vec<CopyFound> = chunk.copies.iter().map(found).collect();
-        if let Some(why) = why_served(chunk, volume, standings, &copies) {
-            return Err(why);
-        }
+        let served = why_served(chunk, volume, standings, &copies);
         let may = |found: &&CopyFound| found.worth.is_some_and(|worth| worth >= Worth::LeftOut(Epoch(0)));
         let best = copies.iter().filter(may).max_by_key(|found| found.worth);
-        Ok(Unserved {
+        // The one that has not spoken yet may be worth more.
+        let is_awaited = copies.iter().any(CopyFound::is_awaited);
+        let best = best.filter(|_| !is_awaited);
+        let found = Unserved {
             id,
             epoch: chunk.epoch,
             in_sync: chunk.member_count(),
-            living: living(chunk, standings),
+            living: having(chunk, standings, &copies),
             bytes: volume.geometry.chunk,
             proposed: best.map(|found| found.copy.node),
             copies,
-        })
+        };
+        (found, served)
     }
 
     /// The configuration that has the copy of this node alone; or why there is none.
@@ -391,10 +489,10 @@ impl<S: MetadataStore> Controller<S> {
         &self,
         stored: &Stored<Chunk>,
         found: &Unserved,
-        node: NodeId,
+        forced: &ForcedCopy,
         standings: &BTreeMap<NodeId, Standing>,
     ) -> Result<Chunk, String> {
-        let chunk = &stored.record;
+        let (chunk, node) = (&stored.record, forced.node);
         let of_node = found.copies.iter().find(|found| found.copy.node == node);
         let Some(chosen) = of_node else {
             let nodes: Vec<String> = chunk.copies.iter().map(|copy| copy.node.to_string()).collect();
@@ -434,6 +532,7 @@ impl<S: MetadataStore> Controller<S> {
             }
             _ => {}
         }
+        is_as_shown(&found.copies, &forced.shown)?;
         let sealed = found
             .copies
             .iter()
@@ -446,6 +545,7 @@ impl<S: MetadataStore> Controller<S> {
         let epoch = highest
             .0
             .checked_add(Epoch::JUMP)
+            .filter(|epoch| *epoch < EPOCH_MAX)
             .ok_or_else(|| format!("its epoch is {highest}, and none so far above it is left"))?;
         let copies = chunk.copies.iter().map(|copy| Copy {
             incarnation: Some(life).filter(|_| copy.node == node),

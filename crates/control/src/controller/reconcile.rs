@@ -169,6 +169,7 @@ impl<S: MetadataStore> Controller<S> {
     /// every fraction of the heartbeat timeout; costs little when nothing happened. True when it
     /// committed something.
     pub fn tick(&mut self, now: Instant) -> Result<bool, ControlError> {
+        self.inquiries.forget(now);
         let before = self.store.revision()?;
         self.changes.seen(before);
         let strangers = self.changes.strangers();

@@ -169,10 +169,17 @@ impl Copies {
         copies.values().map(placed).collect()
     }
 
-    /// How a copy is, as its record says.
+    /// A copy takes no further part: its disk failed.
+    pub(super) fn stop(&self, chunk: ChunkId) {
+        if let Some(copy) = self.copies.borrow().get(&chunk) {
+            copy.stopped.set(true);
+        }
+    }
+
+    /// How a copy is, as its record says; none if there is none, or its disk failed.
     pub(super) fn state_of(&self, chunk: ChunkId) -> Option<agentlink::CopyState> {
         let copies = self.copies.borrow();
-        let copy = copies.get(&chunk)?;
+        let copy = copies.get(&chunk).filter(|copy| !copy.stopped.get())?;
         let record = copy.record.borrow();
         let configuration = |config: &volume::ChunkConfig| agentlink::Configuration {
             epoch: config.epoch.0,

@@ -240,6 +240,12 @@ fn describe(view: &RebuildView) -> String {
             "node {node} is named by configurations and was not read\n"
         ));
     }
+    if !view.missing_nodes.is_empty() {
+        text.push_str(
+            "if a copy on a node that was not read was ever served by force (\"redhare volume force-serve\", which the masters' audit log names), \
+             read that node too: what it served since is not found otherwise\n",
+        );
+    }
     let header = ["VOLUME", "NUMBER", "CHUNKS", "EPOCHS UP TO", "FOUND"];
     let mut rows = vec![header.map(String::from).to_vec()];
     for volume in &view.volumes {

@@ -14,8 +14,13 @@ pub(super) const EXAMPLES: &str = "Examples:\n  redhare volume force-serve data 
     For chunks of which too few copies in sync are left, and none will come back: their nodes, or the disks in them, are gone for good. First see whether \
     these can be started again; nothing is lost then. What is shown is what each copy is worth, and by default the copy that is worth most is served. \
     All that it lacks is lost, without a way back: the other copies are sent what it has, also those that had more, should they return. \
-    Make sure before that the other copies' nodes are off or out of reach, and stop what uses the volume: a file system that was mounted has newer blocks in memory, \
-    and is to be mounted again, and checked. A chunk that is served, or will be by itself, is refused.";
+    Make sure before that the other copies' nodes are off or out of reach of every host: as long as they reach each other and a host, they may go on answering reads, and \
+    acknowledging writes, which are lost when they return. And stop what uses the volume: a file system that was mounted has newer blocks in memory, \
+    and is to be mounted again, and checked. A chunk that is served, or will be by itself, is refused, and so is the command if anything has changed since it was shown. \
+    A copy whose disk failed under a process that lives does not count as living for a chunk that is named (--chunk).";
+
+/// Chunks that one call forces; see `ForceServeRequest`.
+const FORCED_MAX: usize = 64;
 
 #[derive(Args)]
 pub(super) struct ForceArguments {
@@ -75,6 +80,7 @@ struct ForceView {
     chunks: Vec<ChunkView>,
     /// Of the chunks for which a copy is chosen that is not in sync: what is at stake at most.
     bytes_at_stake: u64,
+    /// Whether every chosen copy is served now.
     forced: bool,
 }
 
@@ -107,6 +113,26 @@ fn lost(chunk: &v1::UnservedChunk, copy: &v1::UnservedCopy) -> String {
         ),
         _ => "not known: its node has said nothing that could be served".to_owned(),
     }
+}
+
+/// That each text means the same node for every chunk.
+fn check_names(chunks: &[v1::UnservedChunk], wanted: &[String]) -> Result<(), Failure> {
+    for text in wanted {
+        let node = text.split_once('/').map_or(text.as_str(), |(node, _)| node);
+        let copies = chunks.iter().flat_map(|chunk| &chunk.copies);
+        let nodes = copies.filter_map(|copy| copy.copy.as_ref());
+        let nodes = nodes.map(|place| uuid_text(&place.node));
+        let named: std::collections::BTreeSet<String> = nodes.filter(|name| name.starts_with(node)).collect();
+        if named.len() > 1 {
+            let named: Vec<String> = named.into_iter().collect();
+            return Err(Failure::new(format!(
+                "{} nodes that have copies of these chunks begin with \"{node}\": {}; write more of it",
+                named.len(),
+                named.join(", ")
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Which copy of a chunk is to be served, by its node.
@@ -236,6 +262,9 @@ fn describe(view: &ForceView) -> String {
         text.push_str(&table(&rows));
         text.push_str(&match &chunk.lost {
             Some(lost) => format!("lost: {lost}\n\n"),
+            None if chunk.copies.iter().any(|copy| copy.heard && copy.worth == "unknown") => {
+                "no copy of it is chosen by itself: a node that lives has not said how its copy is, which may be the best (it is busy, or of an earlier release); repeat the command, or name one with --copy\n\n".to_owned()
+            }
             None => "no copy of it can be chosen by itself; start a node that has one, or name one with --copy\n\n".to_owned(),
         });
     }
@@ -286,6 +315,7 @@ pub(super) fn run(
             "each chunk of volume {name} has enough living copies in sync, or will have by itself: nothing is to be forced"
         )));
     }
+    check_names(&found.chunks, &copies)?;
     let (mut views, mut forced, mut bytes_at_stake) = (Vec::new(), Vec::new(), 0);
     for chunk in &found.chunks {
         let chosen = choose(chunk, &copies)?;
@@ -298,6 +328,7 @@ pub(super) fn run(
                 index: chunk.index,
                 node: copy.copy.clone().unwrap_or_default().node,
                 epoch: chunk.epoch,
+                shown: chunk.copies.clone(),
             });
         }
     }
@@ -318,14 +349,34 @@ pub(super) fn run(
         return Err(Failure::reported());
     }
     if !arguments.yes {
+        if output.is_json() {
+            return Err(Failure::new(
+                "nothing was changed: with --json nothing is shown to decide on; look at it with --dry-run, then repeat the command with --yes",
+            ));
+        }
         confirm(&name)?;
     }
-    let request = v1::ForceServeRequest { name, copies: forced };
-    let answer = cluster.call(|client: Client| async move { client.force_serve(request).await })?;
-    for chunk in &answer.chunks {
-        let shown = view.chunks.iter_mut().find(|view| view.index == chunk.index);
-        if let Some(shown) = shown {
-            shown.forced_epoch = Some(chunk.epoch);
+    let mut served = 0;
+    for copies in forced.chunks(FORCED_MAX) {
+        let request = v1::ForceServeRequest {
+            name: name.clone(),
+            copies: copies.to_vec(),
+        };
+        let answer = cluster.call(|client: Client| async move { client.force_serve(request).await });
+        let answer = answer.map_err(|failure| match served {
+            0 => failure,
+            _ => Failure::new(format!(
+                "{served} of {} chunks are served by force, and the next {} are not: {failure}",
+                forced.len(),
+                copies.len()
+            )),
+        })?;
+        served += answer.chunks.len();
+        for chunk in &answer.chunks {
+            let shown = view.chunks.iter_mut().find(|view| view.index == chunk.index);
+            if let Some(shown) = shown {
+                shown.forced_epoch = Some(chunk.epoch);
+            }
         }
     }
     view.forced = true;
@@ -333,8 +384,7 @@ pub(super) fn run(
         true => output.print(&view, String::new),
         false => write(
             format!(
-                "{} chunks of volume {} are served by force; \"redhare status\" shows when other copies are in sync again\n",
-                answer.chunks.len(),
+                "{served} chunks of volume {} are served by force; \"redhare status\" shows when other copies are in sync again, and whether there are more such chunks\n",
                 view.volume
             )
             .as_bytes(),
@@ -396,6 +446,12 @@ mod tests {
             "{said}"
         );
         assert!(chosen(&["/"]).is_err(), "no node is named");
+        // The same beginning must not mean one node here and another there.
+        let mut other = chunk.clone();
+        other.copies.retain(|copy| copy.worth() != v1::CopyWorth::LeftOut);
+        let said = check_names(&[chunk.clone(), other], &["1".to_owned()]).unwrap_err();
+        assert!(said.to_string().starts_with("2 nodes that have copies"), "{said}");
+        check_names(std::slice::from_ref(&chunk), &["12/13".to_owned()]).unwrap();
     }
 
     #[test]
@@ -414,7 +470,7 @@ mod tests {
             "in sync until epoch 5",
             "was being filled in epoch 9",
             "lost: all that was acknowledged since epoch 5, in which the copy was last in sync (the chunk is at 9): up to 256 MiB",
-            "no copy of it can be chosen by itself",
+            "no copy of it can be chosen by itself; start a node",
             "1 of 2 chunks would be served by force; up to 256 MiB",
         ] {
             assert!(said.contains(words), "{words}: {said}");
