@@ -95,7 +95,8 @@ fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
         let holder = format!("being written by redhare fs import, process {} on ", first.id());
         if !refused.status.success() && said.contains(&holder) {
             assert!(
-                said.contains(", whose lease has ") && said.contains(" s left; wait, or end that writer"),
+                said.contains(", whose lease has ")
+                    && said.contains(" s left; wait, end that writer, or ask it to hand over (--take-over)"),
                 "{said}"
             );
             break;
