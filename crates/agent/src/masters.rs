@@ -32,6 +32,8 @@ const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// Notes of snapshots in one frame: names are longer than the numbers of a list.
 const NOTES_MAX: usize = 4096;
+/// How often a node whose heartbeats are refused makes itself known again.
+const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
 
@@ -74,6 +76,8 @@ pub(crate) struct Life {
     client: Client,
     cluster: u128,
     incarnation: u64,
+    /// How this life was made known, and when it may be made known again.
+    registration: (v1::RegisterRequest, Instant),
     /// The target knows reservations of exported volumes.
     reserves: bool,
     heartbeat: Duration,
@@ -145,6 +149,7 @@ pub(crate) type Serving = (Life, mpsc::Receiver<Answer>);
 /// What the masters answer. The calls run beside [`serve`]: a master that is slow or gone holds up nothing else.
 pub(crate) enum Answer {
     Heartbeat(Result<v1::HeartbeatResponse, ClientError>),
+    Registered(Result<v1::RegisterResponse, ClientError>),
     /// No places if the map said less than was needed: the next heartbeat asks again.
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
     Proposed(Chunk),
@@ -159,7 +164,7 @@ impl Life {
         client: Client,
         cluster: u128,
         node: u128,
-        registered: &v1::RegisterResponse,
+        (request, registered): (v1::RegisterRequest, &v1::RegisterResponse),
         hello: &Hello,
     ) -> Serving {
         let (answers, incoming) = mpsc::channel(ANSWERS);
@@ -168,6 +173,7 @@ impl Life {
             client,
             cluster,
             incarnation: hello.incarnation,
+            registration: (request, Instant::now()),
             reserves: hello.kinds >= ToTarget::KINDS_OF_RESERVATIONS,
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
             disks: hello.disks.clone(),
@@ -243,6 +249,7 @@ impl Life {
             ended_through: self.incarnation.saturating_sub(1),
             resyncs: self.resyncs.iter().map(resync).collect(),
             copies: self.here.iter().filter(|_| names_copies).map(chunk_id).collect(),
+            names_copies,
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
             complete_snapshots: self.complete_snapshots,
@@ -280,6 +287,16 @@ impl Life {
         self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
     }
 
+    /// Masters whose metadata are from a backup may not know this life, or this node.
+    fn register_again(&mut self) {
+        let (request, at) = &mut self.registration;
+        if Instant::now() >= *at {
+            *at = Instant::now() + REGISTER_INTERVAL;
+            let (client, request) = (self.client.clone(), request.clone());
+            self.call(async move { Answer::Registered(client.register(request).await) });
+        }
+    }
+
     /// Finds out which copies of a volume belong here; of one that grows, which of its new ones.
     fn prepare(&mut self, volume: u32, growing: Option<v1::Growing>) {
         if self.mapping.insert(volume) {
@@ -302,9 +319,21 @@ impl Life {
                         self.name_copies_at = Instant::now();
                         tracing::warn!(%error, "no heartbeat reaches the masters");
                     }
-                    Err(error) => tracing::error!(%error, "the masters refuse the heartbeat of this node"),
+                    Err(error) => {
+                        tracing::error!(%error, "the masters refuse the heartbeat of this node");
+                        self.register_again();
+                    }
                 }
             }
+            Answer::Registered(answer) => match answer {
+                Ok(_) => {
+                    self.name_copies_at = Instant::now();
+                    tracing::warn!(
+                        "this node was made known to the masters again, which had forgotten this life of it"
+                    );
+                }
+                Err(error) => tracing::error!(%error, "the masters do not take this node"),
+            },
             Answer::Placed(volume, growing, answer) => {
                 self.mapping.remove(&volume);
                 match answer {
@@ -345,6 +374,9 @@ impl Life {
     }
 
     async fn take_duties(&mut self, answer: v1::HeartbeatResponse, link: &Link) {
+        if answer.name_copies {
+            self.name_copies_at = Instant::now();
+        }
         let prepared = answer.prepare_volumes.iter().chain(&answer.prepare_clones);
         let prepared: BTreeSet<u32> = prepared.copied().collect();
         self.preparing.retain(|volume, _| prepared.contains(volume));

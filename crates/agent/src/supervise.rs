@@ -396,7 +396,8 @@ impl Supervisor<'_> {
             rack: self.config.rack.clone(),
         };
         let registered = masters::patiently(|| client.register(request.clone())).await;
-        Ok(registered.map(|registered| Life::new(client.clone(), cluster, node, &registered, hello)))
+        Ok(registered
+            .map(|registered| Life::new(client.clone(), cluster, node, (request, &registered), hello)))
     }
 
     /// Tells the masters that every life so far has ended, and gets the number of the next one.

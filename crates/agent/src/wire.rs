@@ -203,15 +203,21 @@ pub(crate) fn copy_state((chunk, state): (Chunk, Option<agentlink::CopyState>)) 
     wire.found = true;
     wire.disk = state.disk.to_be_bytes().to_vec();
     (wire.sealed_epoch, wire.flushed_epoch) = (state.sealed, state.flushed);
+    wire.token = state.token;
+    let member = |&(node, incarnation): &(u128, u64)| v1::Copy {
+        node: node.to_be_bytes().to_vec(),
+        disk: Vec::new(),
+        incarnation,
+    };
     if let Some(configuration) = state.configuration {
-        let member = |&(node, incarnation): &(u128, u64)| v1::Copy {
-            node: node.to_be_bytes().to_vec(),
-            disk: Vec::new(),
-            incarnation,
-        };
         wire.configured_epoch = configuration.epoch;
         wire.write_node = configuration.write_node.to_be_bytes().to_vec();
         wire.members = configuration.members.iter().map(member).collect();
+    }
+    if let Some(told) = state.told {
+        wire.told_epoch = told.epoch;
+        wire.told_write_node = told.write_node.to_be_bytes().to_vec();
+        wire.told_members = told.members.iter().map(member).collect();
     }
     wire
 }

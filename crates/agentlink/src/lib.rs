@@ -207,6 +207,10 @@ pub struct CopyState {
     pub configuration: Option<Configuration>,
     /// The epoch of the last flush it took part in while it was in sync.
     pub flushed: u64,
+    /// The newest configuration that this target was told of in its life, if it is newer than that.
+    pub told: Option<Configuration>,
+    /// The newest write lease that it has seen.
+    pub token: u64,
 }
 
 /// What the masters say of a complete snapshot.

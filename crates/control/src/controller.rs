@@ -17,6 +17,7 @@ pub(crate) mod nodes;
 mod reconcile;
 mod removal;
 pub(crate) mod reservations;
+pub(crate) mod restored;
 pub(crate) mod snapshots;
 pub(crate) mod status;
 pub(crate) mod volumes;
@@ -44,6 +45,7 @@ use force::Inquiries;
 use health::Health;
 use leases::LeaseClock;
 use reconcile::Reconciler;
+use restored::Restoring;
 use snapshots::{SnapshotKey, Snapshots};
 
 /// How often a decision is made anew when another master was quicker.
@@ -85,6 +87,8 @@ pub struct Controller<S> {
     health: Health,
     /// What nodes are asked about copies of chunks that nobody can serve.
     inquiries: Inquiries,
+    /// The store is older than what the nodes have done, and that is being found out.
+    restoring: Option<Restoring>,
 }
 
 /// When a node was last heard.
@@ -164,7 +168,9 @@ impl<S: MetadataStore> Controller<S> {
             data_keys_known: BTreeSet::new(),
             health: Health::default(),
             inquiries: Inquiries::default(),
+            restoring: None,
         };
+        controller.note_restored(now)?;
         controller.note_drains()?;
         controller.note_snapshots()?;
         controller.note_leases(now)?;
@@ -239,8 +245,14 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Commits; true when committed, false when another master was quicker.
+    /// Commits; true when committed, false when another master was quicker. Refused, but for what nodes say of themselves, as long
+    /// as the store is older than what the nodes have done.
     fn commit(&mut self, transaction: &Transaction) -> Result<bool, ControlError> {
+        self.check_restored(transaction)?;
+        self.commit_unchecked(transaction)
+    }
+
+    fn commit_unchecked(&mut self, transaction: &Transaction) -> Result<bool, ControlError> {
         match self.store.commit(transaction)? {
             Committed::At { revision, previous } => {
                 self.changes.committed(previous, revision, transaction);

@@ -76,6 +76,14 @@ pub enum ControlError {
          own cluster (an authority for it is made with \"redhare ca init --cluster-id {ours}\"), or name another store"
     )]
     ForeignCertificate { theirs: ClusterId, ours: ClusterId },
+    #[error(
+        "the masters' metadata are from a backup, and nothing is changed before the nodes have said what they did since: {decided} of {chunks} chunks are settled{awaited}; \"redhare meta restored\" says what is missing"
+    )]
+    Restoring {
+        decided: usize,
+        chunks: usize,
+        awaited: String,
+    },
     #[error("there is no node {node} in this cluster; register it first")]
     NoSuchNode { node: NodeId },
     #[error(
@@ -367,7 +375,8 @@ impl ControlError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Store(StoreError::Unavailable { .. } | StoreError::NotLeading { .. })
-            | Self::NodesAwaited { .. } => ErrorKind::Unavailable,
+            | Self::NodesAwaited { .. }
+            | Self::Restoring { .. } => ErrorKind::Unavailable,
             Self::Store(StoreError::TooLarge { .. }) => ErrorKind::Internal,
             Self::Record(_) => ErrorKind::DataLoss,
             Self::Geometry(_)

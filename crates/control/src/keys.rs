@@ -6,6 +6,8 @@ use crate::identity::{ChunkId, DiskId, JoinTokenId, NodeId, SessionId, SnapshotN
 pub(crate) const CLUSTER: &[u8] = b"cluster";
 /// Why no master may open the store.
 pub(crate) const CLOSED: &[u8] = b"closed";
+/// The store was filled from a backup, and what the nodes have done since is not known yet.
+pub(crate) const RESTORED: &[u8] = b"restored";
 /// The number the next volume gets.
 pub(crate) const NEXT_VOLUME: &[u8] = b"next-volume";
 /// The number the next snapshot gets.

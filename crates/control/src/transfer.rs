@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::error::ControlError;
 use crate::identity::ClusterId;
 use crate::keys;
-use crate::model::ClusterRecord;
+use crate::model::{ClusterRecord, FEATURE_RESTORED};
 use crate::record::{self, Reader, Record, RecordError, Writer};
 use crate::store::{Committed, MetadataStore, StoreError, Transaction};
 
@@ -57,6 +57,27 @@ impl Record for Closed {
             2 => Some(Self::Filling),
             _ => None,
         }
+    }
+}
+
+/// That a store was filled from a backup, and what the nodes have done since is not known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Restored {
+    /// The revision of the store that the backup is of; 0 where that is not known.
+    pub(crate) revision: u64,
+}
+
+impl Record for Restored {
+    const KIND: u8 = 19;
+    const VERSION: u8 = 1;
+
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.revision);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let revision = reader.u64()?;
+        Some(Self { revision })
     }
 }
 
@@ -178,7 +199,8 @@ pub fn export(store: &impl MetadataStore) -> Result<Image, TransferError> {
 }
 
 /// Puts all records into an empty store, which is closed until the last one is there. What an import that was broken off has
-/// left is removed first. `progress` hears how many records are in.
+/// left is removed first. Records that are no last state of their store, a backup's, are marked as such: the masters find out first what
+/// the nodes have done since. `progress` hears how many records are in.
 pub fn import(
     store: &impl MetadataStore,
     image: &Image,
@@ -213,7 +235,29 @@ pub fn import(
     }
     let mut transaction = Transaction::new();
     transaction.delete(keys::CLOSED.to_vec());
+    if !image.moved {
+        mark_restored(store, &mut transaction, image.revision)?;
+    }
     commit(store, &transaction)
+}
+
+/// Has a transaction say that what is in the store was so at `revision` of another one, and may be older than what nodes have done.
+fn mark_restored(
+    store: &impl MetadataStore,
+    transaction: &mut Transaction,
+    revision: u64,
+) -> Result<(), TransferError> {
+    let found = store.get(keys::CLUSTER)?.ok_or(TransferError::NoCluster)?;
+    let mut cluster = ClusterRecord::decode(keys::CLUSTER, &found.value)?;
+    cluster.features |= FEATURE_RESTORED;
+    transaction
+        .compare(keys::CLUSTER.to_vec(), found.revision)
+        .put(keys::CLUSTER.to_vec(), cluster.encode(keys::CLUSTER))
+        .put(
+            keys::RESTORED.to_vec(),
+            Restored { revision }.encode(keys::RESTORED),
+        );
+    Ok(())
 }
 
 /// Removes all records but the one that says that the store is being filled.

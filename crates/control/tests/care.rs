@@ -119,6 +119,7 @@ impl Cluster {
                 removed: Vec::new(),
                 resyncs: Vec::new(),
                 copies: Vec::new(),
+                names_copies: false,
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
                 reserves: true,

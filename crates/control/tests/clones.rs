@@ -128,6 +128,7 @@ impl Cluster {
             removed: prepared.to_vec(),
             resyncs: Vec::new(),
             copies: Vec::new(),
+            names_copies: false,
             removed_copies: Vec::new(),
             snapshots: BTreeSet::new(),
             flattening: flattening.to_vec(),

@@ -54,6 +54,7 @@ fn beat_of(master: &mut Master<'_>, number: u128, reserves: bool, now: Instant) 
         removed: Vec::new(),
         resyncs: Vec::new(),
         copies: Vec::new(),
+        names_copies: false,
         removed_copies: Vec::new(),
         flattening: Vec::new(),
         reserves,

@@ -8,7 +8,7 @@ use control::rebuild::SealedConfiguration;
 use control::{
     Chunk, ChunkId, Controller, CopyFound, CopyState, CreateVolume, Disk, DiskId, ForcedCopy, Heartbeat,
     Incarnation, MemoryStore, NodeId, Registration, SessionId, Settings, ShownCopy, Unserved, Uuid,
-    VolumeNumber, Worth,
+    VolumeNumber, Worth, WriterToken,
 };
 use foundation::{ByteCount, Epoch, Instant};
 
@@ -95,6 +95,8 @@ impl Cluster {
                 members: chunk.members().collect(),
             }),
             flushed: chunk.epoch,
+            told: None,
+            token: WriterToken(0),
         };
         self.copies.insert(number, state);
     }
@@ -127,6 +129,7 @@ impl Cluster {
                     removed: Vec::new(),
                     resyncs: Vec::new(),
                     copies: Vec::new(),
+                    names_copies: false,
                     removed_copies: Vec::new(),
                     flattening: Vec::new(),
                     reserves: true,

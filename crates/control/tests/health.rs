@@ -47,6 +47,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
         removed: Vec::new(),
         resyncs: Vec::new(),
         copies: Vec::new(),
+        names_copies: false,
         removed_copies: Vec::new(),
         flattening: Vec::new(),
         reserves: true,

@@ -86,6 +86,7 @@ impl Cluster {
             removed: done.to_vec(),
             resyncs: Vec::new(),
             copies: Vec::new(),
+            names_copies: false,
             removed_copies: Vec::new(),
             snapshots: BTreeSet::new(),
             flattening: Vec::new(),

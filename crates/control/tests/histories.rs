@@ -260,6 +260,7 @@ impl History {
                 removed: in_state(VolumeState::Deleting),
                 resyncs: Vec::new(),
                 copies: Vec::new(),
+                names_copies: false,
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
                 reserves: true,

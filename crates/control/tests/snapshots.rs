@@ -91,6 +91,7 @@ impl<'a> Cluster<'a> {
             removed: Vec::new(),
             resyncs: Vec::new(),
             copies: Vec::new(),
+            names_copies: false,
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,

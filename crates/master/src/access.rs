@@ -63,6 +63,7 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Cluster/GetIdentity", Access::Read, Audit::No),
     ("/redhare.v1.Cluster/GetStatus", Access::Read, Audit::No),
     ("/redhare.v1.Cluster/Rebalance", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Cluster/Restored", Access::Admin, Audit::Yes),
     ("/redhare.v1.Nodes/Register", Access::Node, Audit::Yes),
     ("/redhare.v1.Nodes/Heartbeat", Access::Node, Audit::No),
     ("/redhare.v1.Nodes/Drain", Access::Admin, Audit::Yes),

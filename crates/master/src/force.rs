@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::rebuild::SealedConfiguration;
 use control::{
     ChunkId, CopyFound, CopyState, DiskId, FORCED_MAX, ForcedCopy, Incarnation, NodeId, ShownCopy, Unserved,
-    VolumeNumber, Worth,
+    VolumeNumber, Worth, WriterToken,
 };
 use foundation::Epoch;
 use proto::v1;
@@ -53,23 +53,21 @@ fn state(wire: &v1::CopyState) -> Result<Option<CopyState>, ConvertError> {
         let node = NodeId(uuid("members.node", &copy.node)?);
         Ok((node, Incarnation(copy.incarnation)))
     };
-    let configuration = match wire.configured_epoch {
-        0 => None,
-        epoch => Some(SealedConfiguration {
+    let configuration = |epoch, write_node, members: &[v1::Copy]| match epoch {
+        0 => Ok(None),
+        epoch => Ok::<_, ConvertError>(Some(SealedConfiguration {
             epoch: Epoch(epoch),
-            write_node: NodeId(uuid("write_node", &wire.write_node)?),
-            members: wire
-                .members
-                .iter()
-                .map(member)
-                .collect::<Result<_, ConvertError>>()?,
-        }),
+            write_node: NodeId(uuid("write_node", write_node)?),
+            members: members.iter().map(member).collect::<Result<_, ConvertError>>()?,
+        })),
     };
     Ok(Some(CopyState {
         disk: DiskId(uuid("disk", &wire.disk)?),
         sealed: Epoch(wire.sealed_epoch),
-        configuration,
+        configuration: configuration(wire.configured_epoch, &wire.write_node, &wire.members)?,
         flushed: Epoch(wire.flushed_epoch),
+        told: configuration(wire.told_epoch, &wire.told_write_node, &wire.told_members)?,
+        token: WriterToken(wire.token),
     }))
 }
 

@@ -7,6 +7,7 @@
 
 mod access;
 mod audit;
+mod cluster;
 mod config;
 mod convert;
 mod data_path;

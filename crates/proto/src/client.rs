@@ -438,6 +438,8 @@ calls! {
     status(Yes, CALL_LIMIT): ClusterClient.get_status(GetStatusRequest) -> GetStatusResponse;
     /// Says how evenly the nodes are used, and whether copies shall move by themselves.
     rebalance(Yes, CALL_LIMIT): ClusterClient.rebalance(RebalanceRequest) -> RebalanceResponse;
+    /// How far the masters are with metadata from a backup.
+    restored(Yes, CALL_LIMIT): ClusterClient.restored(RestoredRequest) -> RestoredResponse;
     /// Makes a node, or a new life of its target, known.
     register(Yes, CALL_LIMIT): NodesClient.register(RegisterRequest) -> RegisterResponse;
     /// Says that a node's target lives.

@@ -50,6 +50,10 @@ impl<S: MetadataStore> Controller<S> {
             let Some(stored) = self.read::<Chunk>(&key)? else {
                 return Err(self.no_such_chunk(id));
             };
+            // Only a newer store can have told it of that.
+            if proposal.expected > stored.record.epoch {
+                self.found_older(now)?;
+            }
             let nodes = self.standings_of(proposal, now)?;
             let minimum = volume.record.geometry.minimum;
             let next = match judge(id, &stored.record, minimum, proposal, &nodes)? {

@@ -12,7 +12,7 @@ use foundation::{ByteCount, Epoch, Instant};
 use crate::configuration::{Standing, lives, successor};
 use crate::controller::{Controller, Stored, contended};
 use crate::error::ControlError;
-use crate::identity::{ChunkId, DiskId, Incarnation, NodeId};
+use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, WriterToken};
 use crate::keys;
 use crate::model::{Chunk, Copy, Volume, VolumeState};
 use crate::rebuild::SealedConfiguration;
@@ -24,7 +24,7 @@ pub(super) const CHUNKS_MAX: usize = 1024;
 /// Chunks that one call forces: so many that every store commits them together, and the audit log names each.
 pub const FORCED_MAX: usize = 64;
 /// No chunk is forced to an epoch from here on: those that follow have to have room.
-const EPOCH_MAX: u64 = u64::MAX / 2;
+pub(super) const EPOCH_MAX: u64 = u64::MAX / 2;
 /// A node is asked no longer than this after the last call that wanted to know.
 const ASK_FOR: Duration = Duration::from_secs(60);
 
@@ -39,6 +39,10 @@ pub struct CopyState {
     pub configuration: Option<SealedConfiguration>,
     /// The epoch of the last flush it took part in while it was in sync.
     pub flushed: Epoch,
+    /// What its node was told of by masters last, if that is newer.
+    pub told: Option<SealedConfiguration>,
+    /// The newest write lease that it has seen.
+    pub token: WriterToken,
 }
 
 /// What a copy is worth.
@@ -169,7 +173,7 @@ struct Inquiry {
 }
 
 impl Inquiries {
-    fn ask(&mut self, node: NodeId, id: ChunkId, anew: bool, now: Instant) {
+    pub(super) fn ask(&mut self, node: NodeId, id: ChunkId, anew: bool, now: Instant) {
         let of_node = self.asked.entry(node).or_default();
         let inquiry = of_node.entry(id).or_insert(Inquiry {
             at: now,
@@ -202,7 +206,14 @@ impl Inquiries {
         asked.into_iter().any(|(_, inquiry)| inquiry.answer.is_none())
     }
 
-    fn answer(&self, node: NodeId, id: ChunkId, life: Incarnation) -> Option<&Option<CopyState>> {
+    /// What is known of a chunk is not wanted any more.
+    pub(super) fn end(&mut self, id: ChunkId) {
+        for of_node in self.asked.values_mut() {
+            of_node.remove(&id);
+        }
+    }
+
+    pub(super) fn answer(&self, node: NodeId, id: ChunkId, life: Incarnation) -> Option<&Option<CopyState>> {
         let (said_in, answer) = self.asked.get(&node)?.get(&id)?.answer.as_ref()?;
         (*said_in == life).then_some(answer)
     }

@@ -71,8 +71,10 @@ pub struct Heartbeat {
     pub removed: Vec<VolumeNumber>,
     /// Copies on other nodes that its write nodes send what they have missed. No more than 1,024 are kept.
     pub resyncs: Vec<Resync>,
-    /// All copies it has, when a life begins and now and then; else none.
+    /// All copies it has, when a life begins, when it is asked to, and now and then; else none.
     pub copies: Vec<ChunkId>,
+    /// These are all of them, also if there are none. Nodes of an earlier release do not say it.
+    pub names_copies: bool,
     /// Copies that it was told to delete and has no more.
     pub removed_copies: Vec<ChunkId>,
     /// All snapshots of which it has copies, as volume and number.
@@ -124,6 +126,8 @@ pub struct HeartbeatAnswer {
     pub complete_snapshots: u64,
     /// Copies of which it has to say how they are ([`Controller::note_copies`]).
     pub describe: Vec<ChunkId>,
+    /// It has to name all copies it has with its next heartbeat.
+    pub name_copies: bool,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -144,6 +148,14 @@ impl<S: MetadataStore> Controller<S> {
             }
             let node = self.registered(registration, stored.as_ref())?;
             let incarnation = node.incarnation;
+            // Masters alone give numbers to lives.
+            let known = stored.as_ref().map(|stored| stored.record.incarnation);
+            if registration
+                .incarnation
+                .is_some_and(|theirs| known.is_some_and(|known| theirs > known))
+            {
+                self.found_older(now)?;
+            }
             let is_known = stored.as_ref().is_some_and(|stored| stored.record == node);
             if !is_known {
                 let mut transaction = Transaction::new();
@@ -274,6 +286,9 @@ impl<S: MetadataStore> Controller<S> {
             for resync in &heartbeat.resyncs {
                 self.care.note_resync(resync.node, now);
             }
+            if self.is_restoring() {
+                return self.heard_while_restoring(heartbeat);
+            }
             self.care.removed(id, &heartbeat.removed_copies);
             self.look_over_copies(id, &heartbeat.copies)?;
             self.take_reports(heartbeat);
@@ -301,6 +316,7 @@ impl<S: MetadataStore> Controller<S> {
             removed,
             resyncs,
             copies,
+            names_copies: _,
             removed_copies,
             snapshots,
             flattening,
@@ -321,6 +337,7 @@ impl<S: MetadataStore> Controller<S> {
             + flattening.len();
         lives_on
             && reports == 0
+            && !self.is_restoring()
             && self.unfinished.is_empty()
             && self.is_life_known()
             && self.is_exported_known()

@@ -172,6 +172,10 @@ impl<S: MetadataStore> Controller<S> {
         self.inquiries.forget(now);
         let before = self.store.revision()?;
         self.changes.seen(before);
+        if self.is_restoring() {
+            self.find_out(now)?;
+            return Ok(self.changes.end() != before);
+        }
         let strangers = self.changes.strangers();
         if self.reconciler.strangers != strangers {
             self.reconciler = Reconciler {

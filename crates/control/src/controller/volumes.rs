@@ -114,6 +114,7 @@ impl<S: MetadataStore> Controller<S> {
     pub fn create_volume(&mut self, request: &CreateVolume, now: Instant) -> Result<Volume, ControlError> {
         check_name(&request.name)?;
         let geometry = request.geometry()?;
+        self.check_newest()?;
         self.check_nodes(request)?;
         let volume = Volume {
             number: VolumeNumber(0),

@@ -287,6 +287,7 @@ impl World {
             removed: Vec::new(),
             resyncs: Vec::new(),
             copies: Vec::new(),
+            names_copies: false,
             removed_copies: Vec::new(),
             snapshots: Default::default(),
             flattening: Vec::new(),

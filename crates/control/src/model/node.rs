@@ -25,8 +25,12 @@ pub(crate) const FEATURE_RESERVATIONS: u64 = 2;
 /// A bit of [`ClusterRecord::features`]: a node has a rack. A master that does not know it cannot read that node's record, and would
 /// lead without being able to do anything.
 pub(crate) const FEATURE_RACKS: u64 = 4;
+/// A bit of [`ClusterRecord::features`]: the store is older than what its nodes have done. A master that does not know it would give
+/// epochs, tokens and numbers a second time.
+pub(crate) const FEATURE_RESTORED: u64 = 8;
 /// The bits of [`ClusterRecord::features`] that this release knows.
-pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS;
+pub(crate) const FEATURES_KNOWN: u64 =
+    FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS | FEATURE_RESTORED;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

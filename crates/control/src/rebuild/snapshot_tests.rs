@@ -79,6 +79,7 @@ impl<'a> Masters<'a> {
             removed: Vec::new(),
             resyncs: Vec::new(),
             copies: Vec::new(),
+            names_copies: false,
             removed_copies: Vec::new(),
             snapshots: snapshots
                 .iter()

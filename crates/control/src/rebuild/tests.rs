@@ -160,6 +160,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 removed: Vec::new(),
                 resyncs: Vec::new(),
                 copies: Vec::new(),
+                names_copies: false,
                 removed_copies: Vec::new(),
                 snapshots: Default::default(),
                 flattening: Vec::new(),

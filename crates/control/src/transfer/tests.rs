@@ -52,16 +52,16 @@ fn a_store_with_what_only_later_masters_know_is_refused_by_name() {
     let mut transaction = Transaction::new();
     let record = ClusterRecord {
         id: ClusterId(Uuid(7)),
-        features: 8,
+        features: 1 << 40,
     };
     transaction.put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
     store.commit(&transaction).unwrap();
     let error = open(store).unwrap_err();
-    assert_eq!(error, ControlError::StoreFeatures { unknown: 8 });
+    assert_eq!(error, ControlError::StoreFeatures { unknown: 1 << 40 });
     assert!(
         error
             .to_string()
-            .contains("feature bits 0x8); run the release that wrote it")
+            .contains("feature bits 0x10000000000); run the release that wrote it")
     );
 }
 
@@ -120,7 +120,9 @@ fn a_cluster_moves_and_its_old_store_is_closed() {
 
 #[test]
 fn an_import_that_is_broken_off_anywhere_is_no_cluster_and_can_be_repeated() {
-    let image = export(&cluster()).unwrap();
+    let old = cluster();
+    close(&old).unwrap();
+    let image = export(&old).unwrap();
     let mut whole = false;
     for commits in 0.. {
         let store = MemoryStore::with_operations_max(3);
@@ -152,6 +154,28 @@ fn an_import_that_is_broken_off_anywhere_is_no_cluster_and_can_be_repeated() {
         );
     }
     assert!(whole);
+}
+
+#[test]
+fn a_backup_is_marked_as_such_by_its_import_and_by_what_is_exported_of_that() {
+    let (first, second) = (
+        MemoryStore::with_operations_max(3),
+        MemoryStore::with_operations_max(3),
+    );
+    import(&first, &export(&cluster()).unwrap(), |_| ()).unwrap();
+    close(&first).unwrap();
+    let again = export(&first).unwrap();
+    import(&second, &again, |_| ()).unwrap();
+    let mark = Restored { revision: 9 }.encode(keys::RESTORED);
+    for store in [&first, &second] {
+        assert_eq!(store.get(keys::RESTORED).unwrap().unwrap().value, mark);
+        let cluster = store.get(keys::CLUSTER).unwrap().unwrap();
+        let cluster = ClusterRecord::decode(keys::CLUSTER, &cluster.value).unwrap();
+        assert_eq!(
+            cluster.features, FEATURE_RESTORED,
+            "masters of before do not lead it"
+        );
+    }
 }
 
 #[test]

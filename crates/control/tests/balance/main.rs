@@ -231,6 +231,7 @@ impl<'a> World<'a> {
             removed: deleting.map(|volume| volume.number).collect(),
             resyncs: Vec::new(),
             copies: Vec::new(),
+            names_copies: false,
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,

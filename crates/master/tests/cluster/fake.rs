@@ -125,6 +125,7 @@ impl Fake {
                     .heartbeat(v1::HeartbeatRequest {
                         resyncs: Vec::new(),
                         copies: Vec::new(),
+                        names_copies: false,
                         removed_copies: Vec::new(),
                         snapshots: Default::default(),
                         flattening: Vec::new(),

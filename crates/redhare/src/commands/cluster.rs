@@ -117,6 +117,8 @@ struct StatusView {
     store: StoreRow,
     nodes: Vec<NodeRow>,
     balance: super::rebalance::BalanceView,
+    /// Whether the metadata are from a backup.
+    restored: super::meta::restored::RestoredView,
     volumes: Vec<VolumeRow>,
 }
 
@@ -243,6 +245,7 @@ pub(crate) fn status(arguments: &StatusArguments, output: &Output) -> Result<(),
         store: answer.store.as_ref().map(store_row).unwrap_or_default(),
         nodes: answer.nodes.iter().map(node_row).collect(),
         balance: super::rebalance::view(answer.balance.as_ref(), &answer.volumes),
+        restored: super::meta::restored::view(answer.restored.as_ref()),
         volumes: answer.volumes.iter().filter_map(volume_row).collect(),
     };
     view.health = Some(verdict::of(&view));

@@ -2,6 +2,7 @@
 
 mod inventory;
 mod rebuild;
+pub(crate) mod restored;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,14 @@ enum MetaCommand {
         identities of volumes and exports are lost unless an old \"redhare meta export\" is given with --backup."
     )]
     Rebuild(rebuild::RebuildArguments),
+    /// Say how far masters on a store from a backup are with what the nodes have done since
+    #[command(
+        after_help = "Examples:\n  redhare meta restored\n  redhare meta restored --without-node 6f9c0b7e-0d5c-4c6a-9d59-3f0f6c2e8a11\n\n\
+        After \"redhare meta import --backup\" the masters ask every node how its copies are, settle every chunk on what they say, and go on above all numbers \
+        that were given. It takes some seconds if all nodes run. Volumes are read and written meanwhile; what would change anything is refused and can be repeated. \
+        --without-node is believed until another master leads; less nodes than a volume's minimum can be done without."
+    )]
+    Restored(restored::RestoredArguments),
     /// Check a file and say what is in it
     #[command(after_help = "Example:\n  redhare meta show cluster.meta")]
     Show {
@@ -88,8 +97,8 @@ struct ImportArguments {
     file: PathBuf,
     #[command(flatten)]
     store: StoreArguments,
-    /// The file is a backup of a store that was not closed by "export --move". Only if nothing was changed since and no master will
-    /// ever start on the old store again
+    /// The file is a backup of a store that was not closed by "export --move", and no master will ever start on that again. The masters find out from
+    /// the nodes what was done since ("redhare meta restored")
     #[arg(long)]
     backup: bool,
 }
@@ -112,6 +121,7 @@ pub(crate) fn run(arguments: &MetaArguments, output: &Output) -> Result<(), Fail
         MetaCommand::Import(arguments) => import(arguments, output),
         MetaCommand::Inventory(arguments) => inventory::run(arguments, output),
         MetaCommand::Rebuild(arguments) => rebuild::run(arguments, output),
+        MetaCommand::Restored(arguments) => restored::run(arguments, output),
         MetaCommand::Show { file } => {
             let image = read(file)?;
             let view = MetaView::new(file, &image);
@@ -175,9 +185,9 @@ fn import(arguments: &ImportArguments, output: &Output) -> Result<(), Failure> {
     let image = read(&arguments.file)?;
     if !image.moved && !arguments.backup {
         return Err(Failure::new(format!(
-            "{} is a backup of a store that was not closed (revision {}): what was changed since is not in it, and nodes that know \
-             better cannot always tell. To move a cluster, take a file with \"redhare meta export --move\"; if the store is lost and \
-             nothing was changed since, repeat with --backup",
+            "{} is a backup of a store that was not closed (revision {}): what was changed since is not in it. To move a cluster, take \
+             a file with \"redhare meta export --move\"; if the store is lost, repeat with --backup: the masters then ask the nodes what \
+             they have done since",
             arguments.file.display(),
             image.revision
         )));
@@ -192,8 +202,12 @@ fn import(arguments: &ImportArguments, output: &Output) -> Result<(), Failure> {
     let view = MetaView::new(&arguments.file, &image);
     output.print(&view, || {
         let name = meta::name(&store);
+        let next = match image.moved {
+            true => "",
+            false => "\nThey first ask the nodes what was done since the backup: \"redhare meta restored\" says how far that is.",
+        };
         format!(
-            "{}\nStart the masters with: redhare master --store {name} ...",
+            "{}\nStart the masters with: redhare master --store {name} ...{next}",
             view.table()
         )
     });

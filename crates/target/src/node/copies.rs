@@ -181,20 +181,13 @@ impl Copies {
         let copies = self.copies.borrow();
         let copy = copies.get(&chunk).filter(|copy| !copy.stopped.get())?;
         let record = copy.record.borrow();
-        let configuration = |config: &volume::ChunkConfig| agentlink::Configuration {
-            epoch: config.epoch.0,
-            write_node: config.write_node.0,
-            members: config
-                .members
-                .iter()
-                .map(|m| (m.node.0, m.incarnation.0))
-                .collect(),
-        };
         Some(agentlink::CopyState {
             disk: self.disks[copy.disk].uuid,
             sealed: record.sealed.0,
-            configuration: record.config.as_ref().map(configuration),
+            configuration: record.config.as_ref().map(crate::node::from_config),
             flushed: record.flushed_in.0,
+            told: None,
+            token: record.writer_token.0,
         })
     }
 

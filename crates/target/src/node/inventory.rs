@@ -1,10 +1,10 @@
 //! What the disks of a node say of the chunk copies on them: all of one that is not running, for `redhare meta rebuild`, and some of
-//! one that runs, for `redhare volume force-serve`.
+//! one that runs, for `redhare volume force-serve` and for masters whose metadata are from a backup.
 
 use volume::{ChunkId, ChunkRecord, ClusterId, SnapshotId, VolumeNumber};
 
 use crate::node::copies::Copies;
-use crate::node::{DiskConfig, DiskError, Node, from_chunk};
+use crate::node::{DiskConfig, DiskError, Node, from_chunk, from_config};
 
 /// What the disks of a node say.
 #[derive(Debug)]
@@ -70,7 +70,19 @@ impl Node {
         &self,
         chunks: &[agentlink::Chunk],
     ) -> Vec<(agentlink::Chunk, Option<agentlink::CopyState>)> {
-        let describe = |&chunk: &agentlink::Chunk| (chunk, self.copies.state_of(from_chunk(chunk)));
+        let describe = |&chunk: &agentlink::Chunk| {
+            let mut state = self.copies.state_of(from_chunk(chunk));
+            if let Some(state) = &mut state {
+                // A copy seals what its target was told of some time later.
+                let sealed = state.configuration.as_ref().map_or(0, |config| config.epoch);
+                let core = self.core.borrow();
+                let heard_of = core
+                    .member(from_chunk(chunk))
+                    .and_then(|member| member.heard_of());
+                state.told = heard_of.filter(|config| config.epoch.0 > sealed).map(from_config);
+            }
+            (chunk, state)
+        };
         chunks.iter().map(describe).collect()
     }
 }

@@ -30,6 +30,9 @@ pub(super) fn of(view: &StatusView) -> Health {
         doing: Vec::new(),
     };
     health.weigh_masters(view);
+    if let Some(trouble) = super::super::meta::restored::trouble(&view.restored) {
+        health.trouble(Verdict::Critical, trouble);
+    }
     view.nodes.iter().for_each(|node| health.weigh_node(node));
     view.volumes.iter().for_each(|volume| health.weigh_volume(volume));
     if let Some(balancing) = super::super::rebalance::doing(&view.balance) {
@@ -177,6 +180,7 @@ mod tests {
             store: StoreRow::default(),
             nodes: Vec::new(),
             balance: Default::default(),
+            restored: Default::default(),
             volumes,
         }
     }

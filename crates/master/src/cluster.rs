@@ -1,0 +1,205 @@
+//! The cluster as a whole: how it is, and what people say of all of it.
+
+use control::{Consent, NodeId, RestoredView, VolumeNumber};
+use proto::v1;
+use proto::v1::cluster_server::Cluster;
+use tonic::{Request, Response, Status};
+
+use crate::access::about;
+use crate::convert::{self, ConvertError, milliseconds, uuid, uuid_text};
+use crate::disks;
+use crate::service::{Face, StoreFace};
+
+fn restored_status(view: &RestoredView) -> v1::RestoredStatus {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let awaited = |(node, chunks): &(NodeId, usize)| v1::AwaitedNode {
+        node: node.0.to_bytes().to_vec(),
+        chunks: count(*chunks),
+    };
+    let refused = |(id, why): &(control::ChunkId, String)| v1::RefusedChunk {
+        volume: id.volume.0,
+        index: id.index,
+        why: why.clone(),
+    };
+    v1::RestoredStatus {
+        revision: view.revision,
+        settled_chunks: count(view.settled),
+        chunks: count(view.chunks),
+        awaited: view.awaited.iter().map(awaited).collect(),
+        refused: view.refused.iter().map(refused).collect(),
+        refused_chunks: count(view.refused_count),
+        unknown_volumes: view.unknown_volumes.iter().map(|number| number.0).collect(),
+        grown_volumes: view.grown_volumes.iter().map(|number| number.0).collect(),
+    }
+}
+
+impl StoreFace {
+    async fn status(&self) -> v1::StoreStatus {
+        match self {
+            Self::Redb(path) => v1::StoreStatus {
+                place: path.display().to_string(),
+                members: Vec::new(),
+            },
+            Self::Etcd(link) => {
+                let member = |health: crate::etcd::Health| {
+                    let (healthy, said) = match health.said {
+                        Ok(said) => (true, said),
+                        Err(said) => (false, said),
+                    };
+                    v1::StoreMember {
+                        address: health.endpoint,
+                        healthy,
+                        said,
+                    }
+                };
+                v1::StoreStatus {
+                    place: link.config().name(),
+                    members: link.health().await.into_iter().map(member).collect(),
+                }
+            }
+        }
+    }
+}
+
+impl Face {
+    /// The masters that live. One that leads and is not among them has just ended.
+    async fn masters(&self) -> Result<Vec<v1::MasterStatus>, Status> {
+        let look =
+            |master: &mut crate::engine::Master| (master.leader().cloned(), master.election().present());
+        let (leader, present) = self.engine.look(look).await?;
+        let present = present.map_err(|error| convert::status(&error.into()))?;
+        let master = |present: crate::etcd::Present| {
+            let reign = leader.as_ref().filter(|leader| leader.address == present.address);
+            v1::MasterStatus {
+                leads: reign.is_some(),
+                since_unix_ms: reign.map_or(0, |leader| leader.since_unix_ms),
+                started_unix_ms: present.since_unix_ms,
+                address: present.address,
+            }
+        };
+        Ok(present.into_iter().map(master).collect())
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for Face {
+    async fn get_identity(
+        &self,
+        _: Request<v1::GetIdentityRequest>,
+    ) -> Result<Response<v1::GetIdentityResponse>, Status> {
+        let call = |control: &mut crate::engine::Control, _| Ok((control.cluster(), control.revision()?));
+        let (cluster, revision) = self.engine.read(call).await?;
+        let cluster = cluster.0.to_bytes().to_vec();
+        Ok(Response::new(v1::GetIdentityResponse { cluster, revision }))
+    }
+
+    async fn get_status(
+        &self,
+        _: Request<v1::GetStatusRequest>,
+    ) -> Result<Response<v1::GetStatusResponse>, Status> {
+        let status = self
+            .engine
+            .call_or_read(|control, now| control.status(now))
+            .await?;
+        let balance = self
+            .engine
+            .call_or_read(|control, now| control.balance(now))
+            .await?;
+        let restored = self.engine.call_or_read(|control, _| control.restored()).await?;
+        let (masters, store) = (self.masters().await?, self.store.status().await);
+        let node = |node: &control::NodeStatus| v1::NodeStatus {
+            node: node.view.id.0.to_bytes().to_vec(),
+            peer_address: node.view.record.peer_address.clone(),
+            incarnation: node.view.record.incarnation.0,
+            alive: node.view.is_alive,
+            silent_ms: node.silent.map(milliseconds),
+            disks: disks::statuses(node),
+            draining: node.is_drained,
+            draining_copies: node.drained.copies,
+            draining_bytes: node.drained.bytes.0,
+            rack: node
+                .view
+                .record
+                .rack
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
+        };
+        let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
+            volume: Some(convert::volume_with_origin(&volume.volume, volume.origin.clone())),
+            chunks: volume.chunks,
+            degraded_chunks: volume.degraded_chunks,
+            waiting_chunks: volume.waiting_chunks,
+            resyncs: volume.resyncs.iter().map(convert::resync).collect(),
+            crowded_chunks: volume.crowded_chunks,
+        };
+        Ok(Response::new(v1::GetStatusResponse {
+            cluster: status.cluster.0.to_bytes().to_vec(),
+            revision: status.revision,
+            nodes: status.nodes.iter().map(node).collect(),
+            volumes: status.volumes.iter().map(volume).collect(),
+            masters,
+            store: Some(store),
+            balance: Some(convert::balance(&balance)),
+            restored: restored.as_ref().map(restored_status),
+        }))
+    }
+
+    async fn restored(
+        &self,
+        request: Request<v1::RestoredRequest>,
+    ) -> Result<Response<v1::RestoredResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            let nodes: Vec<String> = request.without_nodes.iter().map(|node| uuid_text(node)).collect();
+            match (nodes.len(), request.without_volumes.len()) {
+                (0, 0) => "asked".to_owned(),
+                _ => format!(
+                    "without nodes [{}] and volumes {:?}",
+                    nodes.join(", "),
+                    request.without_volumes
+                ),
+            }
+        });
+        let node = |bytes: &Vec<u8>| Ok(NodeId(uuid("without_nodes", bytes)?));
+        let consent = Consent {
+            without_nodes: request
+                .without_nodes
+                .iter()
+                .map(node)
+                .collect::<Result<_, ConvertError>>()?,
+            without_volumes: request
+                .without_volumes
+                .iter()
+                .copied()
+                .map(VolumeNumber)
+                .collect(),
+        };
+        let call = move |control: &mut crate::engine::Control, now| {
+            control.go_on_without(&consent, now)?;
+            control.restored()
+        };
+        let restored = self.engine.call(call).await?;
+        let restored = restored.as_ref().map(restored_status);
+        Ok(Response::new(v1::RestoredResponse { restored }))
+    }
+
+    async fn rebalance(
+        &self,
+        request: Request<v1::RebalanceRequest>,
+    ) -> Result<Response<v1::RebalanceResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let allowed = request.allowed;
+        about(&extensions, || match allowed {
+            None => "asked".to_owned(),
+            Some(allowed) => format!("allowed: {allowed}"),
+        });
+        let call = move |control: &mut crate::engine::Control, now| {
+            if let Some(allowed) = allowed {
+                control.set_rebalance(allowed)?;
+            }
+            control.balance(now)
+        };
+        let balance = Some(convert::balance(&self.engine.call(call).await?));
+        Ok(Response::new(v1::RebalanceResponse { balance }))
+    }
+}

@@ -1,0 +1,191 @@
+//! `redhare meta restored`: masters whose metadata are from a backup find out what the nodes have done since.
+
+use clap::Args;
+use foundation::uuid::parse_uuid;
+use master::{Client, uuid_text, v1};
+
+use crate::commands::cluster::ClusterArguments;
+use crate::output::{Failure, Output};
+
+#[derive(Args)]
+pub(super) struct RestoredArguments {
+    /// This node is switched off, and nobody has to wait for it (UUID; several times for several)
+    #[arg(long, value_name = "NODE")]
+    without_node: Vec<String>,
+    /// This volume came after the backup and is given up; its copies stay on the disks (number; several times for several)
+    #[arg(long, value_name = "NUMBER")]
+    without_volume: Vec<u32>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+/// How far the masters are, as JSON has it.
+#[derive(Default, serde::Serialize)]
+pub(crate) struct RestoredView {
+    /// The metadata are from a backup, and what nodes have done since is not known yet.
+    restored: bool,
+    /// The revision of the store that the backup is of; 0 where nodes made it known.
+    revision: u64,
+    settled_chunks: u32,
+    chunks: u32,
+    awaited: Vec<AwaitedRow>,
+    refused_chunks: u32,
+    refused: Vec<RefusedRow>,
+    unknown_volumes: Vec<u32>,
+    grown_volumes: Vec<u32>,
+}
+
+#[derive(serde::Serialize)]
+struct AwaitedRow {
+    node: String,
+    chunks: u32,
+}
+
+#[derive(serde::Serialize)]
+struct RefusedRow {
+    volume: u32,
+    chunk: u32,
+    why: String,
+}
+
+pub(crate) fn view(restored: Option<&v1::RestoredStatus>) -> RestoredView {
+    let Some(restored) = restored else {
+        return RestoredView::default();
+    };
+    let awaited = |awaited: &v1::AwaitedNode| AwaitedRow {
+        node: uuid_text(&awaited.node),
+        chunks: awaited.chunks,
+    };
+    let refused = |refused: &v1::RefusedChunk| RefusedRow {
+        volume: refused.volume,
+        chunk: refused.index,
+        why: refused.why.clone(),
+    };
+    RestoredView {
+        restored: true,
+        revision: restored.revision,
+        settled_chunks: restored.settled_chunks,
+        chunks: restored.chunks,
+        awaited: restored.awaited.iter().map(awaited).collect(),
+        refused_chunks: restored.refused_chunks,
+        refused: restored.refused.iter().map(refused).collect(),
+        unknown_volumes: restored.unknown_volumes.clone(),
+        grown_volumes: restored.grown_volumes.clone(),
+    }
+}
+
+/// What it means for the cluster, in a line; none if its metadata are the newest there are.
+pub(crate) fn trouble(view: &RestoredView) -> Option<String> {
+    view.restored.then(|| {
+        format!(
+            "the masters' metadata are from a backup, and nothing is changed before it is known what the nodes have done since: {} of {} chunks are settled; see \"redhare meta restored\"",
+            view.settled_chunks, view.chunks
+        )
+    })
+}
+
+fn describe(view: &RestoredView) -> String {
+    if !view.restored {
+        return "The masters' metadata are the newest there are.".to_owned();
+    }
+    let of = match view.revision {
+        0 => "an old store, as nodes made known".to_owned(),
+        revision => format!("a backup of revision {revision}"),
+    };
+    let mut text = format!(
+        "The masters' metadata are from {of}.\n{} of {} chunks are settled on what nodes have done since. Until all are, volumes are read and written as before, and nothing else changes.",
+        view.settled_chunks, view.chunks
+    );
+    for row in &view.awaited {
+        let chunks = match row.chunks {
+            0 => "has not said which copies it has".to_owned(),
+            chunks => format!("has not said how its copies of {chunks} chunks are"),
+        };
+        text.push_str(&format!("\n  ! node {} {chunks}: start it; if it is gone for good, switch it off and repeat with --without-node {}", row.node, row.node));
+    }
+    for row in &view.refused {
+        text.push_str(&format!(
+            "\n  ! chunk {} of volume {}: {}",
+            row.chunk, row.volume, row.why
+        ));
+    }
+    let shown = u32::try_from(view.refused.len()).unwrap_or(u32::MAX);
+    if view.refused_chunks > shown {
+        text.push_str(&format!("\n  ! and {} more chunks", view.refused_chunks - shown));
+    }
+    for number in &view.unknown_volumes {
+        text.push_str(&format!(
+            "\n  ! nodes have copies of volume {number}, which came after the backup: stop the cluster and use \"redhare meta rebuild --backup\", which brings it back; or give it up with --without-volume {number} (its copies stay on the disks)"
+        ));
+    }
+    for number in &view.grown_volumes {
+        text.push_str(&format!(
+            "\n  ! volume {number} has grown since the backup: stop the cluster and use \"redhare meta rebuild --backup\", which knows its new size"
+        ));
+    }
+    text
+}
+
+pub(super) fn run(arguments: &RestoredArguments, output: &Output) -> Result<(), Failure> {
+    let without_nodes = arguments
+        .without_node
+        .iter()
+        .map(|node| match parse_uuid(node) {
+            Some(number) => Ok(number.to_vec()),
+            None => Err(Failure::new(format!(
+                "\"{node}\" is no node's UUID; \"redhare status\" shows them"
+            ))),
+        })
+        .collect::<Result<_, Failure>>()?;
+    let request = v1::RestoredRequest {
+        without_nodes,
+        without_volumes: arguments.without_volume.clone(),
+    };
+    let call = |client: Client| async move { client.restored(request).await };
+    let answer = arguments.cluster.call(call)?;
+    let view = view(answer.restored.as_ref());
+    output.print(&view, || describe(&view));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_with_what_to_do() {
+        let status = v1::RestoredStatus {
+            revision: 41,
+            settled_chunks: 2,
+            chunks: 4,
+            awaited: vec![v1::AwaitedNode {
+                node: vec![0x6f; 16],
+                chunks: 1,
+            }],
+            refused: vec![v1::RefusedChunk {
+                volume: 1,
+                index: 3,
+                why: "two nodes say different things of epoch 9".to_owned(),
+            }],
+            refused_chunks: 2,
+            unknown_volumes: vec![7],
+            grown_volumes: vec![1],
+        };
+        let view = view(Some(&status));
+        let node = uuid_text(&[0x6f; 16]);
+        let text = describe(&view);
+        for part in [
+            "from a backup of revision 41.\n2 of 4 chunks are settled".to_owned(),
+            format!("node {node} has not said how its copies of 1 chunks are: start it"),
+            format!("--without-node {node}"),
+            "chunk 3 of volume 1: two nodes say different things of epoch 9\n  ! and 1 more chunks"
+                .to_owned(),
+            "volume 7, which came after the backup".to_owned(),
+            "volume 1 has grown since the backup".to_owned(),
+        ] {
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
+        assert!(trouble(&view).unwrap().contains("2 of 4 chunks are settled"));
+        assert_eq!(trouble(&RestoredView::default()), None);
+    }
+}
