@@ -89,6 +89,17 @@ const SIMULATIONS: &[Row] = &[
         ],
     ),
     tests(
+        "crates/packfs/src/scenarios/hour.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-packfs",
+            "--lib",
+            "hour::an_hour",
+        ],
+    ),
+    tests(
         "crates/blobstore/tests/crash.rs",
         &[
             "test",

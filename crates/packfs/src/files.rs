@@ -273,6 +273,12 @@ impl FileSystem {
         Ok(self.writer.compact_a_little().await?)
     }
 
+    /// Commits also without changes, so that what the commit before has freed becomes free.
+    #[cfg(test)]
+    pub(crate) async fn make_durable_again(&mut self) -> Result<(), FileError> {
+        Ok(self.writer.commit_always().await.map(drop)?)
+    }
+
     #[cfg(test)]
     pub(crate) fn compaction(&self) -> CompactionProgress {
         self.writer.compaction()

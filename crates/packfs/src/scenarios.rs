@@ -14,6 +14,7 @@ mod fsck_pages;
 mod golden;
 mod growth;
 mod handover;
+mod hour;
 mod import;
 mod late_bytes;
 mod local;

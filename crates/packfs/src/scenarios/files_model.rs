@@ -25,10 +25,15 @@ pub(super) struct Files {
 
 type Done = Result<(), FileError>;
 
+/// Whether an operation ended for something that no rule of POSIX says: there is no room, or this is the writer no more.
+fn ends(error: &FileError) -> bool {
+    error.is_no_space() || matches!(error.errno(), errno::EIO | errno::EROFS)
+}
+
 /// An operation must end as the model says.
 fn same(result: Done, expected: Option<i32>) -> Done {
     match (result, expected) {
-        (Err(error), _) if error.is_no_space() => Err(error),
+        (Err(error), _) if ends(&error) => Err(error),
         (Err(error), Some(number)) => {
             assert_eq!(error.errno(), number, "{error}");
             Ok(())
@@ -54,6 +59,14 @@ impl Files {
         self.open.clear();
         self.orphans.clear();
         self
+    }
+
+    /// The same without what belonged to inodes that are gone.
+    pub(super) fn reopened_whole(self) -> Self {
+        let mut whole = self.reopened();
+        let nodes = &whole.tree.nodes;
+        whole.extended.retain(|(owner, _), _| nodes.contains_key(owner));
+        whole
     }
 
     fn tick(&mut self) -> Timestamp {
@@ -256,7 +269,7 @@ async fn link(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
     Ok(())
 }
 
-async fn remove(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
+pub(super) async fn remove(files: &mut FileSystem, model: &mut Files, random: &mut Random) -> Done {
     let (path, inode) = model.any(random);
     if inode == InodeNumber::ROOT {
         return Ok(());
@@ -394,7 +407,7 @@ async fn extended(files: &mut FileSystem, model: &mut Files, random: &mut Random
     let known = model.extended.get(&key).cloned();
     let found = files.extended(inode, &name).await;
     match &known {
-        Some(value) => assert!(found.unwrap() == *value),
+        Some(value) => assert!(found? == *value),
         None => same(found.map(|_| ()), Some(errno::ENODATA))?,
     }
     if random.chance(1, 4) {
@@ -571,7 +584,7 @@ async fn seek(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
             "content in a hole of inode {inode}"
         );
         if at < size {
-            let end = files.seek(inode, at, Seek::Hole).await.unwrap();
+            let end = files.seek(inode, at, Seek::Hole).await?;
             assert!(end > at && end <= size);
             (hole_from, at) = (end, end);
         }
@@ -607,7 +620,7 @@ async fn read(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
     let bytes = model.node(inode).bytes.clone();
     let offset = random.below(bytes.len() as u64 + 10);
     let length = random.below(100_000);
-    let found = files.read(inode, offset, length).await.unwrap();
+    let found = files.read(inode, offset, length).await?;
     let from = (offset as usize).min(bytes.len());
     let to = (offset + length).min(bytes.len() as u64) as usize;
     assert!(
@@ -627,8 +640,7 @@ async fn list(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
     loop {
         let batch = files
             .read_directory(directory, after, None, random.between(1, 9) as usize)
-            .await
-            .unwrap();
+            .await?;
         let Some(last) = batch.last() else { break };
         after = Some(last.cookie);
         found.extend(
@@ -653,17 +665,14 @@ async fn stat(files: &mut FileSystem, model: &mut Files, random: &mut Random) ->
     if number == InodeNumber::ROOT {
         return Ok(());
     }
-    let found = files
-        .lookup(model.parent_of(&path), split(&path).1)
-        .await
-        .unwrap();
+    let found = files.lookup(model.parent_of(&path), split(&path).1).await?;
     let node = model.node(number).clone();
     assert_eq!((found.number, found.kind), (number, node.kind));
     assert_eq!(found.device(), node.device);
     assert_eq!((found.links, found.attributes), (node.links, node.attributes));
     assert_eq!(found.size, node.bytes.len() as u64);
     if node.kind == Kind::Symlink {
-        assert!(files.read_link(number).await.unwrap() == node.bytes);
+        assert!(files.read_link(number).await? == node.bytes);
     }
     Ok(())
 }

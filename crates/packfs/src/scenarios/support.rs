@@ -78,7 +78,7 @@ pub(super) fn raw_medium() -> Medium {
     raw(VOLUME_BYTES)
 }
 
-fn raw(bytes: u64) -> Medium {
+pub(super) fn raw(bytes: u64) -> Medium {
     let options = OpenOptions {
         write: true,
         create: true,
