@@ -32,6 +32,7 @@ use crate::error::ControlError;
 use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, ClusterRecord, FEATURES_KNOWN, Node, Volume};
+use crate::pace::Pace;
 use crate::racks::Racks;
 use crate::record::Record;
 use crate::settings::Settings;
@@ -79,6 +80,8 @@ pub struct Controller<S> {
     /// The nodes' records, and the store's revision at which they were so.
     nodes_known: RefCell<Option<(u64, BTreeMap<NodeId, Node>)>>,
     balancer: Balancer,
+    /// How fast copies are moved and made.
+    pace: Pace,
     snapshots: Snapshots,
     /// When this master turned the keys of the data path last.
     data_keys_turned: Option<Instant>,
@@ -163,6 +166,7 @@ impl<S: MetadataStore> Controller<S> {
             exported: None,
             nodes_known: RefCell::default(),
             balancer: Balancer::default(),
+            pace: Pace::default(),
             snapshots: Snapshots::default(),
             data_keys_turned: None,
             data_keys_known: BTreeSet::new(),

@@ -17,6 +17,7 @@ mod keys;
 pub mod mastership;
 mod memory_store;
 mod model;
+mod pace;
 pub mod placement;
 mod places;
 pub mod racks;

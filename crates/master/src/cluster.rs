@@ -117,6 +117,7 @@ impl Cluster for Face {
             draining: node.is_drained,
             draining_copies: node.drained.copies,
             draining_bytes: node.drained.bytes.0,
+            draining_left_ms: node.drain_left.map(milliseconds),
             rack: node
                 .view
                 .record
@@ -131,6 +132,9 @@ impl Cluster for Face {
             waiting_chunks: volume.waiting_chunks,
             resyncs: volume.resyncs.iter().map(convert::resync).collect(),
             crowded_chunks: volume.crowded_chunks,
+            lacking_copies: volume.lacking_copies,
+            lacking_bytes: volume.lacking.0,
+            lacking_left_ms: volume.mend_left.map(milliseconds),
         };
         Ok(Response::new(v1::GetStatusResponse {
             cluster: status.cluster.0.to_bytes().to_vec(),

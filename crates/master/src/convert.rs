@@ -188,6 +188,7 @@ pub(crate) fn balance(balance: &control::Balance) -> v1::Balance {
         all_millionths,
         most_millionths,
         left_bytes: balance.left.0,
+        left_ms: balance.time_left.map(milliseconds),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::error::ControlError;
 use crate::identity::{ChunkId, NodeId, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Moving, Number, Volume};
+use crate::pace::Work;
 use crate::placement::{Candidate, place_one};
 use crate::places::{handed_over, with_place};
 use crate::racks::{Racks, Spread};
@@ -68,6 +69,8 @@ pub struct Balance {
     pub shares: [u32; 3],
     /// Promised bytes that lie on nodes beyond the share of all.
     pub left: ByteCount,
+    /// For these and what is on its way without a command, as fast as it went in the last minutes; none before anything can be said.
+    pub time_left: Option<Duration>,
 }
 
 /// What is kept between looks. A hint: a master that starts anew looks at everything once.
@@ -281,6 +284,10 @@ impl<S: MetadataStore> Controller<S> {
         }
         let state = self.rebalance_once(standings, now)?;
         let busy = state == RebalanceState::Moving;
+        // While it waits it goes on soon: each copy that has moved has it wait for a moment.
+        if !busy && !matches!(state, RebalanceState::Waiting(_)) {
+            self.pace.ended(Work::Balance);
+        }
         self.balancer.next = now + if busy { BUSY_INTERVAL } else { IDLE_INTERVAL };
         self.balancer.state = state;
         Ok(())
@@ -525,8 +532,10 @@ impl<S: MetadataStore> Controller<S> {
     /// How evenly the nodes are used, and what is being done about it.
     pub fn balance(&self, now: Instant) -> Result<Balance, ControlError> {
         let mut shares = Shares::of(&self.candidates(now)?);
+        let mut under_way = 0u64;
         for (moving, bytes) in self.moved_sizes()? {
             shares.leaves(bytes, moving.from);
+            under_way = under_way.saturating_add(if moving.by_command { 0 } else { bytes });
         }
         let (low, high) = shares.extremes().unwrap_or_default();
         let beyond = |share: &Share| {
@@ -538,11 +547,14 @@ impl<S: MetadataStore> Controller<S> {
         let moves = moves
             .map(|(&chunk, &moving)| MoveStatus { chunk, moving })
             .collect();
+        let left = ByteCount(shares.nodes.values().map(beyond).sum());
+        let all_left = ByteCount(left.0.saturating_add(under_way));
         Ok(Balance {
             state: self.balancer.state.clone(),
+            time_left: self.pace.time_left(Work::Balance, all_left, now),
             moves,
             shares: [low, shares.all, high].map(Share::millionths),
-            left: ByteCount(shares.nodes.values().map(beyond).sum()),
+            left,
         })
     }
 

@@ -20,6 +20,7 @@ use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Copy, Moving, Number, Volume, VolumeState};
+use crate::pace::Work;
 use crate::placement::{Candidate, place_one, place_one_by_promises};
 use crate::places::{Move, Outlook, next_move, with_place};
 use crate::racks::Racks;
@@ -170,6 +171,21 @@ impl Care {
     pub(super) fn unsettled(&self) -> usize {
         let unsettled = self.chunks.keys().filter(|id| !self.moves.contains_key(id));
         unsettled.count()
+    }
+
+    /// Whether nothing is to be done about the places of any chunk of a volume.
+    fn is_settled(&self, volume: VolumeNumber) -> bool {
+        let index = |index| ChunkId { volume, index };
+        self.chunks.range(index(0)..=index(u32::MAX)).next().is_none()
+    }
+
+    /// What a copy that has gone was moved away for, if that is counted.
+    fn work_of(&self, copy: &Copy, moving: Option<Moving>) -> Option<Work> {
+        if self.is_drained(copy.node, Some(copy.disk)) {
+            return Some(Work::Drain(copy.node));
+        }
+        let moves = moving.is_some_and(|moving| moving.from == copy.node && !moving.by_command);
+        moves.then_some(Work::Balance)
     }
 
     /// A chunk has been looked at; `fills` if a new copy of it is being filled.
@@ -342,6 +358,9 @@ impl<S: MetadataStore> Controller<S> {
                 Move::Right => {
                     self.care.forget(id);
                     self.end_move(id)?;
+                    if self.care.is_settled(id.volume) {
+                        self.pace.ended(Work::Mend(id.volume));
+                    }
                 }
                 Move::Abandon => {
                     // Its new place is taken away with the next look.
@@ -364,15 +383,13 @@ impl<S: MetadataStore> Controller<S> {
                 Move::Remove(next, gone) => {
                     // Looked at again with the next tick.
                     self.care.looked_at(id, now, false);
-                    self.commit_places_of(
-                        id,
-                        of_volume.revision,
-                        &stored,
-                        &next,
-                        None,
-                        &gone,
-                        geometry.chunk.0,
-                    )?;
+                    let (bytes, moving) = (geometry.chunk, self.care.moves.get(&id).copied());
+                    let revision = of_volume.revision;
+                    if self.commit_places_of(id, revision, &stored, &next, None, &gone, bytes.0)? {
+                        for work in gone.iter().filter_map(|copy| self.care.work_of(copy, moving)) {
+                            self.pace.finished(work, bytes, now);
+                        }
+                    }
                 }
             }
         }
@@ -474,6 +491,7 @@ impl<S: MetadataStore> Controller<S> {
         Ok(candidates)
     }
 
+    /// False if another change was quicker.
     #[allow(clippy::too_many_arguments, reason = "they are one transaction's parts")]
     fn commit_places_of(
         &mut self,
@@ -484,7 +502,7 @@ impl<S: MetadataStore> Controller<S> {
         added: Option<(NodeId, DiskId)>,
         gone: &[Copy],
         chunk_bytes: u64,
-    ) -> Result<(), ControlError> {
+    ) -> Result<bool, ControlError> {
         let key = keys::chunk(id);
         let mut transaction = Transaction::new();
         transaction.compare(keys::volume(id.volume), volume_revision);
@@ -508,7 +526,8 @@ impl<S: MetadataStore> Controller<S> {
             transaction.delete(keys::moving(id));
         }
         // Lost to another change: decided anew with the next look.
-        if self.commit(&transaction)? {
+        let committed = self.commit(&transaction)?;
+        if committed {
             if ends {
                 self.care.moves.remove(&id);
             }
@@ -517,7 +536,7 @@ impl<S: MetadataStore> Controller<S> {
                 self.care.out.remove(&(id, copy.node));
             }
         }
-        Ok(())
+        Ok(committed)
     }
 
     /// A copy of this chunk is not moved any more, if it was.

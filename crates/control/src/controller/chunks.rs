@@ -10,8 +10,18 @@ use crate::error::ControlError;
 use crate::identity::{ChunkId, NodeId, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Node, Volume};
+use crate::pace::Work;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
+
+/// How many copies that lacked are in sync with the next configuration. A copy more than there should be is of a move.
+fn copies_mended(before: &Chunk, next: &Chunk, copies: usize) -> usize {
+    let stay = before
+        .members()
+        .filter(|&(node, life)| next.has_member(node, life));
+    let stay = stay.count();
+    (next.member_count() - stay).min(copies.saturating_sub(stay))
+}
 
 impl<S: MetadataStore> Controller<S> {
     /// The committed configuration of a chunk.
@@ -66,6 +76,10 @@ impl<S: MetadataStore> Controller<S> {
                 .put(key.clone(), next.encode(&key));
             if self.commit(&transaction)? {
                 self.care.note(id, &next, &volume.record);
+                let geometry = &volume.record.geometry;
+                for _ in 0..copies_mended(&stored.record, &next, usize::from(geometry.copies)) {
+                    self.pace.finished(Work::Mend(id.volume), geometry.chunk, now);
+                }
                 // A life may have ended while the proposal was on its way.
                 if successor(&next, minimum, volume.record.write_pin, &nodes, 0).is_some() {
                     self.reconciler.look_at(id);

@@ -9,6 +9,7 @@ use crate::error::ControlError;
 use crate::identity::{DiskId, NodeId, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Node, Number, Volume};
+use crate::pace::Work;
 use crate::placement::place_one;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -74,6 +75,7 @@ impl<S: MetadataStore> Controller<S> {
                 if !self.commit(&transaction)? {
                     continue;
                 }
+                self.pace.ended(Work::Drain(node));
             }
             self.note_drains()?;
             // Its chunks are looked at with the next tick.

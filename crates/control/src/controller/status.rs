@@ -15,6 +15,7 @@ use crate::error::ControlError;
 use crate::identity::{ClusterId, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Disk, Volume};
+use crate::pace::Work;
 use crate::store::MetadataStore;
 
 /// The cluster at a glance.
@@ -45,6 +46,8 @@ pub struct NodeStatus {
     pub is_drained: bool,
     /// What is still there of that.
     pub drained: Drained,
+    /// For that, as fast as it went in the last minutes; none before anything can be said.
+    pub drain_left: Option<Duration>,
 }
 
 /// A volume at a glance.
@@ -56,6 +59,12 @@ pub struct VolumeStatus {
     pub chunks: u32,
     /// Chunks with fewer copies in sync than they should have.
     pub degraded_chunks: u32,
+    /// Copies in sync that these lack in all.
+    pub lacking_copies: u32,
+    /// Bytes promised to them.
+    pub lacking: ByteCount,
+    /// For these, as fast as it went in the last minutes; none before anything can be said.
+    pub mend_left: Option<Duration>,
     /// Chunks with fewer living copies in sync than the minimum: writes wait.
     pub waiting_chunks: u32,
     /// Chunks with two copies in one rack which should have them in different ones.
@@ -76,6 +85,9 @@ impl<S: MetadataStore> Controller<S> {
             let status = VolumeStatus {
                 chunks: 0,
                 degraded_chunks: 0,
+                lacking_copies: 0,
+                lacking: ByteCount(0),
+                mend_left: None,
                 waiting_chunks: 0,
                 crowded_chunks: 0,
                 resyncs: self.resyncs(volume.number, now),
@@ -99,11 +111,17 @@ impl<S: MetadataStore> Controller<S> {
             let living = living.count();
             status.chunks += 1;
             status.crowded_chunks += u32::from(is_crowded(&racks, &stored.record, &status.volume));
-            status.degraded_chunks += u32::from(living < usize::from(geometry.copies));
+            let lacking = usize::from(geometry.copies).saturating_sub(living);
+            status.degraded_chunks += u32::from(lacking > 0);
+            status.lacking_copies += u32::try_from(lacking).unwrap_or(u32::MAX);
+            status.lacking.0 += lacking as u64 * geometry.chunk.0;
             // A copy that is served by force is alone until others are in sync again.
             let needed = usize::from(geometry.minimum).min(stored.record.member_count());
             status.waiting_chunks += u32::from(living < needed);
         })?;
+        for (&number, status) in &mut volumes {
+            status.mend_left = self.pace.time_left(Work::Mend(number), status.lacking, now);
+        }
         let nodes: Result<Vec<_>, _> = nodes
             .into_values()
             .map(|view| self.node_status(view, now))
@@ -156,6 +174,7 @@ impl<S: MetadataStore> Controller<S> {
         Ok(NodeStatus {
             is_drained: !any.is_empty(),
             drained,
+            drain_left: self.pace.time_left(Work::Drain(view.id), drained.bytes, now),
             silent: heard.map(|heard| now.since(heard.at)),
             disks,
             health,

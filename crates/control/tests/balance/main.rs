@@ -16,6 +16,7 @@ use control::{
 };
 use foundation::{ByteCount, Instant, Random};
 
+mod pace;
 mod racks;
 
 const MIB: u64 = 1 << 20;
@@ -52,6 +53,8 @@ struct World<'a> {
     known: BTreeMap<ChunkId, Chunk>,
     /// When the copies being filled are in sync.
     filled_at: BTreeMap<(ChunkId, NodeId), Instant>,
+    /// The longest that filling one takes.
+    fill_max: Duration,
     moves: u32,
     deaths: u32,
 }
@@ -76,6 +79,7 @@ impl<'a> World<'a> {
             faults: false,
             known: BTreeMap::new(),
             filled_at: BTreeMap::new(),
+            fill_max: Duration::from_secs(6),
             moves: 0,
             deaths: 0,
         }
@@ -256,7 +260,8 @@ impl<'a> World<'a> {
                 copy.incarnation.is_none() && lives(&self.machines, copy.node, self.now).is_some()
             });
             let Some(out) = out else { continue };
-            let takes = Duration::from_millis(self.random.between(250, 6000));
+            let most = self.fill_max.as_millis() as u64;
+            let takes = Duration::from_millis(self.random.between(250, most));
             let at = *self.filled_at.entry((id, out.node)).or_insert(self.now + takes);
             let writer = chunk
                 .members()

@@ -144,7 +144,7 @@ struct StoreMemberRow {
     said: String,
 }
 
-#[derive(serde::Serialize)]
+#[derive(Clone, serde::Serialize)]
 struct NodeRow {
     node: String,
     address: String,
@@ -155,6 +155,8 @@ struct NodeRow {
     draining: bool,
     draining_copies: u32,
     draining_bytes: u64,
+    /// For these, as fast as it went in the last minutes; null before anything can be said.
+    draining_left_seconds: Option<u64>,
     incarnation: u64,
     disks: usize,
     disk_uuids: Vec<String>,
@@ -166,7 +168,7 @@ struct NodeRow {
     held_bytes: u64,
 }
 
-#[derive(serde::Serialize)]
+#[derive(Clone, serde::Serialize)]
 struct VolumeRow {
     name: String,
     number: u32,
@@ -181,6 +183,11 @@ struct VolumeRow {
     portals: Vec<String>,
     chunks: u32,
     degraded_chunks: u32,
+    /// Copies in sync that these lack in all.
+    lacking_copies: u32,
+    lacking_bytes: u64,
+    /// For these, as fast as it went in the last minutes; null before anything can be said.
+    lacking_left_seconds: Option<u64>,
     waiting_chunks: u32,
     /// With two copies in one rack which should have them in different ones.
     crowded_chunks: u32,
@@ -224,13 +231,31 @@ pub(crate) fn returning(resyncs: &[v1::Resync]) -> Vec<ReturningRow> {
     nodes.into_iter().map(row).collect()
 }
 
+/// A time that nobody knows exactly, in the largest unit that has two of it.
+pub(crate) fn about(seconds: u64) -> String {
+    let units = [("days", 24 * 60 * 60), ("h", 60 * 60), ("min", 60)];
+    let unit = units.into_iter().find(|(_, length)| seconds >= 2 * length);
+    let (name, length) = unit.unwrap_or(("s", 1));
+    format!("about {} {name}", seconds.div_ceil(length))
+}
+
+/// What follows what is still to be done, if it is known how long that takes.
+pub(crate) fn about_left(seconds: Option<u64>) -> String {
+    seconds.map_or(String::new(), |seconds| format!(", {} left", about(seconds)))
+}
+
+/// As JSON has it.
+pub(crate) fn seconds(milliseconds: Option<u64>) -> Option<u64> {
+    milliseconds.map(|milliseconds| milliseconds.div_ceil(1000))
+}
+
 /// What people read of it.
 pub(crate) fn describe_returning(row: &ReturningRow) -> String {
     let node = row.node.get(..8).unwrap_or(&row.node);
     let (left, total) = (ByteCount(row.left_bytes), ByteCount(row.total_bytes));
     let time = row
         .left_seconds
-        .map_or(String::new(), |seconds| format!(", about {seconds} s"));
+        .map_or(String::new(), |seconds| format!(", {}", about(seconds)));
     let chunks = row.chunks;
     format!("{node} is sent what it missed of {chunks} chunks, {left} of {total} left{time}")
 }
@@ -310,6 +335,7 @@ fn node_row(node: &v1::NodeStatus) -> NodeRow {
         draining: node.draining,
         draining_copies: node.draining_copies,
         draining_bytes: node.draining_bytes,
+        draining_left_seconds: seconds(node.draining_left_ms),
         disk_uuids: disks().map(|disk| uuid_text(&disk.uuid)).collect(),
         disk_health: disks::rows(node),
         incarnation: node.incarnation,
@@ -333,6 +359,9 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
         chunks: status.chunks,
         degraded_chunks: status.degraded_chunks,
+        lacking_copies: status.lacking_copies,
+        lacking_bytes: status.lacking_bytes,
+        lacking_left_seconds: seconds(status.lacking_left_ms),
         waiting_chunks: status.waiting_chunks,
         crowded_chunks: status.crowded_chunks,
         returning: returning(&status.resyncs),
@@ -349,7 +378,11 @@ fn describe_node(node: &NodeRow) -> String {
     match (node.draining, node.draining_copies) {
         (false, _) => state.to_owned(),
         (true, 0) => format!("{state}, drained"),
-        (true, copies) => format!("{state}, draining: {copies} copies left"),
+        (true, copies) => {
+            let time = node.draining_left_seconds;
+            let time = time.map_or(String::new(), |seconds| format!(", {}", about(seconds)));
+            format!("{state}, draining: {copies} copies left{time}")
+        }
     }
 }
 
@@ -397,7 +430,10 @@ fn describe(view: &StatusView) -> String {
         let health = match (volume.state, volume.waiting_chunks, volume.degraded_chunks) {
             ("deleting", ..) => "its copies are being removed".to_owned(),
             ("ready", 0, 0) => "all copies in sync".to_owned(),
-            ("ready", 0, degraded) => format!("{degraded} chunks lack a copy"),
+            ("ready", 0, degraded) => {
+                let time = about_left(volume.lacking_left_seconds);
+                format!("{degraded} chunks lack a copy{time}")
+            }
             ("ready", waiting, _) => format!("writes wait for copies in {waiting} chunks"),
             _ => "its copies are being made".to_owned(),
         };

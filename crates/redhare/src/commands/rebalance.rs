@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use master::{Client, uuid_text, v1};
 
-use super::cluster::ClusterArguments;
+use super::cluster::{ClusterArguments, about_left, seconds};
 use crate::output::{Failure, Output};
 
 /// What the masters do with the cluster as a whole
@@ -53,6 +53,8 @@ pub(crate) struct BalanceView {
     all_percent: f64,
     most_percent: f64,
     left_bytes: u64,
+    /// For these and what is on its way without a command, as fast as it went in the last minutes; null before anything can be said.
+    left_seconds: Option<u64>,
     moves: Vec<MoveRow>,
 }
 
@@ -102,6 +104,7 @@ pub(crate) fn view(balance: Option<&v1::Balance>, volumes: &[v1::VolumeStatus]) 
         all_percent: percent(balance.all_millionths),
         most_percent: percent(balance.most_millionths),
         left_bytes: balance.left_bytes,
+        left_seconds: seconds(balance.left_ms),
         moves: balance.moves.iter().map(row).collect(),
     }
 }
@@ -111,9 +114,10 @@ pub(crate) fn doing(view: &BalanceView) -> Option<String> {
     let (moves, left) = (view.moves.len(), ByteCount(view.left_bytes));
     match (view.state, moves) {
         ("moving", _) => Some(format!(
-            "copies move to even nodes out: {moves} under way, {left} too much on some"
+            "copies move to even nodes out: {moves} under way, {left} too much on some{}",
+            about_left(view.left_seconds)
         )),
-        (_, 1..) => Some(format!("{moves} copies move")),
+        (_, 1..) => Some(format!("{moves} copies move{}", about_left(view.left_seconds))),
         _ => None,
     }
 }
@@ -125,8 +129,9 @@ pub(crate) fn describe(view: &BalanceView) -> String {
         "stopped" => "stopped; \"redhare cluster rebalance --start\" lets copies move again".to_owned(),
         "waiting" => format!("waits: {}", view.waits_for),
         "moving" => format!(
-            "copies move, {} too much on some nodes",
-            ByteCount(view.left_bytes)
+            "copies move, {} too much on some nodes{}",
+            ByteCount(view.left_bytes),
+            about_left(view.left_seconds)
         ),
         "even" => "nothing is to be moved".to_owned(),
         _ => return "rebalancing: these masters do not say".to_owned(),

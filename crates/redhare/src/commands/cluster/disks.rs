@@ -6,7 +6,7 @@ use master::{uuid_text, v1};
 use crate::output::table;
 
 /// One disk of a node.
-#[derive(serde::Serialize)]
+#[derive(Clone, serde::Serialize)]
 pub(super) struct DiskRow {
     uuid: String,
     node: String,
@@ -28,7 +28,7 @@ pub(super) struct DiskRow {
     samples: Vec<SampleRow>,
 }
 
-#[derive(Default, serde::Serialize)]
+#[derive(Clone, Default, serde::Serialize)]
 struct Resets {
     queue: u64,
     device: u64,
@@ -36,7 +36,7 @@ struct Resets {
     process: u64,
 }
 
-#[derive(serde::Serialize)]
+#[derive(Clone, serde::Serialize)]
 struct SampleRow {
     from: String,
     disk_us: u64,

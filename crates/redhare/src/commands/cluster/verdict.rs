@@ -1,6 +1,6 @@
 //! How a cluster is, in a word, and why: the head of `redhare status`.
 
-use super::{NodeRow, StatusView, VolumeRow, describe_returning};
+use super::{NodeRow, StatusView, VolumeRow, about_left, describe_returning};
 
 /// From the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -81,9 +81,10 @@ impl Health {
         }
         if node.draining && node.draining_copies > 0 {
             self.doing.push(format!(
-                "node {name} is drained: {} copies with {} are still to move",
+                "node {name} is drained: {} copies with {} are still to move{}",
                 node.draining_copies,
-                foundation::ByteCount(node.draining_bytes)
+                foundation::ByteCount(node.draining_bytes),
+                about_left(node.draining_left_seconds)
             ));
         }
     }
@@ -112,7 +113,14 @@ impl Health {
             let what = format!("{degraded} of {chunks} chunks of \"{name}\" lack a copy");
             self.trouble(Verdict::Degraded, what);
             let returning: usize = volume.returning.iter().map(|row| row.chunks).sum();
-            if returning == 0 {
+            if volume.lacking_left_seconds.is_some() {
+                self.doing.push(format!(
+                    "\"{name}\": {} copies with {} are still to be made{}",
+                    volume.lacking_copies,
+                    foundation::ByteCount(volume.lacking_bytes),
+                    about_left(volume.lacking_left_seconds)
+                ));
+            } else if returning == 0 {
                 self.doing.push(format!(
                     "\"{name}\": nothing is copied at present; copies whose node stays away are made elsewhere, where there is room"
                 ));
@@ -147,6 +155,8 @@ fn short(uuid: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use master::v1;
+
     use super::super::{MasterRow, ReturningRow, StoreMemberRow, StoreRow};
     use super::*;
 
@@ -161,6 +171,9 @@ mod tests {
             portals: Vec::new(),
             chunks: 16,
             degraded_chunks: degraded,
+            lacking_copies: degraded,
+            lacking_bytes: u64::from(degraded) << 28,
+            lacking_left_seconds: None,
             waiting_chunks: waiting,
             crowded_chunks: 0,
             returning: Vec::new(),
@@ -215,6 +228,62 @@ mod tests {
                 "> \"data\": node 01234567 is sent what it missed of 2 chunks, 1 MiB of 2 MiB left, about 4 s"
             ),
             "{lines}"
+        );
+    }
+
+    #[test]
+    fn how_long_copies_will_still_be_made_is_told_once_it_is_known() {
+        let mut degraded = volume(3, 0);
+        let described = |volume: &VolumeRow| of(&view(vec![volume.clone()])).describe().1;
+        assert!(described(&degraded).contains("nothing is copied at present"));
+        degraded.lacking_copies = 4;
+        degraded.lacking_bytes = 1 << 30;
+        degraded.lacking_left_seconds = Some(700);
+        assert_eq!(
+            described(&degraded),
+            "  ! 3 of 16 chunks of \"data\" lack a copy\n  > \"data\": 4 copies with 1 GiB are still to be made, about 12 min left\n"
+        );
+    }
+
+    #[test]
+    fn how_long_a_drain_and_evening_out_will_still_take_is_told_once_it_is_known() {
+        let mut drained = super::super::node_row(&v1::NodeStatus {
+            node: vec![0xab; 16],
+            alive: true,
+            draining: true,
+            draining_copies: 5,
+            draining_bytes: 5 << 30,
+            ..v1::NodeStatus::default()
+        });
+        let described = |node: NodeRow| {
+            let mut view = view(Vec::new());
+            view.nodes.push(node);
+            of(&view).describe().1
+        };
+        let to_move = "  > node abababab is drained: 5 copies with 5 GiB are still to move";
+        assert_eq!(described(drained.clone()), format!("{to_move}\n"));
+        assert_eq!(
+            super::super::describe_node(&drained),
+            "alive, draining: 5 copies left"
+        );
+        drained.draining_left_seconds = Some(95);
+        assert_eq!(
+            super::super::describe_node(&drained),
+            "alive, draining: 5 copies left, about 95 s"
+        );
+        assert_eq!(described(drained), format!("{to_move}, about 95 s left\n"));
+
+        let mut view = view(Vec::new());
+        let balance = v1::Balance {
+            state: v1::BalanceState::Moving.into(),
+            left_bytes: 3 << 30,
+            left_ms: Some(3 * 3_600_000),
+            ..v1::Balance::default()
+        };
+        view.balance = super::super::super::rebalance::view(Some(&balance), &[]);
+        assert_eq!(
+            of(&view).describe().1,
+            "  > copies move to even nodes out: 0 under way, 3 GiB too much on some, about 3 h left\n"
         );
     }
 

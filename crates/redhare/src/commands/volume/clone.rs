@@ -44,7 +44,7 @@ pub(super) struct FlattenArguments {
 }
 
 /// What a clone shares.
-#[derive(serde::Serialize)]
+#[derive(Clone, serde::Serialize)]
 pub(crate) struct OriginView {
     volume: String,
     snapshot: String,
