@@ -105,8 +105,9 @@ const GUESTS: &[Guest] = &[
 
 const POSIX: &str = "tests/posix/run";
 const DEATHS: &str = "tests/posix/deaths";
+const TAKEOVERS: &str = "tests/posix/takeovers";
 const FAULTS: &str = "tests/linearizability/run";
-/// How long fsx runs while targets die in a soak.
+/// How long fsx runs while targets die in a soak, and how long while the mount that it runs on does.
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
 /// How long faults happen in a soak, and how many at a time.
 const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
@@ -202,6 +203,11 @@ pub(crate) fn whole_posix() -> Outcome {
 /// Ten minutes of fsx on a volume whose targets die, for `soak`.
 pub(crate) fn fsx_and_deaths() -> Outcome {
     judge(DEATHS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
+}
+
+/// Ten minutes of fsx on mounts that are killed and taken over, for `soak`.
+pub(crate) fn fsx_and_takeovers() -> Outcome {
+    judge(TAKEOVERS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
 }
 
 /// Twenty minutes of random faults, for `soak`.
