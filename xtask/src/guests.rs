@@ -114,6 +114,8 @@ const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "
 
 /// Checkpoints with the PyTorch that PyPI has now.
 const TORCH: &str = "tests/python-torch";
+/// DuckDB and Hugging Face's datasets.
+const LIBRARIES: &str = "tests/python-libraries";
 
 const PROGRAM_PACKAGE: &str = "redhare";
 /// What Python loads.
@@ -217,7 +219,16 @@ pub(crate) fn long_faults() -> Outcome {
 
 /// Checkpoints with PyPI's PyTorch, for `soak`.
 pub(crate) fn newest_torch() -> Outcome {
-    // The script looks for the library beside the program.
+    with_library(TORCH)
+}
+
+/// DuckDB and datasets over `redhare://`, for `soak`.
+pub(crate) fn libraries() -> Outcome {
+    with_library(LIBRARIES)
+}
+
+/// Runs a script that looks for our Python library beside the program.
+fn with_library(script: &str) -> Outcome {
     match status(&mut cargo(&[
         "build",
         "--quiet",
@@ -225,7 +236,7 @@ pub(crate) fn newest_torch() -> Outcome {
         "-p",
         PYTHON_PACKAGE,
     ])) {
-        Ok(ended) if ended.success() => judge(TORCH, &[]).unwrap_or_else(Outcome::Unusable),
+        Ok(ended) if ended.success() => judge(script, &[]).unwrap_or_else(Outcome::Unusable),
         Ok(_) => Outcome::Failed,
         Err(why) => Outcome::Unusable(why),
     }
