@@ -20,8 +20,9 @@ class RedhareFileSystem(AbstractFileSystem):
     """A volume, or an image in a file, at its newest committed state when this was made.
 
     ``RedhareFileSystem(masters="HOST:PORT", volume="NAME")``, or ``address=`` as `redhare.open` takes it; other arguments are
-    those of `redhare.open`. With paths that begin with ``redhare://HOST:PORT/VOLUME/`` fsspec makes it by itself. Whatever
-    would write raises an OSError with EROFS.
+    those of `redhare.open`. With paths that begin with ``redhare://HOST:PORT/VOLUME/`` fsspec makes it by itself. A path may be
+    such a whole address or one inside the volume; what is listed has names of the kind that was asked for. Whatever would write
+    raises an OSError with EROFS.
     """
 
     protocol = "redhare"
@@ -40,9 +41,8 @@ class RedhareFileSystem(AbstractFileSystem):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         path = os.fspath(path)
-        if path.startswith(SCHEME):
-            return parse(path).path
-        return path.strip("/")
+        # A whole address stays one: who opens what was listed without this object, as datasets does, needs all of it.
+        return path.rstrip("/") if path.startswith(SCHEME) else path.strip("/")
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, str]:
@@ -58,6 +58,20 @@ class RedhareFileSystem(AbstractFileSystem):
         if self.address.startswith(SCHEME):
             return f"{self.address}/{name.strip('/')}"
         return f"{SCHEME}{name.strip('/')}"
+
+    def _inside(self, path: Any) -> str:
+        """The path below what is open."""
+        path = self._strip_protocol(path)
+        if not path.startswith(SCHEME):
+            return path
+        if not self.address.startswith(SCHEME):
+            return path.removeprefix(SCHEME)
+        own, asked = parse(self.address), parse(path)
+        if asked.volume != own.volume:
+            raise ValueError(f"{path} is not in {self.address}; open a file system for it")
+        if own.path and f"{asked.path}/".startswith(f"{own.path}/"):
+            return asked.path[len(own.path) :].strip("/")
+        return asked.path
 
     # Reading.
 
@@ -78,9 +92,10 @@ class RedhareFileSystem(AbstractFileSystem):
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """The entries of a directory, or the one of a file."""
         path = self._strip_protocol(path)
-        entry = self.dataset.stat(path)
+        inside = self._inside(path)
+        entry = self.dataset.stat(inside)
         if entry.kind == "directory":
-            entries = self.dataset.scan(path)
+            entries = self.dataset.scan(inside)
             found = [self._information(f"{path}/{entry.name}".lstrip("/"), entry) for entry in entries]
         else:
             found = [self._information(path, entry)]
@@ -89,7 +104,7 @@ class RedhareFileSystem(AbstractFileSystem):
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What is known of a path."""
         path = self._strip_protocol(path)
-        return self._information(path, self.dataset.stat(path))
+        return self._information(path, self.dataset.stat(self._inside(path)))
 
     def created(self, path: str) -> Any:
         """When content or attributes last changed: no earlier time is kept."""
@@ -111,7 +126,7 @@ class RedhareFileSystem(AbstractFileSystem):
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Bytes start to end of a file; negative ones count from its end."""
-        path = self._strip_protocol(path)
+        path = self._inside(path)
         if start is None and end is None:
             return bytes(self.dataset.read(path))
         size = self.dataset.stat(path).size
@@ -124,7 +139,7 @@ class RedhareFileSystem(AbstractFileSystem):
         if len(paths) == 1 and isinstance(path, str) and paths[0] == self._strip_protocol(path):
             return self.cat_file(paths[0], **kwargs)
         files = [one for one in paths if not self.isdir(one)]
-        contents = self.dataset.read_many(files, errors="raise" if on_error == "raise" else "return")
+        contents = self.dataset.read_many([self._inside(file) for file in files], errors="raise" if on_error == "raise" else "return")
         found = {}
         for name, content in zip(files, contents):
             if isinstance(content, memoryview):
@@ -170,4 +185,4 @@ class RedhareFile(AbstractBufferedFile):
     """An open file; fsspec's cache reads ahead."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return bytes(self.fs.dataset.read(self.path, start, end - start))
+        return bytes(self.fs.dataset.read(self.fs._inside(self.path), start, end - start))

@@ -68,8 +68,18 @@ def test_what_would_write_says_that_it_only_reads(files, write):
 
 def test_addresses(cluster):
     files, path = fsspec.core.url_to_fs(f"{cluster.address}/ant/notes.txt")
-    assert path == "ant/notes.txt" and files.cat_file(path) == b"no image\n"
-    assert files.unstrip_protocol(path) == f"{cluster.address}/ant/notes.txt"
+    assert path == f"{cluster.address}/ant/notes.txt" and files.cat_file(path) == b"no image\n"
+    assert files.unstrip_protocol(path) == path == files.unstrip_protocol("ant/notes.txt")
+    # What is listed has names of the kind that was asked for, and either is opened.
+    whole = files.glob(f"{cluster.address}/*/notes.txt")
+    assert whole == [path] and files.glob("*/notes.txt") == ["ant/notes.txt"]
+    assert path in files.ls(f"{cluster.address}/ant/", detail=False) and path in files.find(cluster.address)
+    assert files.cat([path]) == {path: b"no image\n"} and files.cat_file("ant/notes.txt") == b"no image\n"
+    assert files.isdir(cluster.address) and not files.exists(f"{cluster.address}/none")
+    with pytest.raises(ValueError, match="open a file system for it"):
+        files.info(f"{cluster.address}-not/ant")
+    below = fsspec.filesystem("redhare", address=f"{cluster.address}/ant")
+    assert below.cat_file(path) == below.cat_file("notes.txt") == b"no image\n"
     with fsspec.open(f"{cluster.address}/tiny") as file:
         assert file.read() == b"seven.."
     names = [file.path for file in fsspec.open_files(f"{cluster.address}/bee/*.JPG")]

@@ -105,14 +105,17 @@ const GUESTS: &[Guest] = &[
 
 const POSIX: &str = "tests/posix/run";
 const DEATHS: &str = "tests/posix/deaths";
+const TAKEOVERS: &str = "tests/posix/takeovers";
 const FAULTS: &str = "tests/linearizability/run";
-/// How long fsx runs while targets die in a soak.
+/// How long fsx runs while targets die in a soak, and how long while the mount that it runs on does.
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
 /// How long faults happen in a soak, and how many at a time.
 const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
 
 /// Checkpoints with the PyTorch that PyPI has now.
 const TORCH: &str = "tests/python-torch";
+/// DuckDB and Hugging Face's datasets.
+const LIBRARIES: &str = "tests/python-libraries";
 
 const PROGRAM_PACKAGE: &str = "redhare";
 /// What Python loads.
@@ -204,6 +207,11 @@ pub(crate) fn fsx_and_deaths() -> Outcome {
     judge(DEATHS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
 }
 
+/// Ten minutes of fsx on mounts that are killed and taken over, for `soak`.
+pub(crate) fn fsx_and_takeovers() -> Outcome {
+    judge(TAKEOVERS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
+}
+
 /// Twenty minutes of random faults, for `soak`.
 pub(crate) fn long_faults() -> Outcome {
     judge(FAULTS, &SOAK_FAULTS).unwrap_or_else(Outcome::Unusable)
@@ -211,7 +219,16 @@ pub(crate) fn long_faults() -> Outcome {
 
 /// Checkpoints with PyPI's PyTorch, for `soak`.
 pub(crate) fn newest_torch() -> Outcome {
-    // The script looks for the library beside the program.
+    with_library(TORCH)
+}
+
+/// DuckDB and datasets over `redhare://`, for `soak`.
+pub(crate) fn libraries() -> Outcome {
+    with_library(LIBRARIES)
+}
+
+/// Runs a script that looks for our Python library beside the program.
+fn with_library(script: &str) -> Outcome {
     match status(&mut cargo(&[
         "build",
         "--quiet",
@@ -219,7 +236,7 @@ pub(crate) fn newest_torch() -> Outcome {
         "-p",
         PYTHON_PACKAGE,
     ])) {
-        Ok(ended) if ended.success() => judge(TORCH, &[]).unwrap_or_else(Outcome::Unusable),
+        Ok(ended) if ended.success() => judge(script, &[]).unwrap_or_else(Outcome::Unusable),
         Ok(_) => Outcome::Failed,
         Err(why) => Outcome::Unusable(why),
     }

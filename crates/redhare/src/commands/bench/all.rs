@@ -137,8 +137,8 @@ const GROUPS: &[Group] = &[
     },
     Group {
         name: "training",
-        about: "what a training run gets: a mount, archives, networked file systems of today, an import, a loader",
-        seconds: (150.0, 22.0),
+        about: "what a training run gets: a mount, archives, networked file systems of today, an import, commits that are followed, a loader",
+        seconds: (200.0, 22.0),
         needs: &[],
         rows: |rounds| training::rows(&training::TrainingArguments::with(rounds)),
     },

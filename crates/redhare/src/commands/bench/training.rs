@@ -1,7 +1,8 @@
 //! `redhare bench training`: what a training run gets from a volume, beside what it gets from the local file system: a mount,
-//! images and archives that people use today, an import, a loader.
+//! images and archives that people use today, an import, commits that are followed, a loader.
 
 mod archives;
+mod commits;
 mod import;
 mod loader;
 mod mounted;
@@ -32,7 +33,7 @@ const ROOM_BYTES: u64 = 1 << 30;
     after_help = "Starts a cluster of three nodes for it. Rows: 16 KiB files through a mount against the local file system; \
 shuffled reads of the volume against an EROFS image and against a tar that is read from its beginning; reads through a mount against the same through \
 GlusterFS's (one brick); an import of small \
-files, synced, against \"cp -r\" and sync; a PyTorch loader that decodes JPEGs against the same loader on local files, and both with a \
+files, synced, against \"cp -r\" and sync; how soon a commit is seen by a mount that follows; a PyTorch loader that decodes JPEGs against the same loader on local files, and both with a \
 timer in place of the decoding. A row whose tools are missing (fuse3, erofs-utils, glusterfs-server, PyTorch with Pillow, our Python library beside this \
 program) is left out and says so. EROFS and GlusterFS need root.
 Example:
@@ -51,10 +52,13 @@ pub(crate) struct TrainingArguments {
     /// Images that an epoch of the loader has
     #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
     images: u32,
+    /// Commits that a mount that follows is to see
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    commits: u32,
     /// Length of all slices of one comparison together, imports and epochs excepted
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Only the parts whose name contains this: mount, archives, peers, import, loader
+    /// Only the parts whose name contains this: mount, archives, peers, import, commits, loader
     #[arg(long, default_value = "")]
     only: String,
     /// The master's port; the nodes take the ones that follow
@@ -72,6 +76,7 @@ impl TrainingArguments {
             files: 20_000,
             import_files: 50_000,
             images: 4_000,
+            commits: 30,
             seconds: 10.0,
             only: String::new(),
             port: 7490,
@@ -167,12 +172,15 @@ pub(super) fn rows(arguments: &TrainingArguments) -> Result<Vec<Row>, Failure> {
     if chosen("import") {
         rows.extend(import::rows(&stage)?);
     }
+    if chosen("commits") {
+        rows.extend(commits::rows(&stage)?);
+    }
     if chosen("loader") {
         rows.extend(loader::rows(&stage)?);
     }
     if rows.is_empty() {
         return Err(Failure::new(format!(
-            "nothing was measured: --only {} names none of mount, archives, peers, import, loader, or what they need is missing (above)",
+            "nothing was measured: --only {} names none of mount, archives, peers, import, commits, loader, or what they need is missing (above)",
             arguments.only
         )));
     }

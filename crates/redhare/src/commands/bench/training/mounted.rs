@@ -1,4 +1,4 @@
-//! The row about a mount: the files of a volume through the kernel, beside the files it was filled from.
+//! The row about a mount: the files of a volume through the kernel, beside the files it was filled from. And a mount, for others.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -23,13 +23,22 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// Mounts it; none where there is no FUSE.
+    /// Mounts what was filled, to be read as it is; none where there is no FUSE.
     pub(super) fn of(stage: &Stage<'_>) -> Result<Option<Self>, Failure> {
-        if !Path::new("/dev/fuse").exists() {
-            eprintln!("no row about a mount: there is no /dev/fuse (modprobe fuse)");
+        if !Self::can_be() {
             return Ok(None);
         }
-        Self::start(stage, &stage.scratch.join("mount")).map(Some)
+        let directory = stage.scratch.join("mount");
+        Self::start(stage, VOLUME, &directory, &["--read-only", "--stay"]).map(Some)
+    }
+
+    /// Whether there is FUSE; says so if there is none.
+    pub(super) fn can_be() -> bool {
+        let is_there = Path::new("/dev/fuse").exists();
+        if !is_there {
+            eprintln!("no row about a mount: there is no /dev/fuse (modprobe fuse)");
+        }
+        is_there
     }
 
     /// Where it is.
@@ -43,12 +52,17 @@ impl Mount {
         Ok(serving + stage.up.cpu_time()?)
     }
 
-    fn start(stage: &Stage<'_>, directory: &Path) -> Result<Self, Failure> {
+    /// Mounts a volume on a directory that is made for it.
+    pub(super) fn start(
+        stage: &Stage<'_>,
+        volume: &str,
+        directory: &Path,
+        options: &[&str],
+    ) -> Result<Self, Failure> {
         std::fs::create_dir_all(directory).map_err(Failure::new)?;
         let shown = directory.display().to_string();
-        let mut command = stage
-            .up
-            .command(&["fs", "mount", VOLUME, &shown, "--read-only", "--stay"])?;
+        let mut command = stage.up.command(&["fs", "mount", volume, &shown])?;
+        command.args(options);
         let mut process = command.stdout(Stdio::piped()).spawn().map_err(Failure::new)?;
         let said = process.stdout.take().map(BufReader::new);
         let mount = Self {
@@ -61,7 +75,7 @@ impl Mount {
             Ok(mount)
         } else {
             Err(Failure::new(format!(
-                "{VOLUME} was not mounted on {shown} (its reason is above)"
+                "{volume} was not mounted on {shown} (its reason is above)"
             )))
         }
     }
