@@ -76,6 +76,12 @@ pub(crate) struct Life {
     incarnation: u64,
     /// The target knows reservations of exported volumes.
     reserves: bool,
+    /// The target knows volumes of which it acknowledges no write before it is durable.
+    syncs: bool,
+    /// Those of which it says that it does so.
+    syncing: Vec<u32>,
+    /// What it was told of each volume.
+    sync_told: BTreeMap<u32, bool>,
     heartbeat: Duration,
     disks: Vec<agentlink::Disk>,
     resyncs: Vec<agentlink::Resync>,
@@ -169,6 +175,9 @@ impl Life {
             cluster,
             incarnation: hello.incarnation,
             reserves: hello.kinds >= ToTarget::KINDS_OF_RESERVATIONS,
+            syncs: hello.kinds >= ToTarget::KINDS_OF_SYNC_WRITES,
+            syncing: Vec::new(),
+            sync_told: BTreeMap::new(),
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
@@ -248,6 +257,8 @@ impl Life {
             complete_snapshots: self.complete_snapshots,
             flattening: flattening(&self.flattening, &self.flatten),
             knows_reservations: self.reserves,
+            knows_sync_writes: self.syncs,
+            sync_volumes: self.syncing.clone(),
             // Should it not arrive, it is asked for again.
             described_copies: std::mem::take(&mut self.described),
         }
@@ -418,6 +429,13 @@ impl Life {
                     .await;
             }
         }
+        for volume in exports.iter().filter_map(|export| export.volume.as_ref()) {
+            // A portal says to hosts what it does from its beginning. What the masters' changes have said since may be newer than this.
+            if !self.sync_told.contains_key(&volume.number) {
+                self.tell_sync_writes(volume.number, volume.sync_writes, link)
+                    .await;
+            }
+        }
         let exports: Vec<Export> = exports.iter().filter_map(export).collect();
         if exports == self.exports {
             return;
@@ -427,6 +445,14 @@ impl Life {
         self.exports = exports;
         for volume in new {
             self.route(volume);
+        }
+    }
+
+    /// Tells the target whether writes of a volume are to be durable before they are acknowledged, unless it was told that last. Also
+    /// that they need not be: a target that was adopted may have heard otherwise.
+    async fn tell_sync_writes(&mut self, volume: u32, is_on: bool, link: &Link) {
+        if self.sync_told.insert(volume, is_on) != Some(is_on) {
+            let _ = link.send.send(ToTarget::SyncWrites { volume, is_on }).await;
         }
     }
 
@@ -540,9 +566,13 @@ impl Life {
             }
         }
         for volume in &news.removed_volumes {
+            self.sync_told.remove(volume);
             let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
         }
         for volume in &news.volumes {
+            // Before the configurations of its chunks: nothing is acknowledged otherwise.
+            self.tell_sync_writes(volume.number, volume.sync_writes, link)
+                .await;
             if let Some(Ok(kind)) = kind_of(volume) {
                 self.kinds.insert(volume.number, kind);
             }
@@ -665,6 +695,7 @@ impl Life {
             FromTarget::Flattening(flattening) => self.flattening = flattening,
             FromTarget::Described(copies) => self.described = copies.into_iter().map(copy_state).collect(),
             FromTarget::Held(held) => self.held = held.into_iter().collect(),
+            FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }
     }
 }

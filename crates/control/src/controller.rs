@@ -19,6 +19,7 @@ mod removal;
 pub(crate) mod reservations;
 pub(crate) mod snapshots;
 pub(crate) mod status;
+mod sync_writes;
 pub(crate) mod volumes;
 
 use std::cell::RefCell;
@@ -104,6 +105,8 @@ struct Heard {
     snapshots: Option<BTreeSet<SnapshotKey>>,
     /// Its target knows reservations of exported volumes.
     reserves: bool,
+    /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
+    syncs: Option<BTreeSet<VolumeNumber>>,
 }
 
 /// What is needed to bring a volume to its next state.

@@ -20,7 +20,9 @@ pub use reservation::{ReservationNotice, Reservations};
 pub use snapshot::{Snapshot, SnapshotState};
 pub use volume::{Origin, Volume, VolumeState};
 
-pub(crate) use node::{FEATURE_CLONES, FEATURE_RACKS, FEATURE_RESERVATIONS, FEATURES_KNOWN, Number};
+pub(crate) use node::{
+    FEATURE_CLONES, FEATURE_RACKS, FEATURE_RESERVATIONS, FEATURE_SYNC_WRITES, FEATURES_KNOWN, Number,
+};
 
 #[cfg(test)]
 mod golden;

@@ -75,6 +75,7 @@ impl<'a> Cluster<'a> {
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
             snapshots: Default::default(),
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
@@ -258,6 +259,7 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
             snapshots: Default::default(),
         };
         cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();

@@ -119,40 +119,11 @@ impl Cluster for Face {
             .call_or_read(|control, now| control.balance(now))
             .await?;
         let (masters, store) = (self.masters().await?, self.store.status().await);
-        let node = |node: &control::NodeStatus| v1::NodeStatus {
-            node: node.view.id.0.to_bytes().to_vec(),
-            peer_address: node.view.record.peer_address.clone(),
-            incarnation: node.view.record.incarnation.0,
-            alive: node.view.is_alive,
-            silent_ms: node.silent.map(milliseconds),
-            disks: disks::statuses(node),
-            draining: node.is_drained,
-            draining_copies: node.drained.copies,
-            draining_bytes: node.drained.bytes.0,
-            draining_left_ms: node.drain_left.map(milliseconds),
-            rack: node
-                .view
-                .record
-                .rack
-                .as_ref()
-                .map_or_else(String::new, ToString::to_string),
-        };
-        let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
-            volume: Some(convert::volume_with_origin(&volume.volume, volume.origin.clone())),
-            chunks: volume.chunks,
-            degraded_chunks: volume.degraded_chunks,
-            waiting_chunks: volume.waiting_chunks,
-            resyncs: volume.resyncs.iter().map(convert::resync).collect(),
-            crowded_chunks: volume.crowded_chunks,
-            lacking_copies: volume.lacking_copies,
-            lacking_bytes: volume.lacking.0,
-            lacking_left_ms: volume.mend_left.map(milliseconds),
-        };
         Ok(Response::new(v1::GetStatusResponse {
             cluster: status.cluster.0.to_bytes().to_vec(),
             revision: status.revision,
-            nodes: status.nodes.iter().map(node).collect(),
-            volumes: status.volumes.iter().map(volume).collect(),
+            nodes: status.nodes.iter().map(crate::status::node).collect(),
+            volumes: status.volumes.iter().map(crate::status::volume).collect(),
             masters,
             store: Some(store),
             balance: Some(convert::balance(&balance)),
@@ -243,6 +214,9 @@ impl Nodes for Face {
             snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
             flattening: request.flattening.iter().map(convert::flattening).collect(),
             reserves: request.knows_reservations,
+            syncs: request
+                .knows_sync_writes
+                .then(|| volumes(&request.sync_volumes).into_iter().collect()),
         };
         let node = heartbeat.node;
         let (reports, samples) = (
@@ -415,14 +389,16 @@ impl Volumes for Face {
             chunks.retain(|(id, _)| id.index < count);
             let resyncs = control.resyncs(number, now);
             let origin = control.origin_of(&volume)?;
-            Ok(((volume, origin), chunks, control.nodes(now)?, resyncs))
+            let waiting = control.nodes_without_sync_writes(&volume, now)?;
+            Ok(((volume, origin), chunks, control.nodes(now)?, (resyncs, waiting)))
         };
-        let ((volume, origin), chunks, nodes, resyncs) = self.engine.read(call).await?;
+        let ((volume, origin), chunks, nodes, (resyncs, waiting)) = self.engine.read(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume_with_origin(&volume, origin)),
             nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
+            waiting_nodes: convert::node_ids(&waiting),
         }))
     }
 
@@ -597,6 +573,17 @@ impl Volumes for Face {
         let call = move |control: &mut crate::engine::Control, _| control.pin_writes(&name, node);
         let volume = Some(convert::volume(&self.engine.call(call).await?));
         Ok(Response::new(v1::PinWritesResponse { volume }))
+    }
+
+    async fn set_sync_writes(
+        &self,
+        request: Request<v1::SetSyncWritesRequest>,
+    ) -> Result<Response<v1::SetSyncWritesResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            format!("volume {}, sync writes: {}", request.name, request.sync_writes)
+        });
+        self.have_sync_writes(request).await.map(Response::new)
     }
 
     async fn show_unserved(

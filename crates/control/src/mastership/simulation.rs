@@ -291,6 +291,7 @@ impl World {
             snapshots: Default::default(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

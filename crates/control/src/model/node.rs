@@ -25,8 +25,12 @@ pub(crate) const FEATURE_RESERVATIONS: u64 = 2;
 /// A bit of [`ClusterRecord::features`]: a node has a rack. A master that does not know it cannot read that node's record, and would
 /// lead without being able to do anything.
 pub(crate) const FEATURE_RACKS: u64 = 4;
+/// A bit of [`ClusterRecord::features`]: a volume's writes are durable before they are acknowledged. A master that does not know it cannot
+/// read that volume's record, and would let nodes in that do not do so.
+pub(crate) const FEATURE_SYNC_WRITES: u64 = 8;
 /// The bits of [`ClusterRecord::features`] that this release knows.
-pub(crate) const FEATURES_KNOWN: u64 = FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS;
+pub(crate) const FEATURES_KNOWN: u64 =
+    FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS | FEATURE_SYNC_WRITES;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

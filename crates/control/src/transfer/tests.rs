@@ -52,16 +52,16 @@ fn a_store_with_what_only_later_masters_know_is_refused_by_name() {
     let mut transaction = Transaction::new();
     let record = ClusterRecord {
         id: ClusterId(Uuid(7)),
-        features: 8,
+        features: 1 << 40,
     };
     transaction.put(keys::CLUSTER.to_vec(), record.encode(keys::CLUSTER));
     store.commit(&transaction).unwrap();
     let error = open(store).unwrap_err();
-    assert_eq!(error, ControlError::StoreFeatures { unknown: 8 });
+    assert_eq!(error, ControlError::StoreFeatures { unknown: 1 << 40 });
     assert!(
         error
             .to_string()
-            .contains("feature bits 0x8); run the release that wrote it")
+            .contains("feature bits 0x10000000000); run the release that wrote it")
     );
 }
 

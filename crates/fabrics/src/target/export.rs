@@ -46,6 +46,13 @@ impl Subsystem {
         self.export.is_some()
     }
 
+    /// Whether a power cut may take what hosts have written and not flushed. Said of a controller's whole life, so of a subsystem whose
+    /// namespaces come and go always.
+    pub(super) fn has_write_cache(&self) -> bool {
+        let cached = |namespace: &Arc<Namespace>| namespace.device.geometry().write_cache;
+        self.export.is_none() || self.namespaces().iter().any(cached)
+    }
+
     /// Whether hosts may use this command.
     pub(super) fn takes(&self, opcode: NvmOpcode) -> bool {
         use NvmOpcode::{DatasetManagement, Flush, Read, Verify, Write};

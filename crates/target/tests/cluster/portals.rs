@@ -32,15 +32,15 @@ const LANE_BLOCKS: u64 = 24;
 /// The configuration that the masters have committed.
 type Committed = Rc<RefCell<ChunkConfig>>;
 
-struct Exporting {
-    cluster: Cluster,
+pub(super) struct Exporting {
+    pub(super) cluster: Cluster,
     committed: Committed,
     /// The nodes that export, in order of their places.
     portals: [usize; 2],
 }
 
 impl Exporting {
-    fn new(seed: u64, portals: [usize; 2]) -> Self {
+    pub(super) fn new(seed: u64, portals: [usize; 2]) -> Self {
         let cluster = Cluster::with_volume(seed);
         let config = config(&cluster, 1, 0, &[0, 1, 2]);
         let exporting = Self {
@@ -55,7 +55,7 @@ impl Exporting {
         exporting
     }
 
-    fn address(&self, place: usize) -> SocketAddr {
+    pub(super) fn address(&self, place: usize) -> SocketAddr {
         SocketAddr::new(self.cluster.hosts[self.portals[place]].address(), PORT)
     }
 
@@ -125,13 +125,13 @@ fn config(cluster: &Cluster, epoch: u64, write_node: usize, members: &[usize]) -
 }
 
 /// One way of a host to the volume: an association with one portal.
-struct Way {
-    controller: Rc<Controller>,
+pub(super) struct Way {
+    pub(super) controller: Rc<Controller>,
     queue: Rc<Queue>,
 }
 
 impl Way {
-    async fn connect(address: SocketAddr, host: u64) -> Result<Self, ConnectError> {
+    pub(super) async fn connect(address: SocketAddr, host: u64) -> Result<Self, ConnectError> {
         let name: Nqn = format!("nqn.2014-08.org.example:host{host}").parse().unwrap();
         let mut id = [0; 16];
         id[..8].copy_from_slice(&host.to_le_bytes());
@@ -146,7 +146,7 @@ impl Way {
     }
 
     /// None if the connection was lost.
-    async fn run(&self, command: Command, data: Data) -> (Option<Status>, Data) {
+    pub(super) async fn run(&self, command: Command, data: Data) -> (Option<Status>, Data) {
         let result = self.queue.execute(command, data).await;
         (
             result.completion.map(|completion| completion.status()),
@@ -154,7 +154,7 @@ impl Way {
         )
     }
 
-    async fn write(&self, lba: u64, blocks: u64, byte: u8) -> Option<Status> {
+    pub(super) async fn write(&self, lba: u64, blocks: u64, byte: u8) -> Option<Status> {
         let mut buffer = BufferPool::current()
             .try_allocate(blocks as usize * BLOCK)
             .unwrap();
@@ -177,7 +177,7 @@ impl Way {
         self.run(command, Data::From(buffer.freeze())).await.0
     }
 
-    async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, Option<Status>> {
+    pub(super) async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, Option<Status>> {
         let buffer = BufferPool::current()
             .try_allocate(blocks as usize * BLOCK)
             .unwrap();
