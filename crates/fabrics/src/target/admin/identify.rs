@@ -225,7 +225,8 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             | bits::ONCS_VERIFY
             | bits::ONCS_DATASET_MANAGEMENT
             | bits::ONCS_RESERVATIONS
-            | only_alone(bits::ONCS_COMPARE | bits::ONCS_WRITE_ZEROES | bits::ONCS_COPY),
+            | bits::ONCS_COMPARE
+            | only_alone(bits::ONCS_WRITE_ZEROES | bits::ONCS_COPY),
         fuses: only_alone(bits::FUSES_COMPARE_AND_WRITE),
         acwu: ATOMIC_COMPARE_AND_WRITE,
         cdfs: only_alone(COPY_FORMAT_0),
