@@ -17,13 +17,14 @@ use crate::probe::Prober;
 use crate::reservations;
 use crate::state::StateError;
 use crate::supervise::AgentError;
+use crate::watching::Watching;
 use crate::wire::{
     Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
     snapshot_note, to_wire,
 };
 
 /// Pause between attempts to reach the masters.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Answers that wait to be looked at; each call under way has one.
 const ANSWERS: usize = 64;
 /// How often all copies are named to the masters, who say which of them have no place.
@@ -80,6 +81,12 @@ pub(crate) struct Life {
     registration: (v1::RegisterRequest, Instant),
     /// The target knows reservations of exported volumes.
     reserves: bool,
+    /// The target knows volumes of which it acknowledges no write before it is durable.
+    syncs: bool,
+    /// Those of which it says that it does so.
+    syncing: Vec<u32>,
+    /// What it was told of each volume.
+    sync_told: BTreeMap<u32, bool>,
     heartbeat: Duration,
     disks: Vec<agentlink::Disk>,
     resyncs: Vec<agentlink::Resync>,
@@ -175,6 +182,9 @@ impl Life {
             incarnation: hello.incarnation,
             registration: (request, Instant::now()),
             reserves: hello.kinds >= ToTarget::KINDS_OF_RESERVATIONS,
+            syncs: hello.kinds >= ToTarget::KINDS_OF_SYNC_WRITES,
+            syncing: Vec::new(),
+            sync_told: BTreeMap::new(),
             heartbeat: Duration::from_millis(registered.heartbeat_interval_ms.max(50)),
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
@@ -255,6 +265,8 @@ impl Life {
             complete_snapshots: self.complete_snapshots,
             flattening: flattening(&self.flattening, &self.flatten),
             knows_reservations: self.reserves,
+            knows_sync_writes: self.syncs,
+            sync_volumes: self.syncing.clone(),
             // Should it not arrive, it is asked for again.
             described_copies: std::mem::take(&mut self.described),
         }
@@ -450,6 +462,13 @@ impl Life {
                     .await;
             }
         }
+        for volume in exports.iter().filter_map(|export| export.volume.as_ref()) {
+            // A portal says to hosts what it does from its beginning. What the masters' changes have said since may be newer than this.
+            if !self.sync_told.contains_key(&volume.number) {
+                self.tell_sync_writes(volume.number, volume.sync_writes, link)
+                    .await;
+            }
+        }
         let exports: Vec<Export> = exports.iter().filter_map(export).collect();
         if exports == self.exports {
             return;
@@ -459,6 +478,14 @@ impl Life {
         self.exports = exports;
         for volume in new {
             self.route(volume);
+        }
+    }
+
+    /// Tells the target whether writes of a volume are to be durable before they are acknowledged, unless it was told that last. Also
+    /// that they need not be: a target that was adopted may have heard otherwise.
+    async fn tell_sync_writes(&mut self, volume: u32, is_on: bool, link: &Link) {
+        if self.sync_told.insert(volume, is_on) != Some(is_on) {
+            let _ = link.send.send(ToTarget::SyncWrites { volume, is_on }).await;
         }
     }
 
@@ -572,9 +599,13 @@ impl Life {
             }
         }
         for volume in &news.removed_volumes {
+            self.sync_told.remove(volume);
             let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
         }
         for volume in &news.volumes {
+            // Before the configurations of its chunks: nothing is acknowledged otherwise.
+            self.tell_sync_writes(volume.number, volume.sync_writes, link)
+                .await;
             if let Some(Ok(kind)) = kind_of(volume) {
                 self.kinds.insert(volume.number, kind);
             }
@@ -697,6 +728,7 @@ impl Life {
             FromTarget::Flattening(flattening) => self.flattening = flattening,
             FromTarget::Described(copies) => self.described = copies.into_iter().map(copy_state).collect(),
             FromTarget::Held(held) => self.held = held.into_iter().collect(),
+            FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }
     }
 }
@@ -716,11 +748,7 @@ pub(crate) async fn serve(
 ) -> Result<Ending, StateError> {
     let mut beats = ticks(life.heartbeat);
     let (news_in, mut news) = mpsc::channel(64);
-    let watching = Watching(tokio::spawn(watch(
-        life.client.clone(),
-        life.node_bytes(),
-        news_in,
-    )));
+    let watching = Watching::begin(life.client.clone(), life.node_bytes(), news_in);
     let ending = loop {
         tokio::select! {
             message = link.receive.recv() => match message {
@@ -755,35 +783,4 @@ pub(crate) async fn serve(
     };
     drop(watching);
     Ok(ending)
-}
-
-/// Ends with the life it belongs to, also when that is cut off.
-struct Watching(tokio::task::JoinHandle<()>);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Follows the masters' changes, and begins again when the stream ends.
-async fn watch(client: Client, node: Vec<u8>, news: mpsc::Sender<v1::WatchResponse>) {
-    let mut known = 0;
-    loop {
-        let scope = v1::watch_request::Scope::Node(node.clone());
-        match client.watch(scope, known).await {
-            Ok(mut stream) => {
-                while let Ok(Some(response)) = stream.message().await {
-                    if response.complete {
-                        known = response.revision;
-                    }
-                    if news.send(response).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            Err(error) => tracing::warn!(%error, "the masters' changes cannot be followed"),
-        }
-        sleep(RETRY_PAUSE).await;
-    }
 }

@@ -194,6 +194,13 @@ pub enum ToTarget {
     NoteSnapshots(Vec<SnapshotNote>),
     /// The masters want to know how these copies are. Answered by [`FromTarget::Described`].
     Describe(Vec<Chunk>),
+    /// Whether every write of a volume is to be durable before it is acknowledged; of those not named it is as it was.
+    SyncWrites {
+        /// The volume's number.
+        volume: u32,
+        /// It is.
+        is_on: bool,
+    },
 }
 
 /// What a copy says of itself.
@@ -231,6 +238,9 @@ pub struct SnapshotNote {
 impl ToTarget {
     /// A target that knows so many kinds knows reservations of exported volumes, up to [`ToTarget::ReservationsChanged`].
     pub const KINDS_OF_RESERVATIONS: u32 = 17;
+    /// A target that knows so many kinds acknowledges no write before it is durable where it is told so, by
+    /// [`ToTarget::SyncWrites`].
+    pub const KINDS_OF_SYNC_WRITES: u32 = 20;
 }
 
 /// What the hosts of an exported volume have reserved (NVM Express Base Specification 2.0c, section 8.19).
@@ -424,6 +434,9 @@ pub enum FromTarget {
     Held(Vec<(u128, u64)>),
     /// The answer to a [`ToTarget::Describe`]: each of its copies; none for those that are not here, or cannot be read.
     Described(Vec<(Chunk, Option<CopyState>)>),
+    /// All volumes of which the target acknowledges no write before it is durable, by number: when the agent has said that it knows this,
+    /// and when that has changed.
+    SyncWrites(Vec<u32>),
 }
 
 impl FromTarget {
@@ -449,12 +462,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 19;
+    const KINDS: u32 = 20;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 16;
+    const KINDS: u32 = 17;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

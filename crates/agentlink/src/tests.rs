@@ -235,6 +235,13 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             }]),
             "0b0000000100110107ac0203e807026162",
         ),
+        (
+            ToTarget::SyncWrites {
+                volume: 300,
+                is_on: true,
+            },
+            "04000000010013ac0201",
+        ),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
@@ -253,6 +260,10 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Held(vec![(300, 1 << 21)]))),
         "0800000001000e01ac0280808001"
     );
+    assert_eq!(
+        hex(&frame(&FromTarget::SyncWrites(vec![300]))),
+        "0400000001001001ac02"
+    );
 }
 
 #[test]
@@ -267,9 +278,14 @@ fn a_reader_of_an_earlier_release_takes_todays_first_frame() {
 #[test]
 fn what_each_side_knows_is_counted_right() {
     let last = |bytes: Vec<u8>| u32::from(bytes[HEAD_BYTES]);
-    assert_eq!(last(frame(&ToTarget::Describe(Vec::new()))) + 1, ToTarget::KINDS);
+    let sync_writes = ToTarget::SyncWrites {
+        volume: 1,
+        is_on: true,
+    };
+    assert_eq!(last(frame(&sync_writes)) + 1, ToTarget::KINDS);
+    assert_eq!(ToTarget::KINDS_OF_SYNC_WRITES, ToTarget::KINDS);
     assert_eq!(
-        last(frame(&FromTarget::Described(Vec::new()))) + 1,
+        last(frame(&FromTarget::SyncWrites(Vec::new()))) + 1,
         FromTarget::KINDS
     );
     assert_eq!(

@@ -60,6 +60,8 @@ struct State {
     nodes: BTreeMap<NodeId, SocketAddr>,
     /// The nodes that have a place for a copy of each chunk, in sync or not.
     places: Vec<Vec<NodeId>>,
+    /// Every write is to be durable before it is acknowledged.
+    sync_writes: bool,
 }
 
 /// See the module. Shared by all cores.
@@ -176,7 +178,10 @@ impl Session {
             source,
             self.sessions.clone(),
             open_peers,
-            ClientOptions::default(),
+            ClientOptions {
+                sync_writes: self.state().sync_writes,
+                ..ClientOptions::default()
+            },
         )
     }
 
@@ -358,6 +363,7 @@ fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
         map: Arc::new(VolumeMap { geometry, chunks }),
         nodes: map.nodes.iter().filter_map(address).collect(),
         places,
+        sync_writes: map.volume.as_ref().is_some_and(|volume| volume.sync_writes),
     })
 }
 

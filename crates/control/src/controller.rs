@@ -20,6 +20,7 @@ pub(crate) mod reservations;
 pub(crate) mod restored;
 pub(crate) mod snapshots;
 pub(crate) mod status;
+mod sync_writes;
 pub(crate) mod volumes;
 
 use std::cell::RefCell;
@@ -108,6 +109,8 @@ struct Heard {
     snapshots: Option<BTreeSet<SnapshotKey>>,
     /// Its target knows reservations of exported volumes.
     reserves: bool,
+    /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
+    syncs: Option<BTreeSet<VolumeNumber>>,
 }
 
 /// What is needed to bring a volume to its next state.

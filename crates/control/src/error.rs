@@ -323,6 +323,14 @@ pub enum ControlError {
         others: usize,
     },
     #[error(
+        "writes of volume \"{volume}\" cannot be made durable before they are acknowledged: node {node} (and {others} more) runs a release that does not do that, or has not said yet that it does; upgrade every node and try again"
+    )]
+    NodeBeforeSyncWrites {
+        volume: String,
+        node: NodeId,
+        others: usize,
+    },
+    #[error(
         "volume \"{volume}\" has {chunks} chunks, but what its hosts have agreed on was put in force on {told} only; the portal will hear of the others and does it again"
     )]
     NotEveryChunk { volume: String, chunks: u32, told: u32 },
@@ -434,6 +442,7 @@ impl ControlError {
             | Self::Reserved { .. }
             | Self::WrittenNatively { .. }
             | Self::NodeBeforeReservations { .. }
+            | Self::NodeBeforeSyncWrites { .. }
             | Self::NotEveryChunk { .. }
             | Self::NotPortal { .. }
             | Self::WriterLost { .. } => ErrorKind::FailedPrecondition,

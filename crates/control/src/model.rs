@@ -21,7 +21,8 @@ pub use snapshot::{Snapshot, SnapshotState};
 pub use volume::{Origin, Volume, VolumeState};
 
 pub(crate) use node::{
-    FEATURE_CLONES, FEATURE_RACKS, FEATURE_RESERVATIONS, FEATURE_RESTORED, FEATURES_KNOWN, Number,
+    FEATURE_CLONES, FEATURE_RACKS, FEATURE_RESERVATIONS, FEATURE_RESTORED, FEATURE_SYNC_WRITES,
+    FEATURES_KNOWN, Number,
 };
 
 #[cfg(test)]

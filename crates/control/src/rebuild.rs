@@ -19,8 +19,8 @@ use crate::identity::{
 };
 use crate::keys;
 use crate::model::{
-    Chunk, ClusterRecord, Copy, Disk, FEATURE_CLONES, Geometry, Node, Number, ReaderLease, Volume,
-    VolumeState, WriterLease,
+    Chunk, ClusterRecord, Copy, Disk, FEATURE_CLONES, FEATURE_SYNC_WRITES, Geometry, Node, Number,
+    ReaderLease, Volume, VolumeState, WriterLease,
 };
 use crate::record::Record;
 use crate::settings::Settings;
@@ -214,6 +214,15 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
     }
     let snapshots = maker.snapshots(&volumes, &mut records);
     let has_clones = maker.origins(&volumes, &snapshots, &mut records)?;
+    let syncs = |found: &VolumeFound| maker.old.get(&found.number).is_some_and(|old| old.sync_writes);
+    let features = [
+        (has_clones, FEATURE_CLONES),
+        (volumes.iter().any(syncs), FEATURE_SYNC_WRITES),
+    ];
+    let features = features.iter().fold(
+        0,
+        |bits, (is_there, bit)| if *is_there { bits | bit } else { bits },
+    );
     let image = match volumes.iter().all(|volume| volume.problem.is_none()) {
         false => None,
         true => {
@@ -222,7 +231,7 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
                 keys::CLUSTER.to_vec(),
                 &ClusterRecord {
                     id: cluster,
-                    features: if has_clones { FEATURE_CLONES } else { 0 },
+                    features,
                 },
             );
             for report in reports {
@@ -412,6 +421,7 @@ impl Maker<'_> {
                 .as_ref()
                 .map_or_else(Vec::new, |old| self.still_there(&old.portals)),
             write_pin: None,
+            sync_writes: old.as_ref().is_some_and(|old| old.sync_writes),
             hosts: old.map_or_else(Vec::new, |old| old.hosts),
             growth: Vec::new(),
             checksums,

@@ -55,6 +55,7 @@ fn beat(master: &mut Controller<&MemoryStore>, cluster: ClusterId, number: u128,
         removed_copies: Vec::new(),
         flattening: Vec::new(),
         reserves: true,
+        syncs: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

@@ -123,6 +123,7 @@ impl Cluster {
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
                 reserves: true,
+                syncs: None,
                 snapshots: Default::default(),
             };
             self.control.heartbeat(&heartbeat, self.now).unwrap();

@@ -118,6 +118,7 @@ impl Cluster {
     fn beat(&mut self, number: u64, prepared: &[VolumeNumber], flattening: &[Flattening]) -> HeartbeatAnswer {
         let heartbeat = Heartbeat {
             reserves: true,
+            syncs: None,
             cluster: self.control.cluster(),
             node: node(number),
             incarnation: self.lives[&number],

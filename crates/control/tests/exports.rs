@@ -58,6 +58,7 @@ fn beat_of(master: &mut Master<'_>, number: u128, reserves: bool, now: Instant) 
         removed_copies: Vec::new(),
         flattening: Vec::new(),
         reserves,
+        syncs: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap().exports

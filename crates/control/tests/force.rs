@@ -133,6 +133,7 @@ impl Cluster {
                     removed_copies: Vec::new(),
                     flattening: Vec::new(),
                     reserves: true,
+                    syncs: None,
                     snapshots: BTreeSet::default(),
                 };
                 let has_no_news = self.control.has_no_news(&heartbeat);

@@ -76,6 +76,7 @@ impl<'a> Cluster<'a> {
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
             snapshots: Default::default(),
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
@@ -260,6 +261,7 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
             snapshots: Default::default(),
         };
         cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();

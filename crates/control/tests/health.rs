@@ -51,6 +51,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
         removed_copies: Vec::new(),
         flattening: Vec::new(),
         reserves: true,
+        syncs: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

@@ -76,6 +76,7 @@ impl Cluster {
         let incarnation = self.lives[&number];
         let heartbeat = Heartbeat {
             reserves: true,
+            syncs: None,
             cluster: self.control.cluster(),
             node: node(number),
             incarnation,

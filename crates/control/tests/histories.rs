@@ -264,6 +264,7 @@ impl History {
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
                 reserves: true,
+                syncs: None,
                 snapshots: Default::default(),
             };
             self.masters[master].heartbeat(&heartbeat, self.now)?;

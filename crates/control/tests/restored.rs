@@ -162,6 +162,7 @@ impl<'a> World<'a> {
             snapshots: BTreeSet::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
         };
         let described: Vec<(ChunkId, Option<CopyState>)> = fake
             .describe

@@ -95,6 +95,7 @@ impl<'a> Cluster<'a> {
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
             snapshots: snapshots.iter().copied().collect(),
         }
     }

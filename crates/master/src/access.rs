@@ -81,6 +81,7 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Volumes/MoveCopy", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/MoveWrites", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/PinWrites", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Volumes/SetSyncWrites", Access::Admin, Audit::Yes),
     ("/redhare.v1.Volumes/ShowUnserved", Access::Admin, Audit::No),
     ("/redhare.v1.Volumes/ForceServe", Access::Admin, Audit::Yes),
     ("/redhare.v1.Snapshots/Begin", Access::Admin, Audit::Yes),

@@ -6,8 +6,7 @@ use proto::v1::cluster_server::Cluster;
 use tonic::{Request, Response, Status};
 
 use crate::access::about;
-use crate::convert::{self, ConvertError, milliseconds, uuid, uuid_text};
-use crate::disks;
+use crate::convert::{self, ConvertError, uuid, uuid_text};
 use crate::service::{Face, StoreFace};
 
 fn restored_status(view: &RestoredView) -> v1::RestoredStatus {
@@ -107,40 +106,11 @@ impl Cluster for Face {
             .await?;
         let restored = self.engine.call_or_read(|control, _| control.restored()).await?;
         let (masters, store) = (self.masters().await?, self.store.status().await);
-        let node = |node: &control::NodeStatus| v1::NodeStatus {
-            node: node.view.id.0.to_bytes().to_vec(),
-            peer_address: node.view.record.peer_address.clone(),
-            incarnation: node.view.record.incarnation.0,
-            alive: node.view.is_alive,
-            silent_ms: node.silent.map(milliseconds),
-            disks: disks::statuses(node),
-            draining: node.is_drained,
-            draining_copies: node.drained.copies,
-            draining_bytes: node.drained.bytes.0,
-            draining_left_ms: node.drain_left.map(milliseconds),
-            rack: node
-                .view
-                .record
-                .rack
-                .as_ref()
-                .map_or_else(String::new, ToString::to_string),
-        };
-        let volume = |volume: &control::VolumeStatus| v1::VolumeStatus {
-            volume: Some(convert::volume_with_origin(&volume.volume, volume.origin.clone())),
-            chunks: volume.chunks,
-            degraded_chunks: volume.degraded_chunks,
-            waiting_chunks: volume.waiting_chunks,
-            resyncs: volume.resyncs.iter().map(convert::resync).collect(),
-            crowded_chunks: volume.crowded_chunks,
-            lacking_copies: volume.lacking_copies,
-            lacking_bytes: volume.lacking.0,
-            lacking_left_ms: volume.mend_left.map(milliseconds),
-        };
         Ok(Response::new(v1::GetStatusResponse {
             cluster: status.cluster.0.to_bytes().to_vec(),
             revision: status.revision,
-            nodes: status.nodes.iter().map(node).collect(),
-            volumes: status.volumes.iter().map(volume).collect(),
+            nodes: status.nodes.iter().map(crate::status::node).collect(),
+            volumes: status.volumes.iter().map(crate::status::volume).collect(),
             masters,
             store: Some(store),
             balance: Some(convert::balance(&balance)),

@@ -287,6 +287,7 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
             Some(Spread::Rack) => v1::Spread::Rack,
         }
         .into(),
+        sync_writes: volume.sync_writes,
     }
 }
 
@@ -412,6 +413,7 @@ pub(crate) fn create_volume(request: &v1::CreateVolumeRequest) -> Result<CreateV
         .map(|portal| uuid("portals", portal).map(NodeId));
     create.portals = portals.collect::<Result<_, _>>()?;
     create.checksums = request.checksums;
+    create.sync_writes = request.sync_writes;
     create.spread = match v1::Spread::try_from(request.spread) {
         Ok(v1::Spread::Unspecified) => None,
         Ok(v1::Spread::Node) => Some(Spread::Node),
@@ -456,6 +458,10 @@ pub(crate) fn proposal(
         members: request.members.iter().map(member).collect::<Result<_, _>>()?,
     };
     Ok((id, proposal))
+}
+
+pub(crate) fn node_ids(nodes: &[NodeId]) -> Vec<Vec<u8>> {
+    nodes.iter().map(|node| node.0.to_bytes().to_vec()).collect()
 }
 
 /// A time as messages have it.

@@ -24,6 +24,8 @@ mod seat;
 mod server;
 mod service;
 mod snapshots;
+mod status;
+mod sync_writes;
 mod watch;
 
 pub use config::{Config, ConfigError, StoreConfig};

@@ -109,6 +109,9 @@ impl Nodes for Face {
             snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
             flattening: request.flattening.iter().map(convert::flattening).collect(),
             reserves: request.knows_reservations,
+            syncs: request
+                .knows_sync_writes
+                .then(|| volumes(&request.sync_volumes).into_iter().collect()),
         };
         let node = heartbeat.node;
         let (reports, samples) = (
@@ -282,14 +285,16 @@ impl Volumes for Face {
             chunks.retain(|(id, _)| id.index < count);
             let resyncs = control.resyncs(number, now);
             let origin = control.origin_of(&volume)?;
-            Ok(((volume, origin), chunks, control.nodes(now)?, resyncs))
+            let waiting = control.nodes_without_sync_writes(&volume, now)?;
+            Ok(((volume, origin), chunks, control.nodes(now)?, (resyncs, waiting)))
         };
-        let ((volume, origin), chunks, nodes, resyncs) = self.engine.read(call).await?;
+        let ((volume, origin), chunks, nodes, (resyncs, waiting)) = self.engine.read(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume_with_origin(&volume, origin)),
             nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
+            waiting_nodes: convert::node_ids(&waiting),
         }))
     }
 
@@ -464,6 +469,17 @@ impl Volumes for Face {
         let call = move |control: &mut crate::engine::Control, _| control.pin_writes(&name, node);
         let volume = Some(convert::volume(&self.engine.call(call).await?));
         Ok(Response::new(v1::PinWritesResponse { volume }))
+    }
+
+    async fn set_sync_writes(
+        &self,
+        request: Request<v1::SetSyncWritesRequest>,
+    ) -> Result<Response<v1::SetSyncWritesResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        about(&extensions, || {
+            format!("volume {}, sync writes: {}", request.name, request.sync_writes)
+        });
+        self.have_sync_writes(request).await.map(Response::new)
     }
 
     async fn show_unserved(

@@ -474,6 +474,8 @@ calls! {
     move_writes(Yes, CALL_LIMIT): VolumesClient.move_writes(MoveWritesRequest) -> MoveWritesResponse;
     /// Pins the writes of a volume to a node.
     pin_writes(Yes, CALL_LIMIT): VolumesClient.pin_writes(PinWritesRequest) -> PinWritesResponse;
+    /// Has every write of a volume be durable before it is acknowledged.
+    set_sync_writes(Yes, CALL_LIMIT): VolumesClient.set_sync_writes(SetSyncWritesRequest) -> SetSyncWritesResponse;
     /// The chunks that too few copies can serve.
     show_unserved(Yes, CALL_LIMIT): VolumesClient.show_unserved(ShowUnservedRequest) -> ShowUnservedResponse;
     /// Has copies served whatever they lack.

@@ -93,6 +93,7 @@ pub fn listen(
                         node.set_agent_kinds(kinds);
                         // Not sent to one that does not know this.
                         let _ = sender.try_send(FromTarget::WantSnapshots);
+                        let _ = sender.try_send(FromTarget::SyncWrites(node.sync_writes().all()));
                         drop(spawn(tell_flattening(Rc::downgrade(&node), sender.clone())));
                         drop(spawn(tell_held(Rc::downgrade(&node), sender.clone())));
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
@@ -269,6 +270,7 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
         ToTarget::Flatten(volumes) => node.flatten(&volumes),
         // It waits for what is with the disks: should one of them hang, the next messages must not.
         ToTarget::DeleteVolume { volume } => {
+            node.sync_writes().set(volume::VolumeNumber(volume), false);
             let node = node.clone();
             drop(spawn(async move {
                 node.delete_volume(volume::VolumeNumber(volume)).await;
@@ -310,6 +312,13 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
                 Err(error) => {
                     tracing::error!(?chunk, epoch = ?Epoch(configuration.epoch), %error, "a wrong configuration")
                 }
+            }
+        }
+        ToTarget::SyncWrites { volume, is_on } => {
+            let volume = volume::VolumeNumber(volume);
+            if node.sync_writes().set(volume, is_on) {
+                node.tell(FromTarget::SyncWrites(node.sync_writes().all()));
+                portals.sync_writes_changed(volume);
             }
         }
         ToTarget::Describe(chunks) => node.tell(FromTarget::Described(node.describe(&chunks))),

@@ -4,6 +4,7 @@
 //! the core one after the other and carries out what the core puts out, in order. So the core is never entered
 //! twice, however a device completes.
 //!
+//! - `agent`: who supervises it.
 //! - `board`: what lets clients of this machine read the disks themselves.
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `passes`: who may connect, and as whom this node connects.
@@ -15,7 +16,9 @@
 //! - `room`: copies whose disks are full, until there is room again.
 //! - `scrub`: comparing all copies with their checksums in the background.
 //! - `sums`: checksums of the copies' blocks.
+//! - `sync_writes`: volumes of which no write is acknowledged before it is durable.
 
+mod agent;
 mod board;
 mod copies;
 mod disk_faults;
@@ -34,6 +37,7 @@ mod samples;
 mod scrub;
 mod snapshots;
 mod sums;
+mod sync_writes;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -67,6 +71,7 @@ use passes::Passes;
 use peers::Peers;
 pub(crate) use peers::command_of;
 use room::Room;
+use sync_writes::SyncWrites;
 
 pub use volume::names;
 
@@ -163,6 +168,7 @@ pub struct Node {
     agent: RefCell<Option<Sender<FromTarget>>>,
     /// How many kinds of frames the agent has said it knows; 0 before.
     agent_kinds: Cell<u32>,
+    sync_writes: SyncWrites,
 }
 
 impl Node {
@@ -205,6 +211,7 @@ impl Node {
             natives: Natives::default(),
             agent: RefCell::default(),
             agent_kinds: Cell::new(0),
+            sync_writes: SyncWrites::default(),
         });
         node.tell_board_of_moves();
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
@@ -246,30 +253,6 @@ impl Node {
 
     pub(crate) fn own(&self) -> Rc<Self> {
         self.own.upgrade().expect("a node is alive while it works")
-    }
-
-    /// Where proposals and news go; replaces the agent before.
-    pub fn set_agent(&self, sender: Sender<FromTarget>) {
-        *self.agent.borrow_mut() = Some(sender);
-        self.agent_kinds.set(0);
-    }
-
-    /// How many kinds of frames the agent knows, as it says.
-    pub(crate) fn set_agent_kinds(&self, kinds: u32) {
-        self.agent_kinds.set(kinds);
-    }
-
-    /// Whether the agent has said that it knows no reservations: it is of a release before.
-    pub(crate) fn agent_lacks_reservations(&self) -> bool {
-        (1..FromTarget::KINDS_OF_RESERVATIONS).contains(&self.agent_kinds.get())
-    }
-
-    pub(crate) fn tell(&self, message: FromTarget) {
-        if let Some(agent) = &*self.agent.borrow()
-            && agent.try_send(message).is_err()
-        {
-            tracing::warn!("the node agent does not take our messages");
-        }
     }
 
     /// The first thing an agent hears.

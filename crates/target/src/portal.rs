@@ -98,6 +98,8 @@ pub(crate) struct Exported {
     subsystem: Arc<Subsystem>,
     routes: Arc<Routes>,
     device: Arc<VolumeDevice>,
+    /// Every write is durable before it is acknowledged, and hosts are told of no write cache.
+    syncs: bool,
     links: Rc<Links>,
     /// The claims of each association, by its controller's number.
     claims: RefCell<BTreeMap<u16, std::rc::Weak<Claims>>>,
@@ -188,6 +190,27 @@ impl Portals {
         Ok(())
     }
 
+    /// Whether every write of a volume is durable has changed. A controller says for its whole life whether there is a write cache (VWC), so
+    /// the hosts are disconnected, and find it otherwise when they are back.
+    pub fn sync_writes_changed(&self, volume: VolumeNumber) {
+        let known = self.exported.borrow().get(&volume).cloned();
+        let Some(known) = known else { return };
+        if known.syncs == self.syncs(volume) {
+            return;
+        }
+        let export = known.described.borrow().clone();
+        drop(known);
+        self.unexport(volume);
+        if let Err(error) = self.export(export) {
+            tracing::error!(volume = volume.0, %error, "a volume is exported no more");
+        }
+    }
+
+    fn syncs(&self, volume: VolumeNumber) -> bool {
+        let node = self.node.upgrade();
+        node.is_some_and(|node| node.sync_writes().has(volume))
+    }
+
     fn begin(&self, export: Export) -> Result<Rc<Exported>, ExportError> {
         let invalid = |why: String| ExportError::Invalid {
             volume: export.volume.0,
@@ -222,8 +245,11 @@ impl Portals {
             Ok(exported.open(host, cntlid))
         });
         let routes = Routes::new(id, volume, export.geometry.clone());
+        let syncs = self.syncs(volume);
         let options_of_client = ClientOptions {
             time_limit: HELD_MAX,
+            // Also by itself: another node may hear of it later than this one.
+            sync_writes: syncs,
             ..ClientOptions::default()
         };
         // Its channels are opened for each association alone.
@@ -251,6 +277,7 @@ impl Portals {
             subsystem,
             routes,
             device,
+            syncs,
             links: self.links.clone(),
             claims: RefCell::default(),
             node: self.node.clone(),

@@ -465,10 +465,14 @@ impl<S: MetadataStore> Controller<S> {
         self.read_range::<Number>(keys::ALLOCATIONS.to_vec(), &end, |key, stored| {
             allocated.extend(keys::parse_allocation(key).map(|place| (place, ByteCount(stored.record.0))));
         })?;
+        let sync_writes = self.has_sync_writes()?;
         let mut candidates = Vec::new();
         for (&node, view) in &self.nodes(now)? {
             let lives = view.record.ended_through < view.record.incarnation;
             if !lives || !self.is_heard(node, view.record.incarnation, now) {
+                continue;
+            }
+            if sync_writes && !self.knows_sync_writes(node) {
                 continue;
             }
             let held = self.heard.get(&node).map(|heard| &heard.held);

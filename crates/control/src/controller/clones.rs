@@ -13,7 +13,10 @@ use crate::controller::{ATTEMPTS_MAX, Controller, Stored, Unfinished, contended}
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, NodeId, SnapshotNumber, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, FEATURE_CLONES, Geometry, Origin, Snapshot, SnapshotState, Volume, VolumeState};
+use crate::model::{
+    Chunk, FEATURE_CLONES, FEATURE_SYNC_WRITES, Geometry, Origin, Snapshot, SnapshotState, Volume,
+    VolumeState,
+};
 use crate::placement::Places;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -81,6 +84,7 @@ impl<S: MetadataStore> Controller<S> {
                 checksums: parent.checksums,
                 origin: Some(origin),
                 spread: parent.spread,
+                sync_writes: parent.sync_writes,
             };
             // Refused here, before anything is stored, if it is impossible.
             let all: Vec<u32> = (0..volume.geometry.chunk_count()).collect();
@@ -90,7 +94,12 @@ impl<S: MetadataStore> Controller<S> {
             transaction.compare(key.clone(), cut.revision);
             // Put anew, so that whoever deletes it and has not seen the clone decides again.
             transaction.put(key.clone(), cut.record.encode(&key));
-            self.set_feature(&mut transaction, FEATURE_CLONES, true)?;
+            let syncs = if volume.sync_writes {
+                FEATURE_SYNC_WRITES
+            } else {
+                0
+            };
+            self.set_feature(&mut transaction, FEATURE_CLONES | syncs, true)?;
             if let Some(number) = self.try_found(volume, transaction)? {
                 return self.place_founded(number, now);
             }

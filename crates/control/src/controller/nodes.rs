@@ -83,6 +83,8 @@ pub struct Heartbeat {
     pub flattening: Vec<Flattening>,
     /// Its target knows what hosts of exported volumes reserve, and refuses what goes against that.
     pub reserves: bool,
+    /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
+    pub syncs: Option<BTreeSet<VolumeNumber>>,
 }
 
 /// A copy that is sent what it has missed.
@@ -282,6 +284,7 @@ impl<S: MetadataStore> Controller<S> {
                 heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
                 heard.snapshots = Some(heartbeat.snapshots.clone());
                 heard.reserves = heartbeat.reserves;
+                heard.syncs.clone_from(&heartbeat.syncs);
             }
             for resync in &heartbeat.resyncs {
                 self.care.note_resync(resync.node, now);
@@ -321,12 +324,14 @@ impl<S: MetadataStore> Controller<S> {
             snapshots,
             flattening,
             reserves,
+            syncs,
         } = heartbeat;
         let lives_on = self.heard.get(node).is_some_and(|heard| {
             heard.incarnation == *incarnation
                 && heard.ended_through == *ended_through
                 && heard.snapshots.as_ref() == Some(snapshots)
                 && heard.reserves == *reserves
+                && heard.syncs == *syncs
         });
         let reports = prepared.len()
             + grown.len()
@@ -388,6 +393,7 @@ impl<S: MetadataStore> Controller<S> {
             resyncs: Vec::new(),
             snapshots: None,
             reserves: false,
+            syncs: None,
         };
         if self.heard.insert(id, heard).is_none() {
             self.arrival = now;

@@ -11,7 +11,7 @@ use crate::controller::{ATTEMPTS_MAX, Controller, NodeView, PAGE, Stored, Unfini
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, Copy, Geometry, Node, Number, Volume, VolumeState};
+use crate::model::{Chunk, Copy, FEATURE_SYNC_WRITES, Geometry, Node, Number, Volume, VolumeState};
 use crate::placement::{Places, Request, place};
 use crate::racks::Spread;
 use crate::record::Record;
@@ -46,6 +46,8 @@ pub struct CreateVolume {
     pub checksums: bool,
     /// What no two copies of a chunk are to have in common; none: racks, as long as there are as many as copies, else nodes.
     pub spread: Option<Spread>,
+    /// Every write is to be durable on every copy in sync before it is acknowledged.
+    pub sync_writes: bool,
 }
 
 impl CreateVolume {
@@ -64,6 +66,7 @@ impl CreateVolume {
             write_pin: None,
             checksums: false,
             spread: None,
+            sync_writes: false,
         }
     }
 
@@ -129,11 +132,19 @@ impl<S: MetadataStore> Controller<S> {
             checksums: request.checksums,
             origin: None,
             spread: request.spread,
+            sync_writes: request.sync_writes,
         };
+        if volume.sync_writes {
+            self.check_nodes_sync(&volume.name, now)?;
+        }
         // Refused here, before anything is stored, if it is impossible.
         self.places(&volume, volume.geometry.chunk_count(), now)?;
         for _ in 0..ATTEMPTS_MAX {
-            if let Some(number) = self.try_found(volume.clone(), Transaction::new())? {
+            let mut transaction = Transaction::new();
+            if volume.sync_writes {
+                self.set_feature(&mut transaction, FEATURE_SYNC_WRITES, true)?;
+            }
+            if let Some(number) = self.try_found(volume.clone(), transaction)? {
                 return self.place_founded(number, now);
             }
         }

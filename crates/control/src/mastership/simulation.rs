@@ -292,6 +292,7 @@ impl World {
             snapshots: Default::default(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

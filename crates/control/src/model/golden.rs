@@ -69,6 +69,7 @@ fn volume() -> Volume {
         checksums: false,
         origin: None,
         spread: None,
+        sync_writes: false,
     }
 }
 
@@ -115,6 +116,14 @@ fn volumes(found: &mut Found) {
         spread: Some(Spread::Node),
         ..volume()
     };
+    let sync_writes = Volume {
+        sync_writes: true,
+        ..spread.clone()
+    };
+    let sync_writes_alone = Volume {
+        sync_writes: true,
+        ..volume()
+    };
     for (version, record) in [
         (1, volume()),
         (2, growth),
@@ -127,6 +136,10 @@ fn volumes(found: &mut Found) {
     }
     for (name, record) in [("volume-6", spread), ("volume-6-alone", spread_alone)] {
         assert_eq!(record.version(), 6);
+        found.compare(name, b"volume/\0\0\0\x07", &record);
+    }
+    for (name, record) in [("volume-7", sync_writes), ("volume-7-alone", sync_writes_alone)] {
+        assert_eq!(record.version(), 7);
         found.compare(name, b"volume/\0\0\0\x07", &record);
     }
     found.compare("chunk", b"chunk/\0\0\0\x07\0\0\0\x01", &chunk());

@@ -28,9 +28,12 @@ pub(crate) const FEATURE_RACKS: u64 = 4;
 /// A bit of [`ClusterRecord::features`]: the store is older than what its nodes have done. A master that does not know it would give
 /// epochs, tokens and numbers a second time.
 pub(crate) const FEATURE_RESTORED: u64 = 8;
+/// A bit of [`ClusterRecord::features`]: a volume's writes are durable before they are acknowledged. A master that does not know it cannot
+/// read that volume's record, and would let nodes in that do not do so.
+pub(crate) const FEATURE_SYNC_WRITES: u64 = 16;
 /// The bits of [`ClusterRecord::features`] that this release knows.
 pub(crate) const FEATURES_KNOWN: u64 =
-    FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS | FEATURE_RESTORED;
+    FEATURE_CLONES | FEATURE_RESERVATIONS | FEATURE_RACKS | FEATURE_RESTORED | FEATURE_SYNC_WRITES;
 
 /// A disk as its node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -39,6 +39,7 @@ fn volume(name: &str) -> Volume {
         checksums: false,
         origin: None,
         spread: None,
+        sync_writes: false,
     }
 }
 

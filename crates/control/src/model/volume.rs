@@ -63,6 +63,8 @@ pub struct Volume {
     ///
     /// [`Racks::spread`]: crate::racks::Racks::spread
     pub spread: Option<Spread>,
+    /// Every write is durable on every copy in sync before it is acknowledged. Records of before there was this say no.
+    pub sync_writes: bool,
 }
 
 impl Volume {
@@ -102,10 +104,13 @@ impl Volume {
 
 impl Record for Volume {
     const KIND: u8 = 3;
-    const VERSION: u8 = 6;
+    const VERSION: u8 = 7;
 
     fn version(&self) -> u8 {
         // What an earlier release can read is written so that it can.
+        if self.sync_writes {
+            return 7;
+        }
         if self.spread.is_some() {
             return 6;
         }
@@ -163,10 +168,16 @@ impl Record for Volume {
             out.u64(origin.snapshot.0);
             out.u8(origin.flattening.into());
         }
-        match self.spread {
-            None => {}
-            Some(Spread::Node) => out.u8(1),
-            Some(Spread::Rack) => out.u8(2),
+        if self.version() >= 6 {
+            out.u8(match self.spread {
+                // In version 7 only.
+                None => 0,
+                Some(Spread::Node) => 1,
+                Some(Spread::Rack) => 2,
+            });
+        }
+        if self.version() >= 7 {
+            out.u8(self.sync_writes.into());
         }
     }
 
@@ -214,10 +225,15 @@ impl Record for Volume {
             spread: match reader.is_empty() {
                 true => None,
                 false => match reader.u8()? {
+                    0 if !reader.is_empty() => None,
                     1 => Some(Spread::Node),
                     2 => Some(Spread::Rack),
                     _ => return None,
                 },
+            },
+            sync_writes: match reader.is_empty() {
+                true => false,
+                false => flag(reader)?,
             },
         };
         let grown = volume.grown();

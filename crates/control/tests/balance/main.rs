@@ -239,6 +239,7 @@ impl<'a> World<'a> {
             removed_copies: Vec::new(),
             flattening: Vec::new(),
             reserves: true,
+            syncs: None,
             snapshots: Default::default(),
         };
         match self.control.heartbeat(&heartbeat, self.now) {

@@ -3,7 +3,7 @@
 //! A write that such a subsystem takes may meanwhile have been repeated by the host at another target, and something newer
 //! written there. So the device is asked for leave before the host is asked for the bytes ([`bdev::Channel::leave`]); in-capsule
 //! data, which comes unasked, is not offered. Of a Dataset Management the bytes say which blocks that is about: all but the last are
-//! asked for first, and those when there is leave. What a host may do is Read, Write, Flush, Verify and Dataset Management, and to
+//! asked for first, and those when there is leave. What a host may do is Read, Write, Flush, Verify, Compare and Dataset Management, and to
 //! reserve: the other commands of the NVM command set change blocks without bytes of the host. Reservations are kept behind all
 //! targets ([`super::ReservationStore`]).
 
@@ -46,12 +46,22 @@ impl Subsystem {
         self.export.is_some()
     }
 
+    /// Whether a power cut may take what hosts have written and not flushed. Said of a controller's whole life, so of a subsystem whose
+    /// namespaces come and go always.
+    pub(super) fn has_write_cache(&self) -> bool {
+        let cached = |namespace: &Arc<Namespace>| namespace.device.geometry().write_cache;
+        self.export.is_none() || self.namespaces().iter().any(cached)
+    }
+
     /// Whether hosts may use this command.
     pub(super) fn takes(&self, opcode: NvmOpcode) -> bool {
-        use NvmOpcode::{DatasetManagement, Flush, Read, Verify, Write};
+        use NvmOpcode::{Compare, DatasetManagement, Flush, Read, Verify, Write};
         use NvmOpcode::{ReservationAcquire, ReservationRegister, ReservationRelease, ReservationReport};
         self.export.is_none()
-            || matches!(opcode, Read | Write | Flush | Verify | DatasetManagement)
+            || matches!(
+                opcode,
+                Read | Write | Flush | Verify | Compare | DatasetManagement
+            )
             || matches!(
                 opcode,
                 ReservationRegister | ReservationAcquire | ReservationRelease | ReservationReport

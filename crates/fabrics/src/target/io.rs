@@ -304,6 +304,9 @@ impl IoQueue {
                 };
                 self.store(connection, &open, slot, command, operation, data);
             }
+            NvmOpcode::Compare if self.subsystem.is_exporting() => {
+                self.compare_with_read(connection, open, slot, command, data);
+            }
             NvmOpcode::Compare => self.store(connection, &open, slot, command, Operation::Compare, data),
             NvmOpcode::Flush => submit(
                 connection,

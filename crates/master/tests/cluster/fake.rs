@@ -131,6 +131,8 @@ impl Fake {
                         flattening: Vec::new(),
                         knows_reservations: true,
                         described_copies: Vec::new(),
+                        knows_sync_writes: true,
+                        sync_volumes: Vec::new(),
                         disk_health: Vec::new(),
                         samples: Vec::new(),
                         complete_snapshots: None,

@@ -8,6 +8,7 @@ mod read;
 mod reservations;
 mod scrub;
 mod snapshot;
+mod sync_writes;
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
@@ -65,21 +66,34 @@ enum Volume {
         /// [default: rack, as long as the cluster has as many racks as the volume has copies, else node]
         #[arg(long, value_enum)]
         spread: Option<Spread>,
+        /// Acknowledge no write before it is durable on every copy in sync, so that a power cut everywhere takes nothing, flushed or not.
+        /// Writes take as long as the slowest disk's flush. "redhare volume set" changes it
+        #[arg(long)]
+        sync_writes: bool,
     },
     /// Move a copy of a chunk to another node, or its writes to another copy
     #[command(after_help = moves::EXAMPLES)]
     Move(moves::MoveArguments),
-    /// Choose the node that orders all writes of a volume
+    /// Choose the node that orders all writes of a volume, or whether each is durable before it is acknowledged
     #[command(
-        after_help = "Examples:\n  redhare volume set data --write-node 6f9c\n  redhare volume set data --write-node any\n\nThe node must have a copy of every \
-        chunk. While it is gone others order the writes; they come back to it when its copies are in sync again."
+        after_help = "Examples:\n  redhare volume set data --write-node 6f9c\n  redhare volume set data --write-node any\n  redhare volume set data --sync-writes on\n\nThe write node must have a copy of every \
+        chunk. While it is gone others order the writes; they come back to it when its copies are in sync again.\n\nWith sync writes no write is acknowledged before it is durable on every copy in sync, whoever writes. Hosts of an exported volume are disconnected \
+        for a moment, since a controller says for its whole life whether there is a write cache."
     )]
     Set {
         /// The volume's name
         name: String,
         /// The node: its UUID, or the beginning of it; "any" leaves it to the masters
-        #[arg(long, value_name = "NODE|any")]
-        write_node: String,
+        #[arg(
+            long,
+            value_name = "NODE|any",
+            required_unless_present = "sync_writes",
+            conflicts_with = "sync_writes"
+        )]
+        write_node: Option<String>,
+        /// Whether each write is durable on every copy in sync before it is acknowledged
+        #[arg(long, value_enum)]
+        sync_writes: Option<Switch>,
     },
     /// List all volumes
     #[command(after_help = "Example:\n  redhare volume list --json")]
@@ -242,6 +256,8 @@ struct VolumeView {
     chunk_bytes: u64,
     /// Its copies keep checksums of their blocks.
     checksums: bool,
+    /// Every write is durable on every copy in sync before it is acknowledged.
+    sync_writes: bool,
     /// What no two copies of a chunk may have in common; absent if nobody has said it.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<&'static str>,
@@ -274,6 +290,9 @@ struct ShowView {
     /// Absent if it is not exported.
     #[serde(skip_serializing_if = "Option::is_none")]
     export: Option<ExportView>,
+    /// Nodes that may still acknowledge a write before it is durable, though no write should be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_yet_sync_nodes: Vec<String>,
     chunks: Vec<ChunkView>,
     returning: Vec<super::cluster::ReturningRow>,
 }
@@ -304,6 +323,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             chunk_size,
             checksums,
             spread,
+            sync_writes,
         } => {
             let request = v1::CreateVolumeRequest {
                 name,
@@ -313,6 +333,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                 block_bytes,
                 chunk_bytes: chunk_size.map_or(0, |size| size.0),
                 checksums: checksums == Switch::On,
+                sync_writes,
                 spread: match spread {
                     None => v1::Spread::Unspecified,
                     Some(Spread::Node) => v1::Spread::Node,
@@ -323,6 +344,9 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             };
             let answer = cluster.call(|client: Client| async move { client.create_volume(request).await })?;
             let view = view(&answer.volume.unwrap_or_default());
+            if sync_writes && !view.sync_writes {
+                return Err(sync_writes::unknown_to_masters(&view.name));
+            }
             output.print(&view, || {
                 let size = ByteCount(view.size_bytes);
                 format!(
@@ -343,6 +367,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let view = ShowView {
                 export: exported(&described, &answer.nodes),
                 volume: view(&described),
+                not_yet_sync_nodes: answer.waiting_nodes.iter().map(|node| uuid_text(node)).collect(),
                 chunks: answer
                     .chunks
                     .iter()
@@ -369,7 +394,14 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             output.print(&view, || resized(&view, ByteCount(before)));
         }
         Volume::Move(arguments) => moves::run(cluster, arguments, output)?,
-        Volume::Set { name, write_node } => moves::pin(cluster, name, &write_node, output)?,
+        Volume::Set {
+            name,
+            write_node,
+            sync_writes,
+        } => match (write_node, sync_writes) {
+            (Some(node), _) => moves::pin(cluster, name, &node, output)?,
+            (None, wanted) => sync_writes::set(cluster, &name, wanted == Some(Switch::On), output)?,
+        },
         Volume::Export {
             name,
             portals,
@@ -509,6 +541,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
         block_bytes: geometry.block_bytes,
         chunk_bytes: geometry.chunk_bytes,
         checksums: volume.checksums,
+        sync_writes: volume.sync_writes,
         spread: match volume.spread() {
             v1::Spread::Unspecified => None,
             v1::Spread::Node => Some("node"),
@@ -583,6 +616,7 @@ fn show(view: &ShowView) -> String {
     let ShowView {
         volume,
         export,
+        not_yet_sync_nodes,
         chunks,
         returning,
     } = view;
@@ -601,6 +635,9 @@ fn show(view: &ShowView) -> String {
     );
     if let Some(spread) = volume.spread {
         text.push_str(&format!("no two copies of a chunk in one {spread}\n\n"));
+    }
+    if volume.sync_writes {
+        text.push_str(&sync_writes::describe(not_yet_sync_nodes));
     }
     if let Some(origin) = &volume.origin {
         text.push_str(&format!("clone of {}\n\n", clone::describe(origin)));

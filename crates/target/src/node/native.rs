@@ -266,10 +266,12 @@ fn request_of(
     given: usize,
 ) -> Result<(ChunkId, volume::Request), NvmeStatus> {
     let volume = VolumeNumber(native.volume.0);
-    let write = |kind, force_unit_access| Operation::Write {
+    // Where everything passes that asks for a write, whichever release it is of.
+    let syncs = node.sync_writes().has(volume);
+    let write = |kind, force_unit_access: bool| Operation::Write {
         kind,
         data: None,
-        force_unit_access,
+        force_unit_access: force_unit_access || syncs && kind != WriteKind::Fence,
     };
     let (operation, moves) = match native.operation {
         NativeOperation::Read => (Operation::Read, true),

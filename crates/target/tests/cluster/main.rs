@@ -8,6 +8,7 @@ mod histories;
 mod portals;
 mod snapshots;
 mod support;
+mod sync_writes;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

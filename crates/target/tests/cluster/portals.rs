@@ -32,15 +32,15 @@ const LANE_BLOCKS: u64 = 24;
 /// The configuration that the masters have committed.
 type Committed = Rc<RefCell<ChunkConfig>>;
 
-struct Exporting {
-    cluster: Cluster,
+pub(super) struct Exporting {
+    pub(super) cluster: Cluster,
     committed: Committed,
     /// The nodes that export, in order of their places.
     portals: [usize; 2],
 }
 
 impl Exporting {
-    fn new(seed: u64, portals: [usize; 2]) -> Self {
+    pub(super) fn new(seed: u64, portals: [usize; 2]) -> Self {
         let cluster = Cluster::with_volume(seed);
         let config = config(&cluster, 1, 0, &[0, 1, 2]);
         let exporting = Self {
@@ -55,7 +55,7 @@ impl Exporting {
         exporting
     }
 
-    fn address(&self, place: usize) -> SocketAddr {
+    pub(super) fn address(&self, place: usize) -> SocketAddr {
         SocketAddr::new(self.cluster.hosts[self.portals[place]].address(), PORT)
     }
 
@@ -125,13 +125,13 @@ fn config(cluster: &Cluster, epoch: u64, write_node: usize, members: &[usize]) -
 }
 
 /// One way of a host to the volume: an association with one portal.
-struct Way {
-    controller: Rc<Controller>,
+pub(super) struct Way {
+    pub(super) controller: Rc<Controller>,
     queue: Rc<Queue>,
 }
 
 impl Way {
-    async fn connect(address: SocketAddr, host: u64) -> Result<Self, ConnectError> {
+    pub(super) async fn connect(address: SocketAddr, host: u64) -> Result<Self, ConnectError> {
         let name: Nqn = format!("nqn.2014-08.org.example:host{host}").parse().unwrap();
         let mut id = [0; 16];
         id[..8].copy_from_slice(&host.to_le_bytes());
@@ -146,7 +146,7 @@ impl Way {
     }
 
     /// None if the connection was lost.
-    async fn run(&self, command: Command, data: Data) -> (Option<Status>, Data) {
+    pub(super) async fn run(&self, command: Command, data: Data) -> (Option<Status>, Data) {
         let result = self.queue.execute(command, data).await;
         (
             result.completion.map(|completion| completion.status()),
@@ -154,7 +154,7 @@ impl Way {
         )
     }
 
-    async fn write(&self, lba: u64, blocks: u64, byte: u8) -> Option<Status> {
+    pub(super) async fn write(&self, lba: u64, blocks: u64, byte: u8) -> Option<Status> {
         let mut buffer = BufferPool::current()
             .try_allocate(blocks as usize * BLOCK)
             .unwrap();
@@ -177,7 +177,7 @@ impl Way {
         self.run(command, Data::From(buffer.freeze())).await.0
     }
 
-    async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, Option<Status>> {
+    pub(super) async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, Option<Status>> {
         let buffer = BufferPool::current()
             .try_allocate(blocks as usize * BLOCK)
             .unwrap();
@@ -206,10 +206,10 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
         let [one, other] = [&ways[0], &ways[1]].map(|way| way.controller.identity());
         assert_eq!((one.sn, one.mn, one.subnqn), (other.sn, other.mn, other.subnqn));
         assert_ne!(one.cntlid, other.cntlid);
-        // Several ports, several controllers, asymmetric access; nothing in capsules; Dataset Management; no Compare, Write
+        // Several ports, several controllers, asymmetric access; nothing in capsules; Compare and Dataset Management; no Write
         // Zeroes or Copy, and nothing fused.
         assert_eq!((one.cmic & 0b1011, one.in_capsule_data_bytes()), (0b1011, 0));
-        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses), (0b100, 0));
+        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses), (0b101, 0));
         let [one, other] = [&ways[0], &ways[1]].map(|way| way.controller.clone());
         let ids = one.identifiers(1).await.unwrap();
         assert_eq!((ids.nguid, ids.uuid), (Some([0x5a; 16]), Some([0x5a; 16])));
@@ -249,6 +249,90 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
         );
         assert_eq!(ways[0].read(3, 1).await, Ok(vec![7; BLOCK]));
     });
+}
+
+impl Way {
+    async fn compare(&self, lba: u64, expected: &[u8]) -> Option<Status> {
+        let mut buffer = BufferPool::current().try_allocate(expected.len()).unwrap();
+        buffer.copy_from_slice(expected);
+        let blocks = BlockCount((expected.len() / BLOCK) as u64);
+        let command = Command::compare(1, Lba(lba), blocks);
+        self.run(command, Data::From(buffer.freeze())).await.0
+    }
+}
+
+#[test]
+fn a_host_compares_with_what_it_wrote_by_either_way() {
+    let exporting = Exporting::new(3, [1, 2]);
+    let addresses = [exporting.address(0), exporting.address(1)];
+    on_client(&exporting.cluster, Duration::from_secs(30), move || async move {
+        let [one, other] = [
+            Way::connect(addresses[0], 1).await.unwrap(),
+            Way::connect(addresses[1], 1).await.unwrap(),
+        ];
+        // Across stripe units of 16 blocks, and as long as a command may be.
+        let limit = one.controller.identity().transfer_limit_bytes(4096).unwrap();
+        let most = limit as usize / BLOCK;
+        assert!(most > 16 * 2, "{most}");
+        let mut bytes = vec![0; most * BLOCK];
+        Random::from_seed(3).fill(&mut bytes);
+        let lba = 1024 - most as u64;
+        let mut buffer = BufferPool::current().try_allocate(bytes.len()).unwrap();
+        buffer.copy_from_slice(&bytes);
+        let write = Command::write(1, Lba(lba), BlockCount(most as u64));
+        let written = one.run(write, Data::From(buffer.freeze())).await.0;
+        assert_eq!(written, Some(Status::SUCCESS));
+        for way in [&one, &other] {
+            assert_eq!(way.compare(lba, &bytes).await, Some(Status::SUCCESS));
+            assert_eq!(
+                way.compare(lba + 15, &bytes[15 * BLOCK..17 * BLOCK]).await,
+                Some(Status::SUCCESS)
+            );
+            // One bit of the first, of the last, and of a block behind a boundary.
+            for at in [0, bytes.len() - 1, 16 * BLOCK] {
+                let mut differs = bytes.clone();
+                differs[at] ^= 1;
+                assert_eq!(
+                    way.compare(lba, &differs).await,
+                    Some(Status::COMPARE_FAILURE),
+                    "{at}"
+                );
+            }
+            // What was never written, and beyond the end.
+            assert_eq!(way.compare(0, &[0; BLOCK]).await, Some(Status::SUCCESS));
+            assert_eq!(
+                way.compare(1023, &[0; 2 * BLOCK]).await,
+                Some(Status::LBA_OUT_OF_RANGE)
+            );
+        }
+        // It claims nothing: the first way writes on under its own, and the other one sees it at once.
+        for byte in 1..20 {
+            assert_eq!(one.write(5, 1, byte).await, Some(Status::SUCCESS));
+            assert_eq!(other.compare(5, &[byte; BLOCK]).await, Some(Status::SUCCESS));
+            assert_eq!(
+                other.compare(5, &[byte - 1; BLOCK]).await,
+                Some(Status::COMPARE_FAILURE)
+            );
+        }
+        // Many at once, each as long as may be, wait for buffers and end.
+        let many: Vec<_> = (0..24)
+            .map(|_| {
+                let (way, bytes) = (other.queue.clone(), bytes.clone());
+                spawn(async move {
+                    let mut buffer = BufferPool::current().allocate(bytes.len()).await.unwrap();
+                    buffer.copy_from_slice(&bytes);
+                    let blocks = BlockCount((bytes.len() / BLOCK) as u64);
+                    let command = Command::compare(1, Lba(lba), blocks);
+                    let result = way.execute(command, Data::From(buffer.freeze())).await;
+                    result.completion.map(|completion| completion.status())
+                })
+            })
+            .collect();
+        for compared in many {
+            assert_eq!(compared.await, Some(Some(Status::SUCCESS)));
+        }
+    });
+    exporting.cluster.end();
 }
 
 #[test]

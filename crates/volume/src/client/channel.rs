@@ -189,19 +189,19 @@ fn no_leaves() -> Leaves {
 }
 
 /// The operation as nodes know it.
-fn native(operation: Operation) -> Result<NativeOperation, IoError> {
+fn native(operation: Operation, syncs: bool) -> Result<NativeOperation, IoError> {
     Ok(match operation {
         Operation::Read => NativeOperation::Read,
-        Operation::Write { fua } => NativeOperation::Write { fua },
+        Operation::Write { fua } => NativeOperation::Write { fua: fua || syncs },
         Operation::WriteZeroes {
             deallocate: false,
             fua,
-        } => NativeOperation::WriteZeroes { fua },
+        } => NativeOperation::WriteZeroes { fua: fua || syncs },
         Operation::WriteZeroes {
             deallocate: true,
             fua,
-        } => NativeOperation::Deallocate { fua },
-        Operation::Deallocate => NativeOperation::Deallocate { fua: false },
+        } => NativeOperation::Deallocate { fua: fua || syncs },
+        Operation::Deallocate => NativeOperation::Deallocate { fua: syncs },
         Operation::Flush => NativeOperation::Flush,
         Operation::Fence => NativeOperation::Fence,
         Operation::Compare => return Err(IoError::Unsupported),
@@ -259,7 +259,7 @@ impl Core {
     }
 
     pub(super) fn shape(&self) -> bdev::Geometry {
-        shape(&self.view().map.geometry)
+        shape(&self.view().map.geometry, &self.options)
     }
 
     /// The chunks of a range.
@@ -312,8 +312,9 @@ impl Core {
     ) {
         self.look_at_map();
         let map = self.view().map.clone();
-        let checked = native(request.operation)
-            .and_then(|operation| check(&request, operation, shape(&map.geometry)).map(|()| operation));
+        let shape = shape(&map.geometry, &self.options);
+        let checked = native(request.operation, self.options.sync_writes)
+            .and_then(|operation| check(&request, operation, shape).map(|()| operation));
         let operation = match checked {
             Ok(operation) => operation,
             Err(error) => return request.complete(Err(error)),

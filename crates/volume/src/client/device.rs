@@ -32,6 +32,8 @@ pub struct ClientOptions {
     /// A node that answers nothing for so long, of what it was asked, is silent: its reads are asked of other copies, and its
     /// writes go on elsewhere as soon as the masters say where.
     pub silence: Duration,
+    /// Every write is durable on every copy in sync before it ends, and there is no write cache.
+    pub sync_writes: bool,
 }
 
 impl Default for ClientOptions {
@@ -42,6 +44,7 @@ impl Default for ClientOptions {
             pause_max: Duration::from_millis(250),
             window: 32,
             silence: Duration::from_millis(100),
+            sync_writes: false,
         }
     }
 }
@@ -93,13 +96,13 @@ impl VolumeDevice {
 }
 
 /// The block device's shape for a volume's. Metadata beside blocks is not offered yet.
-pub(super) fn shape(geometry: &crate::Geometry) -> bdev::Geometry {
+pub(super) fn shape(geometry: &crate::Geometry, options: &ClientOptions) -> bdev::Geometry {
     bdev::Geometry {
         block_bytes: geometry.block_bytes,
         blocks: geometry.volume_blocks(),
         metadata_bytes: 0,
         boundary_blocks: geometry.stripe_unit_blocks,
-        write_cache: true,
+        write_cache: !options.sync_writes,
     }
 }
 
@@ -120,7 +123,7 @@ fn granule(geometry: &crate::Geometry) -> u32 {
 
 impl BlockDevice for VolumeDevice {
     fn geometry(&self) -> bdev::Geometry {
-        shape(&self.source.current().geometry)
+        shape(&self.source.current().geometry, &self.options)
     }
 
     fn granule_blocks(&self) -> u32 {

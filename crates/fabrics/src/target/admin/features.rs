@@ -58,10 +58,18 @@ fn supported(admin: &AdminQueue, code: u8) -> Option<(Feature, bool)> {
     } else {
         IO_FEATURES
     };
-    features
+    let found = features
         .iter()
         .copied()
-        .find(|(feature, _)| feature.code() == code)
+        .find(|(feature, _)| feature.code() == code);
+    // Of a write cache that is not there, it is refused (section 5.27.1.4).
+    found.filter(|(feature, _)| {
+        *feature != Feature::VolatileWriteCache
+            || admin
+                .subsystem
+                .as_ref()
+                .is_none_or(|subsystem| subsystem.has_write_cache())
+    })
 }
 
 /// Which of several values of a feature dword 11 names.

@@ -225,11 +225,17 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             | bits::ONCS_VERIFY
             | bits::ONCS_DATASET_MANAGEMENT
             | bits::ONCS_RESERVATIONS
-            | only_alone(bits::ONCS_COMPARE | bits::ONCS_WRITE_ZEROES | bits::ONCS_COPY),
+            | bits::ONCS_COMPARE
+            | only_alone(bits::ONCS_WRITE_ZEROES | bits::ONCS_COPY),
         fuses: only_alone(bits::FUSES_COMPARE_AND_WRITE),
         acwu: ATOMIC_COMPARE_AND_WRITE,
         cdfs: only_alone(COPY_FORMAT_0),
-        vwc: bits::VWC_PRESENT | bits::VWC_BROADCAST_FLUSH,
+        vwc: bits::VWC_BROADCAST_FLUSH
+            | if subsystem.has_write_cache() {
+                bits::VWC_PRESENT
+            } else {
+                0
+            },
         subnqn: NqnField::from(subsystem.nqn()),
         // Capsule sizes are in units of 16 bytes: the 64 of the command and the data in it; the 16 of the answer.
         ioccsz: (64 + in_capsule_bytes) / 16,

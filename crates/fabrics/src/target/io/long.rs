@@ -156,6 +156,39 @@ impl IoQueue {
         });
     }
 
+    /// Compares by reading, where the device orders writes somewhere else and does not compare there (section 3.2.1). Of blocks that change
+    /// meanwhile each is compared as it is at some moment until the answer.
+    pub(super) fn compare_with_read(
+        &self,
+        connection: &Connection,
+        open: Rc<Open>,
+        slot: u16,
+        command: &Command,
+        data: Buffer,
+    ) {
+        match length_bytes(&open.channel, command) {
+            Ok(length) if length == data.len() => {}
+            Ok(_) => return connection.answer(slot, Answer::refuse(Status::DATA_SGL_LENGTH_INVALID)),
+            Err(status) => return connection.answer(slot, Answer::refuse(status)),
+        }
+        self.share.note_read(data.len());
+        // What the queue may hold for this command is one buffer: that of the host's bytes makes way for that of the blocks. So none that waits
+        // for a buffer has one.
+        let expected = data.to_vec();
+        drop(data);
+        let (first, pool) = (command.slba(), connection.pool().clone());
+        in_task(connection, slot, async move {
+            let room = allocate(&pool, expected.len()).await?;
+            let (read, found) = open.channel.read(first, room).await;
+            read?;
+            if found[..] == expected[..] {
+                Ok(())
+            } else {
+                Err(IoError::Mismatch)
+            }
+        });
+    }
+
     /// Copies source ranges, one behind the other, to the destination (section 3.2.2).
     pub(super) fn copy(
         &self,

@@ -216,6 +216,7 @@ impl Cluster {
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
                 reserves: true,
+                syncs: None,
                 snapshots: Default::default(),
             };
             self.control

@@ -69,6 +69,35 @@ fn the_device_has_the_volumes_shape() {
 }
 
 #[test]
+fn with_sync_writes_every_change_is_asked_to_be_durable_and_there_is_no_write_cache() {
+    simulate(|nodes, _device, _channel| async move {
+        let options = ClientOptions {
+            sync_writes: true,
+            ..ClientOptions::default()
+        };
+        let (device, channel) = nodes.open(options);
+        assert!(!device.geometry().write_cache && !channel.geometry().write_cache);
+        channel.write(Lba(0), filled(2, 1)).await.unwrap();
+        channel.write_zeroes(Lba(0), BlockCount(1)).await.unwrap();
+        for operation in [
+            Operation::WriteZeroes {
+                deallocate: true,
+                fua: false,
+            },
+            Operation::Deallocate,
+        ] {
+            let ended = channel.execute(operation, Lba(1), BlockCount(1), Data::None, None);
+            ended.await.status.unwrap();
+        }
+        assert_eq!(nodes.asked(NativeOperation::Write { fua: true }), 1);
+        assert_eq!(nodes.asked(NativeOperation::WriteZeroes { fua: true }), 1);
+        assert_eq!(nodes.asked(NativeOperation::Deallocate { fua: true }), 2);
+        assert_eq!(nodes.seen.borrow().len(), 4);
+        assert!(nodes.unflushed.borrow().is_empty());
+    });
+}
+
+#[test]
 fn one_piece_completes_inside_submit() {
     simulate(|nodes, _device, channel| async move {
         let (request, mut pending) = bdev::request(

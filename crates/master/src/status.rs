@@ -1,0 +1,43 @@
+//! A cluster at a glance, as callers hear it.
+
+use proto::v1;
+
+use crate::convert::{self, milliseconds};
+use crate::disks;
+
+/// A node.
+pub(crate) fn node(node: &control::NodeStatus) -> v1::NodeStatus {
+    v1::NodeStatus {
+        node: node.view.id.0.to_bytes().to_vec(),
+        peer_address: node.view.record.peer_address.clone(),
+        incarnation: node.view.record.incarnation.0,
+        alive: node.view.is_alive,
+        silent_ms: node.silent.map(milliseconds),
+        disks: disks::statuses(node),
+        draining: node.is_drained,
+        draining_copies: node.drained.copies,
+        draining_bytes: node.drained.bytes.0,
+        draining_left_ms: node.drain_left.map(milliseconds),
+        rack: node
+            .view
+            .record
+            .rack
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string),
+    }
+}
+
+/// A volume.
+pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
+    v1::VolumeStatus {
+        volume: Some(convert::volume_with_origin(&volume.volume, volume.origin.clone())),
+        chunks: volume.chunks,
+        degraded_chunks: volume.degraded_chunks,
+        waiting_chunks: volume.waiting_chunks,
+        resyncs: volume.resyncs.iter().map(convert::resync).collect(),
+        crowded_chunks: volume.crowded_chunks,
+        lacking_copies: volume.lacking_copies,
+        lacking_bytes: volume.lacking.0,
+        lacking_left_ms: volume.mend_left.map(milliseconds),
+    }
+}
