@@ -220,6 +220,11 @@ impl Member {
         self.config.as_ref()
     }
 
+    /// The newest configuration that this life has heard of, be it from the masters or in a Seal.
+    pub fn committed(&self) -> Option<&ChunkConfig> {
+        self.committed.as_ref()
+    }
+
     /// The record as it will be once all changes put out are durable.
     pub fn record(&self) -> &ChunkRecord {
         &self.record

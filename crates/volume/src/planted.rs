@@ -60,13 +60,18 @@ pub(crate) enum Bug {
     OldAnswerTaken,
     #[cfg_attr(not(test), allow(dead_code, reason = "the portals of the simulation have it"))]
     GrownPortalGoesOn,
-    #[cfg_attr(not(test), allow(dead_code, reason = "the tests of forced copies plant it"))]
     ForcedAsIfInSync,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
+    RestoredLowersEpoch,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
+    RestoredHearsOnlySealed,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
+    RestoredAsksMembersOnly,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 41] = [
+    pub(crate) const ALL: [Bug; 45] = [
         Bug::GrantCountedFromReceipt,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
@@ -110,8 +115,19 @@ impl Bug {
         Bug::EnforcedBeforeAllKnow,
         Bug::OldAnswerTaken,
         Bug::GrownPortalGoesOn,
-        // Nor ForcedAsIfInSync: the simulation forces nothing. A test of its own looks for it.
+        Bug::RestoredLowersEpoch,
+        Bug::RestoredHearsOnlySealed,
+        Bug::RestoredAsksMembersOnly,
+        Bug::ForcedAsIfInSync,
     ];
+
+    /// Whether only masters whose store is restored can show it.
+    pub(crate) fn is_of_restored_stores(self) -> bool {
+        matches!(
+            self,
+            Bug::RestoredLowersEpoch | Bug::RestoredHearsOnlySealed | Bug::RestoredAsksMembersOnly
+        )
+    }
 
     /// Whether only a volume that hosts reserve can show it.
     pub(crate) fn is_of_reservations(self) -> bool {

@@ -58,6 +58,9 @@ impl World {
             let (Some(epoch), Some(phase)) = (member.lead_epoch(), member.phase()) else {
                 continue;
             };
+            if phase != Phase::Sealing {
+                self.begin_anew(node, chunk, epoch);
+            }
             if phase != Phase::Sealing && self.loss_due[chunk].is_some_and(|due| epoch >= due) {
                 self.loss_due[chunk] = None;
                 self.monitors[chunk].iter_mut().for_each(Monitor::all_dead);
@@ -97,6 +100,8 @@ impl World {
                 .is_none_or(|snapshots| snapshots.is_idle())
             && (0..self.shape.chunks).all(complete)
             && self.reservations_rest()
+            && self.store_rests()
+            && self.nothing_is_lost()
             && self.nothing_is_left_over()
             && self.snapshots_are_in_place()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))

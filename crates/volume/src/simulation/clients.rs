@@ -270,7 +270,7 @@ impl World {
                 let mut members = &config.members;
                 if state.stubborn && !self.healing && !pending.elsewhere {
                     members = &self.first[chunk].members;
-                    epoch = Epoch(1000);
+                    epoch = Epoch(1 << 40);
                 }
                 let at = self.random.below(members.len() as u64) as usize;
                 node = node_index(members[at].node);

@@ -146,6 +146,13 @@ impl Disk {
             .collect()
     }
 
+    /// What each block may hold after the power has failed: the newest last.
+    pub(super) fn held(&self) -> impl Iterator<Item = Vec<u32>> {
+        self.blocks
+            .iter()
+            .map(|block| block.values.iter().copied().collect())
+    }
+
     fn put(&mut self, range: BlockRange, values: &[u32]) {
         for (at, &value) in (range.start as usize..).zip(values) {
             let harm = self.harm.take();

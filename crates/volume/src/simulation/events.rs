@@ -2,9 +2,11 @@
 
 use foundation::Epoch;
 
+use super::forced::ForcedEvent;
 use super::keep::KeepEvent;
 use super::past::PastRead;
 use super::reserve::ReserveEvent;
+use super::restored::RestoredEvent;
 use super::world::Payload;
 use crate::configuration::ChunkConfig;
 use crate::identity::{IoToken, PersistToken, SnapshotId};
@@ -77,6 +79,8 @@ pub(super) enum Event {
     },
     Masters,
     Commit {
+        /// The life of the store that is asked: one that was replaced meanwhile does nothing.
+        store: u64,
         chunk: usize,
         config: ChunkConfig,
         /// Where its copies are from now on; none to leave them where they are.
@@ -135,6 +139,10 @@ pub(super) enum Event {
     },
     /// Of what hosts reserve.
     Reserve(ReserveEvent),
+    /// Of a store that is restored.
+    Restored(RestoredEvent),
+    /// Of a copy that is served by force.
+    Forced(ForcedEvent),
 }
 
 impl Event {
@@ -151,6 +159,7 @@ impl Event {
             | Event::Keep { node, .. }
             | Event::Config { node, .. } => Some(*node),
             Event::Reserve(event) => event.node(),
+            Event::Restored(event) => event.node(),
             _ => None,
         }
     }

@@ -13,6 +13,10 @@ pub(super) struct Kinds {
     pub(super) cloned: bool,
     /// Hosts reserve it, through portals, and it grows.
     pub(super) reserved: bool,
+    /// The masters' store is replaced by what it was earlier.
+    pub(super) restored: bool,
+    /// Copies are served by force.
+    pub(super) forced: bool,
 }
 
 impl Kinds {
@@ -25,6 +29,8 @@ impl Kinds {
             keeps,
             cloned: matches!(bug, Some(Bug::CloneForgetsRegions)),
             reserved: bug.is_some_and(Bug::is_of_reservations),
+            restored: bug.is_some_and(Bug::is_of_restored_stores),
+            forced: matches!(bug, Some(Bug::ForcedAsIfInSync)),
         }
     }
 }

@@ -152,6 +152,27 @@ impl Monitor {
         self.close();
     }
 
+    /// Whether any explanation has this value now.
+    pub(super) fn may_be(&self, value: u32) -> bool {
+        self.explanations
+            .iter()
+            .any(|explanation| explanation.value == value)
+    }
+
+    /// Whatever was seen before, the block holds this now, and any of those once nobody lives who has it. Operations that are pending
+    /// have done nothing yet.
+    pub(super) fn begin_anew(&mut self, value: u32, mut fallback: Vec<u32>) {
+        fallback.sort_unstable();
+        fallback.dedup();
+        let first = Explanation {
+            value,
+            fallback,
+            steps: [Step::Before; PLACES],
+        };
+        self.explanations = [first].into();
+        self.close();
+    }
+
     pub(super) fn describe(&self) -> String {
         let values: BTreeSet<u32> = self.explanations.iter().map(|e| e.value).collect();
         format!("values possible {values:?}, pending {:?}", self.pending)

@@ -21,6 +21,7 @@ impl World {
             Event::Heartbeat { node, life } => {
                 if life >= self.heard[node].0 {
                     self.heard[node] = (life, self.now);
+                    self.registers(node, life);
                 }
                 self.tell(node);
             }
@@ -32,6 +33,7 @@ impl World {
                     });
                 }
             }
+            Event::Masters if self.is_held() => self.at(250 * MS, Event::Masters),
             Event::Masters => {
                 for chunk in 0..self.shape.chunks {
                     self.reconcile(chunk);
@@ -41,10 +43,11 @@ impl World {
                 self.at(250 * MS, Event::Masters);
             }
             Event::Commit {
+                store,
                 chunk,
                 config,
                 places,
-            } => self.commit(chunk, config, places),
+            } if store == self.store_life() && !self.is_held() => self.commit(chunk, config, places),
             Event::Fault => self.fault(),
             Event::Crash { node, power, quick } => self.crash(node, power, quick),
             Event::Heal => self.heal(),
@@ -57,12 +60,17 @@ impl World {
             Event::SnapshotTimeout { snapshot } => self.abort_snapshot(snapshot),
             Event::HealCheck => self.heal_check(),
             Event::Reserve(event) => self.reserve(event),
+            Event::Restored(event) => self.restored_event(event),
+            Event::Forced(event) => self.forced_event(&event),
             _ => {}
         }
     }
 
     /// Sends a node the configurations it may need, by its heartbeat's answer.
     pub(super) fn tell(&mut self, node: usize) {
+        if self.is_held() {
+            return self.ask_how_copies_are(node);
+        }
         self.tell_portal(node);
         for chunk in 0..self.shape.chunks {
             let config = self.store[chunk].clone();
@@ -94,7 +102,7 @@ impl World {
         }
         let ended = |m: &Membership| self.ended.contains(&(node_index(m.node), m.incarnation.0));
         let all_ended = config.members.iter().all(ended);
-        let minimum = usize::from(self.shape.minimum);
+        let minimum = self.least(config);
         if all_ended {
             living = config
                 .members
@@ -127,14 +135,12 @@ impl World {
             members: living,
         };
         let delay = self.random.between(MS, 100 * MS);
-        self.at(
-            delay,
-            Event::Commit {
-                chunk,
-                config: next,
-                places: None,
-            },
-        );
+        self.commit_after(delay, chunk, next, None);
+    }
+
+    /// The fewest members that may follow these: fewer than the minimum go on where fewer are left.
+    fn least(&self, config: &ChunkConfig) -> usize {
+        config.members.len().min(self.shape.minimum.into())
     }
 
     /// Nobody can be left out. If the write node has ended and every ended member is back in another life, a living
@@ -153,19 +159,30 @@ impl World {
         next.epoch = config.epoch.next();
         next.write_node = living[self.random.below(living.len() as u64) as usize].node;
         let delay = self.random.between(MS, 100 * MS);
-        self.at(
-            delay,
-            Event::Commit {
-                chunk,
-                config: next,
-                places: None,
-            },
-        );
+        self.commit_after(delay, chunk, next, None);
+    }
+
+    /// Asks the store, as it is now, for a configuration; it hears of that some time later.
+    pub(super) fn commit_after(
+        &mut self,
+        delay: u64,
+        chunk: usize,
+        config: ChunkConfig,
+        places: Option<Vec<usize>>,
+    ) {
+        let store = self.store_life();
+        let event = Event::Commit {
+            store,
+            chunk,
+            config,
+            places,
+        };
+        self.at(delay, event);
     }
 
     fn commit(&mut self, chunk: usize, config: ChunkConfig, places: Option<Vec<usize>>) {
         let before = &self.store[chunk];
-        if config.epoch != Epoch(before.epoch.0 + 1) || config.members.len() < self.shape.minimum.into() {
+        if config.epoch != Epoch(before.epoch.0 + 1) || config.members.len() < self.least(before) {
             return;
         }
         let placed = |m: &Membership| self.places.of_chunk[chunk].contains(&node_index(m.node));
@@ -188,6 +205,7 @@ impl World {
             self.places.handed += u64::from(handed && self.places.of_chunk[chunk] == places);
             self.places.of_chunk[chunk] = places;
         }
+        self.restore_soon();
         for node in 0..self.shape.nodes {
             self.tell(node);
         }

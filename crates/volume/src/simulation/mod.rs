@@ -18,6 +18,9 @@
 //! In runs of their own the volume has more chunks, and snapshots of it are made all the time (`snapshots`); in some of these, copies of
 //! snapshots follow those of the chunks (`keep`).
 //!
+//! In others the masters' store becomes what it was earlier (`restored`), or all copies but one that was left out are lost, and that one
+//! is served by force (`forced`).
+//!
 //! Pages of checksums may be torn. Scenario 10 apart, no block changes unasked: then every block outside of marked regions must fit its
 //! checksum after every crash.
 //!
@@ -29,6 +32,7 @@ mod cloned;
 mod disk;
 mod events;
 mod flushes;
+mod forced;
 mod harm;
 mod hosts;
 mod keep;
@@ -40,6 +44,7 @@ mod past;
 mod places;
 mod portals;
 mod reserve;
+mod restored;
 mod room;
 mod snapshots;
 mod world;
@@ -289,6 +294,79 @@ fn a_clone_loses_nothing_of_what_it_began_with() {
     );
 }
 
+/// The masters' store becomes what it was some seconds ago, again and again, while nodes die, are cut off and copies move: nothing is lost
+/// or old, and everything comes right.
+#[test]
+fn a_store_that_is_restored_loses_nothing() {
+    let (mut times, mut older, mut operations, mut failed) = (0, 0, 0, Vec::new());
+    let seeds = foundation::seeds::from_environment(40);
+    for &seed in &seeds {
+        let mut world = World::with_restored_store(seed);
+        world.trace = seeds.len() == 1;
+        if let Err(why) = world.run() {
+            let lines = if world.trace { usize::MAX } else { 1 };
+            why.lines()
+                .take(lines)
+                .for_each(|line| println!("seed {seed}: {line}"));
+            failed.push(seed);
+        }
+        operations += world.done_ops;
+        if let Some(restored) = &world.restored {
+            times += restored.times;
+            older += restored.older;
+        }
+    }
+    println!(
+        "{} seeds, {operations} operations, {times} times restored, {older} chunks went on otherwise than restored",
+        seeds.len()
+    );
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    let many = seeds.len() as u64;
+    assert!(
+        times > 2 * many && older > many || many < 10,
+        "{times} times restored, {older} chunks went on otherwise than restored"
+    );
+}
+
+/// A copy that was left out is served alone when all others are gone: what it lacks is lost, and nothing else, whatever comes back later.
+#[test]
+fn after_a_copy_was_forced_everything_holds_as_ever() {
+    let (mut times, mut stale_blocks, mut operations, mut failed) = (0, 0, 0, Vec::new());
+    let seeds = foundation::seeds::from_environment(40);
+    for &seed in &seeds {
+        let mut world = World::with_forced_copies(seed);
+        world.trace = seeds.len() == 1;
+        if let Err(why) = world.run() {
+            let lines = if world.trace { usize::MAX } else { 1 };
+            why.lines()
+                .take(lines)
+                .for_each(|line| println!("seed {seed}: {line}"));
+            failed.push(seed);
+        }
+        operations += world.done_ops;
+        if let Some(forced) = &world.forced {
+            times += forced.times;
+            stale_blocks += forced.stale_blocks;
+        }
+    }
+    println!(
+        "{} seeds, {operations} operations, {times} copies forced, {stale_blocks} blocks lost something",
+        seeds.len()
+    );
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    let many = seeds.len() as u64;
+    assert!(
+        times > many / 4 && stale_blocks > many / 4 || many < 10,
+        "{times} copies forced, {stale_blocks} blocks lost something"
+    );
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..3 {
@@ -301,9 +379,11 @@ fn the_same_seed_gives_the_same_trace() {
 /// The kind of faults that a bug needs, where only few seeds have them in the right order.
 fn scenario(bug: Bug) -> Option<u64> {
     match bug {
-        Bug::GrantCountedFromReceipt | Bug::NoQuietTerm | Bug::OneGrantFewer | Bug::SealWithoutGate => {
-            Some(0)
-        }
+        Bug::GrantCountedFromReceipt
+        | Bug::NoQuietTerm
+        | Bug::OneGrantFewer
+        | Bug::SealWithoutGate
+        | Bug::RestoredAsksMembersOnly => Some(0),
         Bug::ReadRightPastGrants => Some(3),
         Bug::IntentClearedBeforeFlush | Bug::FlushSkipsChunk => Some(world::POWER),
         // A Join that comes again late, and an old write right after it.
@@ -312,6 +392,8 @@ fn scenario(bug: Bug) -> Option<u64> {
         Bug::OwnMarksIgnored | Bug::ReconciledNotCounted => Some(world::GIVES_UP),
         Bug::RoomWithoutNewEpoch => Some(world::FULL),
         Bug::MovedBeforeInSync
+        | Bug::RestoredLowersEpoch
+        | Bug::RestoredHearsOnlySealed
         | Bug::LeavingCopyCounts
         | Bug::SnapshotLeavesUnasked
         | Bug::CloneForgetsRegions => Some(world::REBUILD),

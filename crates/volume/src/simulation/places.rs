@@ -167,15 +167,7 @@ impl World {
     fn decide(&mut self, chunk: usize, mut config: ChunkConfig, places: Vec<usize>) {
         config.epoch = config.epoch.next();
         let delay = self.random.between(MS, 100 * MS);
-        let places = Some(places);
-        self.at(
-            delay,
-            Event::Commit {
-                chunk,
-                config,
-                places,
-            },
-        );
+        self.commit_after(delay, chunk, config, Some(places));
     }
 
     /// The life of a node that the masters know.
@@ -229,15 +221,7 @@ impl World {
     /// Commits a configuration now.
     fn decide_at_once(&mut self, chunk: usize, mut config: ChunkConfig, places: Vec<usize>) {
         config.epoch = config.epoch.next();
-        let places = Some(places);
-        self.at(
-            0,
-            Event::Commit {
-                chunk,
-                config,
-                places,
-            },
-        );
+        self.commit_after(0, chunk, config, Some(places));
     }
 
     /// A node dies, or is cut off, for about as long as it takes to be replaced; or one is drained. Meanwhile others may

@@ -12,12 +12,14 @@ use super::clients::Client;
 use super::disk::Disk;
 pub(super) use super::events::Event;
 use super::flushes::Flushes;
+use super::forced::Forced;
 use super::keep::Kept;
 use super::kinds::Kinds;
 use super::linear::Monitor;
 use super::past::Board;
 use super::places::Places;
 use super::reserve::{Reserved, grown};
+use super::restored::Restored;
 use super::room::ROOM_LOOK;
 use super::snapshots::Snapshots;
 use crate::configuration::{ChunkConfig, Membership};
@@ -128,6 +130,8 @@ pub(super) struct World {
     pub(super) places: Places,
     pub(super) snapshots: Option<Box<Snapshots>>,
     pub(super) reserved: Option<Box<Reserved>>,
+    pub(super) restored: Option<Box<Restored>>,
+    pub(super) forced: Option<Box<Forced>>,
     pub(super) flushes: Option<Flushes>,
     geometry: Geometry,
     /// The epoch that a chunk began after all members of the one before had ended, until it has a write node that has sealed: an older one
@@ -209,12 +213,14 @@ impl World {
             keeps,
             cloned,
             reserved,
+            restored,
+            forced,
         } = kinds;
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
-        if snapshots && scenario == HARM {
-            // Nothing repairs a snapshot yet.
+        if (snapshots || restored || forced) && scenario == HARM {
+            // Nothing repairs a snapshot yet; and where nodes die at any time, the other copy of a block may be gone.
             scenario = 3;
         }
         let shape = Shape {
@@ -224,9 +230,10 @@ impl World {
                 + usize::from(keeps),
             chunks: 1 + random.below(2) as usize + usize::from(snapshots || reserved),
             copies,
-            minimum: random.between(1, u64::from(copies).min(3)) as u8,
+            // Where one has to be left out, fewer must be enough.
+            minimum: (random.between(1, u64::from(copies).min(3)) as u8).min(copies - u8::from(forced)),
             scenario,
-            leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP && !reserved,
+            leased: seed / SCENARIOS % 2 == 1 && scenario != GIVES_UP && !reserved && !forced,
             keeps,
             cloned,
         };
@@ -252,6 +259,8 @@ impl World {
             ),
             snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
             reserved: reserved.then(|| Box::new(Reserved::new(shape.chunks))),
+            forced: forced.then(|| Box::new(Forced::new(seed))),
+            restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
             flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
             geometry: Geometry {
                 block_bytes: 4096,
@@ -339,6 +348,8 @@ impl World {
         }
         self.add_clients();
         self.begin_to_reserve();
+        self.begin_to_restore();
+        self.begin_to_force();
         self.at(0, Event::Masters);
         self.at(self.random.clone().below(SECOND), Event::Fault);
         self.at(FAULTS_END, Event::Heal);
@@ -365,6 +376,7 @@ impl World {
             delay += self.random.below(400 * MS);
         }
         delay += self.repair_delay(&event);
+        let delay = self.in_order(to, &event, delay);
         let often = if self.shape.scenario >= 6 { 8 } else { 50 };
         let twice = matches!(event, Event::Peer { .. }) && !self.healing && self.random.chance(1, often);
         if twice {
@@ -722,15 +734,7 @@ impl World {
                         200 * MS
                     };
                     let delay = self.random.between(MS, longest);
-                    let places = None;
-                    self.at(
-                        delay,
-                        Event::Commit {
-                            chunk,
-                            config,
-                            places,
-                        },
-                    );
+                    self.commit_after(delay, chunk, config, None);
                 }
             }
             Output::Lost { .. } => {}
