@@ -1,10 +1,11 @@
 //! What a chunk's configuration is when the store that knew it was put back from a backup (`docs/decisions/0107`). Pure: the record of the
 //! backup and what nodes say comes in, the record to go on with comes out.
 //!
-//! Of the configurations that nodes name, the one with the highest epoch counts, if every node that is a member of it has answered. A later one,
-//! E', that none of them knows cannot come into force any more: a successor's members are among those of the one before, or were let in
-//! by it while it was in force; so one of them orders its writes, and learns of E' from its own engine, which asked it
-//! after everything that it had to tell. By the same argument nothing that followed E' is in force.
+//! Every node has named its copies by then, or does not run, as somebody says. Of the configurations that are named the one with the highest
+//! epoch counts, if all its members have answered, E. Could a later one, E', that nobody names be in force, or come into force? Its write node learns of it from its
+//! own engine, which asked after everything that it had to tell, so a write node that runs has named E'; and one that does not run brings
+//! nothing into force. If E' was in force, all its members have sealed it, at least as many as the minimum; so unless that many do not run, one of them has named it.
+//! With a minimum of two or more, E' has a member of E as well, who names it, unless that one's copy was deleted since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,9 +69,25 @@ pub(crate) fn settle(
     {
         return refuse(format!("two nodes say different things of epoch {}", base.epoch));
     }
-    let unheard = check_answers(newest, base, record, minimum, said, without)?;
-    if states().next().is_none() && unheard == 0 {
+    let needed = needed(newest, base, record);
+    let mut silent = needed.iter().filter(|node| !said.contains_key(node));
+    if let Some(node) = silent.find(|node| !without.contains(node)) {
+        return Err(Undecided::Awaits(*node));
+    }
+    let is_gone = |node: &NodeId| said.get(node) == Some(&None);
+    let off = without.iter().filter(|node| !said.contains_key(node)).count();
+    if states().next().is_none() && off == 0 {
         return Ok(Found::Nothing);
+    }
+    // So many can have gone on without the others, and all of those who know it can be off.
+    let all_know = minimum > 1
+        && needed
+            .iter()
+            .all(|node| said.contains_key(node) && !is_gone(node));
+    if off >= usize::from(minimum) && !all_know {
+        return refuse(format!(
+            "{off} nodes are off, and {minimum} of them would have been enough to go on without the others; start them"
+        ));
     }
     let sealed = states().map(|state| state.sealed).max().unwrap_or_default();
     if sealed > base.epoch {
@@ -78,7 +95,6 @@ pub(crate) fn settle(
             "epoch {sealed} is sealed, and no node that was heard says which configuration that is; start the other nodes"
         ));
     }
-    let is_gone = |node: &NodeId| said.get(node) == Some(&None);
     let members: BTreeMap<_, _> = base
         .members
         .iter()
@@ -145,35 +161,18 @@ pub(crate) fn settle(
     }
 }
 
-/// Whether all have answered who may know of a later configuration than `newest`; how many of them are off.
-fn check_answers(
+/// Who may know of a later configuration than `newest`.
+fn needed(
     newest: Option<&SealedConfiguration>,
     base: &SealedConfiguration,
     record: &Chunk,
-    minimum: u8,
-    said: &BTreeMap<NodeId, Option<CopyState>>,
-    without: &BTreeSet<NodeId>,
-) -> Result<usize, Undecided> {
+) -> BTreeSet<NodeId> {
     let mut needed: BTreeSet<NodeId> = base.members.iter().map(|member| member.0).collect();
     match newest {
         Some(newest) => needed.extend(newest.members.iter().map(|member| member.0)),
         None => needed.extend(record.copies.iter().map(|copy| copy.node)),
     }
-    let silent: Vec<NodeId> = needed
-        .into_iter()
-        .filter(|node| !said.contains_key(node))
-        .collect();
-    if let Some(node) = silent.iter().find(|node| !without.contains(node)) {
-        return Err(Undecided::Awaits(*node));
-    }
-    // So many can have gone on without the others.
-    if silent.len() >= usize::from(minimum) {
-        return refuse(format!(
-            "{} nodes that had it in sync are off, and {minimum} of them would have been enough to go on without the others; start them",
-            silent.len()
-        ));
-    }
-    Ok(silent.len())
+    needed
 }
 
 #[cfg(test)]

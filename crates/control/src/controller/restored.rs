@@ -330,16 +330,18 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Every node that lives has named its copies, and who is on the way had the time to.
+    /// Every node has named its copies, or does not run, as somebody says.
     fn has_heard_the_nodes(&self, now: Instant) -> Result<bool, ControlError> {
         let Some(restoring) = &self.restoring else {
             return Ok(false);
         };
+        // One that the backup does not know makes itself known meanwhile.
         if now.since(restoring.since) < self.settings.heartbeat_timeout {
             return Ok(false);
         }
         let has_named = |view: &super::NodeView| {
-            restoring.named.get(&view.id) == Some(&view.record.incarnation) || !view.is_alive
+            restoring.named.get(&view.id) == Some(&view.record.incarnation)
+                || restoring.consent.without_nodes.contains(&view.id)
         };
         Ok(self.nodes(now)?.values().all(has_named))
     }

@@ -129,10 +129,7 @@ fn a_node_that_is_off_is_not_waited_for_while_fewer_than_the_minimum_are() {
     );
     let said = Said::from([state(1, &old)]);
     let why = refusal(settled(&record(&old, &[]), &said, &[2, 3]));
-    assert!(
-        why.starts_with("2 nodes that had it in sync are off, and 2 of them"),
-        "{why}"
-    );
+    assert!(why.starts_with("2 nodes are off, and 2 of them"), "{why}");
 }
 
 #[test]
@@ -229,4 +226,28 @@ fn a_chunk_that_nobody_has_used_yet_is_as_the_backup_says() {
     let said = Said::from([unused(1), unused(2), unused(3)]);
     let chunk = chunk(settled(&record(&first, &[]), &said, &[]));
     assert_eq!((chunk.epoch, chunk.member_count()), (Epoch(1025), 3));
+}
+
+#[test]
+fn with_a_minimum_of_one_a_node_that_is_off_may_have_gone_on_alone() {
+    let (old, alone) = (config(5, &[(1, 1), (2, 1)]), config(7, &[(3, 1)]));
+    let said = Said::from([state(1, &old), state(2, &old)]);
+    let off = BTreeSet::from([node(3)]);
+    let found = settle(&record(&old, &[]), 1, &said, &off);
+    assert!(refusal(found).starts_with("1 nodes are off, and 1 of them"));
+    // It is on, and says so; or nobody is off.
+    let said = Said::from([state(1, &old), state(2, &old), state(3, &alone)]);
+    let found = settle(&record(&old, &[]), 1, &said, &off);
+    assert_eq!(chunk(found).members().collect::<Vec<_>>(), alone.members);
+}
+
+#[test]
+fn a_copy_was_deleted_for_a_configuration_that_those_who_are_off_may_know() {
+    let old = config(5, &[(1, 1), (2, 1), (3, 1)]);
+    let said = Said::from([(node(1), None), state(2, &old), state(3, &old)]);
+    assert_eq!(chunk(settled(&record(&old, &[]), &said, &[8])).member_count(), 2);
+    let why = refusal(settled(&record(&old, &[]), &said, &[8, 9]));
+    assert!(why.starts_with("2 nodes are off"), "{why}");
+    let said = Said::from([state(1, &old), state(2, &old), state(3, &old)]);
+    assert_eq!(chunk(settled(&record(&old, &[]), &said, &[8, 9])).member_count(), 3);
 }
