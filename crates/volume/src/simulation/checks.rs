@@ -22,12 +22,18 @@ impl World {
         let epoch = core.and_then(|c| c.member(chunk_id(chunk))?.lead_epoch());
         if status == Status::Done && asked.writes {
             let epoch = epoch.expect("only a write node acknowledges");
-            let later = self.opened[chunk].range(epoch.next()..).map(|(_, at)| *at).min();
+            let later = self.opened[chunk]
+                .range(epoch.next()..)
+                .map(|(_, (at, _))| *at)
+                .min();
             if later.is_some_and(|at| at < asked.arrived) {
                 self.fail(format!(
                     "node {node} acknowledged a write in epoch {epoch}, begun when a later one served"
                 ));
             }
+        }
+        if status == Status::Done && asked.is_read {
+            self.read_at(node, chunk);
         }
         if status == Status::Done && asked.reads && asked.token < self.in_force[chunk] {
             let (token, newer) = (asked.token.0, self.in_force[chunk].0);
@@ -67,7 +73,7 @@ impl World {
                 self.note_loss(chunk);
             }
             if phase == Phase::Serving {
-                self.opened[chunk].entry(epoch).or_insert(self.now);
+                self.serves_in(node, chunk, epoch);
             }
         }
     }

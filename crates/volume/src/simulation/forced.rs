@@ -25,6 +25,9 @@ pub(super) struct Forced {
     lost: Option<(usize, Vec<usize>)>,
     /// The forced epoch of each chunk, until it has a write node that has sealed.
     due: BTreeMap<usize, Epoch>,
+    /// For each chunk and client: commands before this attempt were sent before a copy was forced, and are late by more than an
+    /// operator takes.
+    too_late: BTreeMap<(usize, usize), u64>,
     /// Copies that were served by force, and blocks of them that lacked something acknowledged.
     pub(super) times: u64,
     pub(super) stale_blocks: u64,
@@ -46,6 +49,7 @@ impl Forced {
             random: Random::from_seed(seed ^ 0x00F0_4CED),
             lost: None,
             due: BTreeMap::new(),
+            too_late: BTreeMap::new(),
             times: 0,
             stale_blocks: 0,
         }
@@ -203,11 +207,25 @@ impl World {
             members: vec![alone],
         };
         self.loss_due[chunk] = None;
+        for (client, state) in self.clients.iter().enumerate() {
+            let first = state.attempt + u64::from(state.pending.is_none());
+            forced.too_late.insert((chunk, client), first);
+        }
         forced.due.insert(chunk, epoch);
         forced.times += 1;
         for node in 0..self.shape.nodes {
             self.tell(node);
         }
+    }
+
+    /// Whether a command was sent before a copy of its chunk was forced, and its client has gone on since. The copy does not know the
+    /// sessions of those that went on without it, so it would take what is so late (`docs/decisions/0105`, left open).
+    pub(super) fn is_too_late(&self, client: usize, chunk: usize, attempt: u64) -> bool {
+        let first = self
+            .forced
+            .as_ref()
+            .and_then(|forced| forced.too_late.get(&(chunk, client)));
+        first.is_some_and(|first| attempt < *first)
     }
 
     /// A write node has sealed: if that is the first since a copy was forced, the blocks are what this one has.

@@ -171,6 +171,7 @@ impl World {
         let unchanged = self.readable(node, read.life, chunk) == Some(read.version);
         if unchanged || self.planted.is(Bug::PastReadNotChecked) {
             self.past_reads += 1;
+            self.read_at(node, chunk);
             self.client_answer(client, attempt, Status::Done, &values);
         } else {
             self.not_read(client, attempt);

@@ -356,8 +356,9 @@ impl World {
             self.places.of_chunk[chunk] = places;
             if let Some(restored) = &mut self.restored {
                 restored.older += u64::from(is_other);
-                let hold = restored.hold.as_mut();
-                hold.map(|hold| hold.left.remove(&chunk));
+                if let Some(hold) = &mut restored.hold {
+                    hold.left.remove(&chunk);
+                }
             }
         }
         let hold = self.restored.as_ref().and_then(|restored| restored.hold.as_ref());

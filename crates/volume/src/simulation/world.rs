@@ -77,6 +77,7 @@ pub(super) struct Asked {
     pub(super) attempt: u64,
     pub(super) arrived: u64,
     pub(super) writes: bool,
+    pub(super) is_read: bool,
     /// A read by way of a portal.
     pub(super) reads: bool,
     pub(super) token: WriterToken,
@@ -145,8 +146,9 @@ pub(super) struct World {
     pub(super) newest_token: WriterToken,
     /// For each chunk the newest token under which something was acknowledged.
     pub(super) in_force: Vec<WriterToken>,
-    /// When each epoch of a chunk began to serve.
-    pub(super) opened: Vec<BTreeMap<Epoch, u64>>,
+    /// When each epoch of a chunk began to serve, and by which node.
+    pub(super) opened: Vec<BTreeMap<Epoch, (u64, usize)>>,
+    pub(super) looks_at_epochs: bool,
     /// `blocked[from][to]`: until when; the masters are the last index.
     pub(super) blocked: Vec<Vec<u64>>,
     pub(super) slow: Vec<Vec<u64>>,
@@ -285,6 +287,7 @@ impl World {
             healing: false,
             loss: random.below(30),
             settings,
+            looks_at_epochs: bug.is_none(),
             planted: Planted { bug },
             hash: Fnv(0xcbf2_9ce4_8422_2325),
             trace: false,
@@ -453,7 +456,7 @@ impl World {
                 mut request,
                 payload,
             } => {
-                if self.nodes[to].core.is_none() {
+                if self.nodes[to].core.is_none() || self.is_too_late(client, chunk, attempt) {
                     return;
                 }
                 let data = payload.map(|values| self.hold(to, values));
@@ -472,6 +475,7 @@ impl World {
                         attempt,
                         arrived,
                         writes,
+                        is_read: request.operation == crate::Operation::Read,
                         reads: request.operation == crate::Operation::Read
                             && request.session.host.is_through_portals(),
                         token: request.writer_token,
