@@ -47,12 +47,13 @@ fn of_record(chunk: &Chunk) -> SealedConfiguration {
 }
 
 /// The record that a chunk goes on with. `said` is what nodes have answered, none for those that have no such copy; `without` are nodes that
-/// do not run, as somebody says.
+/// do not run, as somebody says. Its epoch is so far above all that anybody knows.
 pub(crate) fn settle(
     record: &Chunk,
     minimum: u8,
     said: &BTreeMap<NodeId, Option<CopyState>>,
     without: &BTreeSet<NodeId>,
+    gap: u64,
 ) -> Result<Found, Undecided> {
     let states = || said.values().flatten();
     let named = || states().flat_map(|state| state.configuration.iter().chain(&state.told));
@@ -74,7 +75,13 @@ pub(crate) fn settle(
     if let Some(node) = silent.find(|node| !without.contains(node)) {
         return Err(Undecided::Awaits(*node));
     }
-    let is_gone = |node: &NodeId| said.get(node) == Some(&None);
+    // One that was made anew, and is empty, is not the copy that was in sync.
+    let anyone_took_part = states().any(|state| state.configuration.is_some());
+    let is_gone = |node: &NodeId| match said.get(node) {
+        Some(None) => true,
+        Some(Some(state)) => anyone_took_part && state.configuration.is_none(),
+        None => false,
+    };
     let off = without.iter().filter(|node| !said.contains_key(node)).count();
     if states().next().is_none() && off == 0 {
         return Ok(Found::Nothing);
@@ -112,11 +119,15 @@ pub(crate) fn settle(
         ));
     }
     let highest = base.epoch.max(sealed).max(record.epoch);
-    let Some(epoch) = above(highest) else {
+    let Some(epoch) = above(highest, gap) else {
         return refuse(format!("its epoch is {highest}, and none above it is left"));
     };
     let mut places: BTreeMap<NodeId, Copy> = BTreeMap::new();
-    for copy in record.copies.iter().filter(|copy| !is_gone(&copy.node)) {
+    for copy in record
+        .copies
+        .iter()
+        .filter(|copy| said.get(&copy.node) != Some(&None))
+    {
         places.insert(
             copy.node,
             Copy {

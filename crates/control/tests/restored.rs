@@ -368,6 +368,9 @@ impl<'a> World<'a> {
         for node in new {
             let Some(copy) = self.copy(id, node) else { return };
             copy.writes = acknowledged;
+            // A copy keeps the configuration under which it is let in.
+            copy.state.configuration = Some(config.clone());
+            copy.state.sealed = config.epoch.max(copy.state.sealed);
         }
         let proposal = Proposal {
             node: config.write_node,

@@ -31,6 +31,10 @@ use crate::transfer::Restored;
 const WINDOW_MAX: usize = 4096;
 /// Pages of chunks that one tick reads; heartbeats are answered between ticks.
 const PAGES_MAX: usize = 64;
+/// Epochs go on up to so much further above what is known than other numbers.
+const GAP_DRAWN: u64 = 32_768;
+// Such a step is not taken for that to a copy that is served by force.
+const _: () = assert!(GAP as u64 + GAP_DRAWN < Epoch::JUMP);
 /// Chunks, nodes and volumes that are named to people.
 const NAMED_MAX: usize = 16;
 
@@ -40,6 +44,8 @@ pub(super) struct Restoring {
     /// The revision of the store that the backup is of.
     revision: u64,
     since: Instant,
+    /// Epochs go on so far above all that are known.
+    gap: u64,
     /// All chunks of the store: none is made or removed in the meantime.
     chunks: usize,
     /// The life in which a node has named all its copies.
@@ -114,7 +120,10 @@ impl<S: MetadataStore> Controller<S> {
         let mut chunks = 0;
         let end = keys::end_of(keys::CHUNKS);
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |_, _| chunks += 1)?;
+        // Drawn, so that a backup which is put back twice does not give the same epochs twice.
+        let gap = u64::from(GAP) + self.random.below(GAP_DRAWN);
         self.restoring = Some(Restoring {
+            gap,
             chunks,
             revision: restored.record.revision,
             since: now,
@@ -430,7 +439,13 @@ impl<S: MetadataStore> Controller<S> {
             let mut said: BTreeMap<NodeId, Option<CopyState>> = answered.collect();
             let minimum = self.minimum_of(id.volume)?;
             let found = loop {
-                match settle(&stored.record, minimum, &said, &restoring.consent.without_nodes) {
+                match settle(
+                    &stored.record,
+                    minimum,
+                    &said,
+                    &restoring.consent.without_nodes,
+                    restoring.gap,
+                ) {
                     // A node that was asked since it was found out that it has to be.
                     Err(Undecided::Awaits(node)) if answer(&node).is_some() => {
                         said.extend(answer(&node).map(|state| (node, state.clone())));
@@ -631,8 +646,8 @@ impl<S: MetadataStore> Controller<S> {
     }
 }
 
-/// The epoch above all of these; none if there is no room for those that follow.
-pub(crate) fn above(highest: Epoch) -> Option<Epoch> {
-    let epoch = highest.0.checked_add(GAP.into())?;
+/// The epoch so far above all that are known; none if there is no room for those that follow.
+pub(crate) fn above(highest: Epoch, gap: u64) -> Option<Epoch> {
+    let epoch = highest.0.checked_add(gap)?;
     (epoch < EPOCH_MAX).then_some(Epoch(epoch))
 }

@@ -3,6 +3,8 @@ use foundation::Epoch;
 use super::*;
 use crate::identity::{DiskId, Incarnation, Uuid, WriterToken};
 
+const GAP: u64 = 1024;
+
 fn node(number: u128) -> NodeId {
     NodeId(Uuid(number))
 }
@@ -61,7 +63,13 @@ fn state(at: u128, config: &SealedConfiguration) -> (NodeId, Option<CopyState>) 
 type Said = BTreeMap<NodeId, Option<CopyState>>;
 
 fn settled(record: &Chunk, said: &Said, without: &[u128]) -> Result<Found, Undecided> {
-    settle(record, 2, said, &without.iter().map(|&at| node(at)).collect())
+    settle(
+        record,
+        2,
+        said,
+        &without.iter().map(|&at| node(at)).collect(),
+        GAP,
+    )
 }
 
 fn chunk(found: Result<Found, Undecided>) -> Chunk {
@@ -233,11 +241,11 @@ fn with_a_minimum_of_one_a_node_that_is_off_may_have_gone_on_alone() {
     let (old, alone) = (config(5, &[(1, 1), (2, 1)]), config(7, &[(3, 1)]));
     let said = Said::from([state(1, &old), state(2, &old)]);
     let off = BTreeSet::from([node(3)]);
-    let found = settle(&record(&old, &[]), 1, &said, &off);
+    let found = settle(&record(&old, &[]), 1, &said, &off, GAP);
     assert!(refusal(found).starts_with("1 nodes are off, and 1 of them"));
     // It is on, and says so; or nobody is off.
     let said = Said::from([state(1, &old), state(2, &old), state(3, &alone)]);
-    let found = settle(&record(&old, &[]), 1, &said, &off);
+    let found = settle(&record(&old, &[]), 1, &said, &off, GAP);
     assert_eq!(chunk(found).members().collect::<Vec<_>>(), alone.members);
 }
 
@@ -249,5 +257,26 @@ fn a_copy_was_deleted_for_a_configuration_that_those_who_are_off_may_know() {
     let why = refusal(settled(&record(&old, &[]), &said, &[8, 9]));
     assert!(why.starts_with("2 nodes are off"), "{why}");
     let said = Said::from([state(1, &old), state(2, &old), state(3, &old)]);
-    assert_eq!(chunk(settled(&record(&old, &[]), &said, &[8, 9])).member_count(), 3);
+    assert_eq!(
+        chunk(settled(&record(&old, &[]), &said, &[8, 9])).member_count(),
+        3
+    );
+}
+
+#[test]
+fn a_copy_that_was_made_anew_is_not_the_one_that_was_in_sync() {
+    let old = config(5, &[(1, 1), (2, 1), (3, 1)]);
+    let mut said = Said::from([state(1, &old), state(2, &old), state(3, &old)]);
+    if let Some(Some(state)) = said.get_mut(&node(1)) {
+        (state.sealed, state.configuration) = (Epoch(0), None);
+    }
+    let chunk = chunk(settled(&record(&old, &[]), &said, &[]));
+    assert_eq!(
+        chunk.members().map(|member| member.0).collect::<Vec<_>>(),
+        [node(2), node(3)]
+    );
+    assert!(
+        chunk.has_copy_on(node(1)),
+        "it keeps its place, and is sent everything"
+    );
 }
