@@ -173,16 +173,13 @@ impl Session {
         let session = self.clone();
         let open_peers = Arc::new(move || session.links(nearby) as Rc<dyn volume::client::Peers>);
         let source: Arc<dyn MapSource> = Arc::new(Maps(self.clone()));
-        VolumeDevice::new(
-            self.number,
-            source,
-            self.sessions.clone(),
-            open_peers,
-            ClientOptions {
-                sync_writes: self.state().sync_writes,
-                ..ClientOptions::default()
-            },
-        )
+        // Not while the state is locked: the device looks at it.
+        let sync_writes = self.state().sync_writes;
+        let options = ClientOptions {
+            sync_writes,
+            ..ClientOptions::default()
+        };
+        VolumeDevice::new(self.number, source, self.sessions.clone(), open_peers, options)
     }
 
     /// Ways to the nodes for the calling core.

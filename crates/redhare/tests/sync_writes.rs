@@ -89,6 +89,9 @@ fn sync_writes_are_switched_while_a_volume_is_exported() {
         (&shown["sync_writes"], shown.get("not_yet_sync_nodes")),
         (&true.into(), None)
     );
+    // A native client writes and reads it.
+    cluster.succeed(&["fs", "format", "durable"]);
+    cluster.succeed(&["fs", "verify", "durable"]);
     for (arguments, missing) in [
         (&["volume", "set", "disk"][..], "--write-node"),
         (
