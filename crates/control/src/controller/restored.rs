@@ -428,9 +428,17 @@ impl<S: MetadataStore> Controller<S> {
                 self.inquiries.answer(*node, id, *life)
             };
             let is_heard = |node: &NodeId| lives.get(node).is_some_and(|(_, is_heard)| *is_heard);
-            let is_awaited = nodes.iter().any(|node| is_heard(node) && answer(node).is_none());
-            // Who is asked and lives answers soon.
-            if is_awaited {
+            let off = &restoring.consent.without_nodes;
+            let mut awaited = nodes
+                .iter()
+                .filter(|node| answer(node).is_none() && !off.contains(node));
+            if let Some(&node) = awaited.next() {
+                // Who is asked and lives answers soon. For the others this one does not keep the next chunks waiting.
+                if !is_heard(&node) {
+                    restoring.undecided.insert(id, Undecided::Awaits(node));
+                    restoring.window.remove(&id);
+                    self.inquiries.end(id);
+                }
                 continue;
             }
             let answered = nodes
