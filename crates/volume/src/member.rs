@@ -230,11 +230,6 @@ impl Member {
         &self.record
     }
 
-    /// The newest configuration that this life has heard of, by its engine or a write node.
-    pub fn heard_of(&self) -> Option<&ChunkConfig> {
-        self.committed.as_ref()
-    }
-
     /// How far this node is as write node; none if it is not one.
     pub fn phase(&self) -> Option<Phase> {
         self.lead.as_ref().map(|lead| lead.phase)

@@ -76,10 +76,12 @@ impl Node {
                 // A copy seals what its target was told of some time later.
                 let sealed = state.configuration.as_ref().map_or(0, |config| config.epoch);
                 let core = self.core.borrow();
-                let heard_of = core
+                let committed = core
                     .member(from_chunk(chunk))
-                    .and_then(|member| member.heard_of());
-                state.told = heard_of.filter(|config| config.epoch.0 > sealed).map(from_config);
+                    .and_then(|member| member.committed());
+                state.told = committed
+                    .filter(|config| config.epoch.0 > sealed)
+                    .map(from_config);
             }
             (chunk, state)
         };
