@@ -58,7 +58,7 @@ enum MetaCommand {
     #[command(
         after_help = "Examples:\n  redhare meta restored\n  redhare meta restored --without-node 6f9c0b7e-0d5c-4c6a-9d59-3f0f6c2e8a11\n\n\
         After \"redhare meta import --backup\" the masters ask every node how its copies are, settle every chunk on what they say, and go on above all numbers \
-        that were given. It takes some seconds if all nodes run. Volumes are read and written meanwhile; what would change anything is refused and can be repeated. \
+        that were given. It takes some seconds if all nodes run. Clients that are connected need no master; who opens a volume waits, and who writes a PackFS loses its lease. What would change anything is refused and can be repeated. \
         --without-node is believed until another master leads; fewer nodes than a volume's minimum can be done without."
     )]
     Restored(restored::RestoredArguments),

@@ -93,7 +93,7 @@ fn describe(view: &RestoredView) -> String {
         revision => format!("a backup of revision {revision}"),
     };
     let mut text = format!(
-        "The masters' metadata are from {of}.\n{} of {} chunks are settled on what nodes have done since. Until all are, volumes are read and written as before, and nothing else changes.",
+        "The masters' metadata are from {of}.\n{} of {} chunks are settled on what nodes have done since. Until all are, nothing else changes; clients that are connected need no master, others wait.",
         view.settled_chunks, view.chunks
     );
     for row in &view.awaited {
