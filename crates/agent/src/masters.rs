@@ -17,7 +17,7 @@ use crate::probe::Prober;
 use crate::reservations;
 use crate::state::StateError;
 use crate::supervise::AgentError;
-use crate::watching::Watching;
+use crate::watching;
 use crate::wire::{
     Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
     snapshot_note, to_wire,
@@ -747,8 +747,7 @@ pub(crate) async fn serve(
     disks: &mut Disks,
 ) -> Result<Ending, StateError> {
     let mut beats = ticks(life.heartbeat);
-    let (news_in, mut news) = mpsc::channel(64);
-    let watching = Watching::begin(life.client.clone(), life.node_bytes(), news_in);
+    let mut watching = watching::of_node(life.client.clone(), life.node_bytes());
     let ending = loop {
         tokio::select! {
             message = link.receive.recv() => match message {
@@ -769,12 +768,13 @@ pub(crate) async fn serve(
                 Some(message) => life.hear(message, &link).await,
                 None => break Ending::Gone,
             },
-            Some(response) = news.recv() => life.learn(response, &link).await,
+            response = watching.next() => life.learn(response, &link).await,
             Some(answer) = answers.recv() => {
-                if let Answer::Heartbeat(Ok(answer)) = &answer
-                    && disks.restore(&answer.restore_disks)?
-                {
-                    break Ending::Disk("a disk is put back in service".to_owned());
+                if let Answer::Heartbeat(Ok(answer)) = &answer {
+                    if disks.restore(&answer.restore_disks)? {
+                        break Ending::Disk("a disk is put back in service".to_owned());
+                    }
+                    watching.heard_of(answer.hold);
                 }
                 life.answered(answer, &link).await;
             }

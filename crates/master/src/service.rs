@@ -156,6 +156,7 @@ impl Nodes for Face {
             flatten_volumes: numbers(&answer.flatten),
             describe_copies: crate::force::chunk_ids(&answer.describe),
             name_copies: answer.name_copies,
+            hold: answer.hold,
         }))
     }
 

@@ -130,6 +130,9 @@ pub struct HeartbeatAnswer {
     pub describe: Vec<ChunkId>,
     /// It has to name all copies it has with its next heartbeat.
     pub name_copies: bool,
+    /// Not 0 while the masters find out what nodes have done since a backup; another number each time they begin. What a node has not
+    /// taken in yet of what masters of before said counts no more.
+    pub hold: u64,
 }
 
 impl<S: MetadataStore> Controller<S> {

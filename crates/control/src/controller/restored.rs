@@ -44,6 +44,8 @@ pub(super) struct Restoring {
     /// The revision of the store that the backup is of.
     revision: u64,
     since: Instant,
+    /// Tells this asking from any other, to nodes ([`HeartbeatAnswer::hold`]).
+    hold: u64,
     /// Epochs go on so far above all that are known.
     gap: u64,
     /// All chunks of the store: none is made or removed in the meantime.
@@ -127,6 +129,8 @@ impl<S: MetadataStore> Controller<S> {
             chunks,
             revision: restored.record.revision,
             since: now,
+            // 0 stands for none.
+            hold: self.random.next_u64().max(1),
             named: BTreeMap::new(),
             holders: BTreeMap::new(),
             next: keys::CHUNKS.to_vec(),
@@ -298,6 +302,7 @@ impl<S: MetadataStore> Controller<S> {
             complete_snapshots: self.snapshots.version(),
             describe: self.inquiries.of_node(node),
             name_copies,
+            hold: self.restoring.as_ref().map_or(0, |found| found.hold),
             ..HeartbeatAnswer::default()
         })
     }
