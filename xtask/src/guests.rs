@@ -1,12 +1,13 @@
 //! The tests that are scripts: those that need a guest with a stock kernel (`tests/vm/`), and foreign judges of a mount
 //! (`tests/posix/`).
 
-use std::process::Command;
+use std::collections::VecDeque;
+use std::process::{Command, ExitStatus};
 
 use crate::Outcome;
 use crate::metadata::Metadata;
 use crate::process::{cargo, status, workspace_root};
-use crate::tests_result::Counts;
+use crate::test::lanes::{Job, Report, Shown};
 
 /// A script that skips ends with this status, its last line saying `SKIP: ` and what is lacking.
 const SKIPPED: i32 = 77;
@@ -22,7 +23,7 @@ struct Guest {
 
 enum Argument {
     Text(&'static str),
-    /// The path of the `redhare` program; the test waits for that package to exist.
+    /// The path of the `redhare` program.
     Program,
 }
 
@@ -125,59 +126,66 @@ const PYTHON_PACKAGE: &str = "redhare-python";
 const KERNEL_CRASH: &str = "vm-run: the guest's kernel panicked";
 const ATTEMPTS_MAX: u32 = 2;
 
-/// Runs every guest test and adds to the counts; returns what was skipped, with the reason.
-pub(crate) fn run(metadata: &Metadata, counts: &mut Counts) -> Result<Vec<String>, String> {
-    let program = if metadata.own_id(PROGRAM_PACKAGE).is_some() {
-        Some(build_program(metadata, false)?)
-    } else {
-        None
+/// A job for each guest test; builds the program first.
+pub(crate) fn jobs(metadata: &Metadata) -> Result<VecDeque<Job>, String> {
+    let program = build_program(metadata, false)?;
+    let job = |guest: &'static Guest| {
+        let argument = match &guest.argument {
+            Argument::Text(text) => (*text).to_owned(),
+            Argument::Program => program.clone(),
+        };
+        Job::new(format!("guest: {}", guest.name), move |shown| {
+            guest.run(&argument, shown)
+        })
     };
-    let mut skips = Vec::new();
-    for guest in GUESTS {
-        let argument = match (&guest.argument, &program) {
-            (Argument::Text(text), _) => (*text).to_owned(),
-            (Argument::Program, Some(program)) => program.clone(),
-            (Argument::Program, None) => {
-                println!("guest: {}: there is no package {PROGRAM_PACKAGE} yet", guest.name);
-                continue;
-            }
-        };
-        println!("\nguest: {}", guest.name);
-        let before = *counts;
+    Ok(GUESTS.iter().map(job).collect())
+}
+
+impl Guest {
+    fn run(&self, argument: &str, shown: &mut Shown) -> Report {
         let mut attempt = 0;
-        let (status, last) = loop {
+        loop {
             attempt += 1;
-            let mut command = Command::new(workspace_root().join(guest.script));
+            let mut command = Command::new(workspace_root().join(self.script));
             command
-                .arg(&argument)
-                .envs(guest.environment.iter().copied())
+                .arg(argument)
+                .envs(self.environment.iter().copied())
                 .current_dir(workspace_root());
+            let mut report = Report::default();
             let (mut last, mut kernel_crashed) = (String::new(), false);
-            let status = crate::test::stream(&mut command, |line| {
-                counts.add_line(line);
+            let status = shown.run(&mut command, |line| {
+                report.counts.add_line(line);
                 kernel_crashed |= line.contains(KERNEL_CRASH);
-                last = line.to_owned();
-            })?;
-            if status.success() || !kernel_crashed || attempt == ATTEMPTS_MAX {
-                break (status, last);
+                line.clone_into(&mut last);
+            });
+            match status {
+                Err(why) => report.failures.push(why),
+                Ok(status) if !status.success() && kernel_crashed && attempt < ATTEMPTS_MAX => {
+                    shown.line(&format!("guest: {}: its kernel crashed; once more", self.name));
+                    continue;
+                }
+                Ok(status) => self.judge(status, &last, &mut report),
             }
-            println!("guest: {}: its kernel crashed; once more", guest.name);
-            *counts = before;
-        };
-        if status.code() == Some(SKIPPED) {
-            counts.skipped += 1;
-            skips.push(format!("{}: {}", guest.name, last.trim_start_matches("SKIP: ")));
-        } else if !status.success() {
-            println!("guest: {} ended with {status}", guest.name);
-            if counts.failed == before.failed {
-                counts.failed += 1;
-            }
-        } else if counts.passed == before.passed {
-            println!("guest: {} ended well but reported nothing passed", guest.name);
-            counts.failed += 1;
+            return report;
         }
     }
-    Ok(skips)
+
+    /// What the end of the script says beside the counts that it has printed.
+    fn judge(&self, status: ExitStatus, last: &str, report: &mut Report) {
+        let name = self.name;
+        if status.code() == Some(SKIPPED) {
+            report.counts.skipped += 1;
+            report
+                .skips
+                .push(format!("{name}: {}", last.trim_start_matches("SKIP: ")));
+        } else if !status.success() && report.counts.failed == 0 {
+            report.failures.push(format!("guest: {name} ended with {status}"));
+        } else if status.success() && report.counts.passed == 0 {
+            report
+                .failures
+                .push(format!("guest: {name} ended well but reported nothing passed"));
+        }
+    }
 }
 
 /// `bench nvmet`: our target and the kernel's in one guest. It has no bar, and is no test.
@@ -302,6 +310,36 @@ fn build_program(metadata: &Metadata, optimised: bool) -> Result<String, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_that_says_nothing_or_skips_has_not_passed() {
+        let guest = Guest {
+            name: "script",
+            script: "",
+            argument: Argument::Text(""),
+            environment: &[],
+        };
+        let ends = |script: &str| {
+            let (mut report, mut last) = (Report::default(), String::new());
+            let mut shown = Shown::default();
+            let status = shown.run(Command::new("sh").args(["-c", script]), |line| {
+                report.counts.add_line(line);
+                line.clone_into(&mut last);
+            });
+            guest.judge(status.unwrap(), &last, &mut report);
+            report
+        };
+        let silent = ends("exit 0");
+        assert_eq!((silent.counts.passed, silent.failures.len()), (0, 1));
+        assert_eq!(ends("exit 3").failures.len(), 1);
+        let skipped = ends("echo 'SKIP: no qemu; install it'; exit 77");
+        assert_eq!((skipped.counts.skipped, skipped.failures.len()), (1, 0));
+        assert_eq!(skipped.skips, ["script: no qemu; install it"]);
+        let failed = ends("echo 'test result: FAILED. 1 passed; 1 failed;'; exit 1");
+        assert_eq!((failed.counts.failed, failed.failures.len()), (1, 0));
+        let passed = ends("echo 'test result: ok. 2 passed; 0 failed;'");
+        assert_eq!((passed.counts.passed, passed.failures.len()), (2, 0));
+    }
 
     #[test]
     fn wrong_options_of_faults_are_named() {

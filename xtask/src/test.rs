@@ -5,13 +5,16 @@
 //! `REDHARE_SKIPS` when that is set, says the same on standard error, and returns. Such tests are
 //! counted as skipped here. On a person's machine the skips are listed; with `CI=true` they fail.
 
+mod binaries;
+pub(crate) mod lanes;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::metadata::Metadata;
-use crate::process::cargo;
 use crate::tests_result::Counts;
 use crate::{Outcome, guests, refuse_arguments};
+use lanes::{Jobs, Report};
 
 /// Runs every test; skips are failures only where the environment says `CI=true`.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -27,18 +30,17 @@ pub(crate) fn run_strictly() -> Outcome {
 }
 
 fn run_all(strict: bool) -> Outcome {
-    let mut counts = Counts::default();
-    let mut skips = Vec::new();
-    let mut failures = Vec::new();
-    if let Err(error) = cargo_tests(&mut counts, &mut skips) {
-        failures.push(error);
-    }
-    match Metadata::load().and_then(|metadata| guests::run(&metadata, &mut counts)) {
-        Ok(skipped) => skips.extend(skipped),
-        Err(error) => failures.push(error),
-    }
-    counts.failed += failures.len() as u64;
-
+    let Report {
+        counts,
+        skips,
+        failures,
+    } = match everything() {
+        Ok(report) => report,
+        Err(why) => {
+            println!("FAILED: {why}");
+            return Outcome::Failed;
+        }
+    };
     println!();
     for failure in &failures {
         println!("FAILED: {failure}");
@@ -69,30 +71,35 @@ fn is_good(counts: Counts, strict: bool) -> bool {
     counts.failed == 0 && counts.passed > 0 && !(strict && counts.skipped > 0)
 }
 
-/// `cargo test --workspace`; adds to the counts and to the list of skips.
-fn cargo_tests(counts: &mut Counts, skips: &mut Vec<String>) -> Result<(), String> {
+/// Builds everything, then runs it, two programs at a time.
+fn everything() -> Result<Report, String> {
+    let binaries = binaries::build()?;
+    let metadata = Metadata::load()?;
     let note = std::env::temp_dir().join(format!("redhare-skips-{}", std::process::id()));
     let cannot = |error: std::io::Error| format!("cannot use {}: {error}", note.display());
     std::fs::write(&note, "").map_err(cannot)?;
 
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.env("REDHARE_SKIPS", &note);
-    let before = *counts;
-    let status = stream(&mut command, |line| counts.add_line(line));
+    let mut jobs = Jobs {
+        guests: guests::jobs(&metadata)?,
+        ..Jobs::default()
+    };
+    for binary in binaries {
+        match binary.waits() {
+            true => jobs.waiting.push_back(binary.job(&note)),
+            false => jobs.busy.push_back(binary.job(&note)),
+        }
+    }
+    jobs.busy.push_back(binaries::documentation());
+    let mut report = lanes::run(jobs);
+
     let noted = std::fs::read_to_string(&note);
     // Best effort: a file left in the temporary directory does no harm.
     let _ = std::fs::remove_file(&note);
-
     let noted: Vec<String> = noted.map_err(cannot)?.lines().map(str::to_owned).collect();
-    counts.turn_into_skips(noted.len() as u64);
-    skips.extend(noted);
-    let status = status?;
-    if !status.success() && counts.failed == before.failed {
-        return Err(format!(
-            "`cargo test --workspace` ended with {status} before any test failed; see above"
-        ));
-    }
-    Ok(())
+    report.counts.turn_into_skips(noted.len() as u64);
+    report.skips.extend(noted);
+    report.counts.failed += report.failures.len() as u64;
+    Ok(report)
 }
 
 /// Runs the command, passes its standard output on line by line and shows each line to `see`.

@@ -1,0 +1,162 @@
+//! The programs that cargo builds of our tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::lanes::{Job, Report};
+use crate::process::cargo;
+
+/// The package whose tests start the program and wait for it; they leave processors to others.
+const PROCESSES: &str = "redhare";
+
+/// One program that runs tests.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Binary {
+    package: String,
+    /// Where cargo would run it.
+    directory: PathBuf,
+    /// As people name it: the source file.
+    source: String,
+    program: PathBuf,
+}
+
+/// Builds all tests of the workspace, with cargo's own messages, and lists them. Blocks for minutes.
+pub(super) fn build() -> Result<Vec<Binary>, String> {
+    let mut command = cargo(&[
+        "test",
+        "--workspace",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
+    let built = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}; run `make setup`"))?;
+    if !built.status.success() {
+        return Err(format!(
+            "the tests cannot be built (`cargo test --workspace --no-run` ended with {}); mend what it says above",
+            built.status
+        ));
+    }
+    parse(&String::from_utf8_lossy(&built.stdout))
+}
+
+/// Reads cargo's messages, one JSON object a line (The Cargo Book, "External tools", artifact messages).
+fn parse(messages: &str) -> Result<Vec<Binary>, String> {
+    let mut binaries = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value =
+            serde_json::from_str(line).map_err(|error| format!("cargo's message: {error}"))?;
+        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+        let Some(program) = message["executable"].as_str().filter(|_| is_test) else {
+            continue;
+        };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let manifest = text(&message["manifest_path"]);
+        let directory = manifest.as_deref().and_then(|path| Path::new(path).parent());
+        let (Some(directory), Some(source)) = (directory, text(&message["target"]["src_path"])) else {
+            return Err(format!("cargo says of {program} neither package nor source"));
+        };
+        let below = Path::new(&source).strip_prefix(directory);
+        binaries.push(Binary {
+            package: directory
+                .file_name()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            directory: directory.to_owned(),
+            source: below.map_or_else(|_| source.clone(), |path| path.display().to_string()),
+            program: program.into(),
+        });
+    }
+    match binaries.is_empty() {
+        true => Err("cargo built no test".to_owned()),
+        false => Ok(binaries),
+    }
+}
+
+impl Binary {
+    /// Whether its tests start processes and wait for them, mostly.
+    pub(super) fn waits(&self) -> bool {
+        self.package == PROCESSES
+    }
+
+    /// Its run; what its tests skip themselves for goes to the file `skips`.
+    pub(super) fn job(self, skips: &Path) -> Job {
+        let mut command = Command::new(&self.program);
+        command
+            .current_dir(&self.directory)
+            // As cargo has it for who runs under it.
+            .env("CARGO_MANIFEST_DIR", &self.directory)
+            .env("REDHARE_SKIPS", skips);
+        let name = format!("{} {}", self.package, self.source);
+        Job::new(name.clone(), move |shown| {
+            let mut report = Report::default();
+            let status = match shown.run(&mut command, |line| report.counts.add_line(line)) {
+                Ok(status) => status,
+                Err(why) => {
+                    report.failures.push(why);
+                    return report;
+                }
+            };
+            if !status.success() && report.counts.failed == 0 {
+                report
+                    .failures
+                    .push(format!("{name} ended with {status} before any test failed"));
+            }
+            report
+        })
+    }
+}
+
+/// The examples in the documentation, which cargo builds and runs one by one.
+pub(super) fn documentation() -> Job {
+    Job::new("examples in the documentation", |shown| {
+        let mut report = Report::default();
+        let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
+        match shown.run(&mut command, |line| report.counts.add_line(line)) {
+            Ok(status) if !status.success() && report.counts.failed == 0 => {
+                report
+                    .failures
+                    .push(format!("`cargo test --workspace --doc` ended with {status}"));
+            }
+            Ok(_) => {}
+            Err(why) => report.failures.push(why),
+        }
+        report
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_programs_of_tests_are_listed() {
+        let messages = r#"
+not of cargo
+{"reason":"compiler-artifact","manifest_path":"/w/crates/a/Cargo.toml","target":{"src_path":"/w/crates/a/src/lib.rs"},"profile":{"test":true},"executable":"/t/a-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/crates/redhare/Cargo.toml","target":{"src_path":"/w/crates/redhare/tests/up.rs"},"profile":{"test":true},"executable":"/t/up-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/crates/redhare/Cargo.toml","target":{"src_path":"/w/crates/redhare/src/main.rs"},"profile":{"test":false},"executable":"/t/redhare"}
+{"reason":"compiler-artifact","manifest_path":"/w/crates/a/Cargo.toml","target":{"src_path":"/w/crates/a/src/lib.rs"},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}"#;
+        let binaries = parse(messages).unwrap();
+        let named: Vec<(&str, &str, bool)> = binaries
+            .iter()
+            .map(|binary| (binary.package.as_str(), binary.source.as_str(), binary.waits()))
+            .collect();
+        assert_eq!(
+            named,
+            [("a", "src/lib.rs", false), ("redhare", "tests/up.rs", true)]
+        );
+    }
+
+    #[test]
+    fn nothing_built_is_an_error() {
+        assert!(parse(r#"{"reason":"build-finished","success":true}"#).is_err());
+        assert!(parse("{").is_err());
+        let nameless = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a-1"}"#;
+        assert!(parse(nameless).unwrap_err().contains("/t/a-1"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Two things run at a time, since most of what starts processes waits for them: one lane has the guests, one after another, the other
+//! what keeps the processors busy, and both share what is left. What each prints is shown when it has ended, so that nothing mixes.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::tests_result::Counts;
+
+/// What takes longer is named while it runs.
+const LONG: Duration = Duration::from_secs(120);
+/// How many of those that took longest are named at the end.
+const NAMED: usize = 8;
+
+/// What came of something that ran.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) counts: Counts,
+    /// What was lacking, and how to provide it; counted already.
+    pub(crate) skips: Vec<String>,
+    /// What went wrong beside tests that failed.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Report {
+    fn add(&mut self, other: Self) {
+        self.counts.passed += other.counts.passed;
+        self.counts.failed += other.counts.failed;
+        self.counts.skipped += other.counts.skipped;
+        self.skips.extend(other.skips);
+        self.failures.extend(other.failures);
+    }
+}
+
+/// What a job prints.
+#[derive(Default)]
+pub(crate) struct Shown(Vec<u8>);
+
+impl Shown {
+    /// A line of our own.
+    pub(crate) fn line(&mut self, text: &str) {
+        self.0.extend_from_slice(text.as_bytes());
+        self.0.push(b'\n');
+    }
+
+    /// Runs a program to its end, keeps all that it prints, both streams in their order, and shows each line to `see`.
+    pub(crate) fn run(
+        &mut self,
+        command: &mut Command,
+        mut see: impl FnMut(&str),
+    ) -> Result<ExitStatus, String> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let failed = |error: std::io::Error| format!("{program}: {error}; run `make setup`");
+        let (reader, writer) = std::io::pipe().map_err(failed)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone().map_err(failed)?)
+            .stderr(writer);
+        let child = command.spawn();
+        // Our own ends of the pipe, or it would never be at its end.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = child.map_err(failed)?;
+        let mut output = BufReader::new(reader);
+        let mut read = || -> std::io::Result<()> {
+            loop {
+                let begun = self.0.len();
+                if output.read_until(b'\n', &mut self.0)? == 0 {
+                    return Ok(());
+                }
+                see(String::from_utf8_lossy(&self.0[begun..]).trim_end());
+            }
+        };
+        let read = read();
+        let status = child.wait().map_err(failed)?;
+        read.map_err(failed)?;
+        Ok(status)
+    }
+}
+
+/// Something to run.
+pub(crate) struct Job {
+    name: String,
+    work: Box<dyn FnOnce(&mut Shown) -> Report + Send>,
+}
+
+impl Job {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        work: impl FnOnce(&mut Shown) -> Report + Send + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            work: Box::new(work),
+        }
+    }
+}
+
+/// What there is to run. Each list keeps its order; of `waiting` the lanes take from both ends.
+#[derive(Default)]
+pub(super) struct Jobs {
+    /// At most one of these at a time.
+    pub(super) guests: VecDeque<Job>,
+    /// These keep the processors busy.
+    pub(super) busy: VecDeque<Job>,
+    /// These wait for processes and clocks, mostly.
+    pub(super) waiting: VecDeque<Job>,
+}
+
+impl Jobs {
+    fn next_of_guests(&mut self) -> Option<Job> {
+        let next = self.guests.pop_front().or_else(|| self.waiting.pop_front());
+        next.or_else(|| self.busy.pop_back())
+    }
+
+    fn next_of_others(&mut self) -> Option<Job> {
+        self.busy.pop_front().or_else(|| self.waiting.pop_back())
+    }
+}
+
+type Next = fn(&mut Jobs) -> Option<Job>;
+
+enum Event {
+    Begun(String),
+    Ended(String, Shown, Report),
+}
+
+/// Runs everything and shows what it prints. Blocks for as long as it takes.
+pub(super) fn run(jobs: Jobs) -> Report {
+    let lanes: [Next; 2] = [Jobs::next_of_guests, Jobs::next_of_others];
+    let jobs = Mutex::new(jobs);
+    std::thread::scope(|scope| {
+        let (events, heard) = channel();
+        for next in lanes {
+            let (events, jobs) = (events.clone(), &jobs);
+            scope.spawn(move || {
+                // A lane that panicked took its job with it, and what is left is as it was.
+                while let Some(job) = next(&mut jobs.lock().unwrap_or_else(PoisonError::into_inner)) {
+                    let mut shown = Shown::default();
+                    // Who hears is there until both lanes have ended.
+                    drop(events.send(Event::Begun(job.name.clone())));
+                    let report = (job.work)(&mut shown);
+                    drop(events.send(Event::Ended(job.name, shown, report)));
+                }
+            });
+        }
+        drop(events);
+        hear(&heard)
+    })
+}
+
+fn hear(heard: &Receiver<Event>) -> Report {
+    let mut running: Vec<(String, Instant)> = Vec::new();
+    let mut took: Vec<(Duration, String)> = Vec::new();
+    let mut sum = Report::default();
+    loop {
+        match heard.recv_timeout(LONG) {
+            Ok(Event::Begun(name)) => running.push((name, Instant::now())),
+            Ok(Event::Ended(name, shown, report)) => {
+                let at = running.iter().position(|(other, _)| *other == name);
+                let time = at.map_or(Duration::ZERO, |at| running.remove(at).1.elapsed());
+                println!("\n{name}: {:.1} s", time.as_secs_f64());
+                // Whoever reads us may be gone; the tests go on and the status tells.
+                let _ = std::io::stdout().write_all(&shown.0);
+                took.push((time, name));
+                sum.add(report);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                for (name, since) in &running {
+                    println!(
+                        "still running after {:.0} s: {name}",
+                        since.elapsed().as_secs_f64()
+                    );
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    took.sort_by(|one, other| other.cmp(one));
+    println!("\nWhat took longest:");
+    for (time, name) in took.iter().take(NAMED) {
+        println!("{:>7.1} s  {name}", time.as_secs_f64());
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn all_jobs_run_once_and_guests_one_at_a_time() {
+        let (guests, ran) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let job = |is_guest: bool| {
+            let (guests, ran) = (Arc::clone(&guests), Arc::clone(&ran));
+            Job::new("job", move |_| {
+                if is_guest {
+                    assert_eq!(guests.fetch_add(1, Ordering::SeqCst), 0, "another guest runs");
+                }
+                std::thread::sleep(Duration::from_millis(2));
+                if is_guest {
+                    guests.fetch_sub(1, Ordering::SeqCst);
+                }
+                ran.fetch_add(1, Ordering::SeqCst);
+                let mut report = Report::default();
+                report.counts.passed = 1;
+                report
+            })
+        };
+        let jobs = Jobs {
+            guests: (0..5).map(|_| job(true)).collect(),
+            busy: (0..2).map(|_| job(false)).collect(),
+            waiting: (0..20).map(|_| job(false)).collect(),
+        };
+        assert_eq!(run(jobs).counts.passed, 27);
+        assert_eq!(ran.load(Ordering::SeqCst), 27);
+    }
+
+    #[test]
+    fn both_streams_are_kept_in_order_and_the_status_returned() {
+        let mut shown = Shown::default();
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; printf three; exit 3"]);
+        let status = shown
+            .run(&mut command, |line| lines.push(line.to_owned()))
+            .unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(lines, ["one", "two", "three"]);
+        assert_eq!(shown.0, b"one\ntwo\nthree");
+        let error = shown
+            .run(&mut Command::new("/nonexistent/program"), |_| {})
+            .unwrap_err();
+        assert!(error.starts_with("/nonexistent/program: "), "{error}");
+    }
+}
