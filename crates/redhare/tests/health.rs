@@ -133,4 +133,16 @@ fn a_disk_that_stands_is_reset_in_stages_and_put_out_of_service_when_it_keeps_do
     cluster.wait_for_disk(NODE, "the disk is back again", |disk| disk["state"] == "ok");
     cluster.wait_for_all_copies(None);
     cluster.compare(&files, "back");
+
+    // The device: another queue does not help, to open it anew does, and no process has to end.
+    let (before, life) = (
+        resets(&cluster.disk(NODE)),
+        cluster.row(NODE)["incarnation"].clone(),
+    );
+    let after = [before[0] + 1, before[1] + 1, before[2], before[3]];
+    cluster.plant(NODE, "device");
+    cluster.wait_for_disk(NODE, "the device was opened anew", |disk| resets(disk) == after);
+    cluster.compare(&files, "device");
+    assert_eq!(resets(&cluster.disk(NODE)), after);
+    assert_eq!(cluster.row(NODE)["incarnation"], life);
 }
