@@ -253,7 +253,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let text = format!(
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
          time, then `cargo xtask model walk --seconds {SOAK_WALK_SECONDS}`, `WHOLE=1 tests/posix/run`, ten minutes each of \
-         `tests/posix/deaths` and `tests/posix/takeovers`, twenty minutes of `tests/linearizability/run`, `tests/python-torch`, `tests/python-libraries`, and `cargo xtask upgrade`.\n\n\
+         `tests/posix/deaths` and `tests/posix/takeovers`, twenty minutes of `tests/linearizability/run` with a stock kernel that uses an exported volume in a guest, `tests/python-torch`, `tests/python-libraries`, and `cargo xtask upgrade`.\n\n\
          | date | commit | hours | seeds of each simulation | walks of the model | result |\n| --- | --- | --- | --- | --- | --- |\n\
          | {} | {} | {:.2} | {} from {} on | {walked} | {ended} |\n",
         date.trim(),

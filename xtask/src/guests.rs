@@ -110,8 +110,12 @@ const TAKEOVERS: &str = "tests/posix/takeovers";
 const FAULTS: &str = "tests/linearizability/run";
 /// How long fsx runs while targets die in a soak, and how long while the mount that it runs on does.
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
-/// How long faults happen in a soak, and how many at a time.
-const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
+/// How long faults happen in a soak, how many at a time, and who uses an exported volume meanwhile: a stock kernel in a guest.
+const SOAK_FAULTS: [(&str, &str); 3] = [
+    ("FAULT_SECONDS", "1200"),
+    ("AT_ONCE", "2"),
+    ("BESIDE", "tests/vm/faults-host"),
+];
 
 /// Checkpoints with the PyTorch that PyPI has now.
 const TORCH: &str = "tests/python-torch";

@@ -170,6 +170,7 @@ impl<'a> World<'a> {
             .map(|id| (*id, fake.copies.get(id).map(|copy| copy.state.clone())))
             .collect();
         let life = fake.life;
+        let is_held = self.control.restored().unwrap().is_some();
         let answer = match self.control.heartbeat(&heartbeat, self.now) {
             Ok(answer) => answer,
             // As node engines do whose masters have forgotten them.
@@ -182,6 +183,8 @@ impl<'a> World<'a> {
         };
         self.control.note_copies(node(number), life, described);
         let fake = self.nodes.get_mut(&number).unwrap();
+        // What masters of before said counts no more: engines tell by the number.
+        assert_eq!(answer.hold != 0, is_held, "node {number} is told {}", answer.hold);
         fake.names_copies = answer.name_copies;
         fake.describe = answer.describe;
         for (id, _) in answer.remove_copies {

@@ -8,6 +8,7 @@
 
 mod configure;
 mod copy;
+mod credit;
 mod join;
 mod lead;
 mod read;
@@ -17,7 +18,6 @@ mod room;
 mod snapshot;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use foundation::{Epoch, Instant};
 
@@ -35,15 +35,13 @@ use crate::sealing::PendingSeal;
 use crate::sequence::Window;
 use crate::settings::Settings;
 
+use credit::Foreground;
 use lead::Lead;
 use read::Reads;
 use rejoin::Returning;
 
 pub use join::ResyncProgress;
 pub use lead::Phase;
-
-/// How long after a request resync leaves room for the next one.
-const BUSY_FOR: Duration = Duration::from_millis(100);
 
 /// The flush a member is doing for its write node.
 #[derive(Debug)]
@@ -109,7 +107,7 @@ pub struct Member {
     /// A copy that is not let in again before this, since the masters did not want it.
     not_again: Option<(NodeId, Instant)>,
     /// When somebody last asked something of this node, noted while a copy is resynced here.
-    foreground: Option<Instant>,
+    foreground: Option<Foreground>,
     failed: bool,
     /// It failed for want of room only: all that it has answered is there.
     lacks_room: bool,

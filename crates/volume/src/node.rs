@@ -199,7 +199,7 @@ impl NodeCore {
             return false;
         };
         if let Some(at) = self.foreground.filter(|_| !self.resyncing.is_empty()) {
-            place.member.note_foreground(at);
+            place.member.note_foreground(at, self.resyncing.len());
         }
         event(&mut place.member, &mut self.grants);
         while let Some(output) = place.member.poll_output() {

@@ -9,9 +9,10 @@
 
 use foundation::Instant;
 
+use super::credit::Foreground;
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use super::snapshot::Cut;
-use super::{BUSY_FOR, Member, repair};
+use super::{Member, repair};
 use crate::configuration::{COPIES_MAX, Membership};
 use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session, WriterToken,
@@ -404,13 +405,13 @@ impl Member {
     }
 
     /// Begins the next pieces, as many as the credit allows: [`crate::Settings::resync_depth`] at a time, or one while
-    /// somebody else asks something of this node, each followed by a pause as long as it took.
+    /// somebody else asks something of this node, each followed by a pause ([`Foreground::pause`]).
     pub(super) fn start_resync(&mut self, now: Instant) {
         loop {
             let page_covers = |range: BlockRange, page| range.rounded_to(page);
             let geometry = &self.record.geometry;
             let (region_blocks, page) = (geometry.region_blocks, geometry.page_blocks());
-            let busy = self.foreground.is_some_and(|at| now.since(at) < BUSY_FOR);
+            let busy = self.foreground.is_some_and(|asked| asked.is_recent(now));
             let depth = if busy { 1 } else { self.settings.resync_depth };
             let Some(lead) = &mut self.lead else { return };
             let Some(join) = &mut lead.join else { return };
@@ -516,13 +517,13 @@ impl Member {
 
     /// A piece is on the joining copy.
     pub(super) fn piece_done(&mut self, now: Instant, flight: &Flight) {
-        let busy = self.foreground.is_some_and(|at| now.since(at) < BUSY_FOR);
+        let asked = self.foreground.filter(|asked| asked.is_recent(now));
         let Some(join) = self.lead.as_mut().and_then(|lead| lead.join.as_mut()) else {
             return;
         };
         join.left_blocks -= u64::from(flight.write.range.count);
-        if busy {
-            join.paused_until = Some(now + now.since(flight.first_sent).min(BUSY_FOR));
+        if let Some(asked) = asked {
+            join.paused_until = Some(now + asked.pause(now.since(flight.first_sent)));
         }
     }
 
@@ -755,9 +756,9 @@ impl Member {
         lead.is_some_and(|lead| lead.config.index_of(node).is_some() || lead.join.is_some())
     }
 
-    /// Somebody asked something of this node at this time: resync makes room.
-    pub(crate) fn note_foreground(&mut self, at: Instant) {
-        self.foreground = Some(at);
+    /// Somebody asked something of this node at this time, whose write nodes resync so many copies: resync makes room.
+    pub(crate) fn note_foreground(&mut self, at: Instant, resyncs: usize) {
+        self.foreground = Some(Foreground { at, resyncs });
     }
 }
 

@@ -43,6 +43,7 @@ mod lives;
 mod masters;
 mod past;
 mod places;
+mod planted;
 mod portals;
 mod reserve;
 mod restored;
@@ -382,73 +383,10 @@ fn the_same_seed_gives_the_same_trace() {
 fn two_epochs_that_serve_at_once_are_seen() {
     let bug = Bug::SealWithoutGate;
     let seen = (0..20).find(|&seed| {
-        let mut world = World::with_scenario(seed, Some(bug), scenario(bug));
+        let mut world = World::with_scenario(seed, Some(bug), planted::scenario(bug));
         world.looks_at_epochs = true;
         let why = world.run().err().unwrap_or_default();
         why.contains("when epoch")
     });
     assert!(seen.is_some(), "not seen in 20 seeds");
-}
-
-/// The kind of faults that a bug needs, where only few seeds have them in the right order.
-fn scenario(bug: Bug) -> Option<u64> {
-    match bug {
-        Bug::GrantCountedFromReceipt
-        | Bug::NoQuietTerm
-        | Bug::OneGrantFewer
-        | Bug::SealWithoutGate
-        | Bug::RestoredAsksMembersOnly => Some(0),
-        Bug::ReadRightPastGrants => Some(3),
-        Bug::IntentClearedBeforeFlush | Bug::FlushSkipsChunk => Some(world::POWER),
-        // A Join that comes again late, and an old write right after it.
-        Bug::JoinWithoutNumber => Some(2),
-        Bug::ResyncOverwritesNewer => Some(6),
-        Bug::OwnMarksIgnored | Bug::ReconciledNotCounted => Some(world::GIVES_UP),
-        Bug::RoomWithoutNewEpoch => Some(world::FULL),
-        Bug::MovedBeforeInSync
-        | Bug::RestoredLowersEpoch
-        | Bug::RestoredHearsOnlySealed
-        | Bug::LeavingCopyCounts
-        | Bug::SnapshotLeavesUnasked
-        | Bug::CloneForgetsRegions => Some(world::REBUILD),
-        Bug::DamageIgnored
-        | Bug::RepairOverwritesNewer
-        | Bug::PastReadSumsIgnored
-        | Bug::PastReadSumsNotDurable => Some(world::HARM),
-        _ => None,
-    }
-}
-
-/// `REDHARE_BUG=NAME` looks for one only; with `REDHARE_SEED=S` from that seed on, with its trace.
-#[test]
-fn planted_bugs_are_found() {
-    let only = std::env::var("REDHARE_BUG").ok();
-    let traced = std::env::var("REDHARE_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let limit = 500;
-    let mut missed = Vec::new();
-    for bug in Bug::ALL {
-        if only.as_ref().is_some_and(|only| *only != format!("{bug:?}")) {
-            continue;
-        }
-        let found = (traced.unwrap_or(0)..limit).find_map(|seed| {
-            // An assertion of the core's that fails is a finding, too.
-            let run = || {
-                let mut world = World::with_scenario(seed, Some(bug), scenario(bug));
-                world.trace = traced == Some(seed);
-                world.run()
-            };
-            let broken = || Err("an assertion of the core failed".to_owned());
-            let why = std::panic::catch_unwind(run).unwrap_or_else(|_| broken());
-            let why = why.err()?;
-            // To be stuck is bad, but what a bug must be seen to do is to break a promise.
-            (!why.contains("stuck")).then_some((seed, why))
-        });
-        match found {
-            Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
-            None => missed.push(bug),
-        }
-    }
-    assert!(missed.is_empty(), "not found in {limit} seeds: {missed:?}");
 }

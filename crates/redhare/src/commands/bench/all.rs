@@ -101,6 +101,11 @@ impl Group {
     }
 }
 
+const ETCD: &[Need] = &[
+    Need::Root,
+    Need::Program("ip", "iproute2"),
+    Need::Program("etcd", "etcd-server"),
+];
 const HOSTS: &[Need] = &[Need::Root, Need::Program("ip", "iproute2")];
 const TWO: &[Need] = &[Need::Processors(2)];
 
@@ -216,12 +221,15 @@ const GROUPS: &[Group] = &[
         name: "faults leader",
         about: "the leading master of three on an etcd is killed",
         seconds: (30.0, 3.0),
-        needs: &[
-            Need::Root,
-            Need::Program("ip", "iproute2"),
-            Need::Program("etcd", "etcd-server"),
-        ],
+        needs: ETCD,
         rows: |rounds| pauses_of("leader", rounds),
+    },
+    Group {
+        name: "faults etcd",
+        about: "pauses of clients while etcd's leader, then its quorum, is gone",
+        seconds: (80.0, 0.0),
+        needs: ETCD,
+        rows: |rounds| pauses_of("etcd", rounds),
     },
     Group {
         name: "faults copies",

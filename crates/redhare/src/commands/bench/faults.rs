@@ -1,9 +1,11 @@
 //! `redhare bench faults`: a cluster on hosts of its own on this machine, and what becomes of its clients when parts of it fail.
 
+mod beside;
 mod chaos;
 pub(super) mod copies;
 mod history;
 mod load;
+mod masters;
 mod net;
 pub(super) mod pauses;
 pub(super) mod portals;

@@ -8,6 +8,7 @@ use clap::Args;
 use foundation::Random;
 use rustix::process::Signal;
 
+use super::beside::Beside;
 use super::history;
 use super::load::{Load, Plan as LoadPlan, Role};
 use super::world::{Plan, World};
@@ -55,6 +56,10 @@ pub(crate) struct RandomArguments {
     /// The program that makes links bad (tests/linearizability/link); without one links are only cut both ways
     #[arg(long, value_name = "PROGRAM")]
     link: Option<PathBuf>,
+    /// A program that uses an exported volume while faults happen, and must find nothing wrong (tests/vm/faults-host: a stock kernel in a
+    /// guest)
+    #[arg(long, value_name = "PROGRAM")]
+    beside: Option<PathBuf>,
     /// A directory that is made for this, and removed if all is well
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/redhare-faults")]
     data: PathBuf,
@@ -189,6 +194,10 @@ fn torment(arguments: &RandomArguments, place: &Path) -> Result<View, Failure> {
         &chunk,
     ])?;
     world.wait("the volume's copies are in sync", World::is_well)?;
+    let beside = arguments.beside.as_deref();
+    let mut beside = beside
+        .map(|program| Beside::start(&world, program, place))
+        .transpose()?;
     let load = Load::start(
         &world.addresses(),
         VOLUME,
@@ -206,10 +215,14 @@ fn torment(arguments: &RandomArguments, place: &Path) -> Result<View, Failure> {
         seconds: arguments.seconds,
         ..View::default()
     };
-    happen(arguments, &mut world, &load, &mut view)?;
+    let mut is_lost = || load.has_failed() || beside.as_mut().is_some_and(Beside::has_ended);
+    happen(arguments, &mut world, &load, &mut view, &mut is_lost)?;
     let began = Instant::now();
     world.wait("all copies are in sync after the faults", World::is_well)?;
     view.healed_seconds = began.elapsed().as_secs_f64();
+    if let Some(beside) = beside {
+        beside.finish()?;
+    }
     // What the clients do when all is well again belongs to the history, too.
     load.wait_for(500)?;
     let done = load.finish()?;
@@ -254,6 +267,7 @@ fn happen(
     world: &mut World,
     load: &Load,
     view: &mut View,
+    is_lost: &mut impl FnMut() -> bool,
 ) -> Result<(), Failure> {
     let mut random = Random::from_seed(arguments.seed);
     let kinds = kinds_of(arguments)?;
@@ -263,8 +277,8 @@ fn happen(
     let mut ongoing: Vec<Fault> = Vec::new();
     let mut next = Instant::now();
     while Instant::now() < deadline {
-        if load.has_failed() {
-            // Its own words are better than ours; they come when it is finished.
+        if is_lost() {
+            // Their own words are better than ours; they come when they are finished.
             break;
         }
         for fault in take_if(&mut ongoing, |fault| fault.until <= Instant::now()) {

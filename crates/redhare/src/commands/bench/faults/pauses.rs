@@ -6,14 +6,15 @@
 //! counts every operation that was under way in it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bench::report::{Bar, Row};
 use clap::Args;
 use rustix::process::Signal;
 
 use super::load::{Done, Load, Plan as LoadPlan, Role};
-use super::world::{LIMIT, Plan, World};
+use super::masters;
+use super::world::{Plan, World};
 use crate::commands::bench::{report, scratch::Scratch};
 use crate::output::{Failure, Output};
 
@@ -21,18 +22,16 @@ const VOLUME: &str = "faults";
 const NODES: usize = 3;
 const VOLUME_BYTES: u64 = 256 << 20;
 const MIB: f64 = 1048576.0;
-const SETTLED: &str = "reads of settled blocks";
+pub(super) const SETTLED: &str = "reads of settled blocks";
 /// Before each fault this long is looked at without one.
-const CALM: Duration = Duration::from_secs(2);
-/// What takes less is no pause, but what a machine with two processors does now and then without any fault.
-const MASTERS_GONE_MS: f64 = 100.0;
+pub(super) const CALM: Duration = Duration::from_secs(2);
 /// How long a host is cut off or frozen: longer than the grant term and all that follows from it.
 const GONE: Duration = Duration::from_secs(8);
 
 /// How often, and what.
 #[derive(Args)]
 #[command(
-    after_help = "Needs root, and ip (iproute2); etcd for the row about masters that fail over. Each node and each master is a host of its own: a \
+    after_help = "Needs root, and ip (iproute2); etcd for the rows about masters that fail over and about etcd. Each node and each master is a host of its own: a \
 network namespace on a bridge.
 Example:
   redhare bench faults pauses --rounds 5 --only cut"
@@ -41,10 +40,10 @@ pub(crate) struct PausesArguments {
     /// How often each fault happens, every time on another node
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only the faults whose name contains this: killed, cut, frozen, masters, away, leader
+    /// Only the faults whose name contains this: killed, cut, frozen, masters, away, leader, etcd
     #[arg(long, default_value = "")]
     only: String,
-    /// How long all masters are gone
+    /// How long all masters are gone, or members of their etcd
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     masters_gone: u64,
     /// How long a copy is away
@@ -90,7 +89,11 @@ pub(in crate::commands::bench) fn rows(arguments: &PausesArguments) -> Result<Ve
         rows.extend(of_nodes(arguments, &place.path().join("nodes"))?);
     }
     if wants("leader") {
-        rows.extend(leader(arguments.rounds, &place.path().join("leader"))?);
+        rows.extend(masters::leader(arguments.rounds, &place.path().join("leader"))?);
+    }
+    if wants("etcd") {
+        let gone = Duration::from_secs(arguments.masters_gone);
+        rows.extend(masters::etcd(gone, &place.path().join("etcd"))?);
     }
     Ok(rows)
 }
@@ -140,7 +143,7 @@ const FAULTS: [Fault; 3] = [
 ];
 
 /// What was under way between two moments of the load.
-type Window = (Duration, Duration);
+pub(super) type Window = (Duration, Duration);
 
 fn of_nodes(arguments: &PausesArguments, place: &std::path::Path) -> Result<Vec<Row>, Failure> {
     std::fs::create_dir_all(place).map_err(Failure::new)?;
@@ -174,7 +177,10 @@ fn of_nodes(arguments: &PausesArguments, place: &std::path::Path) -> Result<Vec<
         }
     }
     if "masters".contains(&arguments.only) {
-        rows.extend(masters(Duration::from_secs(arguments.masters_gone), &mut world)?);
+        rows.extend(masters::all_gone(
+            Duration::from_secs(arguments.masters_gone),
+            &mut world,
+        )?);
     }
     if "away".contains(&arguments.only) {
         rows.extend(away(Duration::from_secs(arguments.away), &world)?);
@@ -182,7 +188,7 @@ fn of_nodes(arguments: &PausesArguments, place: &std::path::Path) -> Result<Vec<
     Ok(rows)
 }
 
-fn start(masters: usize, place: &std::path::Path) -> Result<World, Failure> {
+pub(super) fn start(masters: usize, place: &std::path::Path) -> Result<World, Failure> {
     let plan = Plan {
         nodes: NODES,
         masters,
@@ -205,7 +211,7 @@ fn start(masters: usize, place: &std::path::Path) -> Result<World, Failure> {
     Ok(world)
 }
 
-fn start_load(world: &World) -> Result<Load, Failure> {
+pub(super) fn start_load(world: &World) -> Result<Load, Failure> {
     let roles = [
         &[Role::ReadSettled; 4][..],
         &[Role::ReadBetween; 2],
@@ -225,7 +231,7 @@ fn start_load(world: &World) -> Result<Load, Failure> {
 }
 
 /// Lets the load go on for so long.
-fn hold(load: &Load, time: Duration) -> Window {
+pub(super) fn hold(load: &Load, time: Duration) -> Window {
     let from = load.now();
     std::thread::sleep(time);
     (from, load.now())
@@ -235,7 +241,14 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-fn row(name: String, done: &Done, role: Role, windows: &[Window], calm: &[Window], bar: Option<f64>) -> Row {
+pub(super) fn row(
+    name: String,
+    done: &Done,
+    role: Role,
+    windows: &[Window],
+    calm: &[Window],
+    bar: Option<f64>,
+) -> Row {
     let worst = windows.iter().map(|&(from, to)| done.worst(role, from, to));
     // A window in which nothing of the kind was under way shows nothing.
     let mut found: Vec<f64> = worst.map(|worst| worst.map_or(f64::NAN, milliseconds)).collect();
@@ -252,30 +265,6 @@ fn row(name: String, done: &Done, role: Role, windows: &[Window], calm: &[Window
         "median {median:.0}; each time {}; {calm:.0} in the seconds before the faults",
         shown.join(", ")
     ))
-}
-
-/// All masters are killed, and come back much later.
-fn masters(gone: Duration, world: &mut World) -> Result<Vec<Row>, Failure> {
-    let load = start_load(world)?;
-    let calm = [hold(&load, CALM)];
-    for master in 0..world.masters() {
-        world.kill_master(master)?;
-    }
-    let windows = [hold(&load, gone)];
-    for master in 0..world.masters() {
-        world.start_master(master)?;
-    }
-    world.wait("the masters answer, and all is well", World::is_well)?;
-    let done = load.finish()?;
-    let row = |role, kind: &str| {
-        let name = format!("all masters gone for {} s: longest of the {kind}", gone.as_secs());
-        row(name, &done, role, &windows, &calm, Some(MASTERS_GONE_MS))
-    };
-    Ok(vec![
-        row(Role::ReadSettled, SETTLED),
-        row(Role::ReadBetween, "reads between written blocks"),
-        row(Role::WriteOwn, "writes"),
-    ])
 }
 
 /// A node is cut off, and comes back before its copies are made anew elsewhere: how fast is the volume read meanwhile, and how
@@ -321,73 +310,4 @@ fn away(gone: Duration, world: &World) -> Result<Vec<Row>, Failure> {
             VOLUME_BYTES >> 20
         )),
     ])
-}
-
-/// The master that leads is killed, of three on an etcd: how long until another one answers, and until a volume can be made,
-/// for which it has to have heard the nodes.
-fn leader(rounds: usize, place: &std::path::Path) -> Result<Vec<Row>, Failure> {
-    std::fs::create_dir_all(place).map_err(Failure::new)?;
-    let mut world = start(3, place)?;
-    let (mut answered, mut made, mut refusals) = (Vec::new(), Vec::new(), std::collections::BTreeSet::new());
-    for round in 0..rounds {
-        world.wait("a master leads, and all answer", |world| {
-            leads(world).is_some_and(|(_, all)| all)
-        })?;
-        let (leader, _) = leads(&world).ok_or_else(|| Failure::new("no master leads"))?;
-        let began = Instant::now();
-        world.kill_master(leader)?;
-        world.wait("another master leads", |world| {
-            leads(world).is_some_and(|(other, _)| other != leader)
-        })?;
-        answered.push(began.elapsed().as_secs_f64());
-        let name = format!("after-{round}");
-        let create = [
-            "volume",
-            "create",
-            &name,
-            "--size",
-            "16MiB",
-            "--chunk-size",
-            "16MiB",
-        ];
-        while let Err(failure) = world.redhare(&create) {
-            refusals.insert(format!("{:.0} s: {failure}", began.elapsed().as_secs_f64()));
-            if began.elapsed() > LIMIT {
-                return Err(failure);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        made.push(began.elapsed().as_secs_f64());
-        world.start_master(leader)?;
-    }
-    let row = |what: &str, mut took: Vec<f64>, bar: Option<Bar>| {
-        took.sort_by(f64::total_cmp);
-        let worst = took.last().copied().unwrap_or(f64::NAN);
-        let median = took.get(took.len() / 2).copied().unwrap_or(f64::NAN);
-        let name = format!("the master that leads is killed, of three: {what}");
-        Row::new(name, worst, "s", bar).with_note(format!("median {median:.1}, {} times", took.len()))
-    };
-    let refused: Vec<String> = refusals.into_iter().take(3).collect();
-    let mut volume = row("until a volume is made", made, None);
-    volume
-        .note
-        .push_str(&format!("; refused before that: {}", refused.join("; ")));
-    Ok(vec![
-        row(
-            "until control calls are answered",
-            answered,
-            Some(Bar::Below(5.0)),
-        ),
-        volume,
-    ])
-}
-
-/// Which master leads, and whether all are there.
-fn leads(world: &World) -> Option<(usize, bool)> {
-    let status = world.redhare(&["status"]).ok()?;
-    let masters = status["masters"].as_array()?;
-    let leader = masters.iter().find(|master| master["leads"] == true)?;
-    let number =
-        (0..world.masters()).find(|&number| leader["address"] == world.master_address(number).as_str())?;
-    Some((number, masters.len() == world.masters()))
 }

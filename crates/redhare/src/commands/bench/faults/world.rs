@@ -1,6 +1,8 @@
 //! A cluster whose processes are on hosts of their own ([`super::net`]), and what can happen to them.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,7 +42,8 @@ pub(super) struct Plan {
 pub(super) struct World {
     nodes: Vec<Option<Child>>,
     masters: Vec<Option<Child>>,
-    etcd: Vec<Child>,
+    /// The members of the masters' etcd, one beside each.
+    etcd: Vec<Option<Child>>,
     plan: Plan,
     place: PathBuf,
     mounted: Vec<PathBuf>,
@@ -56,6 +59,17 @@ fn io(path: &Path, error: &std::io::Error) -> Failure {
 
 fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(Failure::new)
+}
+
+/// What an etcd's member says of itself in Prometheus' format; none if it does not answer within a second.
+fn metrics_of(address: SocketAddr) -> Option<String> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    Some(said)
 }
 
 impl World {
@@ -165,35 +179,58 @@ impl World {
     }
 
     fn start_etcd(&mut self) -> Result<(), Failure> {
-        let url = |host, port| format!("http://{}", Net::socket(host, port));
-        let hosts: Vec<usize> = (0..self.plan.masters).map(|m| self.master_host(m)).collect();
-        let all: Vec<String> = hosts
-            .iter()
-            .map(|&host| format!("m{host}={}", url(host, ETCD_PEER_PORT)))
-            .collect();
-        for &host in &hosts {
-            let pairs = [
-                ("--name", format!("m{host}")),
-                (
-                    "--data-dir",
-                    self.place.join(format!("etcd{host}")).display().to_string(),
-                ),
-                ("--listen-client-urls", url(host, ETCD_PORT)),
-                ("--advertise-client-urls", url(host, ETCD_PORT)),
-                ("--listen-peer-urls", url(host, ETCD_PEER_PORT)),
-                ("--initial-advertise-peer-urls", url(host, ETCD_PEER_PORT)),
-                ("--initial-cluster", all.join(",")),
-                ("--logger", "zap".to_owned()),
-                ("--log-level", "error".to_owned()),
-            ];
-            let arguments: Vec<String> = pairs
-                .into_iter()
-                .flat_map(|(flag, value)| [flag.to_owned(), value])
-                .collect();
-            let child = self.spawn(host, &format!("etcd{host}"), Path::new("etcd"), &arguments)?;
-            self.etcd.push(child);
+        for member in 0..self.plan.masters {
+            self.etcd.push(None);
+            self.start_etcd_member(member)?;
         }
         Ok(())
+    }
+
+    /// Starts the member beside a master, the first time or again with what it has.
+    pub(super) fn start_etcd_member(&mut self, member: usize) -> Result<(), Failure> {
+        let url = |host, port| format!("http://{}", Net::socket(host, port));
+        let all: Vec<String> = (0..self.plan.masters)
+            .map(|master| self.master_host(master))
+            .map(|host| format!("m{host}={}", url(host, ETCD_PEER_PORT)))
+            .collect();
+        let host = self.master_host(member);
+        let pairs = [
+            ("--name", format!("m{host}")),
+            (
+                "--data-dir",
+                self.place.join(format!("etcd{host}")).display().to_string(),
+            ),
+            ("--listen-client-urls", url(host, ETCD_PORT)),
+            ("--advertise-client-urls", url(host, ETCD_PORT)),
+            ("--listen-peer-urls", url(host, ETCD_PEER_PORT)),
+            ("--initial-advertise-peer-urls", url(host, ETCD_PEER_PORT)),
+            ("--initial-cluster", all.join(",")),
+            ("--logger", "zap".to_owned()),
+            ("--log-level", "error".to_owned()),
+        ];
+        let arguments: Vec<String> = pairs
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .collect();
+        let child = self.spawn(host, &format!("etcd{host}"), Path::new("etcd"), &arguments)?;
+        self.etcd[member] = Some(child);
+        Ok(())
+    }
+
+    /// `kill -9` of an etcd's member.
+    pub(super) fn kill_etcd_member(&mut self, member: usize) -> Result<(), Failure> {
+        if let Some(mut child) = self.etcd[member].take() {
+            child.kill().and_then(|()| child.wait()).map_err(Failure::new)?;
+        }
+        Ok(())
+    }
+
+    /// The member that leads the etcd, as its metrics say (`etcd_server_is_leader`); none while they elect one.
+    pub(super) fn etcd_leader(&self) -> Option<usize> {
+        (0..self.plan.masters).find(|&member| {
+            let address = Net::socket(self.master_host(member), ETCD_PORT);
+            metrics_of(address).is_some_and(|text| text.lines().any(|line| line == "etcd_server_is_leader 1"))
+        })
     }
 
     /// Starts a master, the first time or again.
@@ -399,8 +436,8 @@ impl Drop for World {
             let _ = self.signal_engine(node, Signal::KILL);
             let _ = self.signal_target(node, Signal::KILL);
         }
-        let children = self.nodes.iter_mut().chain(&mut self.masters).flatten();
-        for child in children.chain(&mut self.etcd) {
+        let children = self.nodes.iter_mut().chain(&mut self.masters);
+        for child in children.chain(&mut self.etcd).flatten() {
             drop(child.kill());
             drop(child.wait());
         }
