@@ -96,7 +96,7 @@ const GUESTS: &[Guest] = &[
         environment: &[("SEED", "1795361886")],
     },
     Guest {
-        name: "a mount before pjdfstest and fsx, a selection",
+        name: "a mount before pjdfstest, and fsx for some seconds",
         script: POSIX,
         argument: Argument::Program,
         environment: &[],
@@ -109,6 +109,8 @@ const TAKEOVERS: &str = "tests/posix/takeovers";
 const FAULTS: &str = "tests/linearizability/run";
 /// How long fsx runs while targets die in a soak, and how long while the mount that it runs on does.
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
+/// The same with both at once.
+const SOAK_BOTH: [(&str, &str); 2] = [("SECONDS_LONG", "600"), ("DEATHS", "1")];
 /// How long faults happen in a soak, and how many at a time.
 const SOAK_FAULTS: [(&str, &str); 2] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2")];
 
@@ -210,6 +212,11 @@ pub(crate) fn fsx_and_deaths() -> Outcome {
 /// Ten minutes of fsx on mounts that are killed and taken over, for `soak`.
 pub(crate) fn fsx_and_takeovers() -> Outcome {
     judge(TAKEOVERS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
+}
+
+/// Ten minutes of the same while targets die as well, for `soak`.
+pub(crate) fn fsx_and_both() -> Outcome {
+    judge(TAKEOVERS, &SOAK_BOTH).unwrap_or_else(Outcome::Unusable)
 }
 
 /// Twenty minutes of random faults, for `soak`.
