@@ -119,6 +119,9 @@ const TORCH: &str = "tests/python-torch";
 /// DuckDB and Hugging Face's datasets.
 const LIBRARIES: &str = "tests/python-libraries";
 
+/// The wheel that people install.
+const WHEEL: &str = "scripts/wheel";
+
 const PROGRAM_PACKAGE: &str = "redhare";
 /// What Python loads.
 const PYTHON_PACKAGE: &str = "redhare-python";
@@ -234,6 +237,16 @@ pub(crate) fn libraries() -> Outcome {
     with_library(LIBRARIES)
 }
 
+/// The wheel of the Python package, made, installed and tried, for `soak`.
+pub(crate) fn wheel() -> Outcome {
+    let try_wheel = || {
+        let program = build_program(&Metadata::load()?, true)?;
+        let mut command = Command::new(workspace_root().join(WHEEL));
+        verdict(WHEEL, command.env("PROGRAM", program))
+    };
+    try_wheel().unwrap_or_else(Outcome::Unusable)
+}
+
 /// Runs a script that looks for our Python library beside the program.
 fn with_library(script: &str) -> Outcome {
     match status(&mut cargo(&[
@@ -276,11 +289,13 @@ fn judge(script: &str, settings: &[(&str, &str)]) -> Result<Outcome, String> {
     let metadata = Metadata::load()?;
     let program = build_program(&metadata, true)?;
     let mut command = Command::new(workspace_root().join(script));
-    command
-        .arg(program)
-        .envs(settings.iter().copied())
-        .current_dir(workspace_root());
-    Ok(match status(&mut command)?.code() {
+    command.arg(program).envs(settings.iter().copied());
+    verdict(script, &mut command)
+}
+
+/// What the end of a script says.
+fn verdict(script: &str, command: &mut Command) -> Result<Outcome, String> {
+    Ok(match status(command.current_dir(workspace_root()))?.code() {
         Some(0) => Outcome::Passed,
         Some(SKIPPED) => Outcome::Unusable(format!("{script} needs what the last line above says")),
         _ => Outcome::Failed,
