@@ -3,7 +3,7 @@
 # before or after the word make.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo bench soak clean
+.PHONY: help setup build test demo bench soak wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ bench: setup ## measure, and compare with the promised figures
 
 soak: setup ## run for hours under faults [HOURS=8]
 	cargo xtask soak
+
+wheel: setup ## the Python package as a wheel in target/wheels, tried [PROFILE=release]
+	@scripts/wheel
 
 clean: ## remove what was built
 	cargo clean

@@ -233,9 +233,11 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         guests::whole_posix,
         guests::fsx_and_deaths,
         guests::fsx_and_takeovers,
+        guests::fsx_and_both,
         guests::long_faults,
         guests::newest_torch,
         guests::libraries,
+        guests::wheel,
         || upgrade::run(&[]),
     ];
     for step in rest {
@@ -253,7 +255,8 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
     let text = format!(
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
          time, then `cargo xtask model walk --seconds {SOAK_WALK_SECONDS}`, `WHOLE=1 tests/posix/run`, ten minutes each of \
-         `tests/posix/deaths` and `tests/posix/takeovers`, twenty minutes of `tests/linearizability/run` with a stock kernel that uses an exported volume in a guest, `tests/python-torch`, `tests/python-libraries`, and `cargo xtask upgrade`.\n\n\
+         `tests/posix/deaths`, `tests/posix/takeovers` and `DEATHS=1 tests/posix/takeovers`, twenty minutes of `tests/linearizability/run` \
+         with a stock kernel that uses an exported volume in a guest, `tests/python-torch`, `tests/python-libraries`, `scripts/wheel`, and `cargo xtask upgrade`.\n\n\
          | date | commit | hours | seeds of each simulation | walks of the model | result |\n| --- | --- | --- | --- | --- | --- |\n\
          | {} | {} | {:.2} | {} from {} on | {walked} | {ended} |\n",
         date.trim(),

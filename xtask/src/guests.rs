@@ -97,7 +97,7 @@ const GUESTS: &[Guest] = &[
         environment: &[("SEED", "1795361886")],
     },
     Guest {
-        name: "a mount before pjdfstest and fsx, a selection",
+        name: "a mount before pjdfstest, and fsx for some seconds",
         script: POSIX,
         argument: Argument::Program,
         environment: &[],
@@ -110,6 +110,8 @@ const TAKEOVERS: &str = "tests/posix/takeovers";
 const FAULTS: &str = "tests/linearizability/run";
 /// How long fsx runs while targets die in a soak, and how long while the mount that it runs on does.
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
+/// The same with both at once.
+const SOAK_BOTH: [(&str, &str); 2] = [("SECONDS_LONG", "600"), ("DEATHS", "1")];
 /// How long faults happen in a soak, how many at a time, and who uses an exported volume meanwhile: a stock kernel in a guest.
 const SOAK_FAULTS: [(&str, &str); 3] = [
     ("FAULT_SECONDS", "1200"),
@@ -121,6 +123,9 @@ const SOAK_FAULTS: [(&str, &str); 3] = [
 const TORCH: &str = "tests/python-torch";
 /// DuckDB and Hugging Face's datasets.
 const LIBRARIES: &str = "tests/python-libraries";
+
+/// The wheel that people install.
+const WHEEL: &str = "scripts/wheel";
 
 const PROGRAM_PACKAGE: &str = "redhare";
 /// What Python loads.
@@ -224,6 +229,11 @@ pub(crate) fn fsx_and_takeovers() -> Outcome {
     judge(TAKEOVERS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
 }
 
+/// Ten minutes of the same while targets die as well, for `soak`.
+pub(crate) fn fsx_and_both() -> Outcome {
+    judge(TAKEOVERS, &SOAK_BOTH).unwrap_or_else(Outcome::Unusable)
+}
+
 /// Twenty minutes of random faults, for `soak`.
 pub(crate) fn long_faults() -> Outcome {
     judge(FAULTS, &SOAK_FAULTS).unwrap_or_else(Outcome::Unusable)
@@ -237,6 +247,16 @@ pub(crate) fn newest_torch() -> Outcome {
 /// DuckDB and datasets over `redhare://`, for `soak`.
 pub(crate) fn libraries() -> Outcome {
     with_library(LIBRARIES)
+}
+
+/// The wheel of the Python package, made, installed and tried, for `soak`.
+pub(crate) fn wheel() -> Outcome {
+    let try_wheel = || {
+        let program = build_program(&Metadata::load()?, true)?;
+        let mut command = Command::new(workspace_root().join(WHEEL));
+        verdict(WHEEL, command.env("PROGRAM", program))
+    };
+    try_wheel().unwrap_or_else(Outcome::Unusable)
 }
 
 /// Runs a script that looks for our Python library beside the program.
@@ -281,11 +301,13 @@ fn judge(script: &str, settings: &[(&str, &str)]) -> Result<Outcome, String> {
     let metadata = Metadata::load()?;
     let program = build_program(&metadata, true)?;
     let mut command = Command::new(workspace_root().join(script));
-    command
-        .arg(program)
-        .envs(settings.iter().copied())
-        .current_dir(workspace_root());
-    Ok(match status(&mut command)?.code() {
+    command.arg(program).envs(settings.iter().copied());
+    verdict(script, &mut command)
+}
+
+/// What the end of a script says.
+fn verdict(script: &str, command: &mut Command) -> Result<Outcome, String> {
+    Ok(match status(command.current_dir(workspace_root()))?.code() {
         Some(0) => Outcome::Passed,
         Some(SKIPPED) => Outcome::Unusable(format!("{script} needs what the last line above says")),
         _ => Outcome::Failed,

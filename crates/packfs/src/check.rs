@@ -1,19 +1,31 @@
 //! Verifying a whole file system: every page, every extent, and that they agree with each other.
 //!
 //! Checking goes on after damage: what lies behind a damaged page cannot be reached and is not reported again.
+//!
+//! Memory is bounded, whatever the file system holds (`docs/decisions/0112-a-check-in-bounded-memory.md`). A walk through the
+//! index makes rows of 48 bytes of what it says about numbers of inodes and names (`numbers`), in which the two indexes cancel
+//! each other out, and rows of 32 bytes of who has which bytes of the volume (`bytes`). Where there are more than the memory
+//! has room for, the lowest are kept and compared, and the next walk has those that follow (`lowest`). Beside them there are 16 bytes for
+//! each directory (`directories`), and the record of space, as a writer has it. A walk more is made where there are quotas
+//! (`trees`).
 
+mod bytes;
+mod content;
+mod directories;
 mod index;
-mod usage;
+mod lowest;
+mod names;
+mod numbers;
+mod trees;
+mod walk;
 
 use std::rc::Rc;
 
 use bdev::IoError;
-use foundation::checksum::crc32c;
 
 use crate::error::{OpenError, TreeError};
-use crate::format::extent::Extent;
-use crate::format::superblock::{Identity, Superblock, Totals};
-use crate::format::{PAGE_BYTES_U64, SUPERBLOCK_ADDRESSES};
+use crate::format::key::InodeNumber;
+use crate::format::superblock::{Features, Identity, Superblock, Totals};
 use crate::io::Medium;
 use crate::lease::hold::ReaderHold;
 use crate::lease::{LeaseError, LeaseSource};
@@ -22,8 +34,15 @@ use crate::name::Shown;
 use crate::space::Space;
 use crate::writer::load_space;
 
+use bytes::{Around, Bytes, check_held};
+use content::Content;
 use index::Index;
-use usage::Usage;
+use names::Names;
+use trees::Charges;
+use walk::walk;
+
+/// Memory for what is compared, unless told otherwise: enough for some eight million files in one walk through the index.
+const MEMORY_BYTES: u64 = 1 << 30;
 
 /// How a file system is verified.
 #[derive(Clone, Debug)]
@@ -34,6 +53,8 @@ pub struct VerifyOptions {
     pub read_content: bool,
     /// Problems that are kept; more are counted only.
     pub problems_max: usize,
+    /// Memory for what is compared, in bytes: what there is no room for costs another walk through the index.
+    pub memory_bytes: u64,
 }
 
 impl Default for VerifyOptions {
@@ -42,6 +63,7 @@ impl Default for VerifyOptions {
             identity: None,
             read_content: true,
             problems_max: 1000,
+            memory_bytes: MEMORY_BYTES,
         }
     }
 }
@@ -192,7 +214,7 @@ pub struct Progress {
 /// Whoever wants to know how far it is.
 pub(crate) type Tell<'a> = dyn FnMut(Progress) + 'a;
 
-/// Verifies the generation that counts, under a reader's lease. Takes memory for every inode and extent.
+/// Verifies the generation that counts, under a reader's lease. Takes memory as the options say, and 16 bytes for each directory.
 ///
 /// # Errors
 /// When there is no file system to verify, or when the lease could not be kept until the end; damage is in the
@@ -231,7 +253,12 @@ async fn verify_under(
 ) -> Result<VerifyReport, OpenError> {
     let mounted = mount(medium, options.identity.as_ref()).await?;
     hold.hold_from(mounted.superblock.generation).await?;
-    let report = verify_generation(medium, hold, &mounted.superblock, options, tell).await;
+    let job = Job {
+        medium,
+        hold,
+        options,
+    };
+    let report = verify_generation(&job, &mounted.superblock, tell).await;
     // A lease that has ended does not come back: now says it for every page before.
     if hold.is_held() {
         Ok(report)
@@ -240,53 +267,100 @@ async fn verify_under(
     }
 }
 
-async fn verify_generation(
-    medium: &Medium,
-    hold: &ReaderHold,
-    superblock: &Superblock,
-    options: &VerifyOptions,
-    tell: &mut Tell<'_>,
-) -> VerifyReport {
-    let mut report = VerifyReport {
-        generation: superblock.generation,
-        problems_max: options.problems_max.max(1),
-        ..VerifyReport::default()
-    };
-    let mut usage = Usage::default();
-    for address in SUPERBLOCK_ADDRESSES {
-        usage.claim(address, PAGE_BYTES_U64, || "a superblock".to_owned());
+/// Whoever claims bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claimant {
+    Superblock,
+    Page(u64),
+    Record,
+    Free,
+    Segment,
+    /// What is no part of a segment that was written.
+    Unwritten,
+    File(InodeNumber),
+}
+
+/// A problem, before people's names for inodes were looked up.
+enum Finding {
+    Problem(Problem),
+    Overlap {
+        start: u64,
+        end: u64,
+        first: Claimant,
+        second: Claimant,
+    },
+}
+
+/// Findings, the first ones.
+struct Findings {
+    kept: Vec<Finding>,
+    more: u64,
+    findings_max: usize,
+}
+
+impl Findings {
+    fn add(&mut self, problem: Problem) {
+        self.find(Finding::Problem(problem));
     }
-    let mut index = Index::default();
-    index
-        .walk(medium, superblock, &mut report, &mut usage, tell)
-        .await;
-    // What cannot be reached makes everything else look wrong.
-    let whole = report.is_clean();
-    index.check(&mut report, whole);
-    let extents = index.extents(&mut report, whole);
-    report.extents = extents.len() as u64;
-    if whole {
-        check_totals(superblock, &mut report);
-    }
-    let space = match load_space(medium, superblock).await {
-        Ok(space) => {
-            usage.check(&space, superblock, &extents, index.shared(), whole, &mut report);
-            Some(space)
+
+    fn find(&mut self, finding: Finding) {
+        if self.kept.len() < self.findings_max {
+            self.kept.push(finding);
+        } else {
+            self.more += 1;
         }
-        Err(error) => {
-            report.add(Problem::SpaceRecord(error.to_string()));
-            None
-        }
-    };
-    if options.read_content {
-        check_content(medium, hold, &extents, &mut report, tell).await;
     }
-    for snapshot in index.take_snapshots() {
+
+    /// Puts them into a report.
+    async fn tell(self, names: &Names, report: &mut VerifyReport) {
+        for finding in self.kept {
+            report.add(match finding {
+                Finding::Problem(problem) => problem,
+                Finding::Overlap {
+                    start,
+                    end,
+                    first,
+                    second,
+                } => Problem::Overlap {
+                    start,
+                    end,
+                    first: names.claimant(first).await,
+                    second: names.claimant(second).await,
+                },
+            });
+        }
+        report.more_problems += self.more;
+    }
+}
+
+/// What one check has in its hands.
+struct Job<'a> {
+    medium: &'a Medium,
+    hold: &'a ReaderHold,
+    options: &'a VerifyOptions,
+}
+
+/// Whose tree is checked.
+enum Whose<'a> {
+    Newest,
+    /// With the record of space, if it can be had.
+    Snapshot(Option<&'a Space>),
+}
+
+async fn verify_generation(job: &Job<'_>, superblock: &Superblock, tell: &mut Tell<'_>) -> VerifyReport {
+    let mut index = Index::new(superblock, job.report(), job.options.memory_bytes);
+    index.report.generation = superblock.generation;
+    let space = check_tree(job, superblock, &mut index, &Whose::Newest, tell).await;
+    let snapshots = std::mem::take(&mut index.snapshots);
+    let mut report = index.report;
+    for snapshot in snapshots {
         let old = snapshot.superblock(superblock);
-        let own = verify_snapshot(medium, hold, &old, space.as_ref(), options, tell).await;
+        let mut index = Index::new(&old, job.report(), job.options.memory_bytes);
+        let whose = Whose::Snapshot(space.as_ref());
+        check_tree(job, &old, &mut index, &whose, tell).await;
         report.snapshots += 1;
-        report.more_problems += own.more_problems;
-        for problem in own.problems {
+        report.more_problems += index.report.more_problems;
+        for problem in index.report.problems {
             let (name, problem) = (Shown::new(&snapshot.name), Box::new(problem));
             report.add(Problem::Snapshot { name, problem });
         }
@@ -294,58 +368,120 @@ async fn verify_generation(
     report
 }
 
-/// Verifies the tree of a snapshot by name, what it shares with the newest one included.
-async fn verify_snapshot(
-    medium: &Medium,
-    hold: &ReaderHold,
+/// Checks everything that one tree says, in as many walks as it takes. Gives the record of space, if that was read and is right.
+async fn check_tree(
+    job: &Job<'_>,
     superblock: &Superblock,
-    space: Option<&Space>,
-    options: &VerifyOptions,
+    index: &mut Index,
+    whose: &Whose<'_>,
     tell: &mut Tell<'_>,
-) -> VerifyReport {
-    let mut report = VerifyReport {
-        problems_max: options.problems_max.max(1),
-        ..VerifyReport::default()
-    };
-    let (mut usage, mut index) = (Usage::default(), Index::default());
-    index
-        .walk(medium, superblock, &mut report, &mut usage, tell)
-        .await;
-    let whole = report.is_clean();
-    index.check(&mut report, whole);
-    let extents = index.extents(&mut report, whole);
-    if whole {
-        check_totals(superblock, &mut report);
-    }
-    if let Some(space) = space {
-        usage.check_held(space, &extents, &mut report);
-    }
-    if options.read_content {
-        check_content(medium, hold, &extents, &mut report, tell).await;
-    }
-    report
-}
-
-async fn check_content(
-    medium: &Medium,
-    hold: &ReaderHold,
-    extents: &[(Shown, Extent)],
-    report: &mut VerifyReport,
-    tell: &mut Tell<'_>,
-) {
-    for (index, (path, extent)) in extents.iter().enumerate() {
-        if !hold.is_held() {
+) -> Option<Space> {
+    let names = Names::new(job.medium, superblock);
+    let mut content = Content::new(job);
+    let mut bytes = Bytes::new();
+    let mut read = None;
+    let mut first = true;
+    loop {
+        let pages = walk(job.medium, superblock, index, tell).await;
+        index.end_walk();
+        if std::mem::take(&mut first) {
+            index.report.tree_pages = pages;
+            if index.whole {
+                check_totals(superblock, &mut index.report);
+            }
+            if let Whose::Newest = whose {
+                read = space_of(job.medium, superblock, &mut index.report).await;
+            }
+        }
+        if !index.bytes.has_ended() {
+            let mut found = job.findings();
+            check_bytes(&mut bytes, superblock, index, whose, read.as_ref(), &mut found);
+            found.tell(&names, &mut index.report).await;
+            let rows = index.bytes.rows();
+            content.check(rows, &names, &mut index.report, tell).await;
+        }
+        if !index.next_round() || !job.hold.is_held() {
             break;
         }
-        tell(Progress {
-            stage: "reading content",
-            done: index as u64,
-            total: extents.len() as u64,
-        });
-        if let Some(problem) = check_extent(medium, path, extent).await {
-            report.add(problem);
+    }
+    if index.whole {
+        check_trees(job, superblock, index, tell).await;
+    }
+    read
+}
+
+/// Checks who has which bytes of the part of the volume that a round is about.
+fn check_bytes(
+    bytes: &mut Bytes,
+    superblock: &Superblock,
+    index: &mut Index,
+    whose: &Whose<'_>,
+    read: Option<&Space>,
+    found: &mut Findings,
+) {
+    let range = index.bytes.places();
+    let rows = index.bytes.rows();
+    match (whose, read) {
+        (Whose::Newest, Some(space)) => {
+            let around = Around {
+                space,
+                superblock,
+                shares: index.features.has(Features::SHARED),
+                whole: index.whole,
+            };
+            bytes.check(rows, range, &around, found);
+        }
+        (Whose::Snapshot(Some(space)), _) => check_held(rows, space, found),
+        _ => {}
+    }
+}
+
+impl Job<'_> {
+    fn report(&self) -> VerifyReport {
+        VerifyReport {
+            problems_max: self.options.problems_max.max(1),
+            ..VerifyReport::default()
         }
     }
+
+    fn findings(&self) -> Findings {
+        Findings {
+            kept: Vec::new(),
+            more: 0,
+            findings_max: self.options.problems_max.max(1),
+        }
+    }
+}
+
+/// The record of space, if it can be had.
+async fn space_of(medium: &Medium, superblock: &Superblock, report: &mut VerifyReport) -> Option<Space> {
+    match load_space(medium, superblock).await {
+        Ok(space) => Some(space),
+        Err(error) => {
+            report.add(Problem::SpaceRecord(error.to_string()));
+            None
+        }
+    }
+}
+
+/// What can be told only when all directories are known, in another walk if it is needed.
+async fn check_trees(job: &Job<'_>, superblock: &Superblock, index: &mut Index, tell: &mut Tell<'_>) {
+    let reaches_all = index.directories.settle();
+    if reaches_all && !index.directories.has_strays && index.quotas.is_empty() {
+        return;
+    }
+    let directories = &index.directories;
+    let parent = |directory| directories.parent(directory);
+    let report = &mut index.report;
+    let memory_bytes = job.options.memory_bytes;
+    let mut charges = Charges::new(directories, &index.quotas, parent, report, memory_bytes);
+    loop {
+        walk(job.medium, superblock, &mut charges, tell).await;
+        if !charges.end_walk() || !job.hold.is_held() {
+            break;
+        }
+    }
+    charges.check();
 }
 
 fn check_totals(superblock: &Superblock, report: &mut VerifyReport) {
@@ -361,34 +497,6 @@ fn check_totals(superblock: &Superblock, report: &mut VerifyReport) {
                 recorded,
                 counted,
             });
-        }
-    }
-}
-
-async fn check_extent(medium: &Medium, path: &Shown, extent: &Extent) -> Option<Problem> {
-    let block = extent.address / PAGE_BYTES_U64;
-    let (start, length) = medium.widen(extent.address, u64::from(extent.length));
-    let io = |source| Problem::ExtentIo {
-        path: path.clone(),
-        block,
-        source,
-    };
-    if start.saturating_add(length) > medium.capacity_bytes() {
-        return Some(io(IoError::OutOfRange));
-    }
-    let Ok(length) = usize::try_from(length) else {
-        return Some(io(IoError::OutOfRange));
-    };
-    match medium.read_fresh(start, length).await {
-        Err(source) => Some(io(source)),
-        Ok(buffer) => {
-            let from = (extent.address - start) as usize;
-            let bytes = &buffer[from..from + extent.length as usize];
-            (crc32c(bytes) != extent.checksum).then(|| Problem::Extent {
-                path: path.clone(),
-                block,
-                length: extent.length,
-            })
         }
     }
 }

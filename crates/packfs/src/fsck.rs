@@ -3,7 +3,7 @@
 //! The checker ([`crate::verify`]) says what is wrong before and after; the repair does not ask it, but makes a whole file
 //! system of what can still be read (`gather`), in which everything agrees (`contents`, `mend`), counts its space anew and
 //! commits it (`apply`). Nothing that any tree on the volume has is written over before that commit is durable, so it is
-//! whole or absent wherever it is cut off. Takes memory for the whole index.
+//! whole or absent wherever it is cut off. A repair takes memory for the whole index, a check does not.
 
 mod apply;
 mod contents;
@@ -44,6 +44,8 @@ pub struct FsckOptions {
     pub repair: bool,
     /// Problems that are kept; more are counted only.
     pub problems_max: usize,
+    /// Memory for what a check compares, in bytes, as [`VerifyOptions`] has it. A repair takes what the whole index needs.
+    pub memory_bytes: u64,
     #[cfg(test)]
     pub(crate) bug: crate::space::PlantedBug,
 }
@@ -56,6 +58,7 @@ impl Default for FsckOptions {
             read_content: false,
             repair: false,
             problems_max: 1000,
+            memory_bytes: VerifyOptions::default().memory_bytes,
             #[cfg(test)]
             bug: crate::space::PlantedBug::None,
         }
@@ -152,6 +155,7 @@ pub async fn fsck(
         identity: options.identity,
         read_content: options.read_content,
         problems_max: options.problems_max,
+        memory_bytes: options.memory_bytes,
     };
     let found = verify_telling(medium, leases.clone(), &verify_options, tell).await?;
     let mut report = FsckReport {

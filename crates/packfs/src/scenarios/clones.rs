@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::files_test::options;
+use super::fsck::is_found_in_little_memory;
 use super::support::{DISK, leases, on_host, small, spoil, superblock_of, way_to, world, writer_options};
 use super::support::{VOLUME_BYTES, medium};
 use crate::files::{FileSystem, NewInode, errno};
@@ -42,10 +43,11 @@ fn bytes(index: u32) -> Vec<u8> {
 }
 
 async fn problems() -> Vec<Problem> {
-    verify(&medium(), leases(), &VerifyOptions::default())
+    let report = verify(&medium(), leases(), &VerifyOptions::default())
         .await
-        .unwrap()
-        .problems
+        .unwrap();
+    is_found_in_little_memory(&medium(), true, &report).await;
+    report.problems
 }
 
 async fn assert_clean() {

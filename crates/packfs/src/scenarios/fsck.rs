@@ -1,5 +1,5 @@
 //! Proved here: damage of each kind to what the index says, made with right checksums, is found, repaired in one commit, and
-//! found no more; what was not damaged is there byte for byte, and what was has a name in `lost+found` or on the list of
+//! found no more, whatever memory there is to find it with; what was not damaged is there byte for byte, and what was has a name in `lost+found` or on the list of
 //! what is lost.
 
 use std::rc::Rc;
@@ -17,8 +17,8 @@ use crate::format::key::Key;
 use crate::format::superblock::{Features, Totals};
 use crate::lease::memory::LocalLeases;
 use crate::{
-    Attributes, FsckOptions, FsckReport, InodeNumber, Kind, Medium, Reader, ReaderOptions, Timestamp, Writer,
-    format, fsck,
+    Attributes, FsckOptions, FsckReport, InodeNumber, Kind, Medium, Reader, ReaderOptions, Timestamp,
+    VerifyOptions, VerifyReport, Writer, format, fsck, verify,
 };
 
 pub(super) const BYTES: u64 = 16 << 20;
@@ -107,7 +107,31 @@ pub(super) async fn check(repair: bool, read_content: bool) -> FsckReport {
         ..FsckOptions::default()
     };
     let checked = fsck(&sized_medium(BYTES), leases(), &options, &mut |_| {}).await;
-    checked.unwrap()
+    let report = checked.unwrap();
+    let newest = report.left.as_ref().unwrap_or(&report.found);
+    is_found_in_little_memory(&sized_medium(BYTES), read_content, newest).await;
+    report
+}
+
+/// A check with memory for 166 numbers and 250 ranges of bytes finds the same, in another order.
+pub(super) async fn is_found_in_little_memory(medium: &Medium, read_content: bool, expected: &VerifyReport) {
+    let options = VerifyOptions {
+        read_content,
+        memory_bytes: 16_000,
+        ..VerifyOptions::default()
+    };
+    let found = verify(medium, leases(), &options).await.unwrap();
+    let texts = |report: &VerifyReport| {
+        let mut texts: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+        texts.sort();
+        texts
+    };
+    assert_eq!(texts(&found), texts(expected));
+    assert_eq!(found.totals, expected.totals);
+    assert_eq!(
+        (found.tree_pages, found.extents, found.more_problems),
+        (expected.tree_pages, expected.extents, expected.more_problems)
+    );
 }
 
 /// Finds what is wrong, without writing, repairs it, and finds nothing any more.

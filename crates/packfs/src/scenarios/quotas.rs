@@ -10,6 +10,7 @@ use std::rc::Rc;
 use foundation::Random;
 
 use super::files_test::options;
+use super::fsck::is_found_in_little_memory;
 use super::support::{DISK, leases, medium, on_host, small, superblock_of, world};
 use crate::files::{Allocate, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, errno};
 use crate::format::superblock::Features;
@@ -275,6 +276,7 @@ async fn clean(what: &str) {
         .await
         .unwrap();
     assert!(report.is_clean(), "{what}: {:?}", report.problems);
+    is_found_in_little_memory(&medium(), true, &report).await;
 }
 
 #[test]
@@ -447,6 +449,10 @@ fn wrong_counters_are_found_and_repaired() {
             writer.close().await.unwrap();
             nested
         };
+        let found = verify(&medium(), leases(), &VerifyOptions::default())
+            .await
+            .unwrap();
+        is_found_in_little_memory(&medium(), true, &found).await;
         let options = FsckOptions {
             repair: true,
             ..FsckOptions::default()

@@ -37,6 +37,9 @@ pub(super) struct FsckArguments {
     /// Read every file's content too, and compare checksums
     #[arg(long)]
     data: bool,
+    /// Memory for what is compared; what it has no room for costs another pass over the index. A repair needs more
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    memory: ByteCount,
 }
 
 #[derive(serde::Serialize)]
@@ -104,6 +107,7 @@ async fn check(arguments: &FsckArguments, output: &Output) -> Result<(), Failure
         holder: holder("redhare fs fsck"),
         read_content: arguments.data,
         repair: arguments.repair,
+        memory_bytes: arguments.memory.0,
         ..FsckOptions::default()
     };
     let stages = Stages::new();

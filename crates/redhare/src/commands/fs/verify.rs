@@ -20,6 +20,9 @@ pub(super) struct VerifyArguments {
     /// Check the index and the bookkeeping of space, not the content
     #[arg(long)]
     index_only: bool,
+    /// Memory for what is compared; what it has no room for costs another pass over the index
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    memory: ByteCount,
 }
 
 #[derive(serde::Serialize)]
@@ -41,6 +44,7 @@ pub(super) async fn run(arguments: &VerifyArguments, output: &Output) -> Result<
     let opened = open_volume(&volume, Role::Read)?;
     let options = VerifyOptions {
         read_content: !arguments.index_only,
+        memory_bytes: arguments.memory.0,
         ..VerifyOptions::default()
     };
     let report = verify(&opened.medium(), opened.leases.clone(), &options).await;
