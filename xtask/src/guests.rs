@@ -90,11 +90,11 @@ const GUESTS: &[Guest] = &[
         environment: &[],
     },
     Guest {
-        name: "a minute of random faults to processes on hosts of their own, judged by porcupine",
+        name: "a minute of random faults to processes on hosts of their own, judged by porcupine, a stock kernel beside them",
         script: FAULTS,
         argument: Argument::Program,
         // The same faults each time; `soak` draws others.
-        environment: &[("SEED", "1795361886")],
+        environment: &[("SEED", "1795361886"), HOST_BESIDE],
     },
     Guest {
         name: "a mount before pjdfstest, and fsx for some seconds",
@@ -112,12 +112,10 @@ const FAULTS: &str = "tests/linearizability/run";
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
 /// The same with both at once.
 const SOAK_BOTH: [(&str, &str); 2] = [("SECONDS_LONG", "600"), ("DEATHS", "1")];
-/// How long faults happen in a soak, how many at a time, and who uses an exported volume meanwhile: a stock kernel in a guest.
-const SOAK_FAULTS: [(&str, &str); 3] = [
-    ("FAULT_SECONDS", "1200"),
-    ("AT_ONCE", "2"),
-    ("BESIDE", "tests/vm/faults-host"),
-];
+/// Who uses an exported volume while faults happen.
+const HOST_BESIDE: (&str, &str) = ("BESIDE", "tests/vm/faults-host");
+/// How long faults happen in a soak, how many at a time, and that host.
+const SOAK_FAULTS: [(&str, &str); 3] = [("FAULT_SECONDS", "1200"), ("AT_ONCE", "2"), HOST_BESIDE];
 
 /// Checkpoints with the PyTorch that PyPI has now.
 const TORCH: &str = "tests/python-torch";
