@@ -109,6 +109,7 @@ impl World {
             && self.store_rests()
             && self.nothing_is_lost()
             && self.nothing_is_left_over()
+            && self.masters_rest()
             && self.snapshots_are_in_place()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
     }
@@ -144,6 +145,7 @@ impl World {
                 }
             }
         }
+        self.check_places();
         for node in 0..self.shape.nodes {
             if self.nodes[node].core.is_some() && !self.nodes[node].data.is_empty() {
                 let left = self.nodes[node].data.len();

@@ -3,10 +3,12 @@
 use foundation::Epoch;
 
 use super::forced::ForcedEvent;
+use super::injected::Injected;
 use super::keep::KeepEvent;
 use super::past::PastRead;
 use super::reserve::ReserveEvent;
 use super::restored::RestoredEvent;
+use super::whole::WholeEvent;
 use super::world::Payload;
 use crate::configuration::ChunkConfig;
 use crate::identity::{IoToken, PersistToken, SnapshotId};
@@ -143,6 +145,10 @@ pub(super) enum Event {
     Restored(RestoredEvent),
     /// Of a copy that is served by force.
     Forced(ForcedEvent),
+    /// Of masters of their own.
+    Whole(WholeEvent),
+    /// A fault that is written down.
+    Injected(Injected),
 }
 
 impl Event {
@@ -160,6 +166,7 @@ impl Event {
             | Event::Config { node, .. } => Some(*node),
             Event::Reserve(event) => event.node(),
             Event::Restored(event) => event.node(),
+            Event::Whole(event) => event.node(),
             _ => None,
         }
     }

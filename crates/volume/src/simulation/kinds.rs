@@ -17,6 +17,8 @@ pub(super) struct Kinds {
     pub(super) restored: bool,
     /// Copies are served by force.
     pub(super) forced: bool,
+    /// The masters are the real ones.
+    pub(super) whole: bool,
 }
 
 impl Kinds {
@@ -31,6 +33,7 @@ impl Kinds {
             reserved: bug.is_some_and(Bug::is_of_reservations),
             restored: bug.is_some_and(Bug::is_of_restored_stores),
             forced: matches!(bug, Some(Bug::ForcedAsIfInSync)),
+            whole: false,
         }
     }
 }

@@ -36,6 +36,7 @@ mod flushes;
 mod forced;
 mod harm;
 mod hosts;
+mod injected;
 mod keep;
 mod kinds;
 mod linear;
@@ -47,7 +48,9 @@ mod portals;
 mod reserve;
 mod restored;
 mod room;
+mod shape;
 mod snapshots;
+mod whole;
 mod world;
 
 use crate::planted::Bug;
