@@ -114,7 +114,7 @@ impl Engine {
             last_life: self.last_life,
             master: self.master,
             last_call: self.last_call,
-            watch: self.watch,
+            watch: self.watch + 1,
             ..Self::default()
         };
     }
