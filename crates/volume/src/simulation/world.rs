@@ -398,6 +398,9 @@ impl World {
             }
             self.handle(event);
             if self.now > DEADLINE {
+                if self.rests_but_for_places() {
+                    self.check_places();
+                }
                 self.fail(format!("stuck: {}", self.describe()));
             }
         }

@@ -24,6 +24,9 @@ const SILENCE: u64 = 900 * MS;
 /// How often all copies are named.
 const NAME_COPIES: u64 = 5 * SECOND;
 
+/// A life whose heartbeats are refused is made known again no more often than this.
+const KNOWN_AGAIN: u64 = 5 * SECOND;
+
 /// What an engine asks a master.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(in crate::simulation) enum Call {
@@ -100,6 +103,7 @@ pub(super) struct Engine {
     configurations: BTreeMap<usize, ChunkConfig>,
     ended: BTreeMap<usize, u64>,
     name_copies_at: u64,
+    known_again_at: u64,
 }
 
 impl Engine {
@@ -187,6 +191,18 @@ impl World {
         self.ask_master(node, Call::Register { life, ended });
     }
 
+    /// Masters that refuse a heartbeat may have forgotten the life.
+    fn make_known_again(&mut self, node: usize) {
+        let now = self.now;
+        let engine = self.engine(node);
+        if let Stage::Serving(life) = engine.stage
+            && now >= engine.known_again_at
+        {
+            engine.known_again_at = now + KNOWN_AGAIN;
+            self.make_known(node, life);
+        }
+    }
+
     pub(super) fn engine_asks_again(&mut self, node: usize, turn: u64) {
         let engine = self.engine(node);
         if engine.turn != turn {
@@ -247,13 +263,22 @@ impl World {
             }
             (Answer::Registered(life), Call::Register { .. }) => self.begin_to_serve(node, life),
             (Answer::Beaten { remove, name_copies }, _) => self.take_duties(node, remove, name_copies),
-            (Answer::Refused, Call::Register { life: Some(_), .. }) => {
+            (Answer::Refused, Call::Register { life: Some(_), .. }) if !engine.serves() => {
                 // The life is over for the masters: the target is ended, and another one begins.
                 self.crash_for(node, false, 20 * MS);
             }
+            (Answer::Refused, Call::Beat { .. }) => self.make_known_again(node),
             (Answer::Failed | Answer::Refused, call) => self.has_failed(node, &call, 100 * MS),
             _ => {}
         }
+    }
+
+    /// Whether a call that stood before a master is not carried out any more, since its caller has gone. Of the others it is not known
+    /// how far they were; a number that is given to nobody would make the masters refuse the life that serves, for good
+    /// (`docs/decisions/0111`).
+    pub(super) fn is_given_up(&mut self, node: usize, number: u64, call: &Call) -> bool {
+        let asks_for_number = matches!(call, Call::Register { life: None, .. });
+        asks_for_number && !self.engine(node).calls.contains_key(&number)
     }
 
     /// A call was not answered as it should be: it is made again, or something later makes up for it.

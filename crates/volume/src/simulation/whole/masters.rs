@@ -196,7 +196,7 @@ impl World {
 
     /// A call has arrived at a master.
     pub(super) fn master_is_called(&mut self, master: usize, node: usize, number: u64, call: Call) {
-        if !self.of_whole().masters[master].lives {
+        if !self.of_whole().masters[master].lives || self.is_given_up(node, number, &call) {
             return;
         }
         let answer = self.answer_of(master, node, call);

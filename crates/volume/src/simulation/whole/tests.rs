@@ -1,5 +1,7 @@
 //! Seeds of whole clusters, and the mistakes of masters that they find.
 
+use control::testing::Bug;
+
 use super::World;
 
 /// The masters are the real ones: blocks are linearizable, nothing acknowledged is lost, copies are equal and where the store places them,
@@ -47,4 +49,34 @@ fn the_same_seed_gives_the_same_whole_cluster() {
     let run = |seed| World::whole(seed, None).run();
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
+}
+
+/// Seeds until a mistake of the masters breaks a promise; why, then.
+fn finds(bug: Bug, most: u64) -> Option<(u64, String)> {
+    (0..most).find_map(|seed| {
+        // An assertion that fails is a finding, too.
+        let run = || World::whole(seed, Some(bug)).run();
+        let broken = |_| Err("an assertion failed".to_owned());
+        let why = std::panic::catch_unwind(run).unwrap_or_else(broken).err()?;
+        // To be stuck is bad, but what a bug must be seen to do is to break a promise.
+        (!why.contains("stuck")).then_some((seed, why))
+    })
+}
+
+#[test]
+fn planted_mistakes_of_masters_are_found() {
+    let limit = 300;
+    let mut missed = Vec::new();
+    for bug in [
+        Bug::ActsOnMemory,
+        Bug::KeepsRoomOfGivenUp,
+        Bug::LeavesGivenUp,
+        Bug::ProposalUncompared,
+    ] {
+        match finds(bug, limit) {
+            Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "not found in {limit} seeds: {missed:?}");
 }
