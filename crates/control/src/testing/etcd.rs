@@ -2,7 +2,7 @@
 //! leases, one key that says who leads, members that cannot reach it, a quorum that is lost.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -51,8 +51,8 @@ pub struct Etcd {
     cut_off: BTreeMap<usize, Instant>,
     no_quorum_until: Instant,
     had_quorum: bool,
-    /// The next commit's answer gets lost.
-    lost: Option<Lost>,
+    /// The answers to the next commits get lost.
+    lost: VecDeque<Lost>,
     late: Vec<Late>,
     /// Changes of chunks that nobody has taken yet.
     changed: Vec<(ChunkId, Option<Chunk>)>,
@@ -73,7 +73,7 @@ impl Etcd {
             cut_off: BTreeMap::new(),
             no_quorum_until: Instant::from_nanos(0),
             had_quorum: true,
-            lost: None,
+            lost: VecDeque::new(),
             late: Vec::new(),
             changed: Vec::new(),
             random: Random::from_seed(seed ^ 0xe7cd),
@@ -136,16 +136,16 @@ impl Etcd {
         self.cut_off.insert(master, until);
     }
 
-    /// The answer to the next commit gets lost.
+    /// The answer to one more of the next commits gets lost.
     pub fn lose_answer(&mut self, lost: Lost) {
-        self.lost = Some(lost);
+        self.lost.push_back(lost);
     }
 
     /// Nothing is wrong any more; what is on its way still comes.
     pub fn heal(&mut self) {
         self.cut_off.clear();
         self.no_quorum_until = self.now;
-        self.lost = None;
+        self.lost.clear();
     }
 
     /// Whether a commit that nobody waits for is still on its way.
@@ -313,7 +313,7 @@ impl MetadataStore for Handle {
                 store: "etcd in memory".to_owned(),
             });
         }
-        match etcd.lost.take() {
+        match etcd.lost.pop_front() {
             Some(lost) => {
                 match lost {
                     Lost::NotDone => {}

@@ -399,12 +399,16 @@ impl World {
         let span = random.between(100 * MS, 3 * SECOND);
         let (until, node) = (now + span, random.below(nodes) as usize);
         let (choice, to_master) = (random.below(12), random.chance(1, 2));
-        let pause = random.between(100 * MS, 2500 * MS);
-        let lost = match random.below(3) {
-            0 => Lost::NotDone,
-            1 => Lost::Done,
-            _ => Lost::DoneAt(Instant::from_nanos(now + random.below(2 * SECOND))),
+        let pause = random.between(50 * MS, 2 * SECOND);
+        let lose = |_| {
+            let lost = match random.below(4) {
+                0 => Lost::NotDone,
+                1 => Lost::Done,
+                _ => Lost::DoneAt(Instant::from_nanos(now + random.below(2 * SECOND))),
+            };
+            MasterFault::LoseAnswer { lost }
         };
+        let lost: Vec<MasterFault> = (0..3).map(lose).collect();
         let faults = match choice {
             0 | 1 => vec![MasterFault::Crash { master, down: span }],
             2 | 3 => vec![MasterFault::Pause { master, until }],
@@ -413,7 +417,7 @@ impl World {
                 let until = now + span / 2;
                 vec![MasterFault::NoQuorum { until }]
             }
-            6..=8 => vec![MasterFault::LoseAnswer { lost }],
+            6..=8 => lost,
             9 => vec![MasterFault::Cut {
                 node,
                 master,

@@ -38,9 +38,9 @@ pub(super) use masters::{Answer, MasterFault, News};
 /// How many masters there are.
 pub(super) const MASTERS: usize = 3;
 /// A node that is not heard for so long counts as gone.
-const TIMEOUT: u64 = 1200 * MS;
+const TIMEOUT: u64 = 1600 * MS;
 /// The term of a master's lease: over before a new reign counts anybody's silence.
-const LEASE: u64 = 800 * MS;
+const LEASE: u64 = 500 * MS;
 const _: () = assert!(LEASE < TIMEOUT);
 /// What a copy takes of a disk, as masters count.
 const CHUNK: ByteCount = ByteCount(16 << 20);
