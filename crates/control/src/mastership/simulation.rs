@@ -193,7 +193,7 @@ impl World {
             true => Lost::Done,
             false => Lost::NotDone,
         };
-        self.etcd.borrow_mut().lose_answer(lost);
+        self.etcd.borrow_mut().lose_answers(vec![lost]);
     }
 
     fn heal(&mut self) {

@@ -136,9 +136,9 @@ impl Etcd {
         self.cut_off.insert(master, until);
     }
 
-    /// The answer to one more of the next commits gets lost.
-    pub fn lose_answer(&mut self, lost: Lost) {
-        self.lost.push_back(lost);
+    /// The answers to so many of the next commits get lost, and not what was to be lost until now.
+    pub fn lose_answers(&mut self, lost: Vec<Lost>) {
+        self.lost = lost.into();
     }
 
     /// Nothing is wrong any more; what is on its way still comes.

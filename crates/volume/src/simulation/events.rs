@@ -3,7 +3,6 @@
 use foundation::Epoch;
 
 use super::forced::ForcedEvent;
-use super::injected::Injected;
 use super::keep::KeepEvent;
 use super::past::PastRead;
 use super::reserve::ReserveEvent;
@@ -148,7 +147,11 @@ pub(super) enum Event {
     /// Of masters of their own.
     Whole(WholeEvent),
     /// A fault that is written down.
-    Injected(Injected),
+    Injected {
+        number: usize,
+        /// What else happens at its moment has happened.
+        late: bool,
+    },
 }
 
 impl Event {

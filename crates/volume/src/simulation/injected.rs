@@ -48,23 +48,49 @@ pub(super) struct Script {
 }
 
 impl World {
-    /// Something goes wrong now; but in a run whose faults are written down, only what is written does.
+    /// Something goes wrong now; but in a run whose faults are written down, only what is written does. They are drawn there all the
+    /// same: as long as nothing is left out, everything else draws the same numbers.
     pub(super) fn inject(&mut self, fault: Injected) {
         if self.script.faults.is_none() {
             self.injected.push((self.now, fault.clone()));
-            self.happens(fault);
+            return self.happens(fault);
+        }
+        let now = self.now;
+        let is_it = |number: &usize| self.injected[*number] == (now, fault.clone());
+        if let Some(number) = self.due.iter().copied().find(is_it) {
+            self.happens_as_written(number);
         }
     }
 
     /// Has what is written down happen when it is to.
     pub(super) fn begin_script(&mut self) {
-        let mut faults = self.script.faults.clone().unwrap_or_default();
+        let Some(mut faults) = self.script.faults.clone() else {
+            return;
+        };
         if let Some(end) = self.script.faults_end {
             faults.retain(|(at, _)| *at < end);
         }
-        for (at, fault) in faults {
-            self.injected.push((at, fault.clone()));
-            self.at(at.saturating_sub(self.now), Event::Injected(fault));
+        for (number, (at, _)) in faults.iter().enumerate() {
+            let late = false;
+            self.at(at.saturating_sub(self.now), Event::Injected { number, late });
+        }
+        self.due = (0..faults.len()).collect();
+        self.injected = faults;
+    }
+
+    /// The moment of a fault that is written down. What draws it may come at the same moment, and goes first: its own place in the order
+    /// of events is the right one.
+    pub(super) fn written_fault(&mut self, number: usize, late: bool) {
+        match late {
+            false => self.at(0, Event::Injected { number, late: true }),
+            true => self.happens_as_written(number),
+        }
+    }
+
+    fn happens_as_written(&mut self, number: usize) {
+        if self.due.remove(&number) {
+            let (_, fault) = self.injected[number].clone();
+            self.happens(fault);
         }
     }
 

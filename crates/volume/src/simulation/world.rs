@@ -14,7 +14,7 @@ pub(super) use super::events::Event;
 use super::flushes::Flushes;
 use super::forced::Forced;
 use super::injected::{Injected, Script};
-use super::kinds::Kinds;
+use super::kinds::{Kinds, Recipe};
 use super::linear::Monitor;
 use super::places::Places;
 use super::reserve::{Reserved, grown};
@@ -73,9 +73,11 @@ pub(super) struct World {
     pub(super) forced: Option<Box<Forced>>,
     pub(super) flushes: Option<Flushes>,
     pub(super) whole: Option<Box<Whole>>,
-    /// Every fault so far, and when.
+    /// Every fault so far, and when; of a run whose faults are written down, all of them, and which of these are still to come.
     pub(super) injected: Vec<(u64, Injected)>,
+    pub(super) due: BTreeSet<usize>,
     pub(super) script: Script,
+    pub(super) recipe: Recipe,
     geometry: Geometry,
     /// The epoch that a chunk began after all members of the one before had ended, until it has a write node that has sealed: an older one
     /// goes on meanwhile.
@@ -152,16 +154,23 @@ impl World {
     }
 
     pub(super) fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, kinds: Kinds) -> Self {
-        Self::make_as(seed, (bug, scenario), kinds, Script::default())
+        let recipe = Recipe {
+            seed,
+            bug,
+            scenario,
+            kinds,
+        };
+        Self::of(recipe, Script::default())
     }
 
     /// One that goes as it is written down.
-    pub(super) fn make_as(
-        seed: u64,
-        (bug, scenario): (Option<Bug>, Option<u64>),
-        kinds: Kinds,
-        script: Script,
-    ) -> Self {
+    pub(super) fn of(recipe: Recipe, script: Script) -> Self {
+        let Recipe {
+            seed,
+            bug,
+            scenario,
+            kinds,
+        } = recipe;
         let Kinds {
             snapshots,
             keeps,
@@ -170,6 +179,7 @@ impl World {
             restored,
             forced,
             whole,
+            masters_bug,
         } = kinds;
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
@@ -217,9 +227,11 @@ impl World {
             forced: forced.then(|| Box::new(Forced::new(seed))),
             restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
             flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
-            whole: whole.then(|| Box::new(Whole::new(seed, nodes, shape.chunks))),
+            whole: whole.then(|| Box::new(Whole::new(seed, nodes, shape.chunks, masters_bug))),
             injected: Vec::new(),
+            due: BTreeSet::new(),
             script,
+            recipe,
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
@@ -274,9 +286,7 @@ impl World {
             true => self.begin_whole(),
             false => self.at(0, Event::Masters),
         }
-        if self.script.faults.is_none() {
-            self.at(self.random.clone().below(SECOND), Event::Fault);
-        }
+        self.at(self.random.clone().below(SECOND), Event::Fault);
         self.begin_script();
         self.at(self.faults_end(), Event::Heal);
         if self.snapshots.is_some() {

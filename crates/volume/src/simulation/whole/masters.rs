@@ -112,8 +112,8 @@ pub(in crate::simulation) enum MasterFault {
     CutFromEtcd { master: usize, until: u64 },
     /// etcd has no leader.
     NoQuorum { until: u64 },
-    /// The answer to the next commit is lost.
-    LoseAnswer { lost: Lost },
+    /// The answers to the next commits are lost.
+    LoseAnswers { lost: Vec<Lost> },
     /// Nothing gets from a node to a master, or back.
     Cut {
         node: usize,
@@ -400,15 +400,12 @@ impl World {
         let (until, node) = (now + span, random.below(nodes) as usize);
         let (choice, to_master) = (random.below(12), random.chance(1, 2));
         let pause = random.between(50 * MS, 2 * SECOND);
-        let lose = |_| {
-            let lost = match random.below(4) {
-                0 => Lost::NotDone,
-                1 => Lost::Done,
-                _ => Lost::DoneAt(Instant::from_nanos(now + random.below(2 * SECOND))),
-            };
-            MasterFault::LoseAnswer { lost }
+        let lose = |_| match random.below(4) {
+            0 => Lost::NotDone,
+            1 => Lost::Done,
+            _ => Lost::DoneAt(Instant::from_nanos(now + random.below(2 * SECOND))),
         };
-        let lost: Vec<MasterFault> = (0..3).map(lose).collect();
+        let lost: Vec<Lost> = (0..3).map(lose).collect();
         let faults = match choice {
             0 | 1 => vec![MasterFault::Crash { master, down: span }],
             2 | 3 => vec![MasterFault::Pause { master, until }],
@@ -417,7 +414,7 @@ impl World {
                 let until = now + span / 2;
                 vec![MasterFault::NoQuorum { until }]
             }
-            6..=8 => lost,
+            6..=8 => vec![MasterFault::LoseAnswers { lost }],
             9 => vec![MasterFault::Cut {
                 node,
                 master,
@@ -463,9 +460,9 @@ impl World {
             MasterFault::NoQuorum { until } => {
                 whole.etcd.borrow_mut().lose_quorum(Instant::from_nanos(until));
             }
-            MasterFault::LoseAnswer { lost } => {
-                whole.lost += 1;
-                whole.etcd.borrow_mut().lose_answer(lost);
+            MasterFault::LoseAnswers { lost } => {
+                whole.lost += lost.len() as u64;
+                whole.etcd.borrow_mut().lose_answers(lost);
             }
             MasterFault::Cut {
                 node,

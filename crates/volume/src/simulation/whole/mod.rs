@@ -182,7 +182,7 @@ fn config_of(chunk: &Chunk) -> ChunkConfig {
 }
 
 impl Whole {
-    pub(in crate::simulation) fn new(seed: u64, nodes: usize, chunks: usize) -> Self {
+    pub(in crate::simulation) fn new(seed: u64, nodes: usize, chunks: usize, planted: Option<Bug>) -> Self {
         let mut random = Random::from_seed(seed ^ 0x7468_0e1e);
         let settings = control::Settings {
             heartbeat_interval: Duration::from_millis(300),
@@ -206,7 +206,7 @@ impl Whole {
             heard: vec![(0, 0); nodes],
             // Each disk could take a copy of every chunk, and little more.
             capacity: ByteCount(CHUNK.0 * chunks as u64 + CHUNK.0 / 2),
-            planted: None,
+            planted,
             reigns: 0,
             lost: 0,
             left_out: 0,
@@ -320,15 +320,10 @@ impl World {
         };
         let kinds = Kinds {
             whole: true,
+            masters_bug: planted,
             ..Kinds::default()
         };
-        let mut world = Self::make(seed, None, Some(scenario), kinds);
-        let whole = world.of_whole();
-        whole.planted = planted;
-        for master in &mut whole.masters {
-            master.member.plant(planted);
-        }
-        world
+        Self::make(seed, None, Some(scenario), kinds)
     }
 
     fn of_whole(&mut self) -> &mut Whole {

@@ -13,8 +13,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let (mut reigns, mut lost, mut left_out, mut recovered) = (0, 0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             let lines = if world.trace { usize::MAX } else { 1 };
             why.lines()
                 .take(lines)
