@@ -12,7 +12,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::injected::{Injected, Script};
-use super::kinds::Kinds;
 use super::kinds::Recipe;
 use super::world::{MS, SECOND, World};
 
@@ -281,48 +280,5 @@ impl Shrunk {
     }
 }
 
-#[test]
-fn a_part_is_written_and_read_the_same() {
-    let mut part = Part {
-        faults: vec![3, 17],
-        clients: Some(2),
-        faults_end: None,
-        salt: 4,
-    };
-    assert_eq!(part.to_string(), "faults=3,17;salt=4;clients=2");
-    assert_eq!(part.to_string().parse(), Ok(part.clone()));
-    (part.faults, part.faults_end) = (Vec::new(), Some(7));
-    assert_eq!(part.to_string().parse(), Ok(part));
-    assert!("faults".parse::<Part>().is_err() && "salt=x".parse::<Part>().is_err());
-}
-
-/// What is left still fails when it is replayed as it is printed, and has few of the faults.
-fn shrinks_to(recipe: Recipe, most: usize) {
-    let shrunk = shrink(recipe).expect("it fails");
-    println!(
-        "{} of {} faults: {}",
-        shrunk.part.faults.len(),
-        shrunk.of,
-        shrunk.part
-    );
-    let (left, of) = (shrunk.part.faults.len(), shrunk.of);
-    assert!(left < of && left <= most, "{left} of {of} faults are left");
-    let part: Part = shrunk.part.to_string().parse().expect("as it was written");
-    let why = why_it_fails(&mut replay(recipe, &part)).expect("it fails still");
-    assert_eq!(why, shrunk.why);
-}
-
-#[test]
-fn failing_runs_become_smaller() {
-    use crate::planted::Bug;
-
-    let of_nodes = |bug, seed| Recipe {
-        seed,
-        bug: Some(bug),
-        scenario: None,
-        kinds: Kinds::for_bug(Some(bug)),
-    };
-    shrinks_to(of_nodes(Bug::NoReconciliation, 11), 4);
-    let of_masters = World::whole(0, Some(control::testing::Bug::KeepsRoomOfGivenUp));
-    shrinks_to(of_masters.recipe, 4);
-}
+#[cfg(test)]
+mod tests;
