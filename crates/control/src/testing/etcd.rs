@@ -12,7 +12,7 @@ use crate::mastership::{Election, Leader, Seat};
 use crate::model::{Chunk, Number};
 use crate::record::Record;
 use crate::store::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
-use crate::{ChunkId, DiskId, NodeId, keys};
+use crate::{ChunkId, DiskId, NodeId, VolumeNumber, keys};
 
 /// What becomes of a commit whose answer gets lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,6 +210,15 @@ impl Etcd {
             Some((keys::parse_allocation(key)?, number.0))
         };
         range.filter_map(bytes).collect()
+    }
+
+    /// Every volume, in whatever state.
+    pub fn volumes(&self) -> Vec<VolumeNumber> {
+        let end = keys::end_of(keys::VOLUMES);
+        let range = self.keys.range(keys::VOLUMES.to_vec()..end);
+        range
+            .filter_map(|(key, _)| keys::parse_volume(keys::VOLUMES, key))
+            .collect()
     }
 
     /// What is drained.

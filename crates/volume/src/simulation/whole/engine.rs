@@ -37,6 +37,8 @@ pub(in crate::simulation) enum Call {
         /// All copies that are there.
         copies: Option<Vec<usize>>,
         removed: Vec<usize>,
+        /// Other volumes of which it has all copies, and those of which it has none any more.
+        volumes: [Vec<u32>; 2],
         /// Chunk, node, bytes left, bytes in all.
         resyncs: Vec<(usize, usize, u64, u64)>,
     },
@@ -103,6 +105,8 @@ pub(super) struct Engine {
     configurations: BTreeMap<usize, ChunkConfig>,
     ended: BTreeMap<usize, u64>,
     name_copies_at: u64,
+    /// Other volumes that are being made, and those that are being deleted. Their copies are done as soon as they are asked for.
+    volumes: [Vec<u32>; 2],
     known_again_at: u64,
 }
 
@@ -262,7 +266,17 @@ impl World {
                 }
             }
             (Answer::Registered(life), Call::Register { .. }) => self.begin_to_serve(node, life),
-            (Answer::Beaten { remove, name_copies }, _) => self.take_duties(node, remove, name_copies),
+            (
+                Answer::Beaten {
+                    remove,
+                    name_copies,
+                    volumes,
+                },
+                _,
+            ) => {
+                engine.volumes = volumes;
+                self.take_duties(node, remove, name_copies);
+            }
             (Answer::Refused, Call::Register { life: Some(_), .. }) if !engine.serves() => {
                 // The life is over for the masters: the target is ended, and another one begins.
                 self.crash_for(node, false, 20 * MS);
@@ -353,6 +367,7 @@ impl World {
             life,
             copies: names.then_some(here),
             removed: engine.deleted.iter().copied().collect(),
+            volumes: engine.volumes.clone(),
             resyncs,
         }
     }

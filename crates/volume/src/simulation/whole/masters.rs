@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use control::mastership::Member;
 use control::testing::{EtcdElection, Handle, Lost};
-use control::{Changes, Chunk, ControlError, Controller, ErrorKind, Incarnation, Resync, Scope};
+use control::{
+    Changes, Chunk, ControlError, Controller, CreateVolume, ErrorKind, Incarnation, Resync, Scope,
+    VolumeNumber, VolumeState,
+};
 use foundation::{ByteCount, Epoch, Instant, Random};
 
-use super::{By, Call, MASTERS, VOLUME, WholeEvent, chunk_named, config_of, index_of, named};
+use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, config_of, index_of, named};
 use crate::configuration::ChunkConfig;
 use crate::simulation::events::Event;
 use crate::simulation::injected::Injected;
@@ -66,6 +69,8 @@ pub(in crate::simulation) enum Answer {
     Beaten {
         remove: Vec<(usize, Epoch)>,
         name_copies: bool,
+        /// Other volumes to be made, and those to be deleted.
+        volumes: [Vec<u32>; 2],
     },
     Done,
     /// Another master leads, perhaps this one.
@@ -230,12 +235,15 @@ impl World {
                 life,
                 copies,
                 removed,
+                volumes: [prepared, gone],
                 resyncs,
             } => {
                 let mut heartbeat = whole.heartbeat(node, life, cluster);
                 heartbeat.names_copies = copies.is_some();
                 heartbeat.copies = copies.unwrap_or_default().into_iter().map(chunk_named).collect();
                 heartbeat.removed_copies = removed.into_iter().map(chunk_named).collect();
+                let numbers = |volumes: Vec<u32>| volumes.into_iter().map(VolumeNumber).collect();
+                (heartbeat.prepared, heartbeat.removed) = (numbers(prepared), numbers(gone));
                 let resync = |(chunk, to, left, total)| Resync {
                     chunk: chunk_named(chunk),
                     node: named(to),
@@ -249,10 +257,14 @@ impl World {
                         if is_seated {
                             whole.heard[node] = (life, now);
                         }
+                        let numbers =
+                            |volumes: Vec<VolumeNumber>| volumes.iter().map(|volume| volume.0).collect();
                         let remove = answer.remove_copies.into_iter();
+                        let remove = remove.filter(|(id, _)| id.volume == VOLUME);
                         Answer::Beaten {
                             remove: remove.map(|(id, epoch)| (id.index as usize, epoch)).collect(),
                             name_copies: answer.name_copies,
+                            volumes: [numbers(answer.prepare), numbers(answer.remove)],
                         }
                     }
                     Err(error) => refusal(&error),
@@ -495,10 +507,10 @@ impl World {
         }
     }
 
-    /// Has the master that leads drain what is to be drained, and end what is not.
+    /// Has the master that leads drain what is to be drained, end what is not, and make and delete volumes that nobody uses.
     pub(super) fn operator(&mut self) {
         let now = self.now;
-        let wanted = self.places.draining.clone();
+        let (wanted, healing) = (self.places.draining.clone(), self.healing);
         let whole = self.of_whole();
         let drained = whole.etcd.borrow().drains();
         let seated = whole.etcd.borrow().leader();
@@ -516,10 +528,47 @@ impl World {
                     };
                 }
             }
+            let choice = match healing {
+                true => None,
+                false => Some(whole.random.next_u64()),
+            };
+            if let Ok(control) = own.member.lead() {
+                let made = make_and_delete(control, choice, clock);
+                whole.volumes += u64::from(made == Ok(true));
+            }
         }
         self.note_committed(By::Other);
         self.at(500 * MS, Event::Whole(WholeEvent::Operator));
     }
+}
+
+/// Makes another volume, or deletes one, as it is drawn; with nothing drawn, deletes all others. Whether one was made.
+fn make_and_delete(
+    control: &mut Controller<Handle>,
+    drawn: Option<u64>,
+    now: Instant,
+) -> Result<bool, ControlError> {
+    let volumes = control.volumes()?;
+    let others = volumes
+        .iter()
+        .filter(|volume| volume.number != VOLUME && volume.state != VolumeState::Deleting);
+    for other in others {
+        if drawn.is_none_or(|drawn| drawn % 3 == 0) {
+            control.delete_volume(&other.name, now)?;
+        }
+    }
+    if let Some(drawn) = drawn.filter(|drawn| drawn % 3 == 1) {
+        let request = CreateVolume {
+            copies: 2,
+            chunk: CHUNK,
+            stripe_unit: CHUNK,
+            stripe_width: 1,
+            ..CreateVolume::new(format!("other-{drawn}"), ByteCount(CHUNK.0 * (1 + drawn / 3 % 3)))
+        };
+        control.create_volume(&request, now)?;
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 fn members_of(config: &ChunkConfig) -> Vec<(control::NodeId, Incarnation)> {

@@ -2,7 +2,7 @@
 //! them on one etcd that is modelled (`control::testing`). Nothing here decides who is in sync or where a copy lies.
 //!
 //! Played by stand-ins are what moves words between them: each node's engine (`engine`), the masters' processes and the way to them
-//! (`masters`). A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
+//! (`masters`). Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
 //! answer is lost and which take effect later, or never. A copy takes the room of a chunk in the masters' books, of 16 MiB, and has
 //! [`CHUNK_BLOCKS`](super::world::CHUNK_BLOCKS) blocks.
 //!
@@ -136,6 +136,8 @@ pub(in crate::simulation) struct Whole {
     pub(in crate::simulation) left_out: u64,
     /// Chunks that began anew after all lives had ended.
     pub(in crate::simulation) recovered: u64,
+    /// Other volumes that were made.
+    pub(in crate::simulation) volumes: u64,
 }
 
 /// One direction between a node and a master.
@@ -211,6 +213,7 @@ impl Whole {
             lost: 0,
             left_out: 0,
             recovered: 0,
+            volumes: 0,
             random,
         }
     }
@@ -400,7 +403,8 @@ impl World {
         if changes.is_empty() {
             return;
         }
-        for (id, chunk) in changes {
+        // Other volumes take room, and nobody uses them.
+        for (id, chunk) in changes.into_iter().filter(|(id, _)| id.volume == VOLUME) {
             let index = id.index as usize;
             let Some(next) = chunk else {
                 return self.fail(format!("{id} was removed, and its volume is there"));
@@ -453,7 +457,8 @@ impl World {
     fn check_space(&mut self) {
         let whole = self.of_whole();
         let mut taken: BTreeMap<(control::NodeId, DiskId), u64> = BTreeMap::new();
-        for copy in whole.chunks.iter().flat_map(|chunk| &chunk.copies) {
+        let chunks = whole.etcd.borrow().chunks();
+        for copy in chunks.values().flat_map(|chunk| &chunk.copies) {
             *taken.entry((copy.node, copy.disk)).or_default() += CHUNK.0;
         }
         let mut promised = whole.etcd.borrow().allocations();
@@ -480,6 +485,7 @@ impl World {
         seated.is_some()
             && !etcd.has_late()
             && etcd.drains().is_empty()
+            && etcd.volumes() == [VOLUME]
             && chunks.flat_map(Chunk::members).all(lives)
     }
 
