@@ -230,7 +230,7 @@ impl World {
             number,
             call,
         };
-        self.to_master(node, master, event);
+        self.send_to_master(node, master, event);
         self.at(PATIENCE, Event::Whole(WholeEvent::Late { node, number }));
     }
 

@@ -207,7 +207,7 @@ impl World {
         let answer = self.answer_of(master, node, call);
         self.note_committed(By::Other);
         let event = WholeEvent::Answer { node, number, answer };
-        self.from_master(master, node, event);
+        self.send_to_node(master, node, event);
         self.send_news(master, false);
     }
 
@@ -325,7 +325,7 @@ impl World {
                         watch: number,
                         news,
                     };
-                    if !self.from_master(master, node, event) {
+                    if !self.send_to_node(master, node, event) {
                         self.of_whole().masters[master].watches.remove(&node);
                         continue;
                     }
@@ -363,14 +363,14 @@ impl World {
         Some(way.arrives - now)
     }
 
-    pub(super) fn to_master(&mut self, node: usize, master: usize, event: WholeEvent) {
+    pub(super) fn send_to_master(&mut self, node: usize, master: usize, event: WholeEvent) {
         if let Some(delay) = self.way(node, master, true) {
             self.at(delay, Event::Whole(event));
         }
     }
 
     /// False if it is lost.
-    fn from_master(&mut self, master: usize, node: usize, event: WholeEvent) -> bool {
+    fn send_to_node(&mut self, master: usize, node: usize, event: WholeEvent) -> bool {
         let delay = self.way(node, master, false);
         if let Some(delay) = delay {
             self.at(delay, Event::Whole(event));
