@@ -38,6 +38,9 @@ const SIMULATIONS: &[Row] = &[
             "simulation::snapshots",
             "simulation::hosts",
             "simulation::a_clone",
+            "simulation::a_store_that",
+            "simulation::after_a_copy",
+            "simulation::whole::tests::clusters",
         ],
     ),
     tests(
@@ -171,18 +174,36 @@ const fn tests(needs: &'static str, cargo: &'static [&'static str]) -> Row {
     }
 }
 
-/// `cargo xtask sim --seed N | --seeds N | --hours H`
+/// `cargo xtask sim --seed N [--shrink] | --seeds N | --hours H`. With `--shrink`, a run of the simulation of volumes, or of whole
+/// clusters, that fails is made smaller, and how to replay that is printed.
 pub(crate) fn simulate(arguments: &[String]) -> Outcome {
+    const USAGE: &str = "sim --seed N [--shrink] | --seeds N | --hours H";
     let options = [
         ("--seed", "REDHARE_SEED", true),
         ("--seeds", "REDHARE_SEEDS", true),
         ("--hours", "REDHARE_HOURS", false),
     ];
+    let (arguments, shrinks) = without_shrink(arguments);
     match one_option(arguments, &options) {
+        Ok(Some((variable, _))) if shrinks && variable != "REDHARE_SEED" => {
+            Outcome::Unusable(format!("--shrink goes with --seed; usage: {USAGE}"))
+        }
+        Ok(Some(setting)) if shrinks => {
+            let shrink = ("REDHARE_SHRINK", "1".to_owned());
+            open("simulator", SIMULATIONS, &[], &[setting, shrink])
+        }
         Ok(Some((_, hours))) if arguments[0] == "--hours" => for_hours(&hours).outcome,
         Ok(Some(setting)) => open("simulator", SIMULATIONS, &[], &[setting]),
-        Ok(None) => Outcome::Unusable("say which: sim --seed N | --seeds N | --hours H".to_owned()),
-        Err(why) => Outcome::Unusable(format!("{why}; usage: sim --seed N | --seeds N | --hours H")),
+        Ok(None) => Outcome::Unusable(format!("say which: {USAGE}")),
+        Err(why) => Outcome::Unusable(format!("{why}; usage: {USAGE}")),
+    }
+}
+
+/// The arguments without a last `--shrink`, and whether it was there.
+fn without_shrink(arguments: &[String]) -> (&[String], bool) {
+    match arguments.split_last() {
+        Some((last, others)) if last == "--shrink" => (others, true),
+        _ => (arguments, false),
     }
 }
 
@@ -452,6 +473,20 @@ mod tests {
         );
         assert_eq!(read(&["--speed", "1"]).unwrap_err(), "no option '--speed'");
         assert_eq!(read(&["--seed", "1", "2"]).unwrap_err(), "'2' is too much");
+    }
+
+    #[test]
+    fn only_one_seed_is_shrunk() {
+        let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        let (given, shrunk) = (words("--seed 7 --shrink"), words("--seed 7"));
+        assert_eq!(without_shrink(&given), (&shrunk[..], true));
+        assert_eq!(without_shrink(&shrunk), (&shrunk[..], false));
+        for text in ["--seeds 7 --shrink", "--shrink"] {
+            match simulate(&words(text)) {
+                Outcome::Unusable(why) => assert!(why.contains("--seed N [--shrink]"), "{why}"),
+                _ => panic!("{text} must be unusable"),
+            }
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "sim",
-        arguments: "--seed N | --seeds N | --hours H",
+        arguments: "--seed N [--shrink] | --seeds N | --hours H",
         about: "whole clusters in one thread from a seed",
         run: doors::simulate,
     },

@@ -34,6 +34,7 @@ use crate::identity::{ClusterId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber
 use crate::keys;
 use crate::model::{Chunk, ClusterRecord, FEATURES_KNOWN, Node, Volume};
 use crate::pace::Pace;
+use crate::planted::Planted;
 use crate::racks::Racks;
 use crate::record::Record;
 use crate::settings::Settings;
@@ -93,6 +94,7 @@ pub struct Controller<S> {
     inquiries: Inquiries,
     /// The store is older than what the nodes have done, and that is being found out.
     restoring: Option<Restoring>,
+    planted: Planted,
 }
 
 /// When a node was last heard.
@@ -176,6 +178,7 @@ impl<S: MetadataStore> Controller<S> {
             health: Health::default(),
             inquiries: Inquiries::default(),
             restoring: None,
+            planted: Planted::default(),
         };
         controller.note_restored(now)?;
         controller.note_drains()?;
@@ -206,8 +209,13 @@ impl<S: MetadataStore> Controller<S> {
         self.listening = now;
     }
 
+    pub(crate) fn with_planted(mut self, planted: Planted) -> Self {
+        self.planted = planted;
+        self
+    }
+
     /// Takes over what another controller had in memory: the mistake that the simulation plants.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn remember(&mut self, other: Self) {
         self.listening = other.listening;
         self.arrival = other.arrival;

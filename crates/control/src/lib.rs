@@ -20,6 +20,7 @@ mod model;
 mod pace;
 pub mod placement;
 mod places;
+mod planted;
 pub mod racks;
 pub mod rebuild;
 mod record;
@@ -27,6 +28,9 @@ mod restored;
 mod settings;
 mod slowness;
 mod store;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 pub mod transfer;
 
 pub use controller::balance::{Balance, MoveStatus, RebalanceState};

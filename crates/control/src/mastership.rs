@@ -15,6 +15,7 @@ use foundation::{Instant, Random};
 
 use crate::controller::Controller;
 use crate::error::ControlError;
+use crate::planted::{Bug, Planted};
 use crate::settings::Settings;
 use crate::store::{MetadataStore, StoreError};
 
@@ -65,16 +66,6 @@ pub struct NotLeading {
     pub leader: Option<Leader>,
 }
 
-/// Which mistake a member makes on purpose. The simulation shows that it finds it.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
-    /// A new reign goes on with what the last one had in memory.
-    ActsOnMemory,
-    /// A gap in which nothing could be heard counts as the nodes' silence.
-    CountsDeafness,
-}
-
 /// One of the masters; see the module.
 #[derive(Debug)]
 pub struct Member<E: Election> {
@@ -86,10 +77,9 @@ pub struct Member<E: Election> {
     control: Option<Controller<E::Store>>,
     /// When it was last known to be able to hear nodes.
     listened: Option<Instant>,
-    #[cfg(test)]
-    pub(crate) planted: Option<Bug>,
+    planted: Planted,
     /// What a mistaken member has kept of its last reign.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     kept: Option<Controller<E::Store>>,
 }
 
@@ -103,9 +93,8 @@ impl<E: Election> Member<E> {
             seat: Seat::Vacant,
             control: None,
             listened: None,
-            #[cfg(test)]
-            planted: None,
-            #[cfg(test)]
+            planted: Planted::default(),
+            #[cfg(any(test, feature = "testing"))]
             kept: None,
         }
     }
@@ -119,7 +108,7 @@ impl<E: Election> Member<E> {
         self.sit(seat, now)?;
         let deaf = self.settings.heartbeat_timeout / 2;
         let was_deaf = self.listened.is_none_or(|listened| now.since(listened) > deaf);
-        let forgives = was_deaf && !self.plants_deafness();
+        let forgives = was_deaf && !self.planted.is(Bug::CountsDeafness);
         let mut committed = false;
         if let (Seat::Ours(_), Some(control)) = (&self.seat, &mut self.control) {
             if forgives {
@@ -151,7 +140,8 @@ impl<E: Election> Member<E> {
 
     fn open(&mut self, reign: Option<u64>, now: Instant) -> Result<Controller<E::Store>, ControlError> {
         let seed = self.random.next_u64();
-        Controller::open(self.election.store(reign), self.settings, seed, now)
+        let control = Controller::open(self.election.store(reign), self.settings, seed, now)?;
+        Ok(control.with_planted(self.planted))
     }
 
     /// Who leads, as last heard from the store.
@@ -195,28 +185,25 @@ impl<E: Election> Member<E> {
         Ok(control)
     }
 
-    #[cfg(not(test))]
-    fn plants_deafness(&self) -> bool {
-        false
-    }
-
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "testing")))]
     fn recall(&mut self) {}
 
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "testing")))]
     fn remember(&mut self, left: Option<Controller<E::Store>>) {
         drop(left);
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl<E: Election> Member<E> {
-    fn plants_deafness(&self) -> bool {
-        self.planted == Some(Bug::CountsDeafness)
+    /// Makes this mistake from now on.
+    #[doc(hidden)]
+    pub fn plant(&mut self, bug: Option<Bug>) {
+        self.planted = Planted { bug };
     }
 
     fn recall(&mut self) {
-        if self.planted == Some(Bug::ActsOnMemory)
+        if self.planted.is(Bug::ActsOnMemory)
             && let (Some(kept), Some(control)) = (self.kept.take(), &mut self.control)
         {
             control.remember(kept);

@@ -23,6 +23,7 @@ use crate::model::{Chunk, Copy, Moving, Number, Volume, VolumeState};
 use crate::pace::Work;
 use crate::placement::{Candidate, place_one, place_one_by_promises};
 use crate::places::{Move, Outlook, next_move, with_place};
+use crate::planted::Bug;
 use crate::racks::Racks;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -518,9 +519,13 @@ impl<S: MetadataStore> Controller<S> {
                 allocated.saturating_add(chunk_bytes)
             })?;
         }
+        let given_back = match self.planted.is(Bug::KeepsRoomOfGivenUp) {
+            true => 0,
+            false => chunk_bytes,
+        };
         for copy in gone {
             self.add_allocation(&mut transaction, copy.node, copy.disk, |allocated| {
-                allocated.saturating_sub(chunk_bytes)
+                allocated.saturating_sub(given_back)
             })?;
         }
         // The move ends with the place it was to free.
@@ -535,7 +540,7 @@ impl<S: MetadataStore> Controller<S> {
             if ends {
                 self.care.moves.remove(&id);
             }
-            for copy in gone {
+            for copy in gone.iter().filter(|_| !self.planted.is(Bug::LeavesGivenUp)) {
                 self.care.removals.entry(copy.node).or_default().insert(id);
                 self.care.out.remove(&(id, copy.node));
             }
@@ -555,7 +560,7 @@ impl<S: MetadataStore> Controller<S> {
 
     /// A node has named all copies it has: those without a place are to be deleted.
     pub(super) fn look_over_copies(&mut self, node: NodeId, copies: &[ChunkId]) -> Result<(), ControlError> {
-        for &id in copies {
+        for &id in copies.iter().filter(|_| !self.planted.is(Bug::LeavesGivenUp)) {
             let stored = self.read::<Chunk>(&keys::chunk(id))?;
             if stored.is_some_and(|stored| !stored.record.has_copy_on(node)) {
                 self.care.removals.entry(node).or_default().insert(id);

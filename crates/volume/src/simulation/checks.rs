@@ -88,6 +88,11 @@ impl World {
 
     /// Every client is done, every copy is in sync again and none has anything left to do.
     pub(super) fn at_rest(&self) -> bool {
+        self.nothing_is_left_over() && self.rests_but_for_places()
+    }
+
+    /// The same, whatever nodes have that has no place there.
+    pub(super) fn rests_but_for_places(&self) -> bool {
         let idle = |node: usize, chunk: usize| {
             let core = self.nodes[node].core.as_ref();
             core.and_then(|c| c.member(chunk_id(chunk)))
@@ -108,7 +113,7 @@ impl World {
             && self.reservations_rest()
             && self.store_rests()
             && self.nothing_is_lost()
-            && self.nothing_is_left_over()
+            && self.masters_rest()
             && self.snapshots_are_in_place()
             && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
     }
@@ -144,6 +149,7 @@ impl World {
                 }
             }
         }
+        self.check_places();
         for node in 0..self.shape.nodes {
             if self.nodes[node].core.is_some() && !self.nodes[node].data.is_empty() {
                 let left = self.nodes[node].data.len();

@@ -61,7 +61,7 @@ impl World {
             // Two hosts or three, by two portals each.
             count = count.max(4).next_multiple_of(PORTALS);
         }
-        for client in 0..count {
+        for client in 0..self.script.clients.unwrap_or(count).min(count) {
             self.clients.push(Client {
                 session: 1,
                 attempt: 0,
@@ -359,7 +359,14 @@ impl World {
 
     fn refresh(&mut self, client: usize) {
         if self.healing || self.random.chance(3, 4) {
-            self.clients[client].map = self.store.clone();
+            let map = match self.whole.is_some() {
+                true => self.map_from_master(),
+                false => Some(self.store.clone()),
+            };
+            // Of masters that do not answer it learns nothing.
+            if let Some(map) = map {
+                self.clients[client].map = map;
+            }
         }
     }
 

@@ -52,7 +52,7 @@ pub(super) struct Layer {
 }
 
 /// What a disk does to the next block it is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Harm {
     /// It says that it has it, and does nothing.
     Lose,

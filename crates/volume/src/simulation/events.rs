@@ -7,6 +7,7 @@ use super::keep::KeepEvent;
 use super::past::PastRead;
 use super::reserve::ReserveEvent;
 use super::restored::RestoredEvent;
+use super::whole::WholeEvent;
 use super::world::Payload;
 use crate::configuration::ChunkConfig;
 use crate::identity::{IoToken, PersistToken, SnapshotId};
@@ -143,6 +144,14 @@ pub(super) enum Event {
     Restored(RestoredEvent),
     /// Of a copy that is served by force.
     Forced(ForcedEvent),
+    /// Of masters of their own.
+    Whole(WholeEvent),
+    /// A fault that is written down.
+    Injected {
+        number: usize,
+        /// What else happens at its moment has happened.
+        late: bool,
+    },
 }
 
 impl Event {
@@ -160,6 +169,7 @@ impl Event {
             | Event::Config { node, .. } => Some(*node),
             Event::Reserve(event) => event.node(),
             Event::Restored(event) => event.node(),
+            Event::Whole(event) => event.node(),
             _ => None,
         }
     }

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use foundation::{Epoch, Random};
 
+use super::injected::FAULTS_END;
 use super::kinds::Kinds;
-use super::world::{Event, FAULTS_END, MS, SCENARIOS, SECOND, World, chunk_id, node_id, node_index};
+use super::world::{Event, MS, SCENARIOS, SECOND, World, chunk_id, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::identity::Incarnation;
 use crate::member::Phase;

@@ -1,6 +1,7 @@
 //! Disks that change a block, lose a write or put it elsewhere. One copy of a block at a time: what the volume survives.
 
 use super::disk::Harm;
+use super::injected::Injected;
 use super::world::{Event, HARM, MS, SECOND, World, node_index};
 use crate::message::Message;
 
@@ -31,12 +32,17 @@ impl World {
         if !damaged.is_empty() || armed || self.shape.copies < 2 || !self.members_of(chunk).contains(&node) {
             return 5 * MS;
         }
-        let disk = self.disk(node, chunk);
-        match kind {
-            1..6 => disk.rot(block),
-            6..8 => disk.harm = Some(Harm::Lose),
-            _ => disk.harm = Some(Harm::Misdirect(block)),
-        }
+        let (harm, rots) = match kind {
+            1..6 => (None, Some(block)),
+            6..8 => (Some(Harm::Lose), None),
+            _ => (Some(Harm::Misdirect(block)), None),
+        };
+        self.inject(Injected::Harm {
+            node,
+            chunk,
+            harm,
+            rots,
+        });
         self.random.between(5 * MS, 100 * MS)
     }
 

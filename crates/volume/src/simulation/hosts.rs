@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::injected::FAULTS_END;
 use super::linear::{Monitor, Op};
 use super::reserve::{PORTALS, Reserved, Rights};
-use super::world::{Event, FAULTS_END, MS, Payload, SECOND, World, node_index};
+use super::world::{Event, MS, Payload, SECOND, World, node_index};
 use crate::configuration::ChunkConfig;
 use crate::identity::{BlockRange, HostId, RequestId, Session, TraceId, WriterToken};
 use crate::message::WriteKind;

@@ -17,6 +17,20 @@ pub(super) struct Kinds {
     pub(super) restored: bool,
     /// Copies are served by force.
     pub(super) forced: bool,
+    /// The masters are the real ones.
+    pub(super) whole: bool,
+    /// They make this mistake.
+    pub(super) masters_bug: Option<control::testing::Bug>,
+}
+
+/// All that a run is made from.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Recipe {
+    pub(super) seed: u64,
+    pub(super) bug: Option<Bug>,
+    /// The kind of its faults; none if the seed says it.
+    pub(super) scenario: Option<u64>,
+    pub(super) kinds: Kinds,
 }
 
 impl Kinds {
@@ -31,6 +45,8 @@ impl Kinds {
             reserved: bug.is_some_and(Bug::is_of_reservations),
             restored: bug.is_some_and(Bug::is_of_restored_stores),
             forced: matches!(bug, Some(Bug::ForcedAsIfInSync)),
+            whole: false,
+            masters_bug: None,
         }
     }
 }

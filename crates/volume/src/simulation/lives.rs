@@ -1,5 +1,6 @@
 //! How nodes' processes begin and end.
 
+use super::injected::Injected;
 use super::world::{Event, MS, SECOND, World, node_id};
 use crate::identity::Incarnation;
 use crate::node::NodeCore;
@@ -9,12 +10,23 @@ impl World {
         if self.nodes[node].core.is_some() {
             return;
         }
+        if self.whole.is_some() {
+            return self.engine_starts(node);
+        }
+        let life = self.nodes[node].life + 1;
+        self.begin_life(node, life);
+        if life > 1 {
+            self.at(0, Event::Ended { node, life: life - 1 });
+        }
+    }
+
+    /// A process begins.
+    pub(super) fn begin_life(&mut self, node: usize, life: u64) {
         let clock = self.nodes[node].clock(self.now);
         let sim = &mut self.nodes[node];
-        sim.life += 1;
+        sim.life = life;
         sim.tick_at = u64::MAX;
         sim.paused_until = 0;
-        let life = sim.life;
         let mut core = NodeCore::new(clock, node_id(node), Incarnation(life), self.settings);
         core.plant(self.planted);
         for disk in sim.disks.values() {
@@ -22,12 +34,11 @@ impl World {
         }
         sim.core = Some(core);
         self.show_new_board(node);
-        self.at(0, Event::SendHeartbeat { node, life });
+        if self.whole.is_none() {
+            self.at(0, Event::SendHeartbeat { node, life });
+        }
         self.at(0, Event::Tick { node, life });
         self.begin_to_keep(node);
-        if life > 1 {
-            self.at(0, Event::Ended { node, life: life - 1 });
-        }
     }
 
     pub(super) fn crash(&mut self, node: usize, power: bool, quick: bool) {
@@ -39,7 +50,7 @@ impl World {
             0 => self.random.between(20 * MS, 300 * MS),
             _ => self.random.between(300 * MS, 6 * SECOND),
         };
-        self.crash_for(node, power, down);
+        self.inject(Injected::Crash { node, power, down });
     }
 
     /// The process of a node ends and is started again after `down`.
@@ -60,6 +71,7 @@ impl World {
             );
         }
         let life = sim.life;
+        self.target_has_ended(node, power);
         if !wrong.is_empty() {
             self.fail(format!(
                 "node {node}: blocks (chunk, block) {wrong:?} do not fit their sums after a crash, and nothing has harmed them"

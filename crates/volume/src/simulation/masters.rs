@@ -3,6 +3,7 @@
 
 use foundation::Epoch;
 
+use super::injected::Injected;
 use super::world::{Event, FULL, GIVES_UP, HARM, MS, REBUILD, SECOND, World, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::identity::Incarnation;
@@ -25,6 +26,7 @@ impl World {
                 }
                 self.tell(node);
             }
+            Event::Ended { node, life } if self.whole.is_some() => self.engine_proves_end(node, life),
             Event::Ended { node, life } => {
                 self.ended.insert((node, life));
                 for other in (0..self.shape.nodes).filter(|&other| other != node) {
@@ -49,6 +51,8 @@ impl World {
                 places,
             } if store == self.store_life() && !self.is_held() => self.commit(chunk, config, places),
             Event::Fault => self.fault(),
+            Event::Injected { number, late } => self.written_fault(number, late),
+            Event::Whole(event) => self.whole_event(event),
             Event::Crash { node, power, quick } => self.crash(node, power, quick),
             Event::Heal => self.heal(),
             Event::SnapshotStep => self.snapshot_step(),
@@ -241,8 +245,8 @@ impl World {
                     _ if self.nodes[node].disks.contains_key(&chunk) => node,
                     _ => node_index(self.first[chunk].write_node),
                 };
-                if let Some(disk) = self.nodes[victim].disks.get_mut(&chunk) {
-                    disk.broken = true;
+                if self.nodes[victim].disks.contains_key(&chunk) {
+                    self.inject(Injected::Break { node: victim, chunk });
                 }
                 // Its operator sees to it some time later.
                 let (power, quick) = (false, true);
@@ -266,8 +270,12 @@ impl World {
                 let chunk = self.random.below(self.shape.chunks as u64) as usize;
                 let node = node_index(self.store[chunk].write_node);
                 let until = self.now + self.random.between(1500 * MS, 4 * SECOND);
-                for peer in (0..=masters).filter(|&peer| peer != node) {
-                    self.blocked[node][peer] = until;
+                for to in (0..=masters).filter(|&peer| peer != node) {
+                    self.inject(Injected::Cut {
+                        from: node,
+                        to,
+                        until,
+                    });
                 }
                 self.random.between(3 * SECOND, 6 * SECOND)
             }
@@ -278,8 +286,7 @@ impl World {
                 let deaf = node_index(self.first[chunk].members[0].node);
                 let until = self.now + self.random.between(3 * SECOND, 6 * SECOND);
                 for peer in (0..=masters).filter(|&peer| peer != deaf) {
-                    self.blocked[peer][deaf] = until;
-                    self.blocked[deaf][peer] = until;
+                    self.cut_both(peer, deaf, until);
                 }
                 let delay = self.random.between(20 * MS, 800 * MS);
                 self.at(
@@ -296,35 +303,37 @@ impl World {
                 // Two nodes do not hear each other for about as long as it takes to be left out.
                 if node != other {
                     let until = self.now + self.random.between(1200 * MS, 2600 * MS);
-                    self.blocked[node][other] = until;
+                    let (from, to) = (node, other);
+                    self.inject(Injected::Cut { from, to, until });
                     if self.random.chance(1, 2) {
-                        self.blocked[other][node] = until;
+                        let (from, to) = (other, node);
+                        self.inject(Injected::Cut { from, to, until });
                     }
                 }
                 self.random.between(SECOND, 5 * SECOND)
             }
             (2, 0..=6) | (_, 0) => {
                 if node != other {
-                    self.slow[node][other] = until;
-                    self.slow[other][node] = until;
+                    self.slow_both(node, other, until);
                 }
                 self.random.below(SECOND)
             }
             (_, 1..3) => {
                 for peer in (0..=masters).filter(|&peer| peer != node) {
-                    self.blocked[node][peer] = until;
-                    self.blocked[peer][node] = until;
+                    self.cut_both(node, peer, until);
                 }
                 SECOND
             }
             (_, 3) => {
                 if node != other {
-                    self.blocked[node][other] = until;
+                    let (from, to) = (node, other);
+                    self.inject(Injected::Cut { from, to, until });
                 }
                 300 * MS
             }
             (_, 4) => {
-                self.nodes[node].paused_until = self.now + self.random.below(4 * SECOND);
+                let until = self.now + self.random.below(4 * SECOND);
+                self.inject(Injected::Pause { node, until });
                 500 * MS
             }
             (_, 5..=7) => {
@@ -366,8 +375,7 @@ impl World {
             2 => (0..masters).for_each(|node| self.at(delay, crash(node))),
             3 => {
                 let other = self.random.below(masters as u64) as usize;
-                self.slow[node][other] = self.now + delay + SECOND;
-                self.slow[other][node] = self.now + delay + SECOND;
+                self.slow_both(node, other, self.now + delay + SECOND);
             }
             _ => {}
         }
@@ -378,16 +386,15 @@ impl World {
     /// soon after, the others may die and be back at once.
     fn isolate(&mut self, node: usize, until: u64) {
         let masters = self.shape.nodes;
-        self.blocked[node][masters] = until;
-        self.blocked[masters][node] = until;
+        self.cut_both(node, masters, until);
         let others_die = self.random.chance(1, 2);
         let cut = self.random.chance(1, 2);
         for peer in (0..masters).filter(|&peer| !others_die && peer != node) {
             if cut {
-                self.blocked[node][peer] = until;
+                let (from, to) = (node, peer);
+                self.inject(Injected::Cut { from, to, until });
             } else {
-                self.slow[node][peer] = until;
-                self.slow[peer][node] = until;
+                self.slow_both(node, peer, until);
             }
         }
         let delay = self.random.between(1500 * MS, 2600 * MS);
@@ -409,6 +416,7 @@ impl World {
         self.places.draining.fill(false);
         self.places.moving.clear();
         self.make_room_everywhere();
+        self.heal_masters();
         for row in self.blocked.iter_mut().chain(&mut self.slow) {
             row.fill(0);
         }
@@ -423,7 +431,8 @@ impl World {
     fn heal_check(&mut self) {
         for node in 0..self.shape.nodes {
             if self.nodes[node].disks.values().any(|disk| disk.broken) {
-                self.crash(node, false, true);
+                let down = self.random.between(20 * MS, 300 * MS);
+                self.crash_for(node, false, down);
                 self.at(100 * MS, Event::Restart { node });
             }
         }

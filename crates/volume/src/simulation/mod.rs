@@ -24,7 +24,10 @@
 //! Pages of checksums may be torn. Scenario 10 apart, no block changes unasked: then every block outside of marked regions must fit its
 //! checksum after every crash.
 //!
-//! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST_SEED`, `REDHARE_SEED=S` replays one and prints its trace.
+//! Whole clusters, whose masters are the real ones, are in `whole`.
+//!
+//! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST_SEED`, `REDHARE_SEED=S` replays one and prints its trace; with `REDHARE_SHRINK=1`
+//! one that fails is made smaller first (`shrink`).
 
 mod checks;
 mod clients;
@@ -36,6 +39,7 @@ mod flushes;
 mod forced;
 mod harm;
 mod hosts;
+mod injected;
 mod keep;
 mod kinds;
 mod linear;
@@ -48,7 +52,10 @@ mod portals;
 mod reserve;
 mod restored;
 mod room;
+mod shape;
+mod shrink;
 mod snapshots;
+mod whole;
 mod world;
 
 use crate::planted::Bug;
@@ -58,8 +65,7 @@ use world::World;
 fn clusters_keep_their_promises_under_faults() {
     let seeds = foundation::seeds::from_environment(60);
     if let [seed] = seeds[..] {
-        let mut world = World::new(seed, true);
-        if let Err(why) = world.run() {
+        if let Err(why) = World::new(seed, false).run_as_asked(true) {
             panic!("seed {seed}: {why}");
         }
         return;
@@ -118,7 +124,7 @@ fn copies_move_under_faults_and_lose_nothing() {
     let seeds = foundation::seeds::from_environment(15);
     for &seed in &seeds {
         let mut world = World::with_scenario(seed, None, Some(world::REBUILD));
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             println!("seed {seed}: {why}");
             failed.push(seed);
         }
@@ -147,8 +153,7 @@ fn copies_whose_disks_were_full_come_back_by_themselves() {
     let seeds = foundation::seeds::from_environment(60);
     for &seed in &seeds {
         let mut world = World::with_scenario(seed, None, Some(world::FULL));
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
             failed.push(seed);
         }
@@ -178,8 +183,7 @@ fn snapshots_hold_what_was_acknowledged_before_what_they_hold() {
     let seeds = foundation::seeds::from_environment(33);
     for &seed in &seeds {
         let mut world = World::with_snapshots(seed);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
             failed.push(seed);
         }
@@ -208,8 +212,7 @@ fn copies_of_snapshots_follow_their_chunks_and_none_is_lost() {
     let seeds = foundation::seeds::from_environment(30);
     for &seed in &seeds {
         let mut world = World::with_kept_snapshots(seed);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
             failed.push(seed);
         }
@@ -242,8 +245,7 @@ fn hosts_that_lost_their_right_do_nothing_after_that() {
     let seeds = foundation::seeds::from_environment(30);
     for &seed in &seeds {
         let mut world = World::with_reservations(seed);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
             failed.push(seed);
         }
@@ -277,8 +279,7 @@ fn a_clone_loses_nothing_of_what_it_began_with() {
     let seeds = foundation::seeds::from_environment(30);
     for &seed in &seeds {
         let mut world = World::with_clone(seed);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
             failed.push(seed);
         }
@@ -304,8 +305,7 @@ fn a_store_that_is_restored_loses_nothing() {
     let seeds = foundation::seeds::from_environment(40);
     for &seed in &seeds {
         let mut world = World::with_restored_store(seed);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             let lines = if world.trace { usize::MAX } else { 1 };
             why.lines()
                 .take(lines)
@@ -340,8 +340,7 @@ fn after_a_copy_was_forced_everything_holds_as_ever() {
     let seeds = foundation::seeds::from_environment(40);
     for &seed in &seeds {
         let mut world = World::with_forced_copies(seed);
-        world.trace = seeds.len() == 1;
-        if let Err(why) = world.run() {
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
             let lines = if world.trace { usize::MAX } else { 1 };
             why.lines()
                 .take(lines)

@@ -4,6 +4,7 @@
 
 use foundation::{Epoch, Instant, Random};
 
+use super::injected::Injected;
 use super::world::{Event, MS, REBUILD, SECOND, World, chunk_id, node_id, node_index};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::planted::Bug;
@@ -51,22 +52,12 @@ impl World {
             return;
         }
         if !placed {
-            return self.delete_copy(node, chunk, config.epoch);
+            self.delete_copy(node, chunk, config.epoch);
+            return;
         }
         // Never in the place of a copy that counts as in sync: that one is lost, and a new one must not pass for it.
         if !has && config.index_of(node_id(node)).is_none() {
-            let late = self.shape.cloned && self.random.chance(1, 3);
-            let disk = match late {
-                true => self.first_disk(chunk),
-                false => self.empty_disk(chunk),
-            };
-            let record = disk.record.clone();
-            self.nodes[node].disks.insert(chunk, disk);
-            self.places.made += 1;
-            self.core(node, None, |core, now: Instant| {
-                core.add_copy(now, record);
-                core.watch(chunk_id(chunk), true);
-            });
+            self.make_copy(node, chunk);
         }
         if self.nodes[node].disks.contains_key(&chunk) {
             self.core(node, None, |core, now| {
@@ -75,7 +66,24 @@ impl World {
         }
     }
 
-    fn delete_copy(&mut self, node: usize, chunk: usize, epoch: Epoch) {
+    /// A node makes a copy that it has not.
+    pub(super) fn make_copy(&mut self, node: usize, chunk: usize) {
+        let late = self.shape.cloned && self.random.chance(1, 3);
+        let disk = match late {
+            true => self.first_disk(chunk),
+            false => self.empty_disk(chunk),
+        };
+        let record = disk.record.clone();
+        self.nodes[node].disks.insert(chunk, disk);
+        self.places.made += 1;
+        self.core(node, None, |core, now: Instant| {
+            core.add_copy(now, record);
+            core.watch(chunk_id(chunk), true);
+        });
+    }
+
+    /// Whether it was deleted.
+    pub(super) fn delete_copy(&mut self, node: usize, chunk: usize, epoch: Epoch) -> bool {
         let mut deleted = false;
         self.core(node, None, |core, now| {
             deleted = core.remove_copy(now, chunk_id(chunk), epoch);
@@ -85,6 +93,7 @@ impl World {
             self.keep_layers(node, chunk);
             self.nodes[node].disks.remove(&chunk);
         }
+        deleted
     }
 
     fn is_heard(&self, node: usize) -> bool {
@@ -231,19 +240,22 @@ impl World {
         let away = self.random.below(2 * self.places.rebuild_after) + SECOND;
         match self.random.below(4) {
             0 => {
-                let drained = &mut self.places.draining[node];
-                *drained = !*drained;
+                let drains = !self.places.draining[node];
+                self.inject(Injected::Drain { node, drains });
             }
             1 => {
                 let until = self.now + away;
                 for peer in (0..=self.shape.nodes).filter(|&peer| peer != node) {
-                    self.blocked[node][peer] = until;
-                    self.blocked[peer][node] = until;
+                    self.cut_both(node, peer, until);
                 }
             }
             _ => {
                 let power = self.random.chance(1, 2);
-                self.crash_for(node, power, away);
+                self.inject(Injected::Crash {
+                    node,
+                    power,
+                    down: away,
+                });
             }
         }
         // About when the second copy is being filled.
@@ -271,7 +283,7 @@ impl World {
         let placed = |node: usize, chunk: &usize| self.places.of_chunk[*chunk].contains(&node);
         let nodes = self.nodes.iter().enumerate();
         let right =
-            |(node, sim): (usize, &super::world::Node)| sim.disks.keys().all(|chunk| placed(node, chunk));
+            |(node, sim): (usize, &super::shape::Node)| sim.disks.keys().all(|chunk| placed(node, chunk));
         nodes.into_iter().all(right)
             && self
                 .places

@@ -55,8 +55,7 @@ fn named() -> BTreeMap<&'static str, u64> {
 fn find(bug: Bug, seed: u64, trace: bool) -> Option<String> {
     let run = || {
         let mut world = World::with_scenario(seed, Some(bug), scenario(bug));
-        world.trace = trace;
-        world.run()
+        world.run_as_asked(trace)
     };
     // An assertion of the core's that fails is a finding, too.
     let broken = || Err("an assertion of the core failed".to_owned());

@@ -31,8 +31,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::{Epoch, Random};
 
+use super::injected::FAULTS_END;
 use super::kinds::Kinds;
-use super::world::{Event, FAULTS_END, MS, REBUILD, SCENARIOS, SECOND, World, chunk_id, node_index};
+use super::world::{Event, MS, REBUILD, SCENARIOS, SECOND, World, chunk_id, node_index};
 use crate::configuration::ChunkConfig;
 use crate::planted::Bug;
 

@@ -1,5 +1,6 @@
 //! Disks that have no room for a while. A node tells its core, and looks again from time to time; nobody else does anything.
 
+use super::injected::Injected;
 use super::world::{Event, MS, SECOND, World, chunk_id};
 use crate::identity::IoToken;
 
@@ -15,9 +16,8 @@ impl World {
         nodes.truncate(1 + self.random.below(nodes.len() as u64) as usize);
         for node in nodes {
             let time = self.random.between(100 * MS, 6 * SECOND);
-            if let Some(disk) = self.nodes[node].disks.get_mut(&chunk) {
-                disk.is_full = true;
-                self.at(time, Event::MakeRoom { node, chunk });
+            if self.nodes[node].disks.contains_key(&chunk) {
+                self.inject(Injected::Fill { node, chunk, time });
             }
         }
         self.random.between(500 * MS, 8 * SECOND)

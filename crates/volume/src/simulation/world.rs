@@ -13,15 +13,16 @@ use super::disk::Disk;
 pub(super) use super::events::Event;
 use super::flushes::Flushes;
 use super::forced::Forced;
-use super::keep::Kept;
-use super::kinds::Kinds;
+use super::injected::{Injected, Script};
+use super::kinds::{Kinds, Recipe};
 use super::linear::Monitor;
-use super::past::Board;
 use super::places::Places;
 use super::reserve::{Reserved, grown};
 use super::restored::Restored;
 use super::room::ROOM_LOOK;
+use super::shape::{Asked, Node, Shape};
 use super::snapshots::Snapshots;
+use super::whole::Whole;
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::{
@@ -55,69 +56,6 @@ impl Hasher for Fnv {
     }
 }
 
-pub(super) struct Node {
-    pub(super) core: Option<NodeCore>,
-    pub(super) life: u64,
-    offset_ns: u64,
-    rate_ppm: i64,
-    pub(super) paused_until: u64,
-    pub(super) tick_at: u64,
-    pub(super) disks: BTreeMap<usize, Disk>,
-    pub(super) kept: Kept,
-    pub(super) data: BTreeMap<DataToken, Rc<Vec<u32>>>,
-    next_token: u64,
-    pub(super) requests: BTreeMap<RequestId, Asked>,
-    /// Outputs put out in the event being handled.
-    pub(super) read: BTreeMap<RequestId, Vec<u32>>,
-    pub(super) board: Board,
-}
-
-pub(super) struct Asked {
-    pub(super) client: usize,
-    pub(super) attempt: u64,
-    pub(super) arrived: u64,
-    pub(super) writes: bool,
-    pub(super) is_read: bool,
-    /// A read by way of a portal.
-    pub(super) reads: bool,
-    pub(super) token: WriterToken,
-    /// The newest token that was in force when it arrived.
-    pub(super) in_force: WriterToken,
-}
-
-impl Node {
-    /// A name for something asked of this node.
-    pub(super) fn new_request(&mut self) -> RequestId {
-        self.next_token += 1;
-        RequestId(self.next_token)
-    }
-
-    pub(super) fn clock(&self, now: u64) -> Instant {
-        let drift = now as i64 / 1_000_000 * self.rate_ppm;
-        Instant::from_nanos((self.offset_ns + now).wrapping_add_signed(drift))
-    }
-
-    fn when(&self, clock: Instant) -> u64 {
-        let local = clock.as_nanos().saturating_sub(self.offset_ns);
-        let scaled = u128::from(local) * 1_000_000 / (1_000_000 + self.rate_ppm) as u128;
-        scaled as u64 + 1_000
-    }
-}
-
-pub(super) struct Shape {
-    pub(super) nodes: usize,
-    pub(super) chunks: usize,
-    pub(super) copies: u8,
-    pub(super) minimum: u8,
-    pub(super) scenario: u64,
-    /// Clients write under tokens, newer ones now and then.
-    pub(super) leased: bool,
-    /// Copies of snapshots follow those of their chunks.
-    pub(super) keeps: bool,
-    /// The volume is a clone.
-    pub(super) cloned: bool,
-}
-
 pub(super) struct World {
     pub(super) now: u64,
     order: u64,
@@ -134,6 +72,12 @@ pub(super) struct World {
     pub(super) restored: Option<Box<Restored>>,
     pub(super) forced: Option<Box<Forced>>,
     pub(super) flushes: Option<Flushes>,
+    pub(super) whole: Option<Box<Whole>>,
+    /// Every fault so far, and when; of a run whose faults are written down, all of them, and which of these are still to come.
+    pub(super) injected: Vec<(u64, Injected)>,
+    pub(super) due: BTreeSet<usize>,
+    pub(super) script: Script,
+    pub(super) recipe: Recipe,
     geometry: Geometry,
     /// The epoch that a chunk began after all members of the one before had ended, until it has a write node that has sealed: an older one
     /// goes on meanwhile.
@@ -210,6 +154,23 @@ impl World {
     }
 
     pub(super) fn make(seed: u64, bug: Option<Bug>, scenario: Option<u64>, kinds: Kinds) -> Self {
+        let recipe = Recipe {
+            seed,
+            bug,
+            scenario,
+            kinds,
+        };
+        Self::of(recipe, Script::default())
+    }
+
+    /// One that goes as it is written down.
+    pub(super) fn of(recipe: Recipe, script: Script) -> Self {
+        let Recipe {
+            seed,
+            bug,
+            scenario,
+            kinds,
+        } = recipe;
         let Kinds {
             snapshots,
             keeps,
@@ -217,11 +178,13 @@ impl World {
             reserved,
             restored,
             forced,
+            whole,
+            masters_bug,
         } = kinds;
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
-        if (snapshots || restored || forced) && scenario == HARM {
+        if (snapshots || restored || forced || whole) && scenario == HARM {
             // Nothing repairs a snapshot yet; and where nodes die at any time, the other copy of a block may be gone.
             scenario = 3;
         }
@@ -264,6 +227,11 @@ impl World {
             forced: forced.then(|| Box::new(Forced::new(seed))),
             restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
             flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
+            whole: whole.then(|| Box::new(Whole::new(seed, nodes, shape.chunks, masters_bug))),
+            injected: Vec::new(),
+            due: BTreeSet::new(),
+            script,
+            recipe,
             geometry: Geometry {
                 block_bytes: 4096,
                 metadata_bytes: 0,
@@ -306,7 +274,37 @@ impl World {
 
     fn build(&mut self) {
         self.begin_as_clone();
-        for _ in 0..self.shape.chunks {
+        self.place_chunks();
+        for node in 0..self.shape.nodes {
+            self.add_node(node);
+        }
+        self.add_clients();
+        self.begin_to_reserve();
+        self.begin_to_restore();
+        self.begin_to_force();
+        match self.whole.is_some() {
+            true => self.begin_whole(),
+            false => self.at(0, Event::Masters),
+        }
+        self.at(self.random.clone().below(SECOND), Event::Fault);
+        self.begin_script();
+        self.at(self.faults_end(), Event::Heal);
+        if self.snapshots.is_some() {
+            self.at(SECOND, Event::SnapshotStep);
+        }
+        if self.script.salt > 0 {
+            self.random = Random::from_seed(self.random.next_u64() ^ self.script.salt);
+        }
+    }
+
+    /// Where the chunks begin.
+    fn place_chunks(&mut self) {
+        let drawn = if self.whole.is_some() {
+            0
+        } else {
+            self.shape.chunks
+        };
+        for _ in 0..drawn {
             let mut nodes: Vec<usize> = (0..self.shape.nodes).collect();
             self.random.shuffle(&mut nodes);
             nodes.truncate(self.shape.copies.into());
@@ -323,41 +321,28 @@ impl World {
             };
             self.store.push(config);
         }
+        if self.whole.is_some() {
+            self.store = self.found_whole();
+        }
         self.first = self.store.clone();
         for chunk in 0..self.shape.chunks {
             let members = self.members_of(chunk);
             self.places.of_chunk.push(members);
         }
-        for node in 0..self.shape.nodes {
-            let chunks = (0..self.shape.chunks).filter(|&c| self.store[c].index_of(node_id(node)).is_some());
-            let disks = chunks.map(|chunk| (chunk, self.first_disk(chunk)));
-            let disks = disks.collect();
-            self.nodes.push(Node {
-                core: None,
-                life: 0,
-                offset_ns: self.random.below(1000 * SECOND),
-                rate_ppm: self.random.below(10_000) as i64 - 5_000,
-                paused_until: 0,
-                tick_at: 0,
-                disks,
-                kept: Kept::default(),
-                data: BTreeMap::new(),
-                next_token: 0,
-                requests: BTreeMap::new(),
-                read: BTreeMap::new(),
-                board: Board::default(),
-            });
-            self.restart(node);
-        }
-        self.add_clients();
-        self.begin_to_reserve();
-        self.begin_to_restore();
-        self.begin_to_force();
-        self.at(0, Event::Masters);
-        self.at(self.random.clone().below(SECOND), Event::Fault);
-        self.at(FAULTS_END, Event::Heal);
-        if self.snapshots.is_some() {
-            self.at(SECOND, Event::SnapshotStep);
+    }
+
+    fn add_node(&mut self, node: usize) {
+        let chunks = (0..self.shape.chunks).filter(|&c| self.store[c].index_of(node_id(node)).is_some());
+        let disks = chunks.map(|chunk| (chunk, self.first_disk(chunk)));
+        let disks = disks.collect();
+        let clock = (
+            self.random.below(1000 * SECOND),
+            self.random.below(10_000) as i64 - 5_000,
+        );
+        self.nodes.push(Node::new(clock, disks));
+        match self.whole.is_some() {
+            true => self.engine_begins(node),
+            false => self.restart(node),
         }
     }
 
@@ -423,6 +408,9 @@ impl World {
             }
             self.handle(event);
             if self.now > DEADLINE {
+                if self.rests_but_for_places() {
+                    self.check_places();
+                }
                 self.fail(format!("stuck: {}", self.describe()));
             }
         }
@@ -558,8 +546,7 @@ impl World {
     /// Gives bytes a token on a node, if its process runs.
     fn hold(&mut self, node: usize, values: Rc<Vec<u32>>) -> DataToken {
         let node = &mut self.nodes[node];
-        node.next_token += 1;
-        let token = DataToken(node.next_token);
+        let token = node.new_data();
         node.data.insert(token, values);
         token
     }
@@ -729,6 +716,9 @@ impl World {
                     self.fail(format!("node {node} released {data:?} twice"));
                 }
             }
+            Output::Propose { expected, config, .. } if self.whole.is_some() => {
+                self.engine_proposes(node, chunk, expected, config);
+            }
             Output::Propose { expected, config, .. } => {
                 if config.epoch == expected.next() {
                     // Some masters are slow: copies take part in their join for long.
@@ -790,7 +780,5 @@ impl World {
     }
 }
 
-/// When faults stop.
-pub(super) const FAULTS_END: u64 = 20 * SECOND;
 /// When everything must have come to rest.
 const DEADLINE: u64 = 120 * SECOND;

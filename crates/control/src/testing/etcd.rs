@@ -2,24 +2,44 @@
 //! leases, one key that says who leads, members that cannot reach it, a quorum that is lost.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use foundation::{Instant, Random};
 
 use crate::mastership::{Election, Leader, Seat};
-use crate::model::Chunk;
+use crate::model::{Chunk, Number};
 use crate::record::Record;
 use crate::store::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
-use crate::{ChunkId, keys};
+use crate::{ChunkId, DiskId, NodeId, VolumeNumber, keys};
 
-/// The term of a master's lease.
-pub(super) const LEASE: Duration = Duration::from_secs(2);
+/// What becomes of a commit whose answer gets lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lost {
+    /// It never takes effect.
+    NotDone,
+    /// It has taken effect.
+    Done,
+    /// It is on its way, and takes effect at this time if it still may: compared then, and under its reign.
+    DoneAt(Instant),
+}
 
+/// A commit that is on its way and that nobody waits for any more.
 #[derive(Debug)]
-pub(super) struct Etcd {
+struct Late {
+    at: Instant,
+    master: usize,
+    reign: Option<u64>,
+    transaction: Transaction,
+}
+
+/// etcd, with the faults that masters see of it. Times are its own.
+#[derive(Debug)]
+pub struct Etcd {
     now: Instant,
+    /// The term of a master's lease.
+    lease: Duration,
     /// etcd's own revision, which everybody's keys move.
     revision: u64,
     /// That of our last transaction.
@@ -31,15 +51,20 @@ pub(super) struct Etcd {
     cut_off: BTreeMap<usize, Instant>,
     no_quorum_until: Instant,
     had_quorum: bool,
-    /// The next commit's answer gets lost; whether the commit takes effect.
-    pub(super) lose_answer: Option<bool>,
+    /// The answers to the next commits get lost.
+    lost: VecDeque<Lost>,
+    late: Vec<Late>,
+    /// Changes of chunks that nobody has taken yet.
+    changed: Vec<(ChunkId, Option<Chunk>)>,
     random: Random,
 }
 
 impl Etcd {
-    pub(super) fn new(seed: u64) -> Self {
+    /// An empty store, in which a master's lease lasts `lease`.
+    pub fn new(seed: u64, lease: Duration) -> Self {
         Self {
             now: Instant::from_nanos(0),
+            lease,
             revision: 0,
             ours: 0,
             keys: BTreeMap::new(),
@@ -48,19 +73,21 @@ impl Etcd {
             cut_off: BTreeMap::new(),
             no_quorum_until: Instant::from_nanos(0),
             had_quorum: true,
-            lose_answer: None,
+            lost: VecDeque::new(),
+            late: Vec::new(),
+            changed: Vec::new(),
             random: Random::from_seed(seed ^ 0xe7cd),
         }
     }
 
     /// Time goes on; leases end while there is a quorum to end them. A quorum that returns has
     /// elected a leader, which lets every lease last its full term again.
-    pub(super) fn pass(&mut self, now: Instant) {
+    pub fn pass(&mut self, now: Instant) {
         self.now = now;
         let has_quorum = self.has_quorum();
         if has_quorum && !self.had_quorum {
             for end in self.leases.values_mut() {
-                *end = now + LEASE;
+                *end = now + self.lease;
             }
         }
         self.had_quorum = has_quorum;
@@ -72,29 +99,62 @@ impl Etcd {
                 self.leader = None;
                 self.revision += 1;
             }
+            self.take_late();
         }
     }
 
-    fn has_quorum(&self) -> bool {
+    fn take_late(&mut self) {
+        let now = self.now;
+        let (due, left) = std::mem::take(&mut self.late)
+            .into_iter()
+            .partition(|late| late.at <= now);
+        self.late = left;
+        for late in due as Vec<Late> {
+            if self.reigns(late.master, late.reign) {
+                self.commit(&late.transaction);
+            }
+        }
+    }
+
+    fn reigns(&self, master: usize, reign: Option<u64>) -> bool {
+        let leader = self.leader.as_ref();
+        leader.is_some_and(|(seated, leader)| *seated == master && Some(leader.reign) == reign)
+    }
+
+    /// Whether it has a leader of its own, and answers.
+    pub fn has_quorum(&self) -> bool {
         self.now >= self.no_quorum_until
     }
 
-    pub(super) fn lose_quorum(&mut self, until: Instant) {
+    /// It has no leader until then: nothing is read or written, and no lease ends.
+    pub fn lose_quorum(&mut self, until: Instant) {
         self.no_quorum_until = until;
     }
 
-    pub(super) fn cut_off(&mut self, master: usize, until: Instant) {
+    /// A master does not reach it until then.
+    pub fn cut_off(&mut self, master: usize, until: Instant) {
         self.cut_off.insert(master, until);
     }
 
-    pub(super) fn heal(&mut self) {
+    /// The answers to so many of the next commits get lost, and not what was to be lost until now.
+    pub fn lose_answers(&mut self, lost: Vec<Lost>) {
+        self.lost = lost.into();
+    }
+
+    /// Nothing is wrong any more; what is on its way still comes.
+    pub fn heal(&mut self) {
         self.cut_off.clear();
         self.no_quorum_until = self.now;
-        self.lose_answer = None;
+        self.lost.clear();
+    }
+
+    /// Whether a commit that nobody waits for is still on its way.
+    pub fn has_late(&self) -> bool {
+        !self.late.is_empty()
     }
 
     /// A process that has ended keeps no lease alive; what it had lasts until its end.
-    pub(super) fn forget(&mut self, master: usize) {
+    pub fn forget(&mut self, master: usize) {
         // A new process has a lease of its own; the old one's seat waits for its end.
         if let Some((seated, _)) = &mut self.leader
             && *seated == master
@@ -105,24 +165,28 @@ impl Etcd {
         }
     }
 
-    pub(super) fn keep_alive(&mut self, master: usize, now: Instant) {
+    /// A master keeps its lease, if it still has it and is heard.
+    pub fn keep_alive(&mut self, master: usize, now: Instant) {
         if self.check(master).is_ok()
             && let Some(end) = self.leases.get_mut(&master)
         {
-            *end = now + LEASE;
+            *end = now + self.lease;
         }
     }
 
-    pub(super) fn others_write(&mut self) {
+    /// Other programs move its revision.
+    pub fn others_write(&mut self) {
         self.revision += self.random.below(4);
     }
 
-    pub(super) fn leader(&self) -> Option<usize> {
+    /// The master that has the seat; none if it has none, or that one's process has ended.
+    pub fn leader(&self) -> Option<usize> {
         let (master, _) = self.leader.as_ref()?;
         (*master != usize::MAX).then_some(*master)
     }
 
-    pub(super) fn chunks(&self) -> BTreeMap<ChunkId, Chunk> {
+    /// Every chunk.
+    pub fn chunks(&self) -> BTreeMap<ChunkId, Chunk> {
         let end = keys::end_of(keys::CHUNKS);
         let range = self.keys.range(keys::CHUNKS.to_vec()..end);
         let chunk = |(key, found): (&Vec<u8>, &Versioned)| {
@@ -130,6 +194,38 @@ impl Etcd {
             Some((keys::parse_chunk(key)?, chunk))
         };
         range.filter_map(chunk).collect()
+    }
+
+    /// Each change of a chunk since this was last asked, in the order of the commits; none where one was removed.
+    pub fn take_changes(&mut self) -> Vec<(ChunkId, Option<Chunk>)> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Bytes promised to copies on each disk.
+    pub fn allocations(&self) -> BTreeMap<(NodeId, DiskId), u64> {
+        let end = keys::end_of(keys::ALLOCATIONS);
+        let range = self.keys.range(keys::ALLOCATIONS.to_vec()..end);
+        let bytes = |(key, found): (&Vec<u8>, &Versioned)| {
+            let number = Number::decode(key, &found.value).expect("what was encoded");
+            Some((keys::parse_allocation(key)?, number.0))
+        };
+        range.filter_map(bytes).collect()
+    }
+
+    /// Every volume, in whatever state.
+    pub fn volumes(&self) -> Vec<VolumeNumber> {
+        let end = keys::end_of(keys::VOLUMES);
+        let range = self.keys.range(keys::VOLUMES.to_vec()..end);
+        range
+            .filter_map(|(key, _)| keys::parse_volume(keys::VOLUMES, key))
+            .collect()
+    }
+
+    /// What is drained.
+    pub fn drains(&self) -> Vec<(NodeId, Option<DiskId>)> {
+        let end = keys::end_of(keys::DRAINS);
+        let range = self.keys.range(keys::DRAINS.to_vec()..end);
+        range.filter_map(|(key, _)| keys::parse_drain(key)).collect()
     }
 
     fn check(&self, master: usize) -> Result<(), StoreError> {
@@ -156,6 +252,14 @@ impl Etcd {
         let revision = self.revision;
         self.ours = revision;
         for operation in &transaction.operations {
+            let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
+            if let Some(id) = keys::parse_chunk(key) {
+                let chunk = match operation {
+                    Operation::Put { key, value } => Chunk::decode(key, value).ok(),
+                    Operation::Delete { .. } => None,
+                };
+                self.changed.push((id, chunk));
+            }
             match operation {
                 Operation::Put { key, value } => {
                     let value = value.clone();
@@ -177,7 +281,7 @@ fn unavailable(why: &str) -> StoreError {
 
 /// A master's way to etcd, under a reign or to read.
 #[derive(Debug)]
-pub(super) struct Handle {
+pub struct Handle {
     etcd: Rc<RefCell<Etcd>>,
     master: usize,
     reign: Option<u64>,
@@ -213,19 +317,22 @@ impl MetadataStore for Handle {
     fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
         let mut etcd = self.etcd.borrow_mut();
         etcd.check(self.master)?;
-        let reigns = etcd
-            .leader
-            .as_ref()
-            .is_some_and(|(master, leader)| *master == self.master && Some(leader.reign) == self.reign);
-        if !reigns {
+        if !etcd.reigns(self.master, self.reign) {
             return Err(StoreError::NotLeading {
                 store: "etcd in memory".to_owned(),
             });
         }
-        match etcd.lose_answer.take() {
-            Some(takes_effect) => {
-                if takes_effect {
-                    etcd.commit(transaction);
+        match etcd.lost.pop_front() {
+            Some(lost) => {
+                match lost {
+                    Lost::NotDone => {}
+                    Lost::Done => drop(etcd.commit(transaction)),
+                    Lost::DoneAt(at) => etcd.late.push(Late {
+                        at,
+                        master: self.master,
+                        reign: self.reign,
+                        transaction: transaction.clone(),
+                    }),
                 }
                 Err(unavailable("the answer was lost"))
             }
@@ -240,13 +347,14 @@ impl MetadataStore for Handle {
 
 /// How a master stands for election.
 #[derive(Debug)]
-pub(super) struct EtcdElection {
+pub struct EtcdElection {
     etcd: Rc<RefCell<Etcd>>,
     master: usize,
 }
 
 impl EtcdElection {
-    pub(super) fn new(etcd: Rc<RefCell<Etcd>>, master: usize) -> Self {
+    /// One of the masters, by its number.
+    pub fn new(etcd: Rc<RefCell<Etcd>>, master: usize) -> Self {
         Self { etcd, master }
     }
 }
@@ -257,7 +365,7 @@ impl Election for EtcdElection {
     fn stand(&mut self) -> Result<Seat, StoreError> {
         let mut etcd = self.etcd.borrow_mut();
         etcd.check(self.master)?;
-        let end = etcd.now + LEASE;
+        let end = etcd.now + etcd.lease;
         etcd.leases.entry(self.master).or_insert(end);
         if let Some((master, leader)) = &etcd.leader {
             let leader = leader.clone();

@@ -1,0 +1,103 @@
+//! Seeds of whole clusters, and the mistakes of masters that they find.
+
+use control::testing::Bug;
+
+use super::{Kinds, World};
+use crate::planted;
+
+/// The masters are the real ones: blocks are linearizable, nothing acknowledged is lost, copies are equal and where the store places them,
+/// and the room promised is theirs, whatever happens to nodes, masters, etcd and the ways between them.
+#[test]
+fn clusters_with_masters_of_their_own_keep_their_promises() {
+    let seeds = foundation::seeds::from_environment(80);
+    let (mut operations, mut moved, mut failed) = (0, 0, Vec::new());
+    let (mut reigns, mut lost, mut left_out, mut recovered, mut volumes) = (0, 0, 0, 0, 0);
+    for &seed in &seeds {
+        let mut world = World::whole(seed, None);
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
+            let lines = if world.trace { usize::MAX } else { 1 };
+            why.lines()
+                .take(lines)
+                .for_each(|line| println!("seed {seed}: {line}"));
+            failed.push(seed);
+        }
+        operations += world.done_ops;
+        moved += world.places.moved;
+        let whole = world.of_whole();
+        reigns += whole.reigns;
+        lost += whole.lost;
+        left_out += whole.left_out;
+        recovered += whole.recovered;
+        volumes += whole.volumes;
+    }
+    println!(
+        "{} seeds, {operations} operations, {reigns} reigns, {lost} answers lost, {left_out} copies left out, {recovered} \
+         chunks begun anew, {moved} copies moved, {volumes} other volumes",
+        seeds.len()
+    );
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    let many = seeds.len() as u64;
+    let is_much = operations > 100 * many && reigns > 2 * many && lost > 2 * many && left_out > many;
+    let is_much = is_much && recovered > many / 2 && moved > many / 4 && volumes > many;
+    assert!(is_much || many < 10, "hardly anything happened");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_whole_cluster() {
+    let run = |seed| World::whole(seed, None).run();
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+/// The seed whose world breaks a promise first; why, then.
+fn finds(world: impl Fn(u64) -> World + std::panic::RefUnwindSafe, most: u64) -> Option<(u64, String)> {
+    (0..most).find_map(|seed| {
+        // An assertion that fails is a finding, too.
+        let run = || world(seed).run();
+        let broken = |_| Err("an assertion failed".to_owned());
+        let why = std::panic::catch_unwind(run).unwrap_or_else(broken).err()?;
+        // To be stuck is bad, but what a bug must be seen to do is to break a promise.
+        (!why.contains("stuck")).then_some((seed, why))
+    })
+}
+
+#[test]
+fn planted_mistakes_of_masters_are_found() {
+    let limit = 300;
+    let mut missed = Vec::new();
+    for bug in [
+        Bug::ActsOnMemory,
+        Bug::KeepsRoomOfGivenUp,
+        Bug::LeavesGivenUp,
+        Bug::ProposalUncompared,
+    ] {
+        match finds(|seed| World::whole(seed, Some(bug)), limit) {
+            Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "not found in {limit} seeds: {missed:?}");
+}
+
+/// Also those of nodes: what clients see is looked at here as everywhere.
+#[test]
+fn planted_mistakes_of_nodes_are_found_beside_real_masters() {
+    use planted::Bug;
+    let limit = 60;
+    for bug in [
+        Bug::WriteNodeReadsUnsettled,
+        Bug::OldSessionAccepted,
+        Bug::SealWithoutGate,
+    ] {
+        let kinds = Kinds {
+            whole: true,
+            ..Kinds::default()
+        };
+        let found = finds(|seed| World::make(seed, Some(bug), None, kinds), limit);
+        let (seed, why) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {limit} seeds"));
+        println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default());
+    }
+}
