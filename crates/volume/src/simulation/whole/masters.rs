@@ -27,7 +27,7 @@ const KEEP: u64 = 100 * MS;
 const PING: u64 = 300 * MS;
 
 /// How long a client's write lease lasts.
-const LEASE_TERM: u64 = 300 * MS;
+const LEASE_TERM: u64 = SECOND;
 
 /// A clock that runs at a rate of its own from a moment of its own.
 #[derive(Clone, Copy, Debug)]

@@ -75,6 +75,7 @@ fn planted_mistakes_of_masters_are_found() {
         Bug::KeepsRoomOfGivenUp,
         Bug::LeavesGivenUp,
         Bug::ProposalUncompared,
+        Bug::LeaseFoundIsOver,
     ] {
         match finds(|seed| World::whole(seed, Some(bug)), limit) {
             Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
