@@ -18,6 +18,8 @@ pub enum Bug {
     LeavesGivenUp,
     /// A write node's proposal is committed whatever has become of the configuration since it was read.
     ProposalUncompared,
+    /// In its first moments, as long as the lease lasts, a reign takes any write lease for over.
+    LeaseFoundIsOver,
 }
 
 /// The mistake planted in one master, if any.

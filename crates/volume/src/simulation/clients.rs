@@ -190,9 +190,15 @@ impl World {
     fn takes_over(&mut self, client: usize) -> bool {
         match self.random.below(20) {
             0 | 1 => {
-                self.newest_token.0 += 1;
-                self.clients[client].token = self.newest_token;
-                true
+                let token = match self.whole.is_some() {
+                    true => self.lease_from_master(),
+                    false => Some(WriterToken(self.newest_token.0 + 1)),
+                };
+                if let Some(token) = token {
+                    self.newest_token = token;
+                    self.clients[client].token = token;
+                }
+                token.is_some()
             }
             2..5 => {
                 self.clients[client].token = self.newest_token;

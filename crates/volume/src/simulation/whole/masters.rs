@@ -7,13 +7,14 @@ use std::time::Duration;
 use control::mastership::Member;
 use control::testing::{EtcdElection, Handle, Lost};
 use control::{
-    Changes, Chunk, ControlError, Controller, CreateVolume, ErrorKind, Incarnation, Resync, Scope,
+    Changes, Chunk, ControlError, Controller, CreateVolume, ErrorKind, Incarnation, Resync, Scope, SessionId,
     VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Epoch, Instant, Random};
 
 use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, config_of, index_of, named};
 use crate::configuration::ChunkConfig;
+use crate::identity::WriterToken;
 use crate::simulation::events::Event;
 use crate::simulation::injected::Injected;
 use crate::simulation::world::{MS, SECOND, US, World};
@@ -24,6 +25,9 @@ const STEP: u64 = 250 * MS;
 const KEEP: u64 = 100 * MS;
 /// Who watches hears something at least so often.
 const PING: u64 = 300 * MS;
+
+/// How long a client's write lease lasts.
+const LEASE_TERM: u64 = SECOND;
 
 /// A clock that runs at a rate of its own from a moment of its own.
 #[derive(Clone, Copy, Debug)]
@@ -393,6 +397,43 @@ impl World {
         let map = chunks.iter().map(|(_, chunk)| config_of(chunk)).collect();
         self.note_committed(By::Other);
         Some(map)
+    }
+
+    /// A write lease from the master in the seat, for one who never renews it; none if somebody else holds it, or nobody answers.
+    pub(in crate::simulation) fn lease_from_master(&mut self) -> Option<WriterToken> {
+        let now = self.now;
+        let whole = self.of_whole();
+        whole.etcd.borrow_mut().pass(Instant::from_nanos(now));
+        let master = whole.etcd.borrow().leader()?;
+        let own = &mut whole.masters[master];
+        if !own.lives || own.paused_until > now {
+            return None;
+        }
+        whole.sessions += 1;
+        let session = SessionId(control::Uuid(u128::from(whole.sessions)));
+        let clock = own.clock(now);
+        let term = Some(Duration::from_nanos(LEASE_TERM));
+        let control = own.member.lead().ok();
+        let lease = control.and_then(|control| {
+            control
+                .acquire_writer(VOLUME, session, "client", term, clock)
+                .ok()
+        });
+        let before = whole.leased;
+        if let Some(lease) = &lease {
+            whole.leased = (lease.token.0, now);
+            whole.leases += 1;
+        }
+        self.note_committed(By::Other);
+        let token = lease?.token.0;
+        if token <= before.0 || before.0 > 0 && now < before.1 + LEASE_TERM / 100 * 98 {
+            let (before, ms) = (before.0, (now - before.1) / MS);
+            self.fail(format!(
+                "write lease {token} was given {ms} ms after {before}, which lasts {} ms",
+                LEASE_TERM / MS
+            ));
+        }
+        Some(WriterToken(token))
     }
 
     /// Something happens to the masters, mostly to the one that leads.

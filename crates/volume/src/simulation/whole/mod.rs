@@ -8,7 +8,7 @@
 //!
 //! After each commit, whoever made it: epochs of a chunk follow each other by one, none has fewer members than it must, and the room
 //! promised on each disk is that of the copies placed there. No node that the master in the seat has heard within its timeout is left out
-//! by masters. When all is quiet, nodes have the copies that the store places with them, and no others.
+//! by masters, and no write lease is given while another one lasts. When all is quiet, nodes have the copies that the store places with them, and no others.
 
 mod engine;
 mod masters;
@@ -130,6 +130,9 @@ pub(in crate::simulation) struct Whole {
     /// Room of each disk.
     capacity: ByteCount,
     planted: Option<Bug>,
+    /// Sessions that have asked for the write lease, and the token that was given last, and when.
+    sessions: u64,
+    leased: (u64, u64),
     /// Times that a master began to lead, commits whose answer was lost, and copies that masters have left out.
     pub(in crate::simulation) reigns: u64,
     pub(in crate::simulation) lost: u64,
@@ -138,6 +141,8 @@ pub(in crate::simulation) struct Whole {
     pub(in crate::simulation) recovered: u64,
     /// Other volumes that were made.
     pub(in crate::simulation) volumes: u64,
+    /// Write leases that were given.
+    pub(in crate::simulation) leases: u64,
 }
 
 /// One direction between a node and a master.
@@ -214,6 +219,9 @@ impl Whole {
             left_out: 0,
             recovered: 0,
             volumes: 0,
+            leases: 0,
+            sessions: 0,
+            leased: (0, 0),
             random,
         }
     }

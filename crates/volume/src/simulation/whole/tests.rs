@@ -11,7 +11,8 @@ use crate::planted;
 fn clusters_with_masters_of_their_own_keep_their_promises() {
     let seeds = foundation::seeds::from_environment(80);
     let (mut operations, mut moved, mut failed) = (0, 0, Vec::new());
-    let (mut reigns, mut lost, mut left_out, mut recovered, mut volumes) = (0, 0, 0, 0, 0);
+    let (mut reigns, mut lost, mut left_out, mut recovered) = (0, 0, 0, 0);
+    let (mut volumes, mut leases) = (0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
         if let Err(why) = world.run_as_asked(seeds.len() == 1) {
@@ -29,10 +30,11 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         left_out += whole.left_out;
         recovered += whole.recovered;
         volumes += whole.volumes;
+        leases += whole.leases;
     }
     println!(
         "{} seeds, {operations} operations, {reigns} reigns, {lost} answers lost, {left_out} copies left out, {recovered} \
-         chunks begun anew, {moved} copies moved, {volumes} other volumes",
+         chunks begun anew, {moved} copies moved, {volumes} other volumes, {leases} write leases",
         seeds.len()
     );
     assert!(
@@ -41,7 +43,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     );
     let many = seeds.len() as u64;
     let is_much = operations > 100 * many && reigns > 2 * many && lost > 2 * many && left_out > many;
-    let is_much = is_much && recovered > many / 2 && moved > many / 4 && volumes > many;
+    let is_much = is_much && recovered > many / 2 && moved > many / 4 && volumes > many && leases > many / 2;
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
@@ -73,6 +75,7 @@ fn planted_mistakes_of_masters_are_found() {
         Bug::KeepsRoomOfGivenUp,
         Bug::LeavesGivenUp,
         Bug::ProposalUncompared,
+        Bug::LeaseFoundIsOver,
     ] {
         match finds(|seed| World::whole(seed, Some(bug)), limit) {
             Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
