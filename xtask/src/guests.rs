@@ -2,6 +2,8 @@
 //! (`tests/posix/`).
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use crate::Outcome;
@@ -133,23 +135,22 @@ const PYTHON_PACKAGE: &str = "redhare-python";
 const KERNEL_CRASH: &str = "vm-run: the guest's kernel panicked";
 const ATTEMPTS_MAX: u32 = 2;
 
-/// A job for each guest test; builds the program first.
-pub(crate) fn jobs(metadata: &Metadata) -> Result<VecDeque<Job>, String> {
-    let program = build_program(metadata, false)?;
+/// A job for each guest test of this program.
+pub(crate) fn jobs(program: &Path) -> VecDeque<Job> {
     let job = |guest: &'static Guest| {
         let argument = match &guest.argument {
-            Argument::Text(text) => (*text).to_owned(),
-            Argument::Program => program.clone(),
+            Argument::Text(text) => (*text).into(),
+            Argument::Program => program.as_os_str().to_owned(),
         };
         Job::new(format!("guest: {}", guest.name), move |shown| {
             guest.run(&argument, shown)
         })
     };
-    Ok(GUESTS.iter().map(job).collect())
+    GUESTS.iter().map(job).collect()
 }
 
 impl Guest {
-    fn run(&self, argument: &str, shown: &mut Shown) -> Report {
+    fn run(&self, argument: &OsStr, shown: &mut Shown) -> Report {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -202,7 +203,7 @@ pub(crate) fn bench_nvmet() -> Outcome {
 
 fn measure_nvmet() -> Result<Outcome, String> {
     let metadata = Metadata::load()?;
-    let program = build_program(&metadata, true)?;
+    let program = build_program(&metadata)?;
     let mut script = Command::new(workspace_root().join("tests/vm/bench-nvmet.sh"));
     let ended = status(script.arg(program).current_dir(workspace_root()))?;
     Ok(match ended.code() {
@@ -250,7 +251,7 @@ pub(crate) fn libraries() -> Outcome {
 /// The wheel of the Python package, made, installed and tried, for `soak`.
 pub(crate) fn wheel() -> Outcome {
     let try_wheel = || {
-        let program = build_program(&Metadata::load()?, true)?;
+        let program = build_program(&Metadata::load()?)?;
         let mut command = Command::new(workspace_root().join(WHEEL));
         verdict(WHEEL, command.env("PROGRAM", program))
     };
@@ -297,7 +298,7 @@ pub(crate) fn faults(arguments: &[String]) -> Outcome {
 /// Runs a script on the optimised program.
 fn judge(script: &str, settings: &[(&str, &str)]) -> Result<Outcome, String> {
     let metadata = Metadata::load()?;
-    let program = build_program(&metadata, true)?;
+    let program = build_program(&metadata)?;
     let mut command = Command::new(workspace_root().join(script));
     command.arg(program).envs(settings.iter().copied());
     verdict(script, &mut command)
@@ -312,23 +313,21 @@ fn verdict(script: &str, command: &mut Command) -> Result<Outcome, String> {
     })
 }
 
-/// Builds the program and returns its path.
-fn build_program(metadata: &Metadata, optimised: bool) -> Result<String, String> {
-    let mut build = cargo(&["build", "--quiet", "-p", PROGRAM_PACKAGE]);
-    if optimised {
-        build.arg("--release");
-    }
-    let status = status(&mut build)?;
+/// Builds the program, optimised, and returns its path.
+fn build_program(metadata: &Metadata) -> Result<String, String> {
+    let status = status(&mut cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        PROGRAM_PACKAGE,
+    ]))?;
     if !status.success() {
         return Err(format!(
-            "`cargo build -p {PROGRAM_PACKAGE}` ended with {status}; mend what it says above"
+            "`cargo build --release -p {PROGRAM_PACKAGE}` ended with {status}; mend what it says above"
         ));
     }
-    let profile = if optimised { "release" } else { "debug" };
-    Ok(format!(
-        "{}/{profile}/{PROGRAM_PACKAGE}",
-        metadata.target_directory
-    ))
+    Ok(format!("{}/release/{PROGRAM_PACKAGE}", metadata.target_directory))
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ pub(crate) mod lanes;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
-use crate::metadata::Metadata;
 use crate::tests_result::Counts;
 use crate::{Outcome, guests, refuse_arguments};
 use lanes::{Jobs, Report};
@@ -73,17 +72,16 @@ fn is_good(counts: Counts, strict: bool) -> bool {
 
 /// Builds everything, then runs it, two programs at a time.
 fn everything() -> Result<Report, String> {
-    let binaries = binaries::build()?;
-    let metadata = Metadata::load()?;
+    let built = binaries::build()?;
     let note = std::env::temp_dir().join(format!("redhare-skips-{}", std::process::id()));
     let cannot = |error: std::io::Error| format!("cannot use {}: {error}", note.display());
     std::fs::write(&note, "").map_err(cannot)?;
 
     let mut jobs = Jobs {
-        guests: guests::jobs(&metadata)?,
+        guests: guests::jobs(&built.program),
         ..Jobs::default()
     };
-    for binary in binaries {
+    for binary in built.tests {
         match binary.waits() {
             true => jobs.waiting.push_back(binary.job(&note)),
             false => jobs.busy.push_back(binary.job(&note)),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::lanes::{Job, Report};
 use crate::process::cargo;
 
-/// The package whose tests start the program and wait for it; they leave processors to others.
+/// The program, and the package whose tests start it and wait for it; they leave processors to others.
 const PROCESSES: &str = "redhare";
 
 /// One program that runs tests.
@@ -22,8 +22,16 @@ pub(super) struct Binary {
     program: PathBuf,
 }
 
+/// What was built.
+#[derive(Debug)]
+pub(super) struct Built {
+    pub(super) tests: Vec<Binary>,
+    /// The program itself, which its tests start, with the features that all of the workspace has together.
+    pub(super) program: PathBuf,
+}
+
 /// Builds all tests of the workspace, with cargo's own messages, and lists them. Blocks for minutes.
-pub(super) fn build() -> Result<Vec<Binary>, String> {
+pub(super) fn build() -> Result<Built, String> {
     let mut command = cargo(&[
         "test",
         "--workspace",
@@ -45,15 +53,20 @@ pub(super) fn build() -> Result<Vec<Binary>, String> {
 }
 
 /// Reads cargo's messages, one JSON object a line (The Cargo Book, "External tools", artifact messages).
-fn parse(messages: &str) -> Result<Vec<Binary>, String> {
-    let mut binaries = Vec::new();
+fn parse(messages: &str) -> Result<Built, String> {
+    let (mut binaries, mut found) = (Vec::new(), None);
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Value =
             serde_json::from_str(line).map_err(|error| format!("cargo's message: {error}"))?;
-        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
-        let Some(program) = message["executable"].as_str().filter(|_| is_test) else {
+        let is_artifact = message["reason"] == "compiler-artifact";
+        let Some(program) = message["executable"].as_str().filter(|_| is_artifact) else {
             continue;
         };
+        if message["profile"]["test"] != true {
+            let is_it = message["target"]["kind"][0] == "bin" && message["target"]["name"] == PROCESSES;
+            found = found.or(is_it.then(|| program.into()));
+            continue;
+        }
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let manifest = text(&message["manifest_path"]);
         let directory = manifest.as_deref().and_then(|path| Path::new(path).parent());
@@ -70,9 +83,13 @@ fn parse(messages: &str) -> Result<Vec<Binary>, String> {
             program: program.into(),
         });
     }
-    match binaries.is_empty() {
-        true => Err("cargo built no test".to_owned()),
-        false => Ok(binaries),
+    match (binaries.is_empty(), found) {
+        (true, _) => Err("cargo built no test".to_owned()),
+        (false, None) => Err(format!("cargo built no program {PROCESSES}")),
+        (false, Some(program)) => Ok(Built {
+            tests: binaries,
+            program,
+        }),
     }
 }
 
@@ -138,11 +155,13 @@ mod tests {
 not of cargo
 {"reason":"compiler-artifact","manifest_path":"/w/crates/a/Cargo.toml","target":{"src_path":"/w/crates/a/src/lib.rs"},"profile":{"test":true},"executable":"/t/a-1"}
 {"reason":"compiler-artifact","manifest_path":"/w/crates/redhare/Cargo.toml","target":{"src_path":"/w/crates/redhare/tests/up.rs"},"profile":{"test":true},"executable":"/t/up-1"}
-{"reason":"compiler-artifact","manifest_path":"/w/crates/redhare/Cargo.toml","target":{"src_path":"/w/crates/redhare/src/main.rs"},"profile":{"test":false},"executable":"/t/redhare"}
+{"reason":"compiler-artifact","manifest_path":"/w/crates/redhare/Cargo.toml","target":{"kind":["bin"],"name":"redhare","src_path":"/w/crates/redhare/src/main.rs"},"profile":{"test":false},"executable":"/t/redhare"}
 {"reason":"compiler-artifact","manifest_path":"/w/crates/a/Cargo.toml","target":{"src_path":"/w/crates/a/src/lib.rs"},"profile":{"test":false},"executable":null}
 {"reason":"build-finished","success":true}"#;
-        let binaries = parse(messages).unwrap();
-        let named: Vec<(&str, &str, bool)> = binaries
+        let built = parse(messages).unwrap();
+        assert_eq!(built.program, Path::new("/t/redhare"));
+        let named: Vec<(&str, &str, bool)> = built
+            .tests
             .iter()
             .map(|binary| (binary.package.as_str(), binary.source.as_str(), binary.waits()))
             .collect();
