@@ -148,6 +148,8 @@ pub(crate) enum Ending {
     Gone,
     /// A disk wants another process; why, for people.
     Disk(String),
+    /// The masters have given the node the number of a later life; in their words.
+    Outlived(String),
 }
 
 /// A life and the answers to its calls.
@@ -775,6 +777,9 @@ pub(crate) async fn serve(
                         break Ending::Disk("a disk is put back in service".to_owned());
                     }
                     watching.heard_of(answer.hold);
+                }
+                if let Answer::Registered(Err(ClientError::Outlived { message })) = answer {
+                    break Ending::Outlived(message);
                 }
                 life.answered(answer, &link).await;
             }

@@ -179,6 +179,14 @@ fn named(config: &Config) -> Result<Option<u128>, AgentError> {
     }
 }
 
+/// The masters have given the node the number of a later life.
+fn is_outlived(error: &AgentError) -> bool {
+    let (AgentError::Masters(why) | AgentError::Adopted { source: why, .. }) = error else {
+        return false;
+    };
+    matches!(why, ClientError::Outlived { .. })
+}
+
 struct Supervisor<'a> {
     config: &'a Config,
     /// The target, if this agent has started it.
@@ -216,6 +224,16 @@ impl Supervisor<'_> {
                             );
                             pause = pauses.after(began.elapsed());
                         }
+                        // A request for a number that this engine gave up, or one of before, was carried out late: nobody
+                        // will hear this life any more.
+                        Ending::Outlived(why) => {
+                            tracing::error!(
+                                why,
+                                "the target is ended, since its life is over for the masters"
+                            );
+                            self.end().await?;
+                            pause = pauses.after(began.elapsed());
+                        }
                         Ending::Disk(why) => {
                             tracing::error!(why, "the target is ended, for a new process to go on");
                             self.ended_for = Some((why, Instant::now()));
@@ -224,7 +242,7 @@ impl Supervisor<'_> {
                         }
                     }
                 }
-                Err(error) if is_first => return Err(error),
+                Err(error) if is_first && !is_outlived(&error) => return Err(error),
                 Err(error) => {
                     // What was started and does not do stands in the way of the next one.
                     self.end_child().await?;
@@ -245,8 +263,14 @@ impl Supervisor<'_> {
         is_first: bool,
         pause: Duration,
     ) -> Result<(Link, Serving), AgentError> {
-        if let Some((link, hello)) = self.find(is_first).await? {
-            return self.adopt(client, state, cluster, link, hello).await;
+        while let Some((link, hello)) = self.find(is_first).await? {
+            match self.adopt(client, state, cluster, link, hello).await {
+                Err(error) if is_outlived(&error) => {
+                    tracing::error!(%error, "the target that runs already is ended, since its life is over for the masters");
+                    self.end().await?;
+                }
+                adopted => return adopted,
+            }
         }
         let incarnation = self.report_end(client, state, cluster).await?;
         state.incarnation = incarnation;

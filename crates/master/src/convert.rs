@@ -75,6 +75,11 @@ pub(crate) fn status(error: &ControlError) -> Status {
         let value = MetadataValue::from_static("nodes");
         status.metadata_mut().insert(proto::client::NOT_YET, value);
     }
+    // Masters on a backup may know less than a node does: that life is not over.
+    if matches!(error, ControlError::StaleIncarnation { theirs, known, .. } if theirs <= known) {
+        let value = MetadataValue::from_static("life");
+        status.metadata_mut().insert(proto::client::OUTLIVED, value);
+    }
     status
 }
 

@@ -68,6 +68,12 @@ pub enum ClientError {
         /// Which, why, and what to do.
         why: String,
     },
+    /// The life of a target is over: the masters have given its node a later number ([`OUTLIVED`]). The text is the master's own.
+    #[error("{message}")]
+    Outlived {
+        /// What, why and what to do.
+        message: String,
+    },
     /// The master refused; the text is its own.
     #[error("{message}")]
     Refused {
@@ -83,7 +89,7 @@ impl ClientError {
     /// refusal that stands is an answer.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Address { .. } => false,
+            Self::Address { .. } | Self::Outlived { .. } => false,
             // Certificates are renewed while programs run.
             Self::Unreachable { .. } | Self::Untrusted { .. } | Self::Credentials { .. } => true,
             Self::Refused { code, .. } => matches!(
@@ -110,6 +116,9 @@ impl From<Status> for ClientError {
             "" => format!("the master answered {}; repeat the call", status.code()),
             message => message.to_owned(),
         };
+        if status.metadata().contains_key(OUTLIVED) {
+            return Self::Outlived { message };
+        }
         Self::Refused {
             code: status.code(),
             message,
@@ -124,6 +133,9 @@ pub const LEADER: &str = "redhare-leader";
 /// The header of a refusal by the master that leads of what it will soon be able to do: it has yet to hear the nodes.
 /// Nothing was done.
 pub const NOT_YET: &str = "redhare-not-yet";
+
+/// The header of a refusal of a life whose node was given a later number since.
+pub const OUTLIVED: &str = "redhare-outlived";
 
 /// Whether a call may be made again when nobody knows whether it was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

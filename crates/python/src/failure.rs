@@ -144,6 +144,7 @@ impl From<SessionError> for Failure {
                 ClientError::Address { .. } => libc::EINVAL,
                 ClientError::Unreachable { .. } => libc::ECONNREFUSED,
                 ClientError::Untrusted { .. } | ClientError::Credentials { .. } => libc::EACCES,
+                ClientError::Outlived { .. } => libc::ESTALE,
                 ClientError::Refused { code, .. } => match code {
                     Code::NotFound => libc::ENOENT,
                     Code::PermissionDenied | Code::Unauthenticated => libc::EACCES,

@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use master::{Client, Masters, v1};
 use rustix::process::Signal;
 use support::load::{self, Load};
 use support::{Cluster, Place, free_ports, kill, process, wait_until, writers_of};
@@ -226,6 +227,52 @@ fn what_was_flushed_survives_the_death_of_everything_at_once() {
     load::check(&cluster.address(), VOLUME, &contents);
     let load = Load::go_on(&cluster.address(), VOLUME, contents);
     load.wait_for(100);
+    load.finish();
+    cluster.end();
+}
+
+/// A node's request for the number of its next life, which stood with a master that stood still, and is carried out when
+/// the engine has got a number elsewhere long since.
+fn ask_late(cluster: &Cluster, number: u32) -> u64 {
+    let node = u128::from_str_radix(&cluster.id(number).replace('-', ""), 16).unwrap();
+    let peer_address = cluster.node(number)["address"].as_str().unwrap().to_owned();
+    let ended_through = cluster.incarnation(number) - 1;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let masters = Masters {
+            addresses: cluster.address(),
+            credentials: None,
+        };
+        let client = Client::connect(masters).await.unwrap();
+        let identity = client.identity(v1::GetIdentityRequest {}).await.unwrap();
+        let request = v1::RegisterRequest {
+            cluster: identity.cluster,
+            node: node.to_be_bytes().to_vec(),
+            peer_address,
+            ended_through,
+            ..Default::default()
+        };
+        client.register(request).await.unwrap().incarnation
+    })
+}
+
+#[test]
+fn a_life_that_is_over_for_the_masters_is_ended_and_the_next_one_serves() {
+    let _turn = turn();
+    let place = Place::in_memory("outlived");
+    let cluster = cluster(&place);
+    let load = Load::start(&cluster.address(), VOLUME);
+    load.wait_for(300);
+    let target = process(&cluster.target_lock(2));
+    let passed = ask_late(&cluster, 2);
+    assert!(passed > 1, "the life that serves has number {passed}");
+    cluster.wait_for_life_after(2, passed);
+    assert_ne!(process(&cluster.target_lock(2)), target);
+    cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
+    load.wait_for(300);
     load.finish();
     cluster.end();
 }
