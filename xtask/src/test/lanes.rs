@@ -135,9 +135,10 @@ pub(super) fn run(jobs: Jobs) -> Report {
         let (events, heard) = channel();
         for next in lanes {
             let (events, jobs) = (events.clone(), &jobs);
+            // A lane that panicked took its job with it, and what is left is as it was. The list is free again before a job runs.
+            let take = move || next(&mut jobs.lock().unwrap_or_else(PoisonError::into_inner));
             scope.spawn(move || {
-                // A lane that panicked took its job with it, and what is left is as it was.
-                while let Some(job) = next(&mut jobs.lock().unwrap_or_else(PoisonError::into_inner)) {
+                while let Some(job) = take() {
                     let mut shown = Shown::default();
                     // Who hears is there until both lanes have ended.
                     drop(events.send(Event::Begun(job.name.clone())));
@@ -219,6 +220,30 @@ mod tests {
         };
         assert_eq!(run(jobs).counts.passed, 27);
         assert_eq!(ran.load(Ordering::SeqCst), 27);
+    }
+
+    #[test]
+    fn two_jobs_run_at_a_time() {
+        let (ours, theirs) = (channel(), channel());
+        let job = |(say, hear): (std::sync::mpsc::Sender<()>, Receiver<()>)| {
+            Job::new("job", move |_| {
+                // Who has ended hears nothing.
+                let _ = say.send(());
+                let mut report = Report::default();
+                match hear.recv_timeout(Duration::from_secs(10)) {
+                    Ok(()) => report.counts.passed = 1,
+                    Err(why) => report.failures.push(why.to_string()),
+                }
+                report
+            })
+        };
+        let jobs = Jobs {
+            guests: VecDeque::from([job((ours.0, theirs.1))]),
+            busy: VecDeque::from([job((theirs.0, ours.1))]),
+            ..Jobs::default()
+        };
+        let report = run(jobs);
+        assert_eq!((report.counts.passed, report.failures.len()), (2, 0));
     }
 
     #[test]
