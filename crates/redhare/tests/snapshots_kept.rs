@@ -165,8 +165,15 @@ fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
     for (node, directory) in new.iter().enumerate() {
         let file = inventories.join(format!("{node}.json"));
         let (file, directory) = (file.to_str().unwrap().to_owned(), directory.to_str().unwrap());
-        test.cluster
-            .succeed(&["meta", "inventory", &file, "--data", directory]);
+        // The kernel ends what a killed target had under way, and lets go of its disk then.
+        wait_until("a killed target has let go of its disk", || {
+            let output = test
+                .cluster
+                .run(&["meta", "inventory", &file, "--data", directory]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() || said.contains("has it open"), "{said}");
+            output.status.success()
+        });
         let text = std::fs::read_to_string(&file).unwrap();
         let inventory: serde_json::Value = serde_json::from_str(&text).unwrap();
         let kept = inventory["snapshots"].as_array().unwrap();
