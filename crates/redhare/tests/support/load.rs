@@ -194,7 +194,12 @@ fn run(way: &Way, contents: Contents, progress: &Arc<Progress>) -> Result<Conten
         channel.flush().await.map_err(|error| format!("flush: {error}"))?;
         Ok(contents)
     });
-    done.map_err(|error| error.to_string())?
+    let done = done.map_err(|error| error.to_string()).flatten();
+    if let Err(why) = &done {
+        // Who waits for more operations sees only that there are none.
+        eprintln!("the client has failed: {why}");
+    }
+    done
 }
 
 async fn work(

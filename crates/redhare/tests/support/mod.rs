@@ -21,21 +21,36 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const REDHARE: &str = env!("CARGO_BIN_EXE_redhare");
 /// Nothing that a test waits for takes longer, on a machine that has much else to do.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// A run of four free ports, another one for each caller. Another process may take one before the cluster does; then
-/// the test fails loudly.
+/// What the run of ports of a caller reaches to: a cluster's nodes follow its master.
+const PORTS: u16 = 11;
+
+/// The first port of a free run, another one for each caller, which no other test takes until this process has ended: also not while what
+/// listened there is dead. Else a client would find another test's cluster at its masters' addresses.
 pub(crate) fn free_ports() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    for _ in 0..1000 {
-        // Below the ports that the kernel gives out by itself.
-        let base = 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 1000 * 11;
-        let held: Vec<_> = (base..base + 4)
+    for _ in 0..900 {
+        // Below the ports that the kernel gives out by itself, and those that scripts draw.
+        let base = 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 900 * PORTS;
+        let name = std::env::temp_dir().join(format!("redhare-test-ports-{base}"));
+        let file = std::fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&name)
+            .unwrap();
+        if file.try_lock().is_err() {
+            continue;
+        }
+        let held: Vec<_> = (base..base + PORTS)
             .map(|port| TcpListener::bind(("127.0.0.1", port)))
             .collect();
         if held.iter().all(Result::is_ok) {
+            // Locked for as long as this process lives.
+            std::mem::forget(file);
             return base;
         }
     }
-    panic!("no four ports in a row are free");
+    panic!("no {PORTS} ports in a row are free");
 }
 
 /// Waits for something with a bound.
