@@ -8,6 +8,7 @@
 mod binaries;
 pub(crate) mod lanes;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -33,6 +34,7 @@ fn run_all(strict: bool) -> Outcome {
         counts,
         skips,
         failures,
+        passed_alone,
     } = match everything() {
         Ok(report) => report,
         Err(why) => {
@@ -43,6 +45,9 @@ fn run_all(strict: bool) -> Outcome {
     println!();
     for failure in &failures {
         println!("FAILED: {failure}");
+    }
+    for name in &passed_alone {
+        println!("FAILED BESIDE SOMETHING ELSE, passed alone: {name}");
     }
     for skip in &skips {
         println!("SKIPPED: {skip}");
@@ -93,7 +98,8 @@ fn everything() -> Result<Report, String> {
     let noted = std::fs::read_to_string(&note);
     // Best effort: a file left in the temporary directory does no harm.
     let _ = std::fs::remove_file(&note);
-    let noted: Vec<String> = noted.map_err(cannot)?.lines().map(str::to_owned).collect();
+    // What ran twice says what it lacks twice.
+    let noted: BTreeSet<String> = noted.map_err(cannot)?.lines().map(str::to_owned).collect();
     report.counts.turn_into_skips(noted.len() as u64);
     report.skips.extend(noted);
     report.counts.failed += report.failures.len() as u64;
