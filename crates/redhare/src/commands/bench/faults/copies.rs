@@ -1,7 +1,8 @@
-//! `redhare bench faults copies`: what three copies cost a writer against one.
+//! `redhare bench faults copies`: what three copies cost a writer against one; and what it costs that every write is durable on
+//! all of them before it is acknowledged (`--sync-writes`).
 //!
-//! Two volumes of 64 GiB on the same three nodes, of one copy and of three. Blocks of 4 KiB at random places of their second
-//! halves, so of 32 GiB, are written on each in turns, first touches included: the disks are sparse files.
+//! Three volumes of 64 GiB on the same three nodes. Blocks of 4 KiB at random places of their second halves, so of 32 GiB, are
+//! written on each in turns, first touches included: the disks are sparse files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,50 +73,84 @@ pub(in crate::commands::bench) fn rows(arguments: &CopiesArguments) -> Result<Ve
     };
     let world = World::start(plan, place.path())?;
     let size = VOLUME_BYTES.to_string();
-    for (name, copies) in [("one", "1"), ("three", "3")] {
+    for (name, copies) in [("one", "1"), ("three", "3"), ("durable", "3")] {
         world.redhare(&["volume", "create", name, "--size", &size, "--copies", copies])?;
     }
+    world.redhare(&["volume", "set", "durable", "--sync-writes", "on"])?;
     world.wait("the volumes' copies are in sync", World::is_well)?;
     let slice = Duration::from_millis(arguments.slice);
-    let pairs = |depth: usize| -> Result<Vec<(Slice, Slice)>, Failure> {
-        let pair = |round: usize| {
-            let seed = round as u64;
-            Ok((
-                write(&world, "one", depth, slice, seed)?,
-                write(&world, "three", depth, slice, seed)?,
-            ))
+    let turns = |depth: usize| -> Result<Vec<Turn>, Failure> {
+        let turn = |round: usize| -> Result<Turn, Failure> {
+            let of = |volume| write(&world, volume, depth, slice, round as u64);
+            Ok(Turn {
+                one: of("one")?,
+                three: of("three")?,
+                durable: of("durable")?,
+            })
         };
-        (0..arguments.rounds).map(pair).collect()
+        (0..arguments.rounds).map(turn).collect()
     };
-    let (deep, shallow) = (pairs(DEPTH)?, pairs(1)?);
-    let rate = median(deep.iter().map(|(one, three)| three.0 / one.0));
-    let took = |slice: &Slice| slice.1.as_secs_f64() * 1e6;
-    let latency = median(shallow.iter().map(|(one, three)| took(three) / took(one)));
-    let of = |slices: &[(Slice, Slice)], value: fn(&(Slice, Slice)) -> f64| median(slices.iter().map(value));
-    let rate = Row::new(
-        format!("3-copy write, 4 KiB, depth {DEPTH}, 32 GiB with first touches"),
-        rate,
-        "of one copy's rate",
-        Some(Bar::AtLeast(RATE_BAR)),
-    );
-    let latency = Row::new(
-        "3-copy write, 4 KiB, depth 1: latency",
-        latency,
-        "of one copy's",
-        Some(Bar::Below(LATENCY_BAR)),
-    );
+    let (deep, shallow) = (turns(DEPTH)?, turns(1)?);
+    let rate = |turn: &Turn| (turn.three.0, turn.one.0);
+    let latency = |turn: &Turn| (micros(turn.three), micros(turn.one));
+    let durable_rate = |turn: &Turn| (turn.durable.0, turn.three.0);
+    let durable_latency = |turn: &Turn| (micros(turn.durable), micros(turn.three));
+    let deep_name = |copies: &str| format!("{copies}, 4 KiB, depth {DEPTH}, 32 GiB with first touches");
+    let shallow_name = |copies: &str| format!("{copies}, 4 KiB, depth 1: latency");
     Ok(vec![
-        rate.with_note(format!(
-            "{:.0} and {:.0} writes/s",
-            of(&deep, |(one, _)| one.0),
-            of(&deep, |(_, three)| three.0)
-        )),
-        latency.with_note(format!(
-            "{:.0} and {:.0} us",
-            of(&shallow, |(one, _)| one.1.as_secs_f64() * 1e6),
-            of(&shallow, |(_, three)| three.1.as_secs_f64() * 1e6)
-        )),
+        Compared(&deep, "writes/s").row(
+            deep_name("3-copy write"),
+            ("of one copy's rate", Some(Bar::AtLeast(RATE_BAR))),
+            rate,
+        ),
+        Compared(&shallow, "us").row(
+            shallow_name("3-copy write"),
+            ("of one copy's", Some(Bar::Below(LATENCY_BAR))),
+            latency,
+        ),
+        Compared(&deep, "writes/s").row(
+            deep_name("3-copy write, --sync-writes"),
+            ("of the rate without", None),
+            durable_rate,
+        ),
+        Compared(&shallow, "us").row(
+            shallow_name("3-copy write, --sync-writes"),
+            ("of that without", None),
+            durable_latency,
+        ),
     ])
+}
+
+/// A slice of each volume.
+struct Turn {
+    one: Slice,
+    three: Slice,
+    durable: Slice,
+}
+
+fn micros(slice: Slice) -> f64 {
+    slice.1.as_secs_f64() * 1e6
+}
+
+/// Turns, and the unit of what is looked at in them.
+struct Compared<'a>(&'a [Turn], &'static str);
+
+impl Compared<'_> {
+    /// The median of what is looked at, by what it is held against.
+    fn row(
+        self,
+        name: String,
+        (unit, bar): (&'static str, Option<Bar>),
+        values: impl Fn(&Turn) -> (f64, f64),
+    ) -> Row {
+        let Self(turns, of) = self;
+        let ratio = median(turns.iter().map(&values).map(|(value, by)| value / by));
+        let (value, by) = (
+            median(turns.iter().map(|turn| values(turn).0)),
+            median(turns.iter().map(|turn| values(turn).1)),
+        );
+        Row::new(name, ratio, unit, bar).with_note(format!("{value:.0} against {by:.0} {of}"))
+    }
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
