@@ -206,6 +206,10 @@ impl Supervisor<'_> {
             .map_err(AgentError::Masters)?;
         let cluster = crate::wire::number(&identity.cluster).unwrap_or(0);
         let mut state = State::load(&self.config.directory, cluster, named)?;
+        // Another cluster's masters may come to the same address: what they say of its volumes must not reach this target.
+        if let Some(cluster) = identity::Cluster::from_bytes(cluster.to_be_bytes()) {
+            client.keep_to(cluster);
+        }
         let mut pauses = Pauses::default();
         let (mut pause, mut is_first) = (Duration::ZERO, true);
         loop {

@@ -15,6 +15,7 @@ mod scrub;
 mod session;
 mod snapshot_device;
 mod snapshots;
+mod whose;
 
 pub use copies::Copies;
 pub use leases::MasterLeases;

@@ -25,6 +25,7 @@ use volume::{
 
 use crate::links::{LinkOptions, Nearby, NodeDirectory, NodeLinks};
 use crate::passes::{self, PassSource, Passes};
+use crate::whose::{self, Whose};
 
 /// Chunks asked for in one part of a map.
 const MAP_PART: u32 = 4096;
@@ -49,6 +50,19 @@ pub enum SessionError {
         /// What is wrong.
         why: String,
     },
+    /// A master has answered for another volume, or another cluster.
+    #[error(
+        "the master at {address} gave the map of {answered}, and that of {asked} was asked for, so it is not used; name the \
+         masters of that cluster with --cluster or REDHARE_CLUSTER, and see who has taken that address over"
+    )]
+    Foreign {
+        /// The master.
+        address: String,
+        /// The volume of this session.
+        asked: String,
+        /// Whose map it is.
+        answered: String,
+    },
     /// The system.
     #[error("cannot begin a session: {0}")]
     System(#[from] std::io::Error),
@@ -68,7 +82,7 @@ struct State {
 #[derive(Debug)]
 pub struct Session {
     name: String,
-    number: VolumeNumber,
+    whose: Whose,
     client: Client,
     runtime: tokio::runtime::Handle,
     /// Ends the thread of the event loop.
@@ -102,13 +116,19 @@ impl Session {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let masters = masters.into();
         let has_credentials = masters.credentials.is_some();
-        let (client, shown) = runtime.block_on(async {
+        let (client, cluster, shown) = runtime.block_on(async {
             let client = Client::connect(masters).await?;
+            let identity = client.identity(v1::GetIdentityRequest {}).await?;
+            // All that follows is asked of this cluster's masters alone, whoever comes to their addresses.
+            let cluster = whose::cluster(&identity.cluster);
+            if let Some(cluster) = cluster {
+                client.keep_to(cluster);
+            }
             let request = v1::ShowVolumeRequest {
                 name: volume.to_owned(),
             };
             let shown = client.show_volume(request).await?;
-            Ok::<_, ClientError>((client, shown))
+            Ok::<_, ClientError>((client, cluster, shown))
         })?;
         let described = shown.volume.unwrap_or_default();
         if described.state() != v1::VolumeState::Ready {
@@ -116,8 +136,8 @@ impl Session {
                 name: volume.to_owned(),
             });
         }
-        let number = described.number;
-        let part = runtime.block_on(read_map(&client, number))?;
+        let whose = Whose::new(cluster, &described);
+        let part = runtime.block_on(read_map(&client, &whose))?;
         let state = state_of(&part).map_err(|why| SessionError::Map {
             name: volume.to_owned(),
             why,
@@ -139,7 +159,7 @@ impl Session {
             })?;
         Ok(Arc::new(Self {
             name: volume.to_owned(),
-            number: VolumeNumber(number),
+            whose,
             client,
             runtime: handle,
             _stop: stop,
@@ -159,7 +179,7 @@ impl Session {
 
     /// The volume's number.
     pub fn number(&self) -> VolumeNumber {
-        self.number
+        self.whose.number()
     }
 
     /// How many reads went past nodes of this machine, to their disks, see [`Nearby::Disk`].
@@ -179,7 +199,7 @@ impl Session {
             sync_writes,
             ..ClientOptions::default()
         };
-        VolumeDevice::new(self.number, source, self.sessions.clone(), open_peers, options)
+        VolumeDevice::new(self.number(), source, self.sessions.clone(), open_peers, options)
     }
 
     /// Ways to the nodes for the calling core.
@@ -236,9 +256,9 @@ impl Session {
     }
 
     pub(crate) async fn refresh(&self) {
-        let number = self.number.0;
+        let whose = self.whose.clone();
         let answer = self
-            .call(move |client| async move { read_map(&client, number).await })
+            .call(move |client| async move { read_map(&client, &whose).await })
             .await;
         match answer {
             Some(Ok(part)) => match state_of(&part) {
@@ -283,19 +303,36 @@ impl MapSource for Maps {
     }
 }
 
-/// All parts of a map; nodes and volume as of the last part.
-async fn read_map(client: &Client, volume: u32) -> Result<v1::GetMapResponse, ClientError> {
+/// All parts of a volume's map; nodes and volume as of the last part. A master that gives another volume's is left for the
+/// next one.
+async fn read_map(client: &Client, whose: &Whose) -> Result<v1::GetMapResponse, SessionError> {
+    let mut asked = 1;
+    loop {
+        match read_map_here(client, whose).await {
+            Err(SessionError::Foreign { .. }) if asked < client.masters() => client.next_master().await?,
+            answer => return answer,
+        }
+        asked += 1;
+    }
+}
+
+async fn read_map_here(client: &Client, whose: &Whose) -> Result<v1::GetMapResponse, SessionError> {
     let mut whole = v1::GetMapResponse::default();
     loop {
         let first_chunk = whole.chunks.len() as u32;
         let part = client
             .map(v1::GetMapRequest {
-                volume,
+                volume: whose.number().0,
                 first_chunk,
                 limit: MAP_PART,
                 with_growth: false,
             })
             .await?;
+        whose.check(&part).map_err(|answered| SessionError::Foreign {
+            address: client.address(),
+            asked: whose.to_string(),
+            answered,
+        })?;
         let last = part.chunks.len() < MAP_PART as usize;
         whole.chunks.extend(part.chunks);
         whole.volume = part.volume;

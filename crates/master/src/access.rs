@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 
 use crate::audit::{AuditLog, Entry};
 use crate::door::{Caller, Who};
+use crate::whose::Whose;
 
 /// What a method takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,13 +263,15 @@ pub(crate) fn about(extensions: &Extensions, what: impl FnOnce() -> String) {
 pub(crate) struct Guarded<S> {
     inner: S,
     policy: Arc<Policy>,
+    whose: Whose,
 }
 
 impl<S> Guarded<S> {
-    pub(crate) fn new(inner: S, policy: &Arc<Policy>) -> Self {
+    pub(crate) fn new(inner: S, policy: &Arc<Policy>, whose: &Whose) -> Self {
         Self {
             inner,
             policy: policy.clone(),
+            whose: whose.clone(),
         }
     }
 }
@@ -279,7 +282,7 @@ impl<S: NamedService> NamedService for Guarded<S> {
 
 impl<S> Service<Request<Body>> for Guarded<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: 'static,
 {
@@ -307,9 +310,19 @@ where
             }
         };
         request.extensions_mut().insert(object.clone());
-        let answer = self.inner.call(request);
+        // The one that is ready goes with the call.
+        let fresh = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, fresh);
+        let whose = self.whose.clone();
         Box::pin(async move {
-            let answer = answer.await?;
+            if let Err(status) = whose.check(request.headers()).await {
+                let is_foreign = status.metadata().contains_key(proto::client::CLUSTER);
+                if is_foreign {
+                    policy.record(&caller, &path, &object, Err((status.code(), status.message())));
+                }
+                return Ok(status.into_http());
+            }
+            let answer = inner.call(request).await?;
             // A refusal stands in the headers; what succeeds ends with its trailers.
             let status = Status::from_header_map(answer.headers());
             let refused = status.as_ref().filter(|status| status.code() != Code::Ok);

@@ -27,6 +27,7 @@ mod snapshots;
 mod status;
 mod sync_writes;
 mod watch;
+mod whose;
 
 pub use config::{Config, ConfigError, StoreConfig};
 pub use convert::{ConvertError, uuid_text};

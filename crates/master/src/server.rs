@@ -32,6 +32,7 @@ use crate::redb_store::{OpenStoreError, RedbStore};
 use crate::seat::Candidate;
 use crate::service::{Face, StoreFace};
 use crate::watch::Feed;
+use crate::whose::Whose;
 
 /// How long streams may go on once the end was asked for.
 const END_WAIT: Duration = Duration::from_secs(1);
@@ -270,16 +271,21 @@ impl Master {
         });
         let every = (face.settings.heartbeat_timeout / 10)
             .clamp(Duration::from_millis(10), Duration::from_millis(500));
+        let whose = Whose::new(face.engine.clone());
         let server = tonic::transport::Server::builder()
-            .add_service(Guarded::new(ClusterServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(NodesServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(JoiningServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(SnapshotsServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(ReservationsServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(DataPathServer::new(face.clone()), &policy))
-            .add_service(Guarded::new(LeasesServer::new(face), &policy))
+            .add_service(Guarded::new(ClusterServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(NodesServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(JoiningServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(SnapshotsServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(
+                ReservationsServer::new(face.clone()),
+                &policy,
+                &whose,
+            ))
+            .add_service(Guarded::new(DataPathServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(LeasesServer::new(face), &policy, &whose))
             .serve_with_incoming_shutdown(door::open(listener, credentials), async {
                 // A dropped sender is a request to end, too.
                 drop(end_asked.await);

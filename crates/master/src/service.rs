@@ -521,14 +521,15 @@ impl Chunks for Face {
                 let count = volume.geometry.chunk_count();
                 chunks.retain(|(id, _)| id.index < count);
             }
-            Ok((revision, volume, chunks, control.nodes(now)?))
+            Ok((control.cluster(), revision, volume, chunks, control.nodes(now)?))
         };
-        let (revision, volume, chunks, nodes) = self.engine.read(call).await?;
+        let (cluster, revision, volume, chunks, nodes) = self.engine.read(call).await?;
         Ok(Response::new(v1::GetMapResponse {
             volume: Some(convert::volume(&volume)),
             nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
             revision,
+            cluster: cluster.0.to_bytes().to_vec(),
         }))
     }
 

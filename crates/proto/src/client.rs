@@ -1,11 +1,12 @@
 //! A client of the masters, for nodes, programs and the command line.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use identity::{Files, Stamp};
+use identity::{Cluster, Files, Stamp};
 
 use crate::connect::{HEAD_START, check_address, first_of, open, unreachable};
 use crate::v1;
@@ -22,6 +23,9 @@ use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 pub use tonic::Code;
 use tonic::Status;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 /// Longer than any call takes but a watch, which has no limit.
@@ -68,6 +72,19 @@ pub enum ClientError {
         /// Which, why, and what to do.
         why: String,
     },
+    /// A master answers, and it is one of another cluster than this client keeps to. It has done nothing.
+    #[error(
+        "the master at {address} is of cluster {answered}, and cluster {asked} was asked; name the masters of {asked} with \
+         --cluster or REDHARE_CLUSTER, and see who has taken that address over"
+    )]
+    Foreign {
+        /// The master.
+        address: String,
+        /// The cluster that this client keeps to.
+        asked: String,
+        /// The master's.
+        answered: String,
+    },
     /// The life of a target is over: the masters have given its node a later number ([`OUTLIVED`]). The text is the master's own.
     #[error("{message}")]
     Outlived {
@@ -92,6 +109,8 @@ impl ClientError {
             Self::Address { .. } | Self::Outlived { .. } => false,
             // Certificates are renewed while programs run.
             Self::Unreachable { .. } | Self::Untrusted { .. } | Self::Credentials { .. } => true,
+            // Its own masters may come back to their address.
+            Self::Foreign { .. } => true,
             Self::Refused { code, .. } => matches!(
                 code,
                 Code::Cancelled
@@ -136,6 +155,10 @@ pub const NOT_YET: &str = "redhare-not-yet";
 
 /// The header of a refusal of a life whose node was given a later number since.
 pub const OUTLIVED: &str = "redhare-outlived";
+
+/// The header in which a call says which cluster it is for, as the text of a UUID, and in which a master of another one
+/// says whose it is when it refuses such a call. A master of the release before does not look at it.
+pub const CLUSTER: &str = "redhare-cluster";
 
 /// Whether a call may be made again when nobody knows whether it was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +224,23 @@ struct Shared {
     addresses: Vec<String>,
     credentials: Option<Files>,
     current: Mutex<Current>,
+    cluster: OnceLock<Cluster>,
+}
+
+/// The way to a master, on which each call says which cluster it is for.
+type Way = InterceptedService<Channel, ForCluster>;
+
+/// Writes the cluster into a call's header, if there is one to keep to.
+#[derive(Clone)]
+struct ForCluster(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for ForCluster {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
+        if let Some(cluster) = &self.0 {
+            request.metadata_mut().insert(CLUSTER, cluster.clone());
+        }
+        Ok(request)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -239,8 +279,31 @@ impl Client {
             addresses,
             credentials,
             current,
+            cluster: OnceLock::new(),
         });
         Ok(Self { shared })
+    }
+
+    /// From now on masters of other clusters are refused, by this client and its clones: each call says which cluster it
+    /// is for, and a master of another one does nothing and says so; then the others are asked ([`ClientError::Foreign`]
+    /// if they do not help). The first cluster that is named counts. Masters of the release before do not look: who takes
+    /// a map from them compares it ([`Client::next_master`]).
+    pub fn keep_to(&self, cluster: Cluster) {
+        // A client that keeps to a cluster already stays with it.
+        let _ = self.shared.cluster.set(cluster);
+    }
+
+    /// Turns to the next master that answers, also if that is the same one: this one's answers are of no use.
+    ///
+    /// # Errors
+    /// None answers.
+    pub async fn next_master(&self) -> Result<(), ClientError> {
+        self.turn_from(&self.current()).await
+    }
+
+    /// How many masters were named.
+    pub fn masters(&self) -> usize {
+        self.shared.addresses.len()
     }
 
     /// The master it is connected to.
@@ -271,20 +334,47 @@ impl Client {
         current.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn way(&self, channel: Channel) -> Way {
+        let cluster = self.shared.cluster.get();
+        // The text of a UUID is a header's value.
+        let header = cluster.and_then(|cluster| cluster.to_string().parse().ok());
+        InterceptedService::new(channel, ForCluster(header))
+    }
+
+    /// What a refusal by a master of another cluster is to the caller; none if it is no such refusal.
+    fn foreign(&self, address: &str, status: &Status) -> Option<ClientError> {
+        let answered = status.metadata().get(CLUSTER)?;
+        Some(ClientError::Foreign {
+            address: address.to_owned(),
+            asked: self.shared.cluster.get()?.to_string(),
+            answered: answered.to_str().unwrap_or_default().to_owned(),
+        })
+    }
+
     /// Makes a call at the master connected to, then where it is sent.
     async fn run<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(
         &self,
         repeat: Repeat,
-        call: impl Fn(Channel) -> F,
+        call: impl Fn(Way) -> F,
     ) -> Result<T, ClientError> {
         let began = Instant::now();
         let mut ahead = None;
+        // Where masters of other clusters are.
+        let mut strangers = BTreeSet::new();
         loop {
             let current = self.current();
-            let status = match call(current.channel.clone()).await {
+            let status = match call(self.way(current.channel.clone())).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => status,
             };
+            if let Some(foreign) = self.foreign(&current.address, &status) {
+                // A second time: the others do not answer, or are strangers, too.
+                if !strangers.insert(current.address.clone()) || self.shared.addresses.len() == 1 {
+                    return Err(foreign);
+                }
+                self.turn_from(&current).await?;
+                continue;
+            }
             if status.code() == Code::Unauthenticated && self.turn_to_fresh(&current).await {
                 continue;
             }

@@ -144,7 +144,7 @@ impl From<SessionError> for Failure {
                 ClientError::Address { .. } => libc::EINVAL,
                 ClientError::Unreachable { .. } => libc::ECONNREFUSED,
                 ClientError::Untrusted { .. } | ClientError::Credentials { .. } => libc::EACCES,
-                ClientError::Outlived { .. } => libc::ESTALE,
+                ClientError::Outlived { .. } | ClientError::Foreign { .. } => libc::ESTALE,
                 ClientError::Refused { code, .. } => match code {
                     Code::NotFound => libc::ENOENT,
                     Code::PermissionDenied | Code::Unauthenticated => libc::EACCES,
@@ -156,6 +156,7 @@ impl From<SessionError> for Failure {
             },
             SessionError::NotReady { .. } => libc::EBUSY,
             SessionError::Map { .. } => libc::EPROTO,
+            SessionError::Foreign { .. } => libc::ESTALE,
             SessionError::System(source) => source.raw_os_error().unwrap_or(libc::EIO),
         };
         Self::new(errno, error)

@@ -33,7 +33,17 @@ pub(crate) fn config(store: &Path, heartbeat_timeout_ms: u64) -> Config {
 
 impl Running {
     pub(crate) fn start(store: &Path, heartbeat_timeout_ms: u64) -> Self {
-        let config = config(store, heartbeat_timeout_ms);
+        Self::begin(config(store, heartbeat_timeout_ms))
+    }
+
+    /// Where another master was before.
+    pub(crate) fn start_at(store: &Path, port: u16) -> Self {
+        let mut config = config(store, 0);
+        config.listen.set_port(port);
+        Self::begin(config)
+    }
+
+    fn begin(config: Config) -> Self {
         let (end, ended) = tokio::sync::oneshot::channel();
         let (tell_port, port) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {

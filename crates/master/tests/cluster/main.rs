@@ -3,6 +3,7 @@
 //! proposals for one epoch one is committed.
 
 mod fake;
+mod foreign;
 mod watches;
 
 use std::time::Duration;

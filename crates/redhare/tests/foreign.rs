@@ -1,0 +1,37 @@
+//! Another cluster comes to the addresses of one that is down, master and nodes: a client that writes to a volume of the first
+//! neither reads nor writes the volume of the same number of the other one, and goes on when its own cluster is back.
+
+mod support;
+
+use support::load::{Load, check, nothing};
+use support::{Cluster, Place, free_ports};
+
+fn create(cluster: &Cluster) {
+    cluster.succeed(&["volume", "create", "v", "--size", "64MiB", "--copies", "3"]);
+}
+
+#[test]
+fn a_client_does_not_follow_another_cluster_to_its_address() {
+    let place = Place::in_memory("foreign");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| place.0.join(name));
+    let port = free_ports();
+    let cluster = Cluster::start(&ours, port);
+    create(&cluster);
+    let address = cluster.address();
+    let load = Load::start(&address, "v");
+    load.wait_for(200);
+    cluster.end();
+
+    let other = Cluster::start(&theirs, port);
+    create(&other);
+    // Longer than a client waits before it asks for another map, many times over.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    check(&address, "v", &nothing());
+    other.end();
+
+    let cluster = Cluster::start(&ours, port);
+    load.wait_for(200);
+    let (contents, _) = load.finish();
+    check(&address, "v", &contents);
+    cluster.end();
+}
