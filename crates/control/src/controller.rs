@@ -21,6 +21,7 @@ pub(crate) mod restored;
 pub(crate) mod snapshots;
 pub(crate) mod status;
 mod sync_writes;
+mod unfinished;
 pub(crate) mod volumes;
 
 use std::cell::RefCell;
@@ -50,6 +51,7 @@ use leases::LeaseClock;
 use reconcile::Reconciler;
 use restored::Restoring;
 use snapshots::{SnapshotKey, Snapshots};
+use unfinished::Unfinished;
 
 /// How often a decision is made anew when another master was quicker.
 const ATTEMPTS_MAX: u32 = 16;
@@ -113,17 +115,6 @@ struct Heard {
     reserves: bool,
     /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
     syncs: Option<BTreeSet<VolumeNumber>>,
-}
-
-/// What is needed to bring a volume to its next state.
-#[derive(Clone, Debug, Default)]
-struct Unfinished {
-    /// The nodes it has copies on, once they are known.
-    nodes: Option<BTreeSet<NodeId>>,
-    /// Lives that have reported that they did their part.
-    reported: BTreeSet<(NodeId, Incarnation)>,
-    /// Of a clone that is flattened: copies left and all, by node.
-    progress: BTreeMap<NodeId, (u32, u32)>,
 }
 
 /// A node as the masters see it now.

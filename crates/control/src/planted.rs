@@ -20,6 +20,14 @@ pub enum Bug {
     ProposalUncompared,
     /// In its first moments, as long as the lease lasts, a reign takes any write lease for over.
     LeaseFoundIsOver,
+    /// A write lease is renewed for whoever asks, also for one that was overtaken.
+    RenewsForAnyone,
+    /// A growing volume has its new chunks as soon as they have places.
+    GrowsUnprepared,
+    /// A volume grows though a snapshot of it is being made.
+    GrowsUnderSnapshot,
+    /// A snapshot that was given up is completed all the same.
+    CompletesGivenUp,
 }
 
 /// The mistake planted in one master, if any.

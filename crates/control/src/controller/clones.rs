@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use foundation::{ByteCount, Instant};
 
+use crate::controller::unfinished::Unfinished;
 use crate::controller::volumes::{check_name, shown};
-use crate::controller::{ATTEMPTS_MAX, Controller, Stored, Unfinished, contended};
+use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, NodeId, SnapshotNumber, Uuid, VolumeNumber};
 use crate::keys;
@@ -266,7 +267,9 @@ impl<S: MetadataStore> Controller<S> {
             if !volume.is_flattening() {
                 continue;
             }
-            let unfinished = self.unfinished.entry(said.number).or_default();
+            let Some(unfinished) = self.unfinished_of(&volume) else {
+                continue;
+            };
             unfinished.progress.insert(life.0, (said.left, said.copies));
             if said.left == 0 {
                 unfinished.reported.insert(life);

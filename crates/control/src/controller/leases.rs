@@ -195,8 +195,9 @@ impl<S: MetadataStore> Controller<S> {
             let current = stored
                 .as_ref()
                 .map_or(WriterToken(0), |stored| stored.record.token);
-            let held = stored
-                .filter(|stored| stored.record.token == token && stored.record.session == Some(session));
+            let anyone = self.planted.is(Bug::RenewsForAnyone);
+            let is_ours = |record: &WriterLease| record.token == token && record.session == Some(session);
+            let held = stored.filter(|stored| anyone || is_ours(&stored.record));
             let Some(Stored { record, revision }) = held else {
                 return Err(ControlError::WriterLost {
                     volume: number,

@@ -408,20 +408,27 @@ impl<S: MetadataStore> Controller<S> {
         for number in heartbeat.prepared.iter().chain(&heartbeat.removed) {
             // A report about another state than the present one is an old one. The states are
             // read from the store when the volume is brought on.
-            let wanted = match self.read_volume_state(*number) {
-                Some(VolumeState::Preparing) => heartbeat.prepared.contains(number),
-                Some(VolumeState::Deleting) => heartbeat.removed.contains(number),
-                _ => false,
+            let Ok(volume) = self.volume(*number) else {
+                continue;
             };
-            if wanted {
-                self.unfinished.entry(*number).or_default().reported.insert(life);
+            let wanted = match volume.state {
+                VolumeState::Preparing => heartbeat.prepared.contains(number),
+                VolumeState::Deleting => heartbeat.removed.contains(number),
+                VolumeState::Creating | VolumeState::Ready => false,
+            };
+            if let Some(unfinished) = self.unfinished_of(&volume).filter(|_| wanted) {
+                unfinished.reported.insert(life);
             }
         }
         self.take_flattening(life, &heartbeat.flattening);
         for growing in &heartbeat.grown {
+            let Ok(volume) = self.volume(growing.number) else {
+                continue;
+            };
             // Of the present growth: what was reported of an earlier one says nothing of these chunks.
-            if self.growing(growing.number) == Some(*growing) {
-                let unfinished = self.unfinished.entry(growing.number).or_default();
+            if Growing::of(&volume) == Some(*growing)
+                && let Some(unfinished) = self.unfinished_of(&volume)
+            {
                 unfinished.reported.insert(life);
             }
         }

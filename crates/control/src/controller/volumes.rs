@@ -7,7 +7,8 @@ use foundation::{ByteCount, Epoch, Instant};
 
 use crate::controller::exports::PORTALS_MAX;
 use crate::controller::reconcile::spread;
-use crate::controller::{ATTEMPTS_MAX, Controller, NodeView, PAGE, Stored, Unfinished, contended};
+use crate::controller::unfinished::Unfinished;
+use crate::controller::{ATTEMPTS_MAX, Controller, NodeView, PAGE, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
@@ -455,10 +456,6 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    pub(super) fn read_volume_state(&self, number: VolumeNumber) -> Option<VolumeState> {
-        self.volume(number).ok().map(|volume| volume.state)
-    }
-
     /// Begins to delete a volume; nobody may hold its write lease. Repeating it changes nothing.
     pub fn delete_volume(&mut self, name: &str, now: Instant) -> Result<VolumeNumber, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
@@ -546,11 +543,8 @@ impl<S: MetadataStore> Controller<S> {
                 self.bring_growth_on(number, now)?;
                 continue;
             }
-            if self
-                .unfinished
-                .get(&number)
-                .is_some_and(|unfinished| unfinished.nodes.is_none())
-            {
+            let unfinished = self.unfinished_of(&stored.record);
+            if unfinished.is_some_and(|unfinished| unfinished.nodes.is_none()) {
                 self.note_nodes(number, 0)?;
             }
             match stored.record.state {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use foundation::{Instant, Random};
 
 use crate::mastership::{Election, Leader, Seat};
-use crate::model::{Chunk, Number};
+use crate::model::{Chunk, Node, Number, Snapshot, Volume};
 use crate::record::Record;
 use crate::store::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
-use crate::{ChunkId, DiskId, NodeId, VolumeNumber, keys};
+use crate::{ChunkId, DiskId, NodeId, SnapshotKey, VolumeNumber, keys};
 
 /// What becomes of a commit whose answer gets lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -219,6 +219,38 @@ impl Etcd {
         range
             .filter_map(|(key, _)| keys::parse_volume(keys::VOLUMES, key))
             .collect()
+    }
+
+    /// A volume's record.
+    pub fn volume(&self, number: VolumeNumber) -> Option<Volume> {
+        let key = keys::volume(number);
+        let found = self.keys.get(&key)?;
+        Some(Volume::decode(&key, &found.value).expect("what was encoded"))
+    }
+
+    /// A node's record.
+    pub fn node(&self, node: NodeId) -> Option<Node> {
+        let key = keys::node(node);
+        let found = self.keys.get(&key)?;
+        Some(Node::decode(&key, &found.value).expect("what was encoded"))
+    }
+
+    /// A snapshot's record.
+    pub fn snapshot(&self, (volume, number): SnapshotKey) -> Option<Snapshot> {
+        let key = keys::snapshot(volume, number);
+        let found = self.keys.get(&key)?;
+        Some(Snapshot::decode(&key, &found.value).expect("what was encoded"))
+    }
+
+    /// Every snapshot's record.
+    pub fn snapshots(&self) -> BTreeMap<SnapshotKey, Snapshot> {
+        let end = keys::end_of(keys::SNAPSHOTS);
+        let range = self.keys.range(keys::SNAPSHOTS.to_vec()..end);
+        let snapshot = |(key, found): (&Vec<u8>, &Versioned)| {
+            let snapshot = Snapshot::decode(key, &found.value).expect("what was encoded");
+            Some((keys::parse_snapshot(key)?, snapshot))
+        };
+        range.filter_map(snapshot).collect()
     }
 
     /// What is drained.

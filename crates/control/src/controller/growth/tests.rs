@@ -1,0 +1,204 @@
+//! Steps of a volume whose commits' answers are lost.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use foundation::{ByteCount, Instant};
+
+use crate::mastership::Member;
+use crate::testing::{Etcd, EtcdElection, Lost};
+use crate::{
+    Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, Incarnation, NodeId, Registration, Settings,
+    Uuid, Volume, VolumeNumber, VolumeState,
+};
+
+const NODES: u128 = 3;
+const CHUNK: u64 = 16 << 20;
+const LEASE: Duration = Duration::from_secs(1000);
+/// What is known only by looking at everything is known after so long.
+const AUDIT: Duration = Duration::from_secs(2);
+const VOLUME: VolumeNumber = VolumeNumber(1);
+
+/// One master on an etcd whose answers can be lost, and nodes that are only messages.
+struct Cluster {
+    etcd: Rc<RefCell<Etcd>>,
+    member: Member<EtcdElection>,
+    now: Instant,
+}
+
+fn disks(node: u128) -> Vec<Disk> {
+    vec![Disk {
+        id: DiskId(Uuid(node * 10)),
+        capacity: ByteCount(1 << 30),
+        used: ByteCount(0),
+        held: None,
+    }]
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let etcd = Rc::new(RefCell::new(Etcd::new(1, LEASE)));
+        let settings = Settings {
+            audit_interval: AUDIT,
+            ..Settings::default()
+        };
+        let member = Member::new(EtcdElection::new(etcd.clone(), 0), settings, 1);
+        let now = Instant::from_nanos(0) + Duration::from_secs(1);
+        let mut cluster = Self { etcd, member, now };
+        cluster.step();
+        for node in 1..=NODES {
+            let registration = Registration {
+                cluster: None,
+                node: NodeId(Uuid(node)),
+                peer_address: format!("192.0.2.{node}:4420"),
+                rack: None,
+                incarnation: None,
+                ended_through: Incarnation(0),
+                disks: disks(node),
+            };
+            let now = cluster.now;
+            cluster.control().register(&registration, now).unwrap();
+        }
+        cluster
+    }
+
+    fn control(&mut self) -> &mut Controller<crate::testing::Handle> {
+        self.member.lead().unwrap()
+    }
+
+    /// An error is a store that did not answer.
+    fn step(&mut self) {
+        self.now = self.now + Duration::from_millis(100);
+        self.etcd.borrow_mut().pass(self.now);
+        drop(self.member.step(self.now));
+    }
+
+    /// Everything is as it was to be, and nobody hears of it.
+    fn lose_answers(&mut self, count: usize) {
+        self.etcd.borrow_mut().lose_answers(vec![Lost::Done; count]);
+    }
+
+    /// A heartbeat of each node, in which it says that it has made its copies; what they are told to do.
+    fn beat(&mut self, prepared: &[VolumeNumber], grown: &[Growing]) -> (Vec<VolumeNumber>, Vec<Growing>) {
+        let mut told = (Vec::new(), Vec::new());
+        for node in 1..=NODES {
+            let now = self.now;
+            let heartbeat = Heartbeat {
+                cluster: self.control().cluster(),
+                node: NodeId(Uuid(node)),
+                incarnation: Incarnation(1),
+                ended_through: Incarnation(0),
+                disks: disks(node),
+                prepared: prepared.to_vec(),
+                grown: grown.to_vec(),
+                removed: Vec::new(),
+                resyncs: Vec::new(),
+                copies: Vec::new(),
+                names_copies: false,
+                removed_copies: Vec::new(),
+                snapshots: Default::default(),
+                flattening: Vec::new(),
+                reserves: true,
+                syncs: None,
+            };
+            let answer = self.control().heartbeat(&heartbeat, now).unwrap();
+            told.0.extend(answer.prepare);
+            told.1.extend(answer.grow);
+        }
+        told
+    }
+
+    fn create(&mut self) {
+        let now = self.now;
+        let request = CreateVolume {
+            copies: 3,
+            chunk: ByteCount(CHUNK),
+            stripe_unit: ByteCount(CHUNK),
+            stripe_width: 1,
+            ..CreateVolume::new("volume", ByteCount(CHUNK))
+        };
+        drop(self.control().create_volume(&request, now));
+    }
+
+    fn resize(&mut self, chunks: u64) {
+        let now = self.now;
+        drop(
+            self.control()
+                .resize_volume("volume", ByteCount(CHUNK * chunks), now),
+        );
+    }
+
+    fn volume(&mut self) -> Volume {
+        self.control().volume(VOLUME).unwrap()
+    }
+
+    fn chunks(&mut self) -> u32 {
+        self.volume().geometry.chunk_count()
+    }
+}
+
+#[test]
+fn what_was_reported_of_one_growth_does_not_count_for_the_next() {
+    let mut cluster = Cluster::new();
+    cluster.create();
+    cluster.beat(&[VOLUME], &[]);
+    cluster.step();
+    assert_eq!(cluster.volume().state, VolumeState::Ready);
+    cluster.resize(2);
+    let growing = Growing {
+        number: VOLUME,
+        from: 1,
+        chunks: 2,
+    };
+    assert_eq!(cluster.beat(&[], &[]).1, [growing; 3]);
+    cluster.beat(&[], &[growing]);
+    // It has grown, and the master does not know; then it grows again, and the master does not know that either.
+    cluster.lose_answers(1);
+    cluster.step();
+    assert_eq!(cluster.chunks(), 2);
+    cluster.lose_answers(1);
+    cluster.resize(3);
+    for _ in 0..5 {
+        cluster.step();
+    }
+    let next = Growing {
+        number: VOLUME,
+        from: 2,
+        chunks: 3,
+    };
+    assert_eq!(
+        Growing::of(&cluster.volume()),
+        Some(next),
+        "no node has its copy yet"
+    );
+    assert_eq!(cluster.beat(&[], &[growing]).1, [next; 3]);
+    cluster.step();
+    assert_eq!(cluster.chunks(), 2);
+    cluster.beat(&[], &[next]);
+    cluster.step();
+    assert_eq!(cluster.chunks(), 3);
+}
+
+#[test]
+fn nodes_hear_of_a_volume_though_no_commit_that_made_it_was_answered() {
+    let mut cluster = Cluster::new();
+    cluster.lose_answers(1);
+    cluster.create();
+    assert_eq!(cluster.volume().state, VolumeState::Creating);
+    // The master finds it, places its chunk, and lets the nodes make the copies; it hears of none of that.
+    for _ in 0..100 {
+        cluster.lose_answers(1);
+        cluster.step();
+        if cluster.volume().state == VolumeState::Preparing {
+            break;
+        }
+    }
+    cluster.lose_answers(0);
+    cluster.step();
+    assert_eq!(cluster.volume().state, VolumeState::Preparing);
+    assert_eq!(cluster.beat(&[], &[]).0, [VOLUME; 3]);
+    cluster.beat(&[VOLUME], &[]);
+    cluster.step();
+    assert_eq!(cluster.volume().state, VolumeState::Ready);
+}
