@@ -191,7 +191,7 @@ impl World {
         match self.random.below(20) {
             0 | 1 => {
                 let token = match self.whole.is_some() {
-                    true => self.lease_from_master(),
+                    true => self.lease_from_master(client),
                     false => Some(WriterToken(self.newest_token.0 + 1)),
                 };
                 if let Some(token) = token {
@@ -267,7 +267,9 @@ impl World {
             return;
         };
         let (chunk, range) = (pending.chunk, pending.range);
-        let config = &state.map[chunk];
+        let Some(config) = state.map.get(chunk) else {
+            return self.wait_for_chunk(client, attempt);
+        };
         let mut epoch = config.epoch;
         let mut node = node_index(config.write_node);
         let mut payload = None;
@@ -334,6 +336,12 @@ impl World {
         self.at(timeout, Event::ClientTimeout { client, attempt });
     }
 
+    /// The client's map is of before the volume had the chunk.
+    fn wait_for_chunk(&mut self, client: usize, attempt: u64) {
+        self.refresh(client);
+        self.at(20 * MS, Event::ClientTimeout { client, attempt });
+    }
+
     pub(super) fn client_timeout(&mut self, client: usize, attempt: u64) {
         if self.clients[client].pending.is_none() || self.clients[client].attempt != attempt {
             return;
@@ -365,13 +373,9 @@ impl World {
 
     fn refresh(&mut self, client: usize) {
         if self.healing || self.random.chance(3, 4) {
-            let map = match self.whole.is_some() {
-                true => self.map_from_master(),
-                false => Some(self.store.clone()),
-            };
-            // Of masters that do not answer it learns nothing.
-            if let Some(map) = map {
-                self.clients[client].map = map;
+            match self.whole.is_some() {
+                true => self.ask_for_map(client),
+                false => self.clients[client].map = self.store.clone(),
             }
         }
     }

@@ -39,6 +39,12 @@ impl Flushes {
         }
     }
 
+    /// The volume has one more chunk.
+    pub(super) fn grow(&mut self) {
+        self.acknowledged.push(0);
+        self.covered.push(0);
+    }
+
     fn wrote(&mut self, chunk: usize) {
         self.moment += 1;
         self.acknowledged[chunk] = self.moment;

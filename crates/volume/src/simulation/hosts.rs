@@ -248,7 +248,11 @@ impl World {
     /// The chunk that a client's next operation is for, which its portal serves; none while that serves none.
     pub(super) fn served_chunk(&mut self, client: usize) -> Option<u64> {
         let Some(reserved) = &self.reserved else {
-            return Some(self.shape.chunks as u64);
+            let chunks = match self.whole.is_some() {
+                true => self.clients[client].map.len(),
+                false => self.shape.chunks,
+            };
+            return Some(chunks as u64);
         };
         let serves = reserved.portals[client % PORTALS].serves as u64;
         (serves > 0).then_some(serves)

@@ -159,9 +159,10 @@ impl World {
         let (masters, chunks) = (self.shape.nodes, self.shape.chunks);
         if self.blocked[masters][node] <= self.now {
             let volume = chunk_id(0).volume;
-            let complete = self.keeps().complete.keys().copied();
+            let complete = self.keeps().complete.iter();
+            // Of as many chunks as the volume had then.
             let complete: Vec<_> = complete
-                .map(|snapshot| ((volume, snapshot), chunks as u32))
+                .map(|(snapshot, truths)| ((volume, *snapshot), truths.len() as u32))
                 .collect();
             self.nodes[node].kept.keeper.learn(complete);
         }
@@ -219,8 +220,11 @@ impl World {
             return;
         }
         let (chunk, snapshot) = part;
-        let truth = &self.keeps().complete[&snapshot][chunk];
-        if *truth != (sequence, values.clone()) {
+        let Some(truths) = self.keeps().complete.get(&snapshot) else {
+            // It was deleted meanwhile.
+            return;
+        };
+        if truths[chunk] != (sequence, values.clone()) {
             self.fail(format!(
                 "node {node} has made another snapshot {snapshot:?} of chunk {chunk}: {values:?}"
             ));
@@ -248,7 +252,7 @@ impl World {
         self.keeps().gone += 1;
         let holders = (0..self.shape.nodes).filter(|&other| self.layer(other, part).is_some());
         let left = holders.count();
-        if left < copies {
+        if left < copies && self.keeps().complete.contains_key(&snapshot) {
             self.fail(format!(
                 "node {node} let its copy of snapshot {snapshot:?} of chunk {chunk} go: {left} of {copies} copies are left"
             ));
@@ -267,7 +271,7 @@ impl World {
                 |node: usize| self.layer(node, (chunk, *snapshot)).is_some() == members.contains(&node);
             nodes.into_iter().all(right)
         };
-        let mut all = snapshots.complete.keys();
-        all.all(|snapshot| (0..self.shape.chunks).all(|chunk| in_place(snapshot, chunk)))
+        let mut all = snapshots.complete.iter();
+        all.all(|(snapshot, truths)| (0..truths.len()).all(|chunk| in_place(snapshot, chunk)))
     }
 }

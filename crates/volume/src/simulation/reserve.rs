@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::flushes::Flushes;
 use super::linear::Monitor;
 use super::portals::Portal;
 use super::world::{CHUNK_BLOCKS, Event, MS, SECOND, World, node_id};
@@ -604,6 +605,8 @@ impl World {
         self.in_force.push(WriterToken(0));
         self.opened.push(BTreeMap::new());
         self.loss_due.push(None);
+        self.flushes.iter_mut().for_each(Flushes::grow);
+        self.snapshots.iter_mut().for_each(|snapshots| snapshots.grow());
         self.grow_geometry();
     }
 

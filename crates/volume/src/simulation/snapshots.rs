@@ -8,6 +8,7 @@ use foundation::{Epoch, Random};
 
 use super::kinds::Kinds;
 use super::linear::{Op, SLOTS};
+use super::whole::Completed;
 use super::world::{CHUNK_BLOCKS, Event, MS, REBUILD, SCENARIOS, SECOND, US, World, chunk_id, node_index};
 use crate::configuration::ChunkConfig;
 use crate::identity::{
@@ -38,6 +39,8 @@ struct Attempt {
     releases: bool,
     /// Chunks whose write nodes have not answered.
     waits_for: BTreeSet<usize>,
+    /// What the copies have of each chunk, once all are released; the masters are then told that it is complete.
+    held: Option<Vec<Option<Truth>>>,
 }
 
 /// The maker of snapshots, and the history that they are compared with.
@@ -76,6 +79,11 @@ impl Snapshots {
             writes: BTreeMap::new(),
             lost_at: vec![0; chunks],
         }
+    }
+
+    /// The volume has one more chunk.
+    pub(super) fn grow(&mut self) {
+        self.lost_at.push(0);
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -161,21 +169,35 @@ impl World {
         if self.healing {
             return;
         }
-        let configs = self.store.clone();
+        let Some((snapshot, chunks)) = self.begin_attempt() else {
+            return self.next_snapshot();
+        };
+        // The volume does not grow while it is made.
+        let configs = self.store[..chunks].to_vec();
         let snapshots = self.snapshots();
-        snapshots.last.0 += 1;
-        let snapshot = snapshots.last;
         snapshots.attempt = Some(Attempt {
             snapshot,
             waits_for: (0..configs.len()).collect(),
             configs,
             releases: false,
+            held: None,
         });
-        for monitor in self.monitors.iter_mut().flatten() {
+        for monitor in self.monitors.iter_mut().take(chunks).flatten() {
             monitor.invoke(SNAPSHOT, Op::Read);
         }
         self.give_orders(Operation::Cut(snapshot));
         self.at(2 * SECOND, Event::SnapshotTimeout { snapshot });
+    }
+
+    /// The number of the next one, and of how many chunks it is.
+    fn begin_attempt(&mut self) -> Option<(SnapshotId, usize)> {
+        if self.whole.is_some() {
+            return self.begin_at_masters();
+        }
+        let chunks = self.shape.chunks;
+        let last = &mut self.snapshots().last;
+        last.0 += 1;
+        Some((*last, chunks))
     }
 
     fn give_orders(&mut self, operation: Operation) {
@@ -267,25 +289,74 @@ impl World {
         if !std::mem::replace(&mut attempt.releases, true) {
             attempt.waits_for = (0..attempt.configs.len()).collect();
             self.give_orders(Operation::Release(snapshot));
-        } else if let Some(attempt) = self.snapshots().attempt.take() {
-            self.snapshots().completed += 1;
-            self.check_snapshot(&attempt);
-            self.next_snapshot();
+        } else if let Some(mut attempt) = self.snapshots().attempt.take() {
+            attempt.held = Some(self.truths_of(&attempt));
+            self.snapshots().attempt = Some(attempt);
+            self.complete(snapshot);
+        }
+    }
+
+    /// Every chunk has its part: the snapshot is complete once the masters have said so.
+    pub(super) fn complete(&mut self, snapshot: SnapshotId) {
+        let attempt = &self.snapshots().attempt;
+        if attempt
+            .as_ref()
+            .is_none_or(|attempt| attempt.snapshot != snapshot)
+        {
+            return;
+        }
+        let completed = match self.whole.is_some() {
+            true => self.complete_at_masters(snapshot),
+            false => Completed::Complete,
+        };
+        match completed {
+            Completed::Unknown => self.complete_again(snapshot),
+            Completed::GivenUp => {
+                self.end_attempt();
+                self.next_snapshot();
+            }
+            Completed::Complete => {
+                if let Some(attempt) = self.snapshots().attempt.take() {
+                    self.snapshots().completed += 1;
+                    self.check_snapshot(&attempt);
+                    self.next_snapshot();
+                }
+            }
+        }
+    }
+
+    /// What the copies have of a snapshot that is being made.
+    fn truths_of(&mut self, attempt: &Attempt) -> Vec<Option<Truth>> {
+        (0..attempt.configs.len())
+            .map(|chunk| self.layer_of(chunk, attempt))
+            .collect()
+    }
+
+    /// Nothing comes of the present one.
+    fn end_attempt(&mut self) {
+        let snapshots = self.snapshots();
+        snapshots.aborted += 1;
+        let chunks = snapshots
+            .attempt
+            .take()
+            .map_or(0, |attempt| attempt.configs.len());
+        for monitor in self.monitors.iter_mut().take(chunks).flatten() {
+            monitor.abandon(SNAPSHOT);
         }
     }
 
     /// The maker gives up.
     pub(super) fn abort_snapshot(&mut self, snapshot: SnapshotId) {
-        let snapshots = self.snapshots();
-        if snapshots.attempt.as_ref().is_none_or(|a| a.snapshot != snapshot) {
+        let attempt = &self.snapshots().attempt;
+        let is_it = |attempt: &Attempt| attempt.snapshot == snapshot && attempt.held.is_none();
+        if !attempt.as_ref().is_some_and(is_it) {
             return;
         }
-        snapshots.aborted += 1;
         self.give_orders(Operation::Abandon(snapshot));
-        self.snapshots().attempt = None;
-        for monitor in self.monitors.iter_mut().flatten() {
-            monitor.abandon(SNAPSHOT);
+        if self.whole.is_some() {
+            self.abort_at_masters(snapshot);
         }
+        self.end_attempt();
         self.next_snapshot();
     }
 
@@ -327,7 +398,10 @@ impl World {
         for member in &attempt.configs[chunk].members {
             let node = node_index(member.node);
             let Some(layer) = self.layer(node, (chunk, attempt.snapshot)) else {
-                // A copy may have been deleted since, and made anew.
+                // A copy may have been deleted since, and made anew; or the masters have given the snapshot up.
+                if !self.is_kept_by_masters(attempt.snapshot) {
+                    continue;
+                }
                 if self.shape.keeps || self.nodes[node].disks.contains_key(&chunk) && self.places.made == 0 {
                     self.fail(format!(
                         "node {node} has no snapshot {:?} of chunk {chunk}",
@@ -352,8 +426,8 @@ impl World {
     /// What must hold of a complete snapshot.
     fn check_snapshot(&mut self, attempt: &Attempt) {
         let (mut held, mut truths) = (Vec::new(), Vec::new());
-        for chunk in 0..self.shape.chunks {
-            let truth = self.layer_of(chunk, attempt);
+        for chunk in 0..attempt.configs.len() {
+            let truth = attempt.held.as_ref().and_then(|held| held[chunk].clone());
             let values = truth.as_ref().map(|(_, values)| values.clone());
             truths.extend(truth);
             for block in 0..CHUNK_BLOCKS {
@@ -374,12 +448,12 @@ impl World {
                 held.push((chunk, block, value));
             }
         }
-        self.check_order(attempt.snapshot, &held);
+        self.check_order(attempt.snapshot, &held, attempt.configs.len());
         self.snapshots().complete.insert(attempt.snapshot, truths);
     }
 
     /// If W2 was issued after W1 was acknowledged and the snapshot has W2, it has W1.
-    fn check_order(&mut self, snapshot: SnapshotId, held: &[(usize, u32, u32)]) {
+    fn check_order(&mut self, snapshot: SnapshotId, held: &[(usize, u32, u32)], chunks: usize) {
         let snapshots = self.snapshots();
         let writes = &snapshots.writes;
         let latest = held
@@ -388,7 +462,15 @@ impl World {
         let Some((latest, newest)) = latest.max() else {
             return;
         };
-        let mut missing = None;
+        // The volume may have had more chunks, of which the snapshot has nothing.
+        let beyond = writes.iter().filter(|(_, write)| {
+            let is_there = write.at > snapshots.lost_at[write.chunk];
+            write.chunk >= chunks && is_there
+        });
+        let beyond = beyond.filter_map(|(other, write)| {
+            Some((write.acknowledged?, *other, write.chunk, write.range.start, 0))
+        });
+        let mut missing = beyond.min();
         for &(chunk, block, value) in held {
             // Written again after it was acknowledged, the block had this value no more.
             let Some(acknowledged) = writes.get(&value).map_or(Some(0), |write| write.acknowledged) else {

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use control::Chunk;
 use foundation::Epoch;
 
+use super::growth::Grows;
 use super::{Answer, MASTERS, News, WholeEvent, config_of, index_of};
 use crate::configuration::ChunkConfig;
-use crate::identity::Incarnation;
+use crate::identity::{Incarnation, SnapshotId};
 use crate::simulation::events::Event;
 use crate::simulation::world::{MS, SECOND, US, World, chunk_id, node_id, node_index};
 
@@ -39,6 +40,10 @@ pub(in crate::simulation) enum Call {
         removed: Vec<usize>,
         /// Other volumes of which it has all copies, and those of which it has none any more.
         volumes: [Vec<u32>; 2],
+        /// The growth of the volume of which it has all copies that it shall have.
+        grown: Vec<Grows>,
+        /// The snapshots of which it has copies.
+        snapshots: Vec<SnapshotId>,
         /// Chunk, node, bytes left, bytes in all.
         resyncs: Vec<(usize, usize, u64, u64)>,
     },
@@ -48,6 +53,8 @@ pub(in crate::simulation) enum Call {
         expected: Epoch,
         config: ChunkConfig,
     },
+    /// Which of a growing volume's new chunks the node shall have copies of.
+    Places { growth: Grows },
     /// What was committed after `known`, from now on.
     Watch { watch: u64, known: u64 },
 }
@@ -108,6 +115,8 @@ pub(super) struct Engine {
     /// Other volumes that are being made, and those that are being deleted. Their copies are done as soon as they are asked for.
     volumes: [Vec<u32>; 2],
     known_again_at: u64,
+    /// The growth that the node was told of last, and the new chunks that it shall have copies of.
+    pub(super) growing: Option<(Grows, Vec<usize>)>,
 }
 
 impl Engine {
@@ -228,10 +237,21 @@ impl World {
             master,
             node,
             number,
-            call,
+            call: call.clone(),
         };
-        self.send_to_master(node, master, event);
+        match self.is_held_up(&call) {
+            Some(delay) => self.at(delay, Event::Whole(event)),
+            None => self.send_to_master(node, master, event),
+        }
         self.at(PATIENCE, Event::Whole(WholeEvent::Late { node, number }));
+    }
+
+    /// Some requests for a life's number lie in a master's socket for longer than they are waited for, and are carried out all the same.
+    fn is_held_up(&mut self, call: &Call) -> Option<u64> {
+        let (healing, whole) = (self.healing, self.of_whole());
+        let asks_for_number = matches!(call, Call::Register { life: None, .. });
+        let is_held_up = asks_for_number && !healing && whole.random.chance(1, 12);
+        is_held_up.then(|| whole.random.between(PATIENCE, 4 * PATIENCE))
     }
 
     pub(super) fn engine_waits_no_more(&mut self, node: usize, number: u64) {
@@ -271,28 +291,34 @@ impl World {
                     remove,
                     name_copies,
                     volumes,
+                    grow,
+                    forget,
                 },
                 _,
             ) => {
                 engine.volumes = volumes;
                 self.take_duties(node, remove, name_copies);
+                self.take_growth(node, &grow);
+                self.forget_snapshots(node, &forget);
             }
-            (Answer::Refused, Call::Register { life: Some(_), .. }) if !engine.serves() => {
-                // The life is over for the masters: the target is ended, and another one begins.
+            (Answer::Placed(placed), Call::Places { growth }) => {
+                self.engine_has_places(node, growth, placed);
+            }
+            (Answer::Outlived, Call::Register { life: Some(_), .. }) => {
+                // A request for a number that was given up, or one of before, was carried out late: nobody will hear this life any
+                // more. The target is ended, and another one begins.
+                self.of_whole().outlived += 1;
                 self.crash_for(node, false, 20 * MS);
             }
-            (Answer::Refused, Call::Beat { .. }) => self.make_known_again(node),
-            (Answer::Failed | Answer::Refused, call) => self.has_failed(node, &call, 100 * MS),
+            (Answer::Refused, Call::Register { life: Some(_), .. }) if !engine.serves() => {
+                self.crash_for(node, false, 20 * MS);
+            }
+            (Answer::Refused | Answer::Outlived, Call::Beat { .. }) => self.make_known_again(node),
+            (Answer::Failed | Answer::Refused | Answer::Outlived, call) => {
+                self.has_failed(node, &call, 100 * MS)
+            }
             _ => {}
         }
-    }
-
-    /// Whether a call that stood before a master is not carried out any more, since its caller has gone. Of the others it is not known
-    /// how far they were; a number that is given to nobody would make the masters refuse the life that serves, for good
-    /// (`docs/decisions/0111`).
-    pub(super) fn is_given_up(&mut self, node: usize, number: u64, call: &Call) -> bool {
-        let asks_for_number = matches!(call, Call::Register { life: None, .. });
-        asks_for_number && !self.engine(node).calls.contains_key(&number)
     }
 
     /// A call was not answered as it should be: it is made again, or something later makes up for it.
@@ -305,7 +331,8 @@ impl World {
             // Perhaps the one that named the copies.
             Call::Beat { .. } => engine.name_copies_at = now,
             Call::Watch { .. } => engine.heard_at = 0,
-            Call::Propose { .. } => {}
+            // The next heartbeat is answered with it again.
+            Call::Propose { .. } | Call::Places { .. } => {}
         }
     }
 
@@ -358,6 +385,7 @@ impl World {
             (chunk, to, progress.left_bytes, progress.total_bytes)
         };
         let resyncs = resyncs.map(resync).collect();
+        let (grown, snapshots) = (self.grown_on(node), self.snapshots_on(node));
         let engine = self.engine(node);
         let names = now >= engine.name_copies_at;
         if names {
@@ -368,6 +396,8 @@ impl World {
             copies: names.then_some(here),
             removed: engine.deleted.iter().copied().collect(),
             volumes: engine.volumes.clone(),
+            grown,
+            snapshots,
             resyncs,
         }
     }
@@ -390,6 +420,31 @@ impl World {
             } else if !engine.asked.contains(&chunk) {
                 engine.deleted.insert(chunk);
             }
+        }
+    }
+
+    /// A growing volume: what is not known of it yet is asked for.
+    fn take_growth(&mut self, node: usize, grow: &[Grows]) {
+        let engine = self.engine(node);
+        if engine
+            .growing
+            .as_ref()
+            .is_some_and(|(growth, _)| !grow.contains(growth))
+        {
+            engine.growing = None;
+        }
+        let asks = |call: &Call| matches!(call, Call::Places { .. });
+        if let Some(&growth) = grow.first()
+            && !engine.calls.values().any(|(_, call)| asks(call))
+        {
+            self.ask_master(node, Call::Places { growth });
+        }
+    }
+
+    /// A copy that is missing is made, once.
+    pub(super) fn ask_to_make(&mut self, node: usize, chunk: usize) {
+        if self.engine(node).asked.insert(chunk) {
+            self.tell_target(node, Told::Create { chunk });
         }
     }
 
@@ -436,9 +491,7 @@ impl World {
         let engine = self.engine(node);
         let missing: Vec<usize> = engine.wanted.difference(&here).copied().collect();
         for chunk in missing {
-            if self.engine(node).asked.insert(chunk) {
-                self.tell_target(node, Told::Create { chunk });
-            }
+            self.ask_to_make(node, chunk);
         }
     }
 

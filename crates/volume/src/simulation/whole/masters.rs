@@ -7,14 +7,15 @@ use std::time::Duration;
 use control::mastership::Member;
 use control::testing::{EtcdElection, Handle, Lost};
 use control::{
-    Changes, Chunk, ControlError, Controller, CreateVolume, ErrorKind, Incarnation, Resync, Scope, SessionId,
-    VolumeNumber, VolumeState,
+    Changes, Chunk, ControlError, Controller, CreateVolume, ErrorKind, Incarnation, Resync, Scope,
+    SnapshotNumber, VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Epoch, Instant, Random};
 
-use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, config_of, index_of, named};
+use super::growth::{self, Grows};
+use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, index_of, named};
 use crate::configuration::ChunkConfig;
-use crate::identity::WriterToken;
+use crate::identity::SnapshotId;
 use crate::simulation::events::Event;
 use crate::simulation::injected::Injected;
 use crate::simulation::world::{MS, SECOND, US, World};
@@ -25,9 +26,6 @@ const STEP: u64 = 250 * MS;
 const KEEP: u64 = 100 * MS;
 /// Who watches hears something at least so often.
 const PING: u64 = 300 * MS;
-
-/// How long a client's write lease lasts.
-const LEASE_TERM: u64 = SECOND;
 
 /// A clock that runs at a rate of its own from a moment of its own.
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +73,21 @@ pub(in crate::simulation) enum Answer {
         name_copies: bool,
         /// Other volumes to be made, and those to be deleted.
         volumes: [Vec<u32>; 2],
+        /// The volume grows, and the node has not said that it has its copies.
+        grow: Vec<Grows>,
+        /// Snapshots whose copies are to be deleted.
+        forget: Vec<SnapshotId>,
     },
+    /// New chunks of which the node shall have copies.
+    Placed(Vec<usize>),
     Done,
     /// Another master leads, perhaps this one.
     Elsewhere(Option<usize>),
     /// Not now.
     Failed,
     Refused,
+    /// The masters have given the node the number of a later life.
+    Outlived,
 }
 
 /// A part of what is new for a node.
@@ -156,7 +162,11 @@ impl Master {
     }
 }
 
+/// As `crates/master/src/convert.rs` has it.
 fn refusal(error: &ControlError) -> Answer {
+    if matches!(error, ControlError::StaleIncarnation { theirs, known, .. } if theirs <= known) {
+        return Answer::Outlived;
+    }
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Aborted => Answer::Failed,
         _ => Answer::Refused,
@@ -205,7 +215,8 @@ impl World {
 
     /// A call has arrived at a master.
     pub(super) fn master_is_called(&mut self, master: usize, node: usize, number: u64, call: Call) {
-        if !self.of_whole().masters[master].lives || self.is_given_up(node, number, &call) {
+        // Also of a caller that has gone meanwhile.
+        if !self.of_whole().masters[master].lives {
             return;
         }
         let answer = self.answer_of(master, node, call);
@@ -240,6 +251,8 @@ impl World {
                 copies,
                 removed,
                 volumes: [prepared, gone],
+                grown,
+                snapshots,
                 resyncs,
             } => {
                 let mut heartbeat = whole.heartbeat(node, life, cluster);
@@ -248,6 +261,11 @@ impl World {
                 heartbeat.removed_copies = removed.into_iter().map(chunk_named).collect();
                 let numbers = |volumes: Vec<u32>| volumes.into_iter().map(VolumeNumber).collect();
                 (heartbeat.prepared, heartbeat.removed) = (numbers(prepared), numbers(gone));
+                let keys = snapshots.iter();
+                heartbeat.snapshots = keys
+                    .map(|snapshot| (VOLUME, SnapshotNumber(snapshot.0)))
+                    .collect();
+                heartbeat.grown = grown.into_iter().map(growth::growing).collect();
                 let resync = |(chunk, to, left, total)| Resync {
                     chunk: chunk_named(chunk),
                     node: named(to),
@@ -269,6 +287,12 @@ impl World {
                             remove: remove.map(|(id, epoch)| (id.index as usize, epoch)).collect(),
                             name_copies: answer.name_copies,
                             volumes: [numbers(answer.prepare), numbers(answer.remove)],
+                            forget: answer
+                                .remove_snapshots
+                                .iter()
+                                .map(|(_, number)| SnapshotId(number.0))
+                                .collect(),
+                            grow: answer.grow.iter().filter_map(growth::grows).collect(),
                         }
                     }
                     Err(error) => refusal(&error),
@@ -290,6 +314,14 @@ impl World {
                 let control = whole.masters[master].leads();
                 match control.propose(chunk_named(chunk), &proposal, clock) {
                     Ok(_) => Answer::Done,
+                    Err(error) => refusal(&error),
+                }
+            }
+            Call::Places { growth } => {
+                let control = whole.masters[master].leads();
+                match growth::places_of(control, node, growth) {
+                    Ok(Some(placed)) => Answer::Placed(placed),
+                    Ok(None) => Answer::Failed,
                     Err(error) => refusal(&error),
                 }
             }
@@ -380,60 +412,6 @@ impl World {
             self.at(delay, Event::Whole(event));
         }
         delay.is_some()
-    }
-
-    /// The map as a master reads it for a client; none if this one does not answer.
-    pub(in crate::simulation) fn map_from_master(&mut self) -> Option<Vec<ChunkConfig>> {
-        let now = self.now;
-        let whole = self.of_whole();
-        whole.etcd.borrow_mut().pass(Instant::from_nanos(now));
-        let master = whole.random.below(MASTERS as u64) as usize;
-        let own = &mut whole.masters[master];
-        if !own.lives || own.paused_until > now {
-            return None;
-        }
-        let clock = own.clock(now);
-        let (_, chunks) = own.member.read(clock).ok()?.map(VOLUME, 0, 64).ok()?;
-        let map = chunks.iter().map(|(_, chunk)| config_of(chunk)).collect();
-        self.note_committed(By::Other);
-        Some(map)
-    }
-
-    /// A write lease from the master in the seat, for one who never renews it; none if somebody else holds it, or nobody answers.
-    pub(in crate::simulation) fn lease_from_master(&mut self) -> Option<WriterToken> {
-        let now = self.now;
-        let whole = self.of_whole();
-        whole.etcd.borrow_mut().pass(Instant::from_nanos(now));
-        let master = whole.etcd.borrow().leader()?;
-        let own = &mut whole.masters[master];
-        if !own.lives || own.paused_until > now {
-            return None;
-        }
-        whole.sessions += 1;
-        let session = SessionId(control::Uuid(u128::from(whole.sessions)));
-        let clock = own.clock(now);
-        let term = Some(Duration::from_nanos(LEASE_TERM));
-        let control = own.member.lead().ok();
-        let lease = control.and_then(|control| {
-            control
-                .acquire_writer(VOLUME, session, "client", term, clock)
-                .ok()
-        });
-        let before = whole.leased;
-        if let Some(lease) = &lease {
-            whole.leased = (lease.token.0, now);
-            whole.leases += 1;
-        }
-        self.note_committed(By::Other);
-        let token = lease?.token.0;
-        if token <= before.0 || before.0 > 0 && now < before.1 + LEASE_TERM / 100 * 98 {
-            let (before, ms) = (before.0, (now - before.1) / MS);
-            self.fail(format!(
-                "write lease {token} was given {ms} ms after {before}, which lasts {} ms",
-                LEASE_TERM / MS
-            ));
-        }
-        Some(WriterToken(token))
     }
 
     /// Something happens to the masters, mostly to the one that leads.
@@ -578,8 +556,9 @@ impl World {
                 whole.volumes += u64::from(made == Ok(true));
             }
         }
-        self.note_committed(By::Other);
-        self.at(500 * MS, Event::Whole(WholeEvent::Operator));
+        self.let_grow();
+        self.delete_a_snapshot();
+        self.operator_comes_again();
     }
 }
 

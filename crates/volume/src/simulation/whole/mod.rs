@@ -2,7 +2,8 @@
 //! them on one etcd that is modelled (`control::testing`). Nothing here decides who is in sync or where a copy lies.
 //!
 //! Played by stand-ins are what moves words between them: each node's engine (`engine`), the masters' processes and the way to them
-//! (`masters`). Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
+//! (`masters`). Clients read maps (`maps`) and get write leases (`leases`) there, the volume grows (`growth`), and snapshots of it are
+//! begun and completed (`snapshots`). Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
 //! answer is lost and which take effect later, or never. A copy takes the room of a chunk in the masters' books, of 16 MiB, and has
 //! [`CHUNK_BLOCKS`](super::world::CHUNK_BLOCKS) blocks.
 //!
@@ -11,12 +12,16 @@
 //! by masters, and no write lease is given while another one lasts. When all is quiet, nodes have the copies that the store places with them, and no others.
 
 mod engine;
+mod growth;
+mod leases;
+mod maps;
 mod masters;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,11 +34,12 @@ use super::events::Event;
 use super::kinds::Kinds;
 use super::world::{MS, REBUILD, SCENARIOS, SECOND, World, node_id};
 use crate::configuration::{ChunkConfig, Membership};
-use crate::identity::NodeId;
+use crate::identity::{NodeId, SnapshotId};
 use engine::Engine;
 pub(super) use engine::{Call, Told};
 use masters::Master;
 pub(super) use masters::{Answer, MasterFault, News};
+pub(super) use snapshots::Completed;
 
 /// How many masters there are.
 pub(super) const MASTERS: usize = 3;
@@ -78,6 +84,14 @@ pub(in crate::simulation) enum WholeEvent {
     Told { node: usize, life: u64, told: Told },
     /// The target has made a copy.
     Made { node: usize, life: u64, chunk: usize },
+    /// The maker of a snapshot tells the masters once more that it is complete.
+    Complete { snapshot: SnapshotId },
+    /// A client renews the write lease that it has by this token.
+    Renew { token: u64 },
+    /// A client asks a master for the map.
+    MapAsked { client: usize, master: usize },
+    /// It gets one.
+    Map { client: usize, map: Vec<ChunkConfig> },
     /// Something happens to the masters, or to etcd.
     Fault,
     /// Somebody drains nodes, and ends that.
@@ -108,7 +122,9 @@ impl WholeEvent {
     /// The master whose process must run.
     fn master(&self) -> Option<usize> {
         match self {
-            WholeEvent::Step { master, .. } | WholeEvent::Call { master, .. } => Some(*master),
+            WholeEvent::Step { master, .. }
+            | WholeEvent::Call { master, .. }
+            | WholeEvent::MapAsked { master, .. } => Some(*master),
             _ => None,
         }
     }
@@ -123,16 +139,22 @@ pub(in crate::simulation) struct Whole {
     /// From each node to each master, and back: until when nothing gets through, and when what was sent last arrives.
     out: Vec<[Way; MASTERS]>,
     back: Vec<[Way; MASTERS]>,
-    /// What is committed.
+    /// What is committed; of these, so many chunks are in use.
     chunks: Vec<Chunk>,
+    in_use: usize,
+    first_chunks: usize,
+    /// The volume grows now and then.
+    grows: bool,
+    /// Maps as they were.
+    past: VecDeque<Vec<ChunkConfig>>,
     /// The life of each node that the master in the seat has heard last, and when.
     heard: Vec<(u64, u64)>,
     /// Room of each disk.
     capacity: ByteCount,
     planted: Option<Bug>,
-    /// Sessions that have asked for the write lease, and the token that was given last, and when.
-    sessions: u64,
-    leased: (u64, u64),
+    writers: leases::Writers,
+    snapshots_named: u64,
+    snapshot_states: BTreeMap<control::SnapshotKey, control::SnapshotState>,
     /// Times that a master began to lead, commits whose answer was lost, and copies that masters have left out.
     pub(in crate::simulation) reigns: u64,
     pub(in crate::simulation) lost: u64,
@@ -143,6 +165,16 @@ pub(in crate::simulation) struct Whole {
     pub(in crate::simulation) volumes: u64,
     /// Write leases that were given.
     pub(in crate::simulation) leases: u64,
+    /// Times that they were renewed, and given back to others.
+    pub(in crate::simulation) renewals: u64,
+    pub(in crate::simulation) given_back: u64,
+    /// Maps that were lost on the way, and those that were old when they were given.
+    pub(in crate::simulation) lost_maps: u64,
+    pub(in crate::simulation) old_maps: u64,
+    /// Chunks that were added.
+    pub(in crate::simulation) grown: u64,
+    /// Lives that were ended since the masters had given out a later number.
+    pub(in crate::simulation) outlived: u64,
 }
 
 /// One direction between a node and a master.
@@ -199,6 +231,7 @@ impl Whole {
             rebuild_after: Duration::from_nanos(random.between(2 * SECOND, 10 * SECOND)),
             rebalance: random.chance(1, 2),
             moves_max: 2,
+            snapshot_term: Duration::from_secs(1),
             ..control::Settings::default()
         };
         let etcd = Rc::new(RefCell::new(Etcd::new(seed, Duration::from_nanos(LEASE))));
@@ -210,9 +243,13 @@ impl Whole {
             out: vec![[Way::default(); MASTERS]; nodes],
             back: vec![[Way::default(); MASTERS]; nodes],
             chunks: Vec::new(),
+            in_use: chunks,
+            first_chunks: chunks,
+            grows: random.chance(1, 2),
+            past: VecDeque::new(),
             heard: vec![(0, 0); nodes],
             // Each disk could take a copy of every chunk, and little more.
-            capacity: ByteCount(CHUNK.0 * chunks as u64 + CHUNK.0 / 2),
+            capacity: ByteCount(CHUNK.0 * (chunks + growth::GROWTH_MAX) as u64 + CHUNK.0 / 2),
             planted,
             reigns: 0,
             lost: 0,
@@ -220,8 +257,15 @@ impl Whole {
             recovered: 0,
             volumes: 0,
             leases: 0,
-            sessions: 0,
-            leased: (0, 0),
+            outlived: 0,
+            lost_maps: 0,
+            old_maps: 0,
+            grown: 0,
+            renewals: 0,
+            given_back: 0,
+            writers: leases::Writers::default(),
+            snapshots_named: 0,
+            snapshot_states: BTreeMap::new(),
             random,
         }
     }
@@ -331,6 +375,9 @@ impl World {
         };
         let kinds = Kinds {
             whole: true,
+            snapshots: seed % 2 == 1,
+            // Their copies follow those of the chunks.
+            keeps: seed % 4 == 1,
             masters_bug: planted,
             ..Kinds::default()
         };
@@ -400,6 +447,10 @@ impl World {
             WholeEvent::Again { node, turn } => self.engine_asks_again(node, turn),
             WholeEvent::Told { node, life, told } => self.target_is_told(node, life, told),
             WholeEvent::Made { node, life, chunk } => self.target_has_made(node, life, chunk),
+            WholeEvent::Complete { snapshot } => self.complete(snapshot),
+            WholeEvent::Renew { token } => self.renew_lease(token),
+            WholeEvent::MapAsked { client, master } => self.map_is_asked(client, master),
+            WholeEvent::Map { client, map } => self.map_has_come(client, map),
             WholeEvent::Fault => self.master_fault(),
             WholeEvent::Operator => self.operator(),
         }
@@ -407,9 +458,10 @@ impl World {
 
     /// Looks at what was committed, in the order of the commits, and has the rest of the world see it.
     fn note_committed(&mut self, by: By) {
+        self.check_snapshot_records();
         let changes = self.of_whole().etcd.borrow_mut().take_changes();
         if changes.is_empty() {
-            return;
+            return self.check_growth();
         }
         // Other volumes take room, and nobody uses them.
         for (id, chunk) in changes.into_iter().filter(|(id, _)| id.volume == VOLUME) {
@@ -417,6 +469,10 @@ impl World {
             let Some(next) = chunk else {
                 return self.fail(format!("{id} was removed, and its volume is there"));
             };
+            if index >= self.of_whole().chunks.len() {
+                self.chunk_is_placed(index, next);
+                continue;
+            }
             let before = std::mem::replace(&mut self.of_whole().chunks[index], next.clone());
             self.check_step(index, &before, &next, by);
             self.committed(index, next.epoch, next.recovery);
@@ -427,6 +483,8 @@ impl World {
             let gone = before.iter().filter(|node| !places.contains(node)).count();
             self.places.moved += gone as u64;
         }
+        self.check_growth();
+        self.keep_map();
         self.check_space();
     }
 
@@ -451,7 +509,13 @@ impl World {
             // Clocks differ by less than a hundredth.
             let node = index_of(node);
             let (heard, at) = whole.heard[node];
-            let is_recent = heard == life.0 && now < at + TIMEOUT / 100 * 98;
+            // A later number that was given out, whoever got it, ends a life for the masters.
+            let is_newest = whole
+                .etcd
+                .borrow()
+                .node(named(node))
+                .is_some_and(|known| known.incarnation == life);
+            let is_recent = is_newest && heard == life.0 && now < at + TIMEOUT / 100 * 98;
             if is_recent && self.alive(node, life.0) {
                 let ms = (now - at) / MS;
                 return self.fail(format!(
@@ -494,6 +558,7 @@ impl World {
             && !etcd.has_late()
             && etcd.drains().is_empty()
             && etcd.volumes() == [VOLUME]
+            && whole.in_use == whole.chunks.len()
             && chunks.flat_map(Chunk::members).all(lives)
     }
 
@@ -516,6 +581,7 @@ impl World {
             }
         }
         self.check_space();
+        self.check_snapshots_kept();
         if let Some(why) = wrong {
             self.fail(why);
         }

@@ -12,7 +12,8 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let seeds = foundation::seeds::from_environment(80);
     let (mut operations, mut moved, mut failed) = (0, 0, Vec::new());
     let (mut reigns, mut lost, mut left_out, mut recovered) = (0, 0, 0, 0);
-    let (mut volumes, mut leases) = (0, 0);
+    let (mut volumes, mut leases, mut renewals, mut given_back, mut outlived) = (0, 0, 0, 0, 0);
+    let (mut lost_maps, mut old_maps, mut grown, mut snapshots, mut given_up) = (0, 0, 0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
         if let Err(why) = world.run_as_asked(seeds.len() == 1) {
@@ -31,11 +32,25 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         recovered += whole.recovered;
         volumes += whole.volumes;
         leases += whole.leases;
+        renewals += whole.renewals;
+        given_back += whole.given_back;
+        outlived += whole.outlived;
+        lost_maps += whole.lost_maps;
+        old_maps += whole.old_maps;
+        grown += whole.grown;
+        if let Some(made) = &world.snapshots {
+            snapshots += made.completed;
+            given_up += made.aborted;
+        }
     }
     println!(
         "{} seeds, {operations} operations, {reigns} reigns, {lost} answers lost, {left_out} copies left out, {recovered} \
-         chunks begun anew, {moved} copies moved, {volumes} other volumes, {leases} write leases",
+         chunks begun anew, {moved} copies moved, {volumes} other volumes",
         seeds.len()
+    );
+    println!(
+        "{leases} write leases, {renewals} times renewed, {given_back} given back, {outlived} lives outlived, {lost_maps} maps \
+         lost, {old_maps} old ones, {grown} chunks added, {snapshots} snapshots, {given_up} given up"
     );
     assert!(
         failed.is_empty(),
@@ -44,6 +59,9 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let many = seeds.len() as u64;
     let is_much = operations > 100 * many && reigns > 2 * many && lost > 2 * many && left_out > many;
     let is_much = is_much && recovered > many / 2 && moved > many / 4 && volumes > many && leases > many / 2;
+    let is_much = is_much && renewals > many && given_back > 0 && outlived > 0 && grown > many / 4;
+    let is_much =
+        is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
@@ -76,6 +94,10 @@ fn planted_mistakes_of_masters_are_found() {
         Bug::LeavesGivenUp,
         Bug::ProposalUncompared,
         Bug::LeaseFoundIsOver,
+        Bug::RenewsForAnyone,
+        Bug::GrowsUnprepared,
+        Bug::GrowsUnderSnapshot,
+        Bug::CompletesGivenUp,
     ] {
         match finds(|seed| World::whole(seed, Some(bug)), limit) {
             Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
@@ -89,7 +111,7 @@ fn planted_mistakes_of_masters_are_found() {
 #[test]
 fn planted_mistakes_of_nodes_are_found_beside_real_masters() {
     use planted::Bug;
-    let limit = 60;
+    let limit = 200;
     for bug in [
         Bug::WriteNodeReadsUnsettled,
         Bug::OldSessionAccepted,
