@@ -20,9 +20,6 @@ use crate::free_set::FreeSet;
 use crate::gate::{Gate, Tokens};
 use crate::page_io::PageIo;
 
-/// From so many entries on it is looked which of a blob's newest clusters have been named meanwhile.
-const UNNAMED_LOOK: usize = 64;
-
 /// One blob in memory: its metadata is all here.
 pub(crate) struct BlobState {
     pub(crate) id: BlobId,
@@ -41,10 +38,6 @@ pub(crate) struct BlobState {
     /// The change that last concerned this blob's size or map, and its last shrinking.
     pub(crate) changed_at: Cell<u64>,
     pub(crate) shrunk_at: Cell<u64>,
-    /// The change that last set its size.
-    pub(crate) sized_at: Cell<u64>,
-    /// Its clusters that no commit may have named yet: index, and the change by which it got each.
-    pub(crate) unnamed: RefCell<BTreeMap<u64, u64>>,
     pub(crate) deleted: Cell<bool>,
     /// Clusters of the blob whose first write is under way.
     pub(crate) allocating: RefCell<BTreeSet<u64>>,
@@ -66,8 +59,6 @@ impl BlobState {
             gate: Rc::default(),
             changed_at: Cell::new(0),
             shrunk_at: Cell::new(0),
-            sized_at: Cell::new(0),
-            unnamed: RefCell::default(),
             deleted: Cell::new(false),
             allocating: RefCell::default(),
             allocated: Notify::new(),
@@ -310,35 +301,9 @@ impl Store {
             self.unmap(blob, size_pages.div_ceil(self.cluster_pages()), u64::MAX);
         }
         self.mark_dirty(blob, 0);
-        blob.sized_at.set(self.changes.get());
         if shrinks {
             blob.shrunk_at.set(self.changes.get());
         }
-    }
-
-    /// The blob gets a cluster. Its map page, which is reserved, is marked dirty by whoever calls, before anything is awaited.
-    pub(crate) fn own(&self, blob: &BlobState, index: u64, cluster: u32) {
-        blob.map.borrow_mut().set(index, cluster);
-        let committed = self.committed.get();
-        let mut unnamed = blob.unnamed.borrow_mut();
-        if unnamed.len() >= UNNAMED_LOOK {
-            unnamed.retain(|_, at| *at > committed);
-        }
-        // Counted with the map page, as the next change.
-        unnamed.insert(index, self.changes.get() + 1);
-    }
-
-    /// Whether a completed commit names all that the blob has in these pages: what is written there is durable with the device's
-    /// next flush.
-    pub(crate) fn is_named(&self, blob: &BlobState, first: u64, pages: u64) -> bool {
-        let committed = self.committed.get();
-        let (map, unnamed) = (blob.map.borrow(), blob.unnamed.borrow());
-        let clusters = first / self.cluster_pages()..(first + pages).div_ceil(self.cluster_pages());
-        blob.sized_at.get() <= committed
-            && clusters.into_iter().all(|index| {
-                let has_own = !matches!(map.entry(index), 0 | HOLE);
-                has_own && unnamed.get(&index).is_none_or(|at| *at <= committed)
-            })
     }
 
     /// Gives up the clusters of the blob from `first` to before `end`; its parent, if it has one, shows there. Nothing may
