@@ -6,8 +6,10 @@ mod support;
 use support::load::{Load, check, nothing};
 use support::{Cluster, Place, free_ports};
 
+/// What was acknowledged outlives the end of all nodes: the client goes on with it.
 fn create(cluster: &Cluster) {
-    cluster.succeed(&["volume", "create", "v", "--size", "64MiB", "--copies", "3"]);
+    let create = "volume create v --size 64MiB --copies 3 --sync-writes";
+    cluster.succeed(&create.split(' ').collect::<Vec<_>>());
 }
 
 /// Above those of the first cluster, whatever became of it while it ended: a client takes no older configuration than it has.

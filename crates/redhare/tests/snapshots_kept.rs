@@ -211,16 +211,15 @@ fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
     test.wait_until_whole("after all were away");
 
     // Copies made from others are deleted like all others, in any order, and their space comes back.
-    let used_by_each = || -> Vec<u64> {
+    let used = || -> u64 {
         let rows = test.cluster.rows().into_iter();
         let living = rows.filter(|row| row["alive"] == true);
-        living.map(|row| row["used_bytes"].as_u64().unwrap()).collect()
+        living.map(|row| row["used_bytes"].as_u64().unwrap()).sum()
     };
-    let used = || used_by_each().iter().sum::<u64>();
-    // Each of them: one that has just been started says nothing of its disk at first.
+    // One that has just been started says nothing of its disk at first, and one that came late may have nothing for good. Volume and
+    // snapshots together take more than this, and what is left of them less by more than the volume's size.
     wait_until("the nodes have said what they use", || {
-        let each = used_by_each();
-        each.len() == usize::from(FIRST) && each.iter().all(|used| *used > 0)
+        used() >= 2 * COPIES * BYTES as u64
     });
     let before = used();
     let (name, _) = images.remove(0);
