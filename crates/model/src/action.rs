@@ -140,6 +140,11 @@ pub(crate) enum Action {
         write_node: u8,
         copy: u8,
     },
+    /// The write node's Join comes a second time, its answer being late.
+    JoinAgain {
+        write_node: u8,
+        copy: u8,
+    },
     SendPiece {
         write_node: u8,
         block: u8,
@@ -219,7 +224,7 @@ impl Action {
             Action::StartFlush { .. } => 25,
             Action::FlushCopy { .. } | Action::CompleteFlush { .. } => 26,
             Action::ClearMarks { .. } => 27,
-            Action::Join { .. } => 28,
+            Action::Join { .. } | Action::JoinAgain { .. } => 28,
             Action::AbandonJoin { .. } | Action::ProposeSame { .. } => 29,
             Action::SendPiece { .. }
             | Action::FlushJoiner { .. }
@@ -378,6 +383,9 @@ impl Action {
             Action::CompleteFlush { write_node } => format!("{write_node} acknowledges the flush"),
             Action::ClearMarks { write_node, copy } => format!("{write_node} has {copy} clear marks"),
             Action::Join { write_node, copy } => format!("{write_node} lets {copy} join"),
+            Action::JoinAgain { write_node, copy } => {
+                format!("the Join of {write_node} reaches {copy} again")
+            }
             Action::SendPiece { write_node, block } => {
                 format!("{write_node} sends the piece of block {block}")
             }

@@ -11,6 +11,9 @@ pub(crate) enum Clocks {
     Wide,
 }
 
+/// As a bound: none.
+pub(crate) const UNBOUNDED: u8 = u8::MAX;
+
 /// The bounds of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -34,6 +37,8 @@ pub(crate) struct Bounds {
     pub(crate) faults: u8,
     /// Ticks that pass.
     pub(crate) ticks: u8,
+    /// Times that less than a tick passes, until the next timer ends; [`UNBOUNDED`] in walks, which have an end of their own.
+    pub(crate) moments: u8,
     /// Proposals of configurations.
     pub(crate) proposals: u8,
     /// Joins that are begun.
@@ -41,6 +46,8 @@ pub(crate) struct Bounds {
     /// Clients, 1 or 2.
     pub(crate) clients: u8,
     pub(crate) clocks: Clocks,
+    /// The answer to a request for a grant may be late by whole ticks below a term.
+    pub(crate) late_grants: bool,
     /// Copies are made anew on nodes without one, places are taken away, a disk may be lost (0060).
     pub(crate) replacement: bool,
     /// The writes of client 0 go through one of two portals, with failover between them.
@@ -60,10 +67,12 @@ impl Bounds {
             operations: 4,
             faults: 3,
             ticks: 10,
+            moments: UNBOUNDED,
             proposals: 4,
             joins: 2,
             clients: 2,
             clocks: Clocks::Even,
+            late_grants: true,
             replacement: false,
             portals: false,
         }
@@ -177,28 +186,105 @@ const fn replaced(name: &'static str, copies: u32, minimum: u32) -> Bounds {
     }
 }
 
-/// What the exhaustive search can finish.
+/// What the exhaustive search can finish: the `tiny` ones in seconds.
 pub(crate) const SMALL: &[Bounds] = &[
     Bounds {
         faults: 0,
         joins: 0,
-        ..small("tiny-2-1", Bounds::of("", 2, 1, 1))
+        ..small("tiny-2-1", 2, 1)
     },
-    small("small-2-1", Bounds::of("", 2, 1, 1)),
-    small("small-2-2", Bounds::of("", 2, 2, 1)),
+    small("small-2-1", 2, 1),
+    small("small-2-2", 2, 2),
+    slow_and_fast("tiny-clocks", 1),
+    slow_and_fast("small-clocks", 2),
+    through_portals("tiny-portals", 0),
+    through_portals("small-portals", 1),
+    joined("tiny-join", 1),
+    joined("small-join", 2),
+    Bounds {
+        faults: 0,
+        ..anew("tiny-replaced", 2)
+    },
+    Bounds {
+        ticks: 2,
+        ..anew("small-replaced", 2)
+    },
+    Bounds {
+        operations: 1,
+        proposals: 3,
+        ..anew("small-spares", 3)
+    },
+    // Every copy may be gone, and the disk of one: a write, a flush, and what is read afterwards.
+    Bounds {
+        faults: 2,
+        operations: 3,
+        joins: 0,
+        replacement: true,
+        late_grants: false,
+        ..small("small-lost", 2, 1)
+    },
 ];
 
-/// One client, and just enough for a write, a crash and what follows.
-const fn small(name: &'static str, bounds: Bounds) -> Bounds {
+/// A member is left out while it holds a grant, and the two clocks differ.
+const fn slow_and_fast(name: &'static str, ticks: u8) -> Bounds {
     Bounds {
-        name,
+        clocks: Clocks::Apart,
+        moments: 1,
+        ticks,
+        faults: 0,
+        joins: 0,
+        ..small(name, 2, 1)
+    }
+}
+
+/// Two writes by portals with a failover between them, and what is read afterwards. Grants do not end.
+const fn through_portals(name: &'static str, proposals: u8) -> Bounds {
+    Bounds {
+        portals: true,
+        operations: 3,
+        ticks: 0,
+        joins: 0,
+        proposals,
+        late_grants: false,
+        ..small(name, 2, 1)
+    }
+}
+
+/// A copy that is there and not in sync joins while two writes are under way. Grants do not end.
+const fn joined(name: &'static str, faults: u8) -> Bounds {
+    Bounds {
+        start_set: 0b01,
+        faults,
+        ticks: 0,
+        late_grants: false,
+        ..small(name, 2, 1)
+    }
+}
+
+/// Two copies are wanted and one is left: a place is given to a node that has none, the copy is made, joins and counts; it may be lost
+/// again. Grants do not end.
+const fn anew(name: &'static str, nodes: usize) -> Bounds {
+    Bounds {
+        copies: 2,
+        start_set: 0b01,
+        replacement: true,
+        ticks: 0,
+        proposals: 2,
+        late_grants: false,
+        ..small(name, nodes, 1)
+    }
+}
+
+/// One client, and just enough for a write, a crash and what follows.
+const fn small(name: &'static str, nodes: usize, minimum: u32) -> Bounds {
+    Bounds {
         operations: 2,
         faults: 1,
         ticks: 2,
         proposals: 1,
         joins: 1,
         clients: 1,
-        ..bounds
+        ..Bounds::of(name, nodes, minimum, 1)
     }
 }
 

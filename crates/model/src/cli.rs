@@ -39,7 +39,8 @@ examples:
   redhare-model search --shape small-2-1 --threads 4
   redhare-model table --seconds 30
 
-status: 0 every promise was kept (`table`: every rule that is off was found), 1 not, 2 the arguments are wrong";
+status: 0 every promise was kept (`search`: and no state was left out; `table`: every rule that is off was found), 1 not,
+2 the arguments are wrong";
 
 /// What was asked for on the command line.
 pub(crate) struct Options {
@@ -269,7 +270,7 @@ fn search_all(options: &Options) -> bool {
     kept
 }
 
-/// One line, and the trace of what was found. Whether nothing was.
+/// One line, and the trace of what was found. Whether every state was seen and nothing was.
 fn print_search(model: &crate::model::Model, searched: Searched) -> bool {
     let numbers = format!(
         "{} states, {} steps, depth {}, {:.1} s",
@@ -282,7 +283,8 @@ fn print_search(model: &crate::model::Model, searched: Searched) -> bool {
     match searched.ended {
         Ended::Complete => println!("{name}: complete: {numbers}"),
         Ended::Stopped { why, waiting } => {
-            println!("{name}: stopped, {why}: {numbers}; {waiting} states wait")
+            println!("{name}: stopped, {why}: {numbers}; {waiting} states wait");
+            return false;
         }
         Ended::Found(trace) => {
             let long = trace.steps.len();

@@ -28,6 +28,7 @@
 //! | `join-announced` | `member/join.rs`: `handle_announce`, `propose_join`, `undo_join` |
 //! | `replace-in-place` | `member/join.rs`: `admits`, `handle_return` |
 //! | `empty-without-life`, `deleted-is-quiet`; `steps::places` | `node.rs`: `NodeCore::add_copy`, `remove_copy`; `crates/control/src/places.rs` |
+//! | `empty-says-zero` | `record.rs`: `ChunkRecord::new` |
 //! | `attempts-count` | a promise, not a step: what `monitor` allows; `simulation/linear.rs` allows the same |
 //!
 //! # Where the code departs from the contract's text, and the model with it

@@ -157,6 +157,10 @@ impl Model {
     fn change_membership(&self, state: &mut State, action: Action) {
         match action {
             Action::Join { write_node, copy } => self.join(state, write_node as usize, copy as usize),
+            Action::JoinAgain { copy, .. } => {
+                state.left.faults -= 1;
+                Self::forget_window(state, copy as usize);
+            }
             Action::SendPiece { write_node, block } => {
                 self.send_piece(state, write_node as usize, block as usize)
             }
@@ -200,6 +204,23 @@ impl Model {
         let next = state.register.epoch + 1;
         state.proposals.retain(|config| config.epoch == next);
         state.proposals.sort_unstable();
+    }
+
+    /// Takes out replica writes that their target will refuse whenever they come: of an epoch that it has sealed and is not
+    /// in any more (its process ended since), or of another join than the one it takes part in, since a later one in that
+    /// epoch has a greater number. To deliver one changes nothing, so a state with it and the one without it go on alike.
+    pub(crate) fn forget_dead(&self, state: &mut State) {
+        if !self.has(Rule::Seal) || !self.has(Rule::JoinNumber) || !self.has(Rule::EndedLifeLeaves) {
+            return;
+        }
+        let nodes = &state.nodes;
+        state.replica_writes.retain(|write| {
+            let node = &nodes[write.to as usize];
+            let memory = &node.memory;
+            let is_left = memory.adopted.epoch != write.epoch;
+            let is_other_join = memory.joining && write.join != memory.join_number;
+            write.epoch != node.disk.sealed || !(is_left || is_other_join)
+        });
     }
 
     /// What holds in every state, besides what clients see.

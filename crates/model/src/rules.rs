@@ -32,6 +32,7 @@ pub(crate) enum Rule {
     ReplaceInPlace,
     CleanEnd,
     EmptyWithoutLife,
+    EmptySaysZero,
     DeletedIsQuiet,
     PortalFence,
 }
@@ -216,6 +217,12 @@ const ABOUT: &[About] = &[
         "empty-without-life",
         "0060, Places, 2",
         "A node makes an empty copy only where it is named without a life.",
+    ),
+    about(
+        Rule::EmptySaysZero,
+        "empty-says-zero",
+        "0060",
+        "An empty copy says that it was flushed in epoch 0, so it is sent all that was ever written.",
     ),
     about(
         Rule::DeletedIsQuiet,

@@ -235,6 +235,7 @@ impl Search<'_> {
                 self.finish(|pool| pool.found = Some((actions(way()), rates, why)));
                 return;
             }
+            self.model.forget_dead(&mut state);
             if self.is_new(&state) {
                 stack.push(Item {
                     state,

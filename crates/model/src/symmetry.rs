@@ -12,10 +12,14 @@ use crate::state::{CLIENTS, Config, NODES, RECONCILIATION, Set, State, has};
 /// Where each node goes.
 type Order = [u8; NODES];
 
-/// Hashes words by multiplication and folding: fast, and the same on every machine. Not for hostile input.
+/// Hashes by multiplication and folding, eight bytes at once: fast, and the same on every machine. Not for hostile input.
 #[derive(Default)]
 struct Fingerprint {
     state: u64,
+    /// Bytes that have come and are not in the state yet: the newest lowest.
+    word: u64,
+    /// All bytes that have come.
+    bytes: u64,
 }
 
 impl Fingerprint {
@@ -27,37 +31,46 @@ impl Fingerprint {
 
 impl Hasher for Fingerprint {
     fn finish(&self) -> u64 {
-        let mut last = Fingerprint { state: self.state };
-        last.mix(0x2545_f491_4f6c_dd1d);
+        let mut last = Fingerprint {
+            state: self.state,
+            ..Fingerprint::default()
+        };
+        last.mix(self.word);
+        last.mix(self.bytes);
         last.state
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            self.mix(u64::from_le_bytes(word));
-        }
+        bytes.iter().for_each(|byte| self.write_u8(*byte));
     }
 
     fn write_u8(&mut self, value: u8) {
-        self.mix(u64::from(value));
+        self.word = self.word << 8 | u64::from(value);
+        self.bytes += 1;
+        if self.bytes.is_multiple_of(8) {
+            self.mix(self.word);
+            self.word = 0;
+        }
     }
 
     fn write_u16(&mut self, value: u16) {
-        self.mix(u64::from(value));
+        value
+            .to_le_bytes()
+            .into_iter()
+            .for_each(|byte| self.write_u8(byte));
     }
 
     fn write_u64(&mut self, value: u64) {
         self.mix(value);
     }
 
+    // Lengths and discriminants are small: both fit into a byte.
     fn write_usize(&mut self, value: usize) {
-        self.mix(value as u64);
+        self.write_u8(u8::try_from(value).expect("lists are short"));
     }
 
     fn write_isize(&mut self, value: isize) {
-        self.mix(value as u64);
+        self.write_u8(u8::try_from(value).expect("enumerations are short"));
     }
 }
 
@@ -66,6 +79,7 @@ pub(crate) struct Symmetry {
     orders: Vec<(Order, bool)>,
     /// What only a planted bug looks at makes no difference without it.
     has_delta: bool,
+    nodes: usize,
 }
 
 impl Symmetry {
@@ -89,12 +103,19 @@ impl Symmetry {
         Symmetry {
             orders,
             has_delta: model.has(Rule::DeltaFromFlush),
+            nodes: model.bounds.nodes,
         }
     }
 
     /// A number that states have in common when they are alike, and others do not but by a chance of one in 2^64.
+    ///
+    /// Only orders that sort the nodes by their marks are tried: states that are alike have the same marks, each at the
+    /// node that stands for the other, so what these orders lead to is the same for both.
     pub(crate) fn fingerprint(&self, state: &State) -> u64 {
-        let prints = self.orders.iter().map(|(order, swap)| {
+        let marks: [u64; NODES] = std::array::from_fn(|node| self.mark(state, node));
+        let sorts = |order: &Order| array_in(order, marks)[..self.nodes].is_sorted();
+        let orders = self.orders.iter().filter(|(order, _)| sorts(order));
+        let prints = orders.map(|(order, swap)| {
             let mut other = reordered(state, order, *swap);
             if self.has_delta {
                 other.nodes.iter_mut().for_each(|node| node.disk.left_in = 0);
@@ -103,7 +124,21 @@ impl Symmetry {
             other.hash(&mut print);
             print.finish()
         });
-        prints.min().expect("the identity is an order")
+        prints.min().expect("some order sorts")
+    }
+
+    /// What tells nodes apart at little cost, and is the same whatever they are called, and clients.
+    fn mark(&self, state: &State, index: usize) -> u64 {
+        let (node, register) = (&state.nodes[index], &state.register);
+        let (disk, memory) = (&node.disk, &node.memory);
+        let mut print = Fingerprint::default();
+        (node.up, node.life, node.quiet, node.rate).hash(&mut print);
+        (disk.copy, disk.sealed, disk.value, disk.marks, disk.flushed_in).hash(&mut print);
+        (memory.adopted.epoch, memory.newest, memory.settled, memory.open).hash(&mut print);
+        (memory.joining, memory.asked, memory.lead.phase).hash(&mut print);
+        (has(register.set, index), has(register.places, index)).hash(&mut print);
+        (register.write_node as usize == index, register.lives[index]).hash(&mut print);
+        print.finish()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Time and grants between peers (contract: "Time", "Grants between peers").
 
 use crate::action::Action;
-use crate::bounds::Clocks;
+use crate::bounds::{Clocks, UNBOUNDED};
 use crate::model::Model;
 use crate::rules::Rule;
 use crate::state::{State, has};
@@ -28,7 +28,7 @@ impl Model {
         };
         out.push(Action::Tick);
         // Between two whole ticks only the order in which timers end can matter.
-        if self.bounds.clocks != Clocks::Even && next < self.bounds.tick() {
+        if self.bounds.clocks != Clocks::Even && next < self.bounds.tick() && state.left.moments > 0 {
             out.push(Action::Moment);
         }
     }
@@ -36,6 +36,8 @@ impl Model {
     pub(crate) fn pass(&self, state: &mut State, time: u16) {
         if time >= self.bounds.tick() {
             state.left.ticks -= 1;
+        } else if state.left.moments != UNBOUNDED {
+            state.left.moments -= 1;
         }
         for node in &mut state.nodes {
             let memory = &mut node.memory;
@@ -74,11 +76,13 @@ impl Model {
     }
 
     pub(crate) fn grant_steps(&self, state: &State, asker: usize, out: &mut Vec<Action>) {
+        let is_late = self.bounds.late_grants || !self.has(Rule::CountFromAsk);
+        let delays = if is_late { self.bounds.term } else { 1 };
         for grantor in self
             .nodes()
             .filter(|grantor| self.may_grant(state, asker, *grantor))
         {
-            for delay in 0..self.bounds.term {
+            for delay in 0..delays {
                 out.push(Action::Grant {
                     asker: asker as u8,
                     grantor: grantor as u8,

@@ -60,6 +60,13 @@ impl Model {
         let (config, lead) = (&memory.adopted, &memory.lead);
         let other = &state.nodes[join.node as usize];
         let is_there = other.is_in(config.epoch) && other.life == join.life && other.memory.joining;
+        // By its number a copy knows that it takes part already, and does nothing.
+        if is_there && state.left.faults > 0 && !self.has(Rule::JoinNumber) {
+            out.push(Action::JoinAgain {
+                write_node,
+                copy: join.node,
+            });
+        }
         if is_there && !join.announced {
             let both = 1 << index | 16 << join.node;
             let may_begin = |block: &usize| {
@@ -147,17 +154,23 @@ impl Model {
             announced: false,
             proposed: false,
         });
+        Self::forget_window(state, copy);
         let memory = &mut state.nodes[copy].memory;
         memory.joining = true;
         memory.join_number = number;
         memory.open = false;
-        memory.newest = [0; BLOCKS];
-        memory.settled = 0;
         memory.asked = 0;
         memory.lead = Default::default();
         for block in self.blocks() {
             self.send_flight_to_joiner(state, index, block);
         }
+    }
+
+    /// A copy that is let in takes what the write node sends from then on, whatever its own writes were called.
+    pub(crate) fn forget_window(state: &mut State, copy: usize) {
+        let memory = &mut state.nodes[copy].memory;
+        memory.newest = [0; BLOCKS];
+        memory.settled = 0;
     }
 
     fn send_flight_to_joiner(&self, state: &mut State, index: usize, block: usize) {

@@ -52,9 +52,18 @@ impl Model {
         );
     }
 
-    /// An empty copy says epoch 0 and has no marks, so it is sent all that was ever written.
+    /// An empty copy says epoch 0 and has no marks, so it is sent all that was ever written. Without the rule it says the epoch that it
+    /// was named in.
     pub(crate) fn make_copy(&self, state: &mut State, index: usize) {
-        state.nodes[index].disk = Disk::empty(0);
+        let says = if self.has(Rule::EmptySaysZero) {
+            0
+        } else {
+            state.register.epoch
+        };
+        state.nodes[index].disk = Disk {
+            flushed_in: says,
+            ..Disk::empty(0)
+        };
     }
 
     /// With the copy goes what it has granted.
