@@ -259,6 +259,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         guests::newest_torch,
         guests::libraries,
         guests::wheel,
+        || model(&["search".to_owned()]),
         || upgrade::run(&[]),
     ];
     for step in rest {
@@ -277,7 +278,7 @@ pub(crate) fn soak(arguments: &[String]) -> Outcome {
         "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
          time, then `cargo xtask model walk --seconds {SOAK_WALK_SECONDS}`, `WHOLE=1 tests/posix/run`, ten minutes each of \
          `tests/posix/deaths`, `tests/posix/takeovers` and `DEATHS=1 tests/posix/takeovers`, twenty minutes of `tests/linearizability/run` \
-         with a stock kernel that uses an exported volume in a guest, `tests/python-torch`, `tests/python-libraries`, `scripts/wheel`, and `cargo xtask upgrade`.\n\n\
+         with a stock kernel that uses an exported volume in a guest, `tests/python-torch`, `tests/python-libraries`, `scripts/wheel`, `cargo xtask model search`, and `cargo xtask upgrade`.\n\n\
          | date | commit | hours | seeds of each simulation | walks of the model | result |\n| --- | --- | --- | --- | --- | --- |\n\
          | {} | {} | {:.2} | {} from {} on | {walked} | {ended} |\n",
         date.trim(),
