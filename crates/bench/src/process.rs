@@ -106,6 +106,19 @@ pub fn cpu_time(id: u32) -> io::Result<Duration> {
     Ok(total)
 }
 
+/// The processes that a process has started and that have not ended. None where the kernel does not tell.
+pub fn children(id: u32) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{id}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        found.extend(
+            text.split_ascii_whitespace()
+                .filter_map(|child| child.parse::<u32>().ok()),
+        );
+    }
+    Ok(found)
+}
+
 /// Resident memory of a process in bytes.
 pub fn resident_bytes(id: u32) -> io::Result<u64> {
     status_bytes(id, "VmRSS:")

@@ -31,11 +31,11 @@ const ROOM_BYTES: u64 = 1 << 30;
 #[derive(Args)]
 #[command(
     after_help = "Starts a cluster of three nodes for it. Rows: 16 KiB files through a mount against the local file system; \
-shuffled reads of the volume against an EROFS image and against a tar that is read from its beginning; reads through a mount against the same through \
-GlusterFS's (one brick); an import of small \
+shuffled reads of the volume against an EROFS image and against a tar that is read from its beginning; reads of the volume, by our client and through a mount, against the same through the \
+mounts of GlusterFS and of JuiceFS, cold and warm; an import of small \
 files, synced, against \"cp -r\" and sync; how soon a commit is seen by a mount that follows; a PyTorch loader that decodes JPEGs against the same loader on local files, and both with a \
-timer in place of the decoding. A row whose tools are missing (fuse3, erofs-utils, glusterfs-server, PyTorch with Pillow, our Python library beside this \
-program) is left out and says so. EROFS and GlusterFS need root.
+timer in place of the decoding. A row whose tools are missing (fuse3, erofs-utils, glusterfs-server, redis-server and JuiceFS of scripts/juicefs/build, PyTorch with Pillow, our Python library beside this \
+program) is left out and says so. EROFS, GlusterFS and JuiceFS need root.
 Example:
   redhare bench training --rounds 5 --only mount"
 )]
@@ -166,7 +166,7 @@ pub(super) fn rows(arguments: &TrainingArguments) -> Result<Vec<Row>, Failure> {
             rows.extend(archives::rows(&stage, &filled)?);
         }
         if chosen("peers") {
-            rows.extend(peers::row(&stage, &filled)?);
+            rows.extend(peers::rows(&stage, &filled)?);
         }
     }
     if chosen("import") {

@@ -26,7 +26,12 @@ const TAR_READ_BYTES: usize = 1 << 20;
 pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     match Image::mount(stage.scratch, &filled.source) {
-        Ok(image) => rows.push(erofs_row(stage, &image.directory)?),
+        Ok(image) => rows.push(native_row(
+            stage,
+            &image.directory,
+            "an EROFS image (uncompressed, on a loop device)",
+            Some(Bar::AtLeast(EROFS_BAR)),
+        )?),
         Err(why) => eprintln!("no row about EROFS: {why}"),
     }
     rows.push(tar_row(stage, filled)?);
@@ -73,7 +78,13 @@ impl Drop for Image {
     }
 }
 
-fn erofs_row(stage: &Stage<'_>, directory: &Path) -> Result<Row, Failure> {
+/// The volume by our own client, beside the same files in `directory`; `what` it is. All is cold on both sides.
+pub(super) fn native_row(
+    stage: &Stage<'_>,
+    directory: &Path,
+    what: &str,
+    bar: Option<Bar>,
+) -> Result<Row, Failure> {
     let text = stage.up.redhare(&[
         "fs",
         "bench",
@@ -97,10 +108,10 @@ fn erofs_row(stage: &Stage<'_>, directory: &Path) -> Result<Row, Failure> {
         found.and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
     };
     let row = Row::new(
-        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index cold, against an EROFS image"),
+        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index cold, against {what}"),
         number("/ratio"),
         "of its files/s",
-        Some(Bar::AtLeast(EROFS_BAR)),
+        bar,
     );
     let side = |name: &str| {
         format!(
@@ -110,7 +121,7 @@ fn erofs_row(stage: &Stage<'_>, directory: &Path) -> Result<Row, Failure> {
         )
     };
     Ok(row.with_note(format!(
-        "volume {}; image (uncompressed, on a loop device) {}; half of the {:.0} rounds between {:.2} and {:.2}",
+        "volume {}; the other {} (its readers alone); half of the {:.0} rounds between {:.2} and {:.2}",
         side("volume"),
         side("local"),
         number("/rounds"),

@@ -9,7 +9,7 @@ use bench::process;
 use bench::report::{Bar, Row};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::race::{Length, race};
+use super::race::{Data, Length, race};
 use super::{FILES_IN_FLIGHT, Filled, Stage, VOLUME};
 use crate::output::Failure;
 
@@ -101,6 +101,7 @@ pub(super) fn row(stage: &Stage<'_>, filled: &Filled) -> Result<Option<Row>, Fai
         rounds: stage.rounds(),
         seconds: stage.arguments.seconds,
         in_flight: FILES_IN_FLIGHT,
+        data: Data::Cold,
     };
     let raced = race(
         ours,

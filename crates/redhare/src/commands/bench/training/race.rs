@@ -43,11 +43,29 @@ pub(super) struct Length {
     pub(super) rounds: usize,
     pub(super) seconds: f64,
     pub(super) in_flight: usize,
+    pub(super) data: Data,
 }
 
-/// Reads `ours` and `theirs`, which have the same files in the same order, in turns. Data is cold: nothing is read twice before all was
-/// read once, and what the kernel keeps is dropped before each such pass; names and inodes are in memory. `ours_beside` and
-/// `theirs_beside` are the processor time of the processes that serve each.
+/// Where the files' bytes are before they are read; names and inodes are in memory in any case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Data {
+    /// Not in the kernel's memory: nothing is read twice before all was read once, and what it keeps is dropped before each such pass.
+    Cold,
+    /// All was read before, and nothing is dropped: what each side keeps is its own matter.
+    Warm,
+}
+
+impl std::fmt::Display for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Data::Cold => "data cold",
+            Data::Warm => "data warm",
+        })
+    }
+}
+
+/// Reads `ours` and `theirs`, which have the same files in the same order, in turns. `ours_beside` and `theirs_beside` are the
+/// processor time of the processes that serve each.
 pub(super) fn race(
     ours: Vec<LocalFile>,
     theirs: Vec<LocalFile>,
@@ -78,8 +96,18 @@ async fn run(
         random: Random::from_seed(1),
         order: (0..ours.len()).collect(),
         next: ours.len(),
-        all: theirs.into_iter().chain(ours).collect(),
+        drops: match length.data {
+            Data::Cold => theirs.into_iter().chain(ours).collect(),
+            Data::Warm => Vec::new(),
+        },
+        is_cold: length.data == Data::Cold,
     };
+    if length.data == Data::Warm {
+        let all = deck.order.clone();
+        for readers in &mut readers {
+            readers.read(&all).await.map_err(Failure::new)?;
+        }
+    }
     let own = || process::cpu_time(std::process::id()).map_err(Failure::new);
     let trial = deck.deal(TRIAL_FILES)?;
     let mut seconds = 0.0;
@@ -124,8 +152,9 @@ struct Deck {
     random: Random,
     order: Vec<usize>,
     next: usize,
-    /// Of both sides.
-    all: Vec<LocalFile>,
+    /// What is dropped from memory before each pass, of both sides.
+    drops: Vec<LocalFile>,
+    is_cold: bool,
 }
 
 impl Deck {
@@ -134,8 +163,8 @@ impl Deck {
         if self.next + count > self.order.len() {
             self.random.shuffle(&mut self.order);
             self.next = 0;
-            let is_dropped = cold::drop_caches().is_ok();
-            for file in &self.all {
+            let is_dropped = self.is_cold && cold::drop_caches().is_ok();
+            for file in &self.drops {
                 let done = match is_dropped {
                     true => std::fs::metadata(&file.path).map(drop),
                     false => cold::evict(&file.path),
@@ -169,7 +198,8 @@ mod tests {
             random: Random::from_seed(1),
             order: (0..40).collect(),
             next: 40,
-            all: Vec::new(),
+            drops: Vec::new(),
+            is_cold: true,
         };
         let mut seen: Vec<usize> = (0..4).flat_map(|_| deck.deal(10).unwrap()).collect();
         seen.sort_unstable();
@@ -178,6 +208,7 @@ mod tests {
             rounds: 3,
             seconds: 0.01,
             in_flight: 2,
+            data: Data::Cold,
         };
         let nothing = || Ok(Duration::ZERO);
         let raced = race(files.clone(), files.clone(), &length, nothing, nothing).unwrap();
