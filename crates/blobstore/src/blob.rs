@@ -1,6 +1,7 @@
 //! The public face: a store and its blobs.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::{Channel, ChannelExt, IoError};
 use foundation::Lba;
@@ -149,6 +150,26 @@ impl Blobstore {
         self.store.sync().await
     }
 
+    /// Makes all writes that completed before this call durable where [`Blob::is_named`] says so of their pages; no metadata. One
+    /// flush of the device, where [`Blobstore::sync`] may have a commit to make.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`]: from the first failure on nothing more is made durable.
+    pub async fn sync_writes(&self) -> Result<(), Error> {
+        self.store.check_running()?;
+        self.store
+            .io
+            .flush()
+            .await
+            .map_err(|error| self.store.stop(error))
+    }
+
+    /// From now on what has changed, first writes of hosts among it, is committed by itself within about `pause`, so that the end
+    /// of the process without a [`Blobstore::sync`] costs at most the changes of that time. Does nothing while nothing changes.
+    pub fn commit_within(&self, pause: Duration) {
+        *self.store.commits_within.borrow_mut() = Some((Rc::downgrade(&self.store), pause));
+    }
+
     /// Whether a write to where nothing was written may find room: a cluster is free, and no commit waits for room.
     pub fn has_room(&self) -> bool {
         self.store.state.borrow().clusters.free_count() > 0 && !self.store.lacks_room.get()
@@ -215,6 +236,15 @@ impl Blob {
             page += piece.pages;
         }
         runs
+    }
+
+    /// Whether a completed commit names all that the blob has in these pages, and they lie within a size that is durable: then
+    /// what is written there is found after a crash once the device is flushed ([`Blobstore::sync_writes`]). False for pages
+    /// that were never written, and for such as a snapshot has.
+    pub fn is_named(&self, page: u64, pages: u64) -> bool {
+        let (store, blob) = (&self.channel.store, &self.channel.blob);
+        let end = page.checked_add(pages);
+        end.is_some_and(|end| end <= blob.size_pages.get()) && store.is_named(blob, page, pages)
     }
 
     /// The blob's name in its store.

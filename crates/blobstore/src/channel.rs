@@ -117,10 +117,13 @@ impl BlobChannel {
     /// Serves the request if that needs no waiting of ours; else gives it back.
     #[inline]
     fn try_fast(&self, mut request: Request) -> Option<Request> {
-        let is_clean = self.blob.changed_at.get() <= self.store.committed.get();
+        let is_durable_there = || {
+            self.blob.changed_at.get() <= self.store.committed.get()
+                || self.store.is_named(&self.blob, request.lba.0, request.blocks.0)
+        };
         match request.operation {
             Operation::Read | Operation::Compare | Operation::Write { fua: false } => {}
-            Operation::Write { fua: true } if is_clean => {}
+            Operation::Write { fua: true } if is_durable_there() => {}
             _ => return Some(request),
         }
         let piece = self.store.piece(&self.blob, request.lba.0, request.blocks.0);

@@ -76,6 +76,22 @@ impl Store {
         self.io.flush().await.map_err(|error| self.stop(error))
     }
 
+    /// Something has changed: if commits come by themselves, one is to.
+    pub(crate) fn commit_soon(&self) {
+        let within = self.commits_within.borrow().clone();
+        let Some((store, pause)) = within else { return };
+        if self.commit_is_due.replace(true) {
+            return;
+        }
+        drop(reactor::spawn(async move {
+            time::sleep(pause).await;
+            let Some(store) = store.upgrade() else { return };
+            store.commit_is_due.set(false);
+            // A failure stops the store, which whoever syncs or writes next is told.
+            let _ = store.commit_all().await;
+        }));
+    }
+
     /// No metadata is changed from now on. After a failed flush nobody knows what is durable.
     pub(crate) fn stop(&self, error: IoError) -> Error {
         // Nothing that stays is a want of room.

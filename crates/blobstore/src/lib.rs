@@ -34,7 +34,8 @@
 //! # Cost
 //! Read or write of an allocated range: a map look-up, a slot for the token, and the device's own cost; no task,
 //! no allocation, no metadata. First write of a cluster: a task; one commit per 256 clusters. Flush: the device's flush
-//! if nothing changed, else two flushes and, for one changed blob, five page writes.
+//! if nothing changed, else two flushes and, for one changed blob, five page writes. A forced write, and
+//! [`Blobstore::sync_writes`], where commits have named all that is written ([`Blob::is_named`]): the device's flush.
 //!
 //! # Left for later
 //! Checksums of data pages: the format has their room (`docs/formats/blobstore.md`). Giving freed clusters back to the

@@ -97,6 +97,8 @@ pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: 
         committed: Cell::new(0),
         commits_begun: Cell::new(0),
         committing: Cell::new(false),
+        commits_within: RefCell::default(),
+        commit_is_due: Cell::new(false),
         commit_ended: Notify::new(),
         stopped: Cell::new(None),
         lacks_room: Cell::new(false),

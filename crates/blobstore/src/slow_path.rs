@@ -197,7 +197,7 @@ async fn fill_cluster(
         return Err(error);
     }
     let cluster_index = page / cluster_pages;
-    blob.map.borrow_mut().set(cluster_index, cluster);
+    store.own(blob, cluster_index, cluster);
     store.mark_dirty(blob, cluster_map::page_index(cluster_index));
     Ok(())
 }

@@ -378,7 +378,7 @@ impl Store {
         let mut pages = BTreeSet::new();
         for (index, cluster) in named {
             if index < shown && child.map.borrow().entry(index) == 0 {
-                child.map.borrow_mut().set(index, cluster);
+                self.own(child, index, cluster);
                 pages.insert(cluster_map::page_index(index));
             } else if cluster != HOLE {
                 self.state.borrow_mut().clusters.release(cluster);

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use bdev::{Completion, Geometry, IoError, Sink};
 use foundation::BlockCount;
@@ -19,6 +20,9 @@ use crate::format::table::{ENTRIES_PER_PAGE, Entry};
 use crate::free_set::FreeSet;
 use crate::gate::{Gate, Tokens};
 use crate::page_io::PageIo;
+
+/// From so many entries on it is looked which of a blob's newest clusters have been named meanwhile.
+const UNNAMED_LOOK: usize = 64;
 
 /// One blob in memory: its metadata is all here.
 pub(crate) struct BlobState {
@@ -38,6 +42,10 @@ pub(crate) struct BlobState {
     /// The change that last concerned this blob's size or map, and its last shrinking.
     pub(crate) changed_at: Cell<u64>,
     pub(crate) shrunk_at: Cell<u64>,
+    /// The change that last set its size.
+    pub(crate) sized_at: Cell<u64>,
+    /// Its clusters that no commit may have named yet: index, and the change by which it got each.
+    pub(crate) unnamed: RefCell<BTreeMap<u64, u64>>,
     pub(crate) deleted: Cell<bool>,
     /// Clusters of the blob whose first write is under way.
     pub(crate) allocating: RefCell<BTreeSet<u64>>,
@@ -59,6 +67,8 @@ impl BlobState {
             gate: Rc::default(),
             changed_at: Cell::new(0),
             shrunk_at: Cell::new(0),
+            sized_at: Cell::new(0),
+            unnamed: RefCell::default(),
             deleted: Cell::new(false),
             allocating: RefCell::default(),
             allocated: Notify::new(),
@@ -97,6 +107,9 @@ pub(crate) struct Store {
     pub(crate) committed: Cell<u64>,
     pub(crate) commits_begun: Cell<u64>,
     pub(crate) committing: Cell<bool>,
+    /// Commits come by themselves so long after a change; and whether one will.
+    pub(crate) commits_within: RefCell<Option<(Weak<Store>, Duration)>>,
+    pub(crate) commit_is_due: Cell<bool>,
     pub(crate) commit_ended: Notify,
     pub(crate) stopped: Cell<Option<IoError>>,
     /// The device has no room for the commit that is under way.
@@ -146,6 +159,7 @@ impl Store {
     /// Counts a change; its number.
     pub(crate) fn change(&self) -> u64 {
         self.changes.set(self.changes.get() + 1);
+        self.commit_soon();
         self.changes.get()
     }
 
@@ -301,9 +315,35 @@ impl Store {
             self.unmap(blob, size_pages.div_ceil(self.cluster_pages()), u64::MAX);
         }
         self.mark_dirty(blob, 0);
+        blob.sized_at.set(self.changes.get());
         if shrinks {
             blob.shrunk_at.set(self.changes.get());
         }
+    }
+
+    /// The blob gets a cluster. Its map page, which is reserved, is marked dirty by whoever calls, before anything is awaited.
+    pub(crate) fn own(&self, blob: &BlobState, index: u64, cluster: u32) {
+        blob.map.borrow_mut().set(index, cluster);
+        let committed = self.committed.get();
+        let mut unnamed = blob.unnamed.borrow_mut();
+        if unnamed.len() >= UNNAMED_LOOK {
+            unnamed.retain(|_, at| *at > committed);
+        }
+        // Counted with the map page, as the next change.
+        unnamed.insert(index, self.changes.get() + 1);
+    }
+
+    /// Whether a completed commit names all that the blob has in these pages: what is written there is durable with the device's
+    /// next flush.
+    pub(crate) fn is_named(&self, blob: &BlobState, first: u64, pages: u64) -> bool {
+        let committed = self.committed.get();
+        let (map, unnamed) = (blob.map.borrow(), blob.unnamed.borrow());
+        let clusters = first / self.cluster_pages()..(first + pages).div_ceil(self.cluster_pages());
+        blob.sized_at.get() <= committed
+            && clusters.into_iter().all(|index| {
+                let has_own = !matches!(map.entry(index), 0 | HOLE);
+                has_own && unnamed.get(&index).is_none_or(|at| *at <= committed)
+            })
     }
 
     /// Gives up the clusters of the blob from `first` to before `end`; its parent, if it has one, shows there. Nothing may

@@ -48,6 +48,10 @@ fn block_bytes(seed: u64) -> u32 {
 #[derive(Clone, Copy, PartialEq)]
 enum Put {
     Tags,
+    /// Tags, durable when the write has completed.
+    Forced,
+    /// Tags, durable by a flush of the device if a commit has named their pages.
+    Flushed,
     /// Zeros, in place.
     Zeros,
     /// Zeros, and the space is given back.
@@ -61,6 +65,8 @@ struct Run {
     /// Pages with a write in flight, and how many writes.
     busy: RefCell<BTreeSet<(BlobId, u64)>>,
     in_flight: Cell<u32>,
+    /// Writes that were made durable by themselves.
+    forced: Cell<u32>,
     syncs: Cell<u32>,
     ended: Notify,
 }
@@ -108,7 +114,9 @@ impl Run {
             8..14 => self.snapshot(store).await,
             14..18 => self.clone_snapshot(store),
             18..22 => self.flatten(store).await,
-            22..52 => self.write(store, Put::Tags).await,
+            22..38 => self.write(store, Put::Tags).await,
+            38..45 => self.write(store, Put::Forced).await,
+            45..52 => self.write(store, Put::Flushed).await,
             52..56 => self.write(store, Put::Zeros).await,
             56..60 => self.write(store, Put::Holes).await,
             60..68 => self.resize(store).await,
@@ -218,7 +226,7 @@ impl Run {
 
     /// Writes tags or zeros to free pages of a blob, in a task, so that other steps run beside it.
     async fn write(self: &Rc<Self>, store: &Blobstore, put: Put) {
-        let zeros = put != Put::Tags;
+        let zeros = matches!(put, Put::Zeros | Put::Holes);
         let Some((id, size_pages)) = self.pick_writable().filter(|(_, size)| *size > 0) else {
             return;
         };
@@ -237,7 +245,7 @@ impl Run {
             (0..pages).map(|_| tag()).collect()
         };
         let number = self.model.borrow_mut().write(id, first, &tags);
-        let (run, blob) = (self.clone(), store.blob(id).unwrap());
+        let (run, store, blob) = (self.clone(), store.clone(), store.blob(id).unwrap());
         drop(reactor::spawn(async move {
             let (lba, blocks) = (Lba(first), BlockCount(pages));
             let result = match put {
@@ -251,10 +259,26 @@ impl Run {
                     pending.await.status
                 }
                 Put::Holes => blob.channel().write_zeroes(lba, blocks).await,
-                Put::Tags => blob.write(first, tagged(&tags)).await,
+                Put::Tags | Put::Flushed => blob.write(first, tagged(&tags)).await,
+                Put::Forced => {
+                    let operation = Operation::Write { fua: true };
+                    let (request, pending) = request(operation, lba, blocks, Data::From(tagged(&tags)));
+                    blob.channel().submit(request);
+                    pending.await.status
+                }
             };
             match result {
-                Ok(()) => run.model.borrow_mut().written(number),
+                Ok(()) => {
+                    run.model.borrow_mut().written(number);
+                    let flushes = put == Put::Flushed && blob.is_named(first, pages);
+                    if flushes {
+                        store.sync_writes().await.unwrap();
+                    }
+                    if flushes || put == Put::Forced {
+                        run.model.borrow_mut().is_durable(number);
+                        run.forced.set(run.forced.get() + 1);
+                    }
+                }
                 // A full device: the pages may be old or new, as after a crash.
                 Err(error) => assert_eq!(error, IoError::NoSpace),
             }
@@ -512,8 +536,9 @@ async fn go_on(store: &Blobstore) {
     assert_eq!(store.describe().free_clusters, free);
 }
 
-/// One run; the power goes at the disk operation `cut`. Gives the operations after format and at the end.
-fn run(seed: u64, cut: Option<u64>) -> (u64, u64) {
+/// One run; the power goes at the disk operation `cut`. Gives the operations after format and at the end, and how many
+/// writes were made durable by themselves.
+fn run(seed: u64, cut: Option<u64>) -> (u64, u64, u32) {
     let world = World::new(seed);
     let block_bytes = block_bytes(seed);
     let run = Rc::new(Run {
@@ -521,6 +546,7 @@ fn run(seed: u64, cut: Option<u64>) -> (u64, u64) {
         random: RefCell::new(Random::from_seed(seed ^ 0xb10b)),
         busy: RefCell::default(),
         in_flight: Cell::new(0),
+        forced: Cell::new(0),
         syncs: Cell::new(0),
         ended: Notify::new(),
     });
@@ -551,7 +577,7 @@ fn run(seed: u64, cut: Option<u64>) -> (u64, u64) {
         assert_eq!(metadata(&store), *shared.model.borrow().now());
     });
     assert_eq!(ended.is_none(), cut.is_some());
-    let last = world.disk().operations();
+    let (last, forced) = (world.disk().operations(), run.forced.get());
     let checked = world.process(|| async move {
         let store = Blobstore::open(DiskChannel::open(DISK_BYTES, block_bytes))
             .await
@@ -565,12 +591,14 @@ fn run(seed: u64, cut: Option<u64>) -> (u64, u64) {
         compare(&run, &store).await;
     });
     checked.expect("the power stays on");
-    (first, last)
+    (first, last, forced)
 }
 
 fn cut_everywhere(seeds: impl Iterator<Item = u64>) {
+    let mut all_forced = 0;
     for seed in seeds {
-        let (first, last) = run(seed, None);
+        let (first, last, forced) = run(seed, None);
+        all_forced += forced;
         assert!(
             last - first > 20,
             "seed {seed} did only {} operations",
@@ -586,6 +614,10 @@ fn cut_everywhere(seeds: impl Iterator<Item = u64>) {
             }
         }
     }
+    assert!(
+        all_forced > 3,
+        "only {all_forced} writes were made durable by themselves"
+    );
 }
 
 /// Stores whose clusters read zeros from the format on.

@@ -347,6 +347,71 @@ fn after_a_failed_forced_write_nothing_is_called_durable() {
     });
 }
 
+#[test]
+fn a_page_is_named_once_cluster_and_size_are_durable_and_it_is_no_snapshots() {
+    World::new(9).process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(2).unwrap();
+        assert!(!blob.is_named(0, 1), "nothing is there");
+        blob.write(0, tagged(&[1])).await.unwrap();
+        assert!(!blob.is_named(0, 1), "no commit has named it");
+        store.sync().await.unwrap();
+        assert!(blob.is_named(0, 2) && !blob.is_named(0, 3));
+        blob.resize(4).await.unwrap();
+        assert!(
+            !blob.is_named(2, 1),
+            "after a crash the blob would be as short as before"
+        );
+        let (write, data) = (Operation::Write { fua: true }, Data::From(tagged(&[2])));
+        let (request, pending) = request(write, Lba(2), BlockCount(1), data);
+        Channel::submit(&*blob.channel(), request);
+        pending.await.status.unwrap();
+        assert!(blob.is_named(0, 4), "a forced write has made the size durable");
+        let other = store.create(8).unwrap();
+        other.write(0, tagged(&[3])).await.unwrap();
+        assert!(blob.is_named(0, 4), "another blob's clusters do not matter");
+        let snapshot = store.snapshot(blob.id()).await.unwrap();
+        store.sync().await.unwrap();
+        assert!(!blob.is_named(0, 1), "it is the snapshot's");
+        store.delete(snapshot.id()).await.unwrap();
+        assert!(
+            blob.is_named(0, 4),
+            "the deletion is durable, and it is the blob's again"
+        );
+    });
+}
+
+#[test]
+fn what_has_changed_is_committed_soon_if_that_is_asked_for_and_then_nothing_more() {
+    let world = World::new(10);
+    world.process(|| async {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        store.commit_within(Duration::from_secs(1));
+        let blob = store.create(2).unwrap();
+        blob.write(0, tagged(&[7])).await.unwrap();
+        assert!(!blob.is_named(0, 1), "it is not committed at once");
+        time::sleep(Duration::from_millis(1_100)).await;
+        assert!(blob.is_named(0, 1));
+    });
+    let device = world.disk();
+    world.process(|| async move {
+        let store = Blobstore::open(disk()).await.unwrap();
+        store.commit_within(Duration::from_secs(1));
+        let blob = store.blob(store.blobs()[0]).unwrap();
+        assert_eq!(tag_at(&blob, 0).await, Ok(7));
+        time::sleep(Duration::from_secs(10)).await;
+        let before = device.operations();
+        blob.write(0, tagged(&[8])).await.unwrap();
+        let one = device.operations() - before;
+        time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(
+            device.operations(),
+            before + one,
+            "a write in place needs no commit"
+        );
+    });
+}
+
 /// Fills the clusters from `first` on, one page in each.
 async fn fill(blob: &blobstore::Blob, clusters: std::ops::Range<u64>, tag: u64) {
     for cluster in clusters {

@@ -7,6 +7,7 @@
 //! - `agent`: who supervises it.
 //! - `board`: what lets clients of this machine read the disks themselves.
 //! - `copies`: chunk copies as blobs, with their durable records.
+//! - `end`: what is acknowledged outlives a node that ends in good order.
 //! - `passes`: who may connect, and as whom this node connects.
 //! - `health`: how the disks are, and how they are reset; `samples`: reads that ask for nothing but that.
 //! - `peers`: connections to the other nodes, and the commands they send us.
@@ -22,6 +23,7 @@ mod agent;
 mod board;
 mod copies;
 mod disk_faults;
+mod end;
 mod health;
 mod inventory;
 mod keep;
@@ -169,6 +171,8 @@ pub struct Node {
     /// How many kinds of frames the agent has said it knows; 0 before.
     agent_kinds: Cell<u32>,
     sync_writes: SyncWrites,
+    /// It answers nobody any more.
+    is_ending: Cell<bool>,
 }
 
 impl Node {
@@ -212,6 +216,7 @@ impl Node {
             agent: RefCell::default(),
             agent_kinds: Cell::new(0),
             sync_writes: SyncWrites::default(),
+            is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
@@ -519,6 +524,8 @@ impl Node {
                 snapshot,
                 sequence,
             } => self.snapshot(place(), io, (snapshot, sequence)),
+            // Whoever waits asks another node, or this one's next life.
+            Output::Send { .. } | Output::Complete { .. } if self.is_ending.get() => {}
             Output::Send { to, message, data } => {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);

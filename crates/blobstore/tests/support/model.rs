@@ -24,6 +24,8 @@ enum Event {
         tag: u64,
         number: u64,
         completed: Option<u64>,
+        /// It was made durable by itself.
+        durable: bool,
     },
     Cut {
         version: usize,
@@ -152,6 +154,7 @@ impl Model {
                 tag,
                 number,
                 completed: None,
+                durable: false,
             };
             self.events.entry((id, page)).or_default().push(event);
         }
@@ -168,6 +171,24 @@ impl Model {
                 && *number == write
             {
                 *completed = Some(tick);
+            }
+        }
+    }
+
+    /// The write, which has completed, is found after every crash: its blob has these pages, too, as it has now.
+    pub(crate) fn is_durable(&mut self, write: u64) {
+        for (&(id, page), events) in &mut self.events {
+            for event in events {
+                if let Event::Write { number, durable, .. } = event
+                    && *number == write
+                {
+                    *durable = true;
+                    let has_page =
+                        |blobs: &Metadata| blobs.get(&id).is_some_and(|blob| page < blob.size_pages);
+                    let without = self.versions.iter().rposition(|blobs| !has_page(blobs));
+                    let first = without.map_or(0, |version| version + 1);
+                    self.synced_version = self.synced_version.max(first);
+                }
             }
         }
     }
@@ -200,8 +221,13 @@ impl Model {
                     ref tags,
                 } if fixed <= version => allowed.clone_from(tags),
                 Event::Cut { .. } | Event::Fixed { .. } => break,
-                Event::Write { tag, completed, .. } => {
-                    if completed.is_some_and(|completed| completed < self.synced_tick) {
+                Event::Write {
+                    tag,
+                    completed,
+                    durable,
+                    ..
+                } => {
+                    if durable || completed.is_some_and(|completed| completed < self.synced_tick) {
                         allowed.clear();
                     }
                     allowed.push(tag);

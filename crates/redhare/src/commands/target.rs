@@ -96,7 +96,7 @@ pub(crate) fn run(
             // Nobody will ask, so nothing is counted.
             let config = config.expect("the command line has one of the three");
             let servers = start(&config, &target)?;
-            let _node = join_cluster(
+            let node = join_cluster(
                 config.node.as_ref(),
                 &target,
                 servers.first().map(Server::address),
@@ -107,7 +107,7 @@ pub(crate) fn run(
             }
             reactors.settle()?;
             stop.await;
-            tracing::info!("stopping");
+            end(node).await;
             return Ok(());
         }
         let set_level = Box::new(move |level| set_filter(filter_of(level)));
@@ -129,11 +129,19 @@ pub(crate) fn run(
         }
         reactors.settle()?;
         stop.await;
-        tracing::info!("stopping");
-        drop((server, node));
+        end(node).await;
+        drop(server);
         Ok(())
     })
     .map_err(Failure::new)?
+}
+
+/// What a node has acknowledged outlives it.
+async fn end(node: Option<Rc<Node>>) {
+    tracing::info!("stopping");
+    if let Some(node) = node {
+        node.end().await;
+    }
 }
 
 /// The replication core of a node and its disks belong to one reactor.

@@ -52,6 +52,8 @@ pub(super) struct Copy {
     pub(super) sums: Option<Rc<CopySums>>,
     record: RefCell<ChunkRecord>,
     generation: Cell<u64>,
+    /// Pages that the record took when it was last written.
+    record_pages: Cell<u64>,
     /// The newest change that is in the record and not yet durable.
     pending: Cell<Option<PersistToken>>,
     /// A change could not be made durable, for another reason than want of room: which of the two places holds a good record
@@ -512,10 +514,14 @@ impl Copies {
         for write in writes {
             results.push(write.await.unwrap_or(Err(IoError::Aborted)));
         }
-        let flushed = match self.disks[disk].store.sync().await {
-            Ok(()) => Ok(()),
-            Err(error) => Err(error.status()),
+        // What hosts have first written since the last flush is nothing that a record needs: no commit for that.
+        let store = &self.disks[disk].store;
+        let named = pending.iter().all(|(_, copy, _)| is_record_named(store, copy));
+        let synced = match named {
+            true => store.sync_writes().await,
+            false => store.sync().await,
         };
+        let flushed = synced.map_err(|error| error.status());
         let outcome =
             |((chunk, copy, token), written): ((ChunkId, Rc<Copy>, PersistToken), Result<(), IoError>)| {
                 let result = written.and(flushed);
@@ -577,6 +583,7 @@ pub(super) fn copy_of(
         channel,
         record: RefCell::new(record),
         generation: Cell::new(generation),
+        record_pages: Cell::new(0),
         pending: Cell::new(None),
         stopped: Cell::new(false),
     }
@@ -697,6 +704,7 @@ async fn write_slot(copy: &Copy) -> Result<(), IoError> {
     if length > SLOT_BLOCKS as usize * BLOCK_BYTES {
         return Err(IoError::NoSpace);
     }
+    copy.record_pages.set((length / BLOCK_BYTES) as u64);
     let mut buffer = BufferPool::current()
         .allocate(length)
         .await
@@ -716,6 +724,15 @@ async fn write_slot(copy: &Copy) -> Result<(), IoError> {
     copy.channel
         .write(Lba(generation % 2 * SLOT_BLOCKS), buffer.freeze())
         .await
+}
+
+/// Whether a completed commit names the pages of the place that was written last.
+fn is_record_named(store: &Blobstore, copy: &Copy) -> bool {
+    let first = copy.generation.get() % 2 * SLOT_BLOCKS;
+    let pages = copy.record_pages.get();
+    store
+        .blob(copy.blob)
+        .is_ok_and(|blob| blob.is_named(first, pages))
 }
 
 pub(super) async fn write_record(copy: &Copy) -> Result<(), IoError> {

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bdev::Channel;
 use bdev::file::{FileDevice, FileOptions};
@@ -16,6 +17,10 @@ use volume::{ChunkId, ClusterId};
 
 use super::BLOCK_BYTES;
 use crate::node::health::{DiskCare, Guard, LeftOut};
+
+/// How long what hosts have first written somewhere may take until it outlives the end of the target's process. What they
+/// flush does at once.
+const COMMIT_WITHIN: Duration = Duration::from_secs(1);
 
 /// A disk of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +150,7 @@ pub(super) async fn open(
         return Ok(Err(guard.left_out(&disk.path)));
     };
     let (store, uuid) = opened?;
+    store.commit_within(COMMIT_WITHIN);
     Ok(Ok(Disk {
         uuid,
         path: disk.path.clone(),
