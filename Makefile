@@ -24,7 +24,7 @@ demo: setup ## a cluster on this machine, real files in, a node killed [DIR=/usr
 bench: setup ## measure, and compare with the promised figures
 	cargo xtask bench
 
-soak: setup ## run for hours under faults [HOURS=8]
+soak: setup ## run for hours under faults [HOURS=8] [ONLY=part,...]
 	cargo xtask soak
 
 wheel: setup ## the Python package as a wheel in target/wheels, tried [PROFILE=release]

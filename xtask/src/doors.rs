@@ -1,15 +1,14 @@
-//! `sim`, `model`, `bench` and `soak`: which programs stand behind each door.
+//! `sim`, `model` and `bench`: which programs stand behind each door.
 //!
 //! A door opens as soon as one of its rows in the tables below can run; until then it says that
 //! there is nothing, with exit status 2.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::process::{cargo, status, workspace_root};
 use crate::tests_result::Counts;
-use crate::{Outcome, guests, refuse_arguments, test, upgrade};
+use crate::{Outcome, guests, refuse_arguments, test};
 
 /// One cargo command behind a door.
 struct Row {
@@ -139,12 +138,6 @@ const SIMULATIONS: &[Row] = &[
 ];
 /// Seeds of each simulation in one round of a run by hours.
 const SEEDS_A_ROUND: u64 = 100;
-/// Where the last soak's result is kept.
-const SOAK_RESULT: &str = "docs/soak.md";
-/// How long the model's walks go on in a soak.
-const SOAK_WALK_SECONDS: &str = "600";
-/// How long a soak goes on unless told.
-const SOAK_HOURS: &str = "8";
 
 /// Builds first, with the network; then the comparison runs in a private network namespace (see `netns`).
 const IN_NETNS: &str = "target.'cfg(all())'.runner=['cargo', 'xtask', 'netns', '--']";
@@ -212,6 +205,11 @@ pub(crate) fn bench(arguments: &[String]) -> Outcome {
     if arguments.first().is_some_and(|first| first == "nvmet") {
         return refuse_arguments("bench nvmet", &arguments[1..]).unwrap_or_else(guests::bench_nvmet);
     }
+    // Within the comparison there is no network. Without them the rows about the loader are not measured, and the report says so.
+    let fetch = workspace_root().join("tests/python");
+    if !status(std::process::Command::new(fetch).arg("--fetch-only")).is_ok_and(|ended| ended.success()) {
+        eprintln!("xtask: bench: what the loader's rows need cannot be had (above)");
+    }
     // The row about Python finds its library beside the program.
     match status(&mut cargo(&["build", "--release", "-p", "redhare-python"])) {
         Ok(ended) if ended.success() => open("bench", BENCHES, arguments, &[]),
@@ -233,109 +231,24 @@ pub(crate) fn model(arguments: &[String]) -> Outcome {
     }
 }
 
-/// `cargo xtask soak [--hours H]`: new seeds for hours; the result goes to [`SOAK_RESULT`].
-pub(crate) fn soak(arguments: &[String]) -> Outcome {
-    let from_make = std::env::var("HOURS").ok().filter(|hours| !hours.is_empty());
-    let given = match (arguments, from_make) {
-        ([], hours) => vec!["--hours".to_owned(), hours.unwrap_or(SOAK_HOURS.to_owned())],
-        (arguments, _) => arguments.to_vec(),
-    };
-    let hours = match one_option(&given, &[("--hours", "REDHARE_HOURS", false)]) {
-        Ok(Some((_, hours))) => hours,
-        Ok(None) => SOAK_HOURS.to_owned(),
-        Err(why) => return Outcome::Unusable(format!("{why}; usage: soak [--hours H]")),
-    };
-    let mut done = for_hours(&hours);
-    let mut walked = "not run".to_owned();
-    if matches!(done.outcome, Outcome::Passed) {
-        (done.outcome, walked) = walk(done.first);
-    }
-    let rest = [
-        guests::whole_posix,
-        guests::fsx_and_deaths,
-        guests::fsx_and_takeovers,
-        guests::fsx_and_both,
-        guests::long_faults,
-        guests::newest_torch,
-        guests::libraries,
-        guests::wheel,
-        || model(&["search".to_owned()]),
-        || upgrade::run(&[]),
-    ];
-    for step in rest {
-        if matches!(done.outcome, Outcome::Passed) {
-            done.outcome = step();
-        }
-    }
-    let ended = match done.outcome {
-        Outcome::Unusable(_) => return done.outcome,
-        Outcome::Failed => "**failed**",
-        Outcome::Passed => "passed",
-    };
-    let commit = output(Command::new("git").args(["describe", "--always", "--dirty"]));
-    let date = output(Command::new("date").args(["-u", "+%F"]));
-    let text = format!(
-        "# The last soak\n\nWritten by `make soak HOURS={hours}`: every simulation behind `cargo xtask sim`, with new seeds all the \
-         time, then `cargo xtask model walk --seconds {SOAK_WALK_SECONDS}`, `WHOLE=1 tests/posix/run`, ten minutes each of \
-         `tests/posix/deaths`, `tests/posix/takeovers` and `DEATHS=1 tests/posix/takeovers`, twenty minutes of `tests/linearizability/run` \
-         with a stock kernel that uses an exported volume in a guest, `tests/python-torch`, `tests/python-libraries`, `scripts/wheel`, `cargo xtask model search`, and `cargo xtask upgrade`.\n\n\
-         | date | commit | hours | seeds of each simulation | walks of the model | result |\n| --- | --- | --- | --- | --- | --- |\n\
-         | {} | {} | {:.2} | {} from {} on | {walked} | {ended} |\n",
-        date.trim(),
-        commit.trim(),
-        done.hours,
-        done.seeds,
-        done.first,
-    );
-    print!("{text}");
-    if let Err(error) = std::fs::write(workspace_root().join(SOAK_RESULT), text) {
-        return Outcome::Unusable(format!("cannot write {SOAK_RESULT}: {error}"));
-    }
-    done.outcome
-}
-
-/// Walks of the model for [`SOAK_WALK_SECONDS`], from this seed on; how many, as it says.
-fn walk(first: u64) -> (Outcome, String) {
-    let first = first.to_string();
-    let mut command = cargo(&["run", "--quiet", "--release", "-p", "redhare-model", "--", "walk"]);
-    command.args(["--seconds", SOAK_WALK_SECONDS, "--first", &first]);
-    let mut said = String::new();
-    let ended = test::stream(&mut command, |line| {
-        if line.contains(" walks, ") {
-            said = format!("{line}, from seed {first} on");
-        }
-    });
-    let outcome = match ended {
-        Err(why) => Outcome::Unusable(why),
-        // A walk that took no step found nothing because it looked at nothing.
-        Ok(ended) if ended.success() && !said.is_empty() && !said.starts_with("0 walks") => Outcome::Passed,
-        Ok(_) => Outcome::Failed,
-    };
-    (outcome, said)
-}
-
-/// What a command prints; nothing if it cannot be run.
-fn output(command: &mut Command) -> String {
-    let output = command.current_dir(workspace_root()).output();
-    output.map_or_else(
-        |_| String::new(),
-        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-    )
-}
-
 /// A run by hours.
-struct Hours {
-    outcome: Outcome,
-    first: u64,
-    seeds: u64,
-    hours: f64,
+pub(crate) struct Hours {
+    pub(crate) outcome: Outcome,
+    /// The first seed.
+    pub(crate) first: u64,
+    pub(crate) seeds: u64,
+    pub(crate) hours: f64,
+}
+
+/// A first seed: the time makes each run's seeds its own. One that fails is printed and can be replayed.
+pub(crate) fn seed_of_now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs()) * SEEDS_A_ROUND
 }
 
 /// Runs all simulations with new seeds until so many hours are over, at least once.
-fn for_hours(hours: &str) -> Hours {
-    // The time makes each run's seeds its own; a seed that fails is printed and can be replayed.
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let first = now.map_or(0, |now| now.as_secs()) * SEEDS_A_ROUND;
+pub(crate) fn for_hours(hours: &str) -> Hours {
+    let first = seed_of_now();
     let limit = Duration::from_secs_f64(hours.parse::<f64>().unwrap_or(0.0) * 3600.0);
     let began = Instant::now();
     let mut done = Hours {

@@ -10,6 +10,7 @@ use crate::Outcome;
 use crate::metadata::Metadata;
 use crate::process::{cargo, status, workspace_root};
 use crate::test::lanes::{Job, Report, Shown};
+use crate::test::stream;
 
 /// A script that skips ends with this status, its last line saying `SKIP: ` and what is lacking.
 const SKIPPED: i32 = 77;
@@ -110,10 +111,13 @@ const POSIX: &str = "tests/posix/run";
 const DEATHS: &str = "tests/posix/deaths";
 const TAKEOVERS: &str = "tests/posix/takeovers";
 const FAULTS: &str = "tests/linearizability/run";
+const FIO: &str = "tests/posix/fio";
 /// How long fsx runs while targets die in a soak, and how long while the mount that it runs on does.
 const SOAK_DEATHS: [(&str, &str); 1] = [("SECONDS_LONG", "600")];
 /// The same with both at once.
 const SOAK_BOTH: [(&str, &str); 2] = [("SECONDS_LONG", "600"), ("DEATHS", "1")];
+/// How long fio writes and verifies in a soak while targets die.
+const SOAK_FIO: [(&str, &str); 1] = [("SECONDS_LONG", "1200")];
 /// Who uses an exported volume while faults happen.
 const HOST_BESIDE: (&str, &str) = ("BESIDE", "tests/vm/faults-host");
 /// How long faults happen in a soak, how many at a time, and that host.
@@ -213,53 +217,63 @@ fn measure_nvmet() -> Result<Outcome, String> {
     })
 }
 
+/// How a script ended, and what it said of each thing that it judged.
+pub(crate) type Judged = (Outcome, Vec<String>);
+
 /// All that the foreign judges of a mount have to ask, for `soak`.
-pub(crate) fn whole_posix() -> Outcome {
-    judge(POSIX, &[("WHOLE", "1")]).unwrap_or_else(Outcome::Unusable)
+pub(crate) fn whole_posix() -> Judged {
+    judge(POSIX, &[("WHOLE", "1")])
 }
 
 /// Ten minutes of fsx on a volume whose targets die, for `soak`.
-pub(crate) fn fsx_and_deaths() -> Outcome {
-    judge(DEATHS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
+pub(crate) fn fsx_and_deaths() -> Judged {
+    judge(DEATHS, &SOAK_DEATHS)
 }
 
 /// Ten minutes of fsx on mounts that are killed and taken over, for `soak`.
-pub(crate) fn fsx_and_takeovers() -> Outcome {
-    judge(TAKEOVERS, &SOAK_DEATHS).unwrap_or_else(Outcome::Unusable)
+pub(crate) fn fsx_and_takeovers() -> Judged {
+    judge(TAKEOVERS, &SOAK_DEATHS)
 }
 
 /// Ten minutes of the same while targets die as well, for `soak`.
-pub(crate) fn fsx_and_both() -> Outcome {
-    judge(TAKEOVERS, &SOAK_BOTH).unwrap_or_else(Outcome::Unusable)
+pub(crate) fn fsx_and_both() -> Judged {
+    judge(TAKEOVERS, &SOAK_BOTH)
+}
+
+/// Twenty minutes of fio with verification on a mount of a volume whose targets die, for `soak`.
+pub(crate) fn long_fio() -> Judged {
+    judge(FIO, &SOAK_FIO)
 }
 
 /// Twenty minutes of random faults, for `soak`.
-pub(crate) fn long_faults() -> Outcome {
-    judge(FAULTS, &SOAK_FAULTS).unwrap_or_else(Outcome::Unusable)
+pub(crate) fn long_faults() -> Judged {
+    judge(FAULTS, &SOAK_FAULTS)
 }
 
 /// Checkpoints with PyPI's PyTorch, for `soak`.
-pub(crate) fn newest_torch() -> Outcome {
+pub(crate) fn newest_torch() -> Judged {
     with_library(TORCH)
 }
 
 /// DuckDB and datasets over `redhare://`, for `soak`.
-pub(crate) fn libraries() -> Outcome {
+pub(crate) fn libraries() -> Judged {
     with_library(LIBRARIES)
 }
 
 /// The wheel of the Python package, made, installed and tried, for `soak`.
-pub(crate) fn wheel() -> Outcome {
-    let try_wheel = || {
-        let program = build_program(&Metadata::load()?)?;
-        let mut command = Command::new(workspace_root().join(WHEEL));
-        verdict(WHEEL, command.env("PROGRAM", program))
-    };
-    try_wheel().unwrap_or_else(Outcome::Unusable)
+pub(crate) fn wheel() -> Judged {
+    let program = Metadata::load().and_then(|metadata| build_program(&metadata));
+    match program {
+        Ok(program) => verdict(
+            WHEEL,
+            Command::new(workspace_root().join(WHEEL)).env("PROGRAM", program),
+        ),
+        Err(why) => (Outcome::Unusable(why), Vec::new()),
+    }
 }
 
 /// Runs a script that looks for our Python library beside the program.
-fn with_library(script: &str) -> Outcome {
+fn with_library(script: &str) -> Judged {
     match status(&mut cargo(&[
         "build",
         "--quiet",
@@ -267,9 +281,9 @@ fn with_library(script: &str) -> Outcome {
         "-p",
         PYTHON_PACKAGE,
     ])) {
-        Ok(ended) if ended.success() => judge(script, &[]).unwrap_or_else(Outcome::Unusable),
-        Ok(_) => Outcome::Failed,
-        Err(why) => Outcome::Unusable(why),
+        Ok(ended) if ended.success() => judge(script, &[]),
+        Ok(_) => (Outcome::Failed, Vec::new()),
+        Err(why) => (Outcome::Unusable(why), Vec::new()),
     }
 }
 
@@ -292,25 +306,38 @@ pub(crate) fn faults(arguments: &[String]) -> Outcome {
         }
         settings.push((variable, value));
     }
-    judge(FAULTS, &settings).unwrap_or_else(Outcome::Unusable)
+    judge(FAULTS, &settings).0
 }
 
 /// Runs a script on the optimised program.
-fn judge(script: &str, settings: &[(&str, &str)]) -> Result<Outcome, String> {
-    let metadata = Metadata::load()?;
-    let program = build_program(&metadata)?;
+fn judge(script: &str, settings: &[(&str, &str)]) -> Judged {
+    let program = Metadata::load().and_then(|metadata| build_program(&metadata));
+    let program = match program {
+        Ok(program) => program,
+        Err(why) => return (Outcome::Unusable(why), Vec::new()),
+    };
     let mut command = Command::new(workspace_root().join(script));
     command.arg(program).envs(settings.iter().copied());
     verdict(script, &mut command)
 }
 
-/// What the end of a script says.
-fn verdict(script: &str, command: &mut Command) -> Result<Outcome, String> {
-    Ok(match status(command.current_dir(workspace_root()))?.code() {
-        Some(0) => Outcome::Passed,
-        Some(SKIPPED) => Outcome::Unusable(format!("{script} needs what the last line above says")),
-        _ => Outcome::Failed,
-    })
+/// What the end of a script says. What it has judged is the line before each that begins with `test result:`.
+fn verdict(script: &str, command: &mut Command) -> Judged {
+    let (mut said, mut before) = (Vec::new(), String::new());
+    let ended = stream(command.current_dir(workspace_root()), |line| {
+        if line.starts_with("test result: ") && !before.is_empty() {
+            said.push(std::mem::take(&mut before));
+        } else {
+            line.clone_into(&mut before);
+        }
+    });
+    let outcome = match ended.map(|status| status.code()) {
+        Ok(Some(0)) => Outcome::Passed,
+        Ok(Some(SKIPPED)) => Outcome::Unusable(format!("{script}: {}", before.trim_start_matches("SKIP: "))),
+        Ok(_) => Outcome::Failed,
+        Err(why) => Outcome::Unusable(why),
+    };
+    (outcome, said)
 }
 
 /// Builds the program, optimised, and returns its path.
@@ -362,6 +389,18 @@ mod tests {
         assert_eq!((failed.counts.failed, failed.failures.len()), (1, 0));
         let passed = ends("echo 'test result: ok. 2 passed; 0 failed;'");
         assert_eq!((passed.counts.passed, passed.failures.len()), (2, 0));
+    }
+
+    #[test]
+    fn what_a_script_judged_is_kept() {
+        let ended = |text: &str| verdict("a script", Command::new("sh").args(["-c", text]));
+        let (outcome, said) = ended(
+            "echo one; echo 'test result: ok. 1 passed;'; echo; echo two; echo 'test result: FAILED. 0 passed; 1 failed;'; exit 1",
+        );
+        assert!(matches!(outcome, Outcome::Failed));
+        assert_eq!(said, ["one", "two"]);
+        let (outcome, said) = ended("echo 'SKIP: no qemu'; exit 77");
+        assert!(matches!(outcome, Outcome::Unusable(why) if why == "a script: no qemu") && said.is_empty());
     }
 
     #[test]

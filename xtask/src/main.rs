@@ -17,6 +17,7 @@ mod metadata;
 mod netns;
 mod process;
 mod rust_text;
+mod soak;
 mod sources;
 mod test;
 mod tests_result;
@@ -98,9 +99,9 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "soak",
-        arguments: "[--hours H]",
-        about: "hours under faults",
-        run: doors::soak,
+        arguments: "[--hours H] [--only PART,...]",
+        about: "hours under faults; each part's last result is kept in docs/soak.md",
+        run: soak::run,
     },
     Command {
         name: "netns",

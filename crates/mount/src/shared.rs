@@ -198,7 +198,8 @@ impl Shared {
     pub(crate) async fn commit(&self) -> Result<(), Refusal> {
         let mut source = self.source.change().await;
         match &mut *source {
-            Source::Writing(files) => Ok(files.commit().await.map(|_| ())?),
+            // Whoever syncs a file is still told of its content that was dropped.
+            Source::Writing(files) => Ok(files.commit_unasked().await.map(|_| ())?),
             Source::Reading(_) => Ok(()),
         }
     }

@@ -258,9 +258,16 @@ impl Sums {
             return PageFound::Sums;
         };
         let decoded = places.map(|bytes| decode(self.chunk, number, bytes));
+        // Also of a place that is not believed: what is written next must count as newer than it after a restart.
+        let newest = [0, 1].map(|place: u8| {
+            let (generation, _) = decoded[usize::from(place)].as_ref().ok()?.as_ref()?;
+            Some((*generation, place))
+        });
+        let newest = newest.into_iter().flatten().max();
         let (found, sums) = choose(decoded, marked.is_some());
-        if let Some((generation, place, _)) = &sums {
-            page.generation = *generation;
+        let chosen = sums.as_ref().map(|(generation, place, _)| (*generation, *place));
+        if let Some((generation, place)) = chosen.or(newest) {
+            page.generation = generation;
             page.spare = 1 - place;
         }
         let unknown = matches!(found, PageFound::Damaged(_));

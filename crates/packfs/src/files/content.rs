@@ -135,9 +135,11 @@ impl FileSystem {
         if free(self) >= self.dirty_bytes as u64 + length + more {
             return Ok(());
         }
-        match self.commit().await {
-            Err(error) if !error.is_no_space() => return Err(error),
-            Ok(_) | Err(_) => {}
+        // What files' content meets meanwhile is told to whoever syncs those.
+        let _ = self.flush_with_room().await?;
+        match self.writer.commit().await {
+            Err(WriteError::NoSpace { .. }) | Ok(_) => {}
+            Err(error) => return Err(error.into()),
         }
         self.make_room().await?;
         let wanted = self.dirty_bytes as u64 + length + more;

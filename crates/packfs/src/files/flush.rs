@@ -27,8 +27,22 @@ impl FileSystem {
     pub async fn commit(&mut self) -> Result<u64, FileError> {
         let flushed = self.flush_with_room().await?;
         let generation = self.writer.commit().await?;
-        // Whoever commits everything is told of everything.
-        self.failed.clear();
+        // Whoever commits everything is told of everything, of what was dropped since the last time, too.
+        let dropped = std::mem::take(&mut self.failed).into_values().next();
+        match (dropped, flushed) {
+            (Some(error), _) | (None, Err(error)) => Err(error.into()),
+            (None, Ok(())) => Ok(generation),
+        }
+    }
+
+    /// As [`FileSystem::commit`], for whoever does not speak for all that was written: content that is dropped, now or before, is
+    /// still told to whoever syncs its file ([`FileSystem::sync`]), or commits everything.
+    ///
+    /// # Errors
+    /// The first that was met now; as of [`FileSystem::commit`].
+    pub async fn commit_unasked(&mut self) -> Result<u64, FileError> {
+        let flushed = self.flush_with_room().await?;
+        let generation = self.writer.commit().await?;
         Ok(flushed.map(|()| generation)?)
     }
 

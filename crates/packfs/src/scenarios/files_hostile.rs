@@ -211,7 +211,16 @@ fn a_failure_is_told_to_whom_it_concerns() {
         files.write(inode, LARGE as u64 / 2 + 5, b"x", NOW).await.unwrap();
         files.write(other, 0, b"y", NOW).await.unwrap();
         files.sync(other).await.unwrap();
+        // Nor is it forgotten when somebody commits who does not speak for that file.
+        files.commit_unasked().await.unwrap();
         assert_eq!(files.sync(inode).await.unwrap_err().errno(), errno::EIO);
+        files.sync(inode).await.unwrap();
+        // Whoever commits everything is told, once, whenever it was dropped.
+        files.write(inode, LARGE as u64 / 2 + 5, b"x", NOW).await.unwrap();
+        assert_eq!(files.commit_unasked().await.unwrap_err().errno(), errno::EIO);
+        files.commit_unasked().await.unwrap();
+        assert_eq!(files.commit().await.unwrap_err().errno(), errno::EIO);
+        files.commit().await.unwrap();
         files.sync(inode).await.unwrap();
     })
     .unwrap();

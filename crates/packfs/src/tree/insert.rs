@@ -74,8 +74,7 @@ impl Tree {
             if !node.is_too_large() {
                 return;
             }
-            // A page of the largest cells still holds seven, so halves of a page that is too large by one
-            // cell fit; the loop below looks again nevertheless.
+            // The page fitted before one cell came or grew, so there is a place where both parts fit ([`split`]).
             let (separator, right) = split(node);
             let too_large = right.is_too_large() || node.is_too_large();
             let level = node.level;
@@ -90,7 +89,7 @@ impl Tree {
             node.last_insert = note_insert(node.last_insert, index + 1);
             assert!(
                 !too_large,
-                "half of a page of level {level} is larger than a page"
+                "a part of a page of level {level} is larger than a page"
             );
             id = parent;
         }
@@ -116,8 +115,12 @@ fn note_insert(last: Option<usize>, index: usize) -> Option<usize> {
     }
 }
 
-/// Splits a page where insertions go on in order, else in the middle of its bytes. Gives the separator and the
-/// right part.
+/// Splits a page where insertions go on in order, else in the middle of its bytes, or as near to it as both parts fit. Gives the
+/// separator and the right part.
+///
+/// A page of the largest cells still holds seven, so halves fit if the keys of the page begin with the same bytes as before. A new
+/// key that begins otherwise takes those bytes away from all others, and may make the half that it is in larger than the page was;
+/// but it is the first or the last then, and all others fit without it.
 fn split(node: &mut Node) -> (Vec<u8>, Node) {
     let count = node.cells.len();
     let sequential = node.last_insert.filter(|&index| index > 0);
@@ -131,6 +134,13 @@ fn split(node: &mut Node) -> (Vec<u8>, Node) {
         }
     }
     let at = middle(node);
+    let near = |at: &usize| fits(node, *at);
+    let at = (0..count)
+        .flat_map(|away| [at.checked_sub(away), at.checked_add(away)])
+        .flatten()
+        .filter(|at| (1..count).contains(at))
+        .find(near)
+        .unwrap_or(at);
     cut(node, at, None)
 }
 
@@ -173,4 +183,64 @@ fn middle(node: &Node) -> usize {
         sum * 2 >= total
     });
     position.unwrap_or(0).clamp(1, node.cells.len() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leaf so full of names with a common beginning that one more would not fit.
+    fn full(prefix: usize, value: usize) -> Node {
+        let name = |number: usize| {
+            let mut name = vec![b'm'; prefix];
+            name.extend_from_slice(format!("{number:05}").as_bytes());
+            (name, Content::Value(vec![7; value]))
+        };
+        let mut node = Node {
+            level: 0,
+            cells: Vec::new(),
+            last_insert: None,
+        };
+        for number in 0.. {
+            node.cells.push(name(number));
+            if node.is_too_large() {
+                node.cells.pop();
+                return node;
+            }
+        }
+        node
+    }
+
+    #[test]
+    fn a_name_unlike_all_others_is_split_off() {
+        let mut too_large = 0;
+        for prefix in [0, 1, 24, 60, 100, 180, 240] {
+            for value in [9, 55, 150] {
+                for odd in [&b"zz"[..], b"a"] {
+                    for taken in 0..4 {
+                        let mut node = full(prefix, value);
+                        node.cells.truncate(node.cells.len() - taken);
+                        let at = if odd == b"zz" { node.cells.len() } else { 0 };
+                        node.cells
+                            .insert(at, (odd.to_vec(), Content::Value(vec![7; value])));
+                        if !node.is_too_large() {
+                            continue;
+                        }
+                        too_large += 1;
+                        let keys: Vec<_> = node.cells.iter().map(|(key, _)| key.clone()).collect();
+                        let (separator, right) = split(&mut node);
+                        assert!(
+                            !node.is_too_large() && !right.is_too_large(),
+                            "{prefix} {value} {taken}"
+                        );
+                        let (left, right) = (&node.cells, &right.cells);
+                        assert!(left.last().unwrap().0 < separator && separator <= right[0].0);
+                        let both: Vec<_> = left.iter().chain(right).map(|(key, _)| key.clone()).collect();
+                        assert_eq!(both, keys);
+                    }
+                }
+            }
+        }
+        assert!(too_large > 100, "{too_large}");
+    }
 }

@@ -292,6 +292,7 @@ fn request_of(
         | NativeOperation::CountSnapshot(_) => (Operation::Read, false),
     };
     let of_chunk = native.operation.is_of_chunk();
+    let is_change = matches!(operation, Operation::Write { .. });
     let is_run = matches!(native.operation, NativeOperation::DeallocateRun { .. });
     let blocks = if of_chunk || is_run { 1 } else { native.blocks };
     let piece = node.copies.with_geometry(volume, |geometry| {
@@ -306,6 +307,10 @@ fn request_of(
     let piece = piece.unwrap_or(Err(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT))?;
     if moves && given != blocks as usize * copies::BLOCK_BYTES {
         return Err(NvmeStatus::DATA_SGL_LENGTH_INVALID);
+    }
+    // A capsule may carry bytes with any command. They belong to none of these blocks, and other copies would refuse them.
+    if is_change && !moves && given > 0 {
+        return Err(NvmeStatus::INVALID_FIELD_IN_COMMAND);
     }
     let chunk = ChunkId {
         volume,

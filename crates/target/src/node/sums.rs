@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bdev::{Channel, ChannelExt, Data, IoError, Operation};
 use foundation::Lba;
@@ -19,6 +20,12 @@ use super::{Event, LocalIo, Node};
 
 /// Pages of sums that one node keeps in memory: 128 MiB of them, which is what 126 GiB of blocks have.
 const PAGES_MAX: usize = 32 << 10;
+/// A page of sums that could not be read is read again after these pauses.
+const READ_AGAIN: [Duration; 3] = [
+    Duration::from_millis(10),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
 /// Pages of sums written at a time before a flush.
 const WRITES_MAX: usize = 32;
 
@@ -186,7 +193,15 @@ impl CopySums {
         if !self.reading.borrow_mut().insert(page) {
             return self.read.until(|| !self.reading.borrow().contains(&page)).await;
         }
-        let places = self.read_places(page).await;
+        let mut places = self.read_places(page).await;
+        // What one reading did not give, the next may; what nothing is known of is written over the sums that are there.
+        for pause in READ_AGAIN {
+            if places.is_ok() {
+                break;
+            }
+            reactor::time::sleep(pause).await;
+            places = self.read_places(page).await;
+        }
         let (first, second) = match &places {
             Ok(bytes) => bytes.split_at(SUM_PAGE_BYTES),
             Err(_) => (&[][..], &[][..]),

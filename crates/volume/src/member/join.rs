@@ -637,14 +637,17 @@ impl Member {
         for data in data {
             self.release(Some(data));
         }
-        while let Some(lead) = &mut self.lead
-            && let required = lead.required()
-            && let Some(at) = lead
-                .in_flight
-                .iter()
-                .position(|f| f.members & required == required)
-            && let Some(flight) = lead.in_flight.remove(at)
-        {
+        loop {
+            // What is held for a snapshot stays held: the hold's end answers it.
+            let is_done = |lead: &Lead| {
+                let required = lead.required();
+                lead.in_flight.iter().position(|f| {
+                    f.members & required == required && !self.holds_acknowledgement(f.write.sequence)
+                })
+            };
+            let done = self.lead.as_ref().and_then(is_done);
+            let flight = done.and_then(|at| self.lead.as_mut()?.in_flight.remove(at));
+            let Some(flight) = flight else { break };
             self.on_every_copy(now, flight);
         }
         self.finish_flush(now);
