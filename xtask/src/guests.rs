@@ -321,15 +321,11 @@ fn judge(script: &str, settings: &[(&str, &str)]) -> Judged {
     verdict(script, &mut command)
 }
 
-/// What the end of a script says. What it has judged is the line before each that begins with `test result:`.
+/// What the end of a script says.
 fn verdict(script: &str, command: &mut Command) -> Judged {
     let (mut said, mut before) = (Vec::new(), String::new());
     let ended = stream(command.current_dir(workspace_root()), |line| {
-        if line.starts_with("test result: ") && !before.is_empty() {
-            said.push(std::mem::take(&mut before));
-        } else {
-            line.clone_into(&mut before);
-        }
+        note(&mut said, &mut before, line);
     });
     let outcome = match ended.map(|status| status.code()) {
         Ok(Some(0)) => Outcome::Passed,
@@ -338,6 +334,15 @@ fn verdict(script: &str, command: &mut Command) -> Judged {
         Err(why) => Outcome::Unusable(why),
     };
     (outcome, said)
+}
+
+/// What a script has judged is the line before each that begins with `test result:`.
+fn note(said: &mut Vec<String>, before: &mut String, line: &str) {
+    if line.starts_with("test result: ") && !before.is_empty() {
+        said.push(std::mem::take(before));
+    } else {
+        line.clone_into(before);
+    }
 }
 
 /// Builds the program, optimised, and returns its path.
@@ -393,14 +398,26 @@ mod tests {
 
     #[test]
     fn what_a_script_judged_is_kept() {
-        let ended = |text: &str| verdict("a script", Command::new("sh").args(["-c", text]));
-        let (outcome, said) = ended(
-            "echo one; echo 'test result: ok. 1 passed;'; echo; echo two; echo 'test result: FAILED. 0 passed; 1 failed;'; exit 1",
+        // Not by a script that prints them: whoever runs this test would count its lines as results of tests.
+        let (mut said, mut before) = (Vec::new(), String::new());
+        let lines = [
+            "one",
+            "test result: ok. 1 passed;",
+            "",
+            "two",
+            "test result: FAILED. 0 passed; 1 failed;",
+        ];
+        for line in lines {
+            note(&mut said, &mut before, line);
+        }
+        assert_eq!((said.join(", "), before.as_str()), ("one, two".to_owned(), ""));
+        let (outcome, said) = verdict(
+            "a script",
+            Command::new("sh").args(["-c", "echo 'SKIP: no qemu'; exit 77"]),
         );
-        assert!(matches!(outcome, Outcome::Failed));
-        assert_eq!(said, ["one", "two"]);
-        let (outcome, said) = ended("echo 'SKIP: no qemu'; exit 77");
         assert!(matches!(outcome, Outcome::Unusable(why) if why == "a script: no qemu") && said.is_empty());
+        let (outcome, _) = verdict("a script", Command::new("sh").args(["-c", "exit 1"]));
+        assert!(matches!(outcome, Outcome::Failed));
     }
 
     #[test]
