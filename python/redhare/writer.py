@@ -27,6 +27,9 @@ class Writer:
 
     There is one at a time, held by a lease (a lock for a file). What it does is seen by nobody and survives nothing until
     `commit`, which makes all of it durable at once: a process that ends before, however it ends, leaves the last commit.
+    Nothing else commits: a change for which the volume has no room now is an OSError (ENOSPC), also where what was removed since the last
+    commit would make some, and so is one that would take more than 1 GiB of memory for names and attributes (ENOMEM); commit
+    and go on.
     As a context manager it commits at the end, unless there was an exception, and closes.
 
     Another that asks for the volume (``take_over=True``, ``redhare fs mount --take-over``) gets it within about ten seconds, but never in
@@ -102,7 +105,10 @@ class Writer:
             return False
 
     def commit(self) -> int:
-        """Makes everything so far durable and seen by readers that open later; the number of that state."""
+        """Makes everything so far durable and seen by readers that open later; the number of that state.
+
+        An OSError says what is missing, and that nothing was committed; after it another commit makes durable what is left.
+        """
         return self._handle.commit()
 
     def close(self) -> None:

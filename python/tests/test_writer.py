@@ -75,6 +75,27 @@ def test_a_clone_shares_and_goes_on_alone(empty):
     assert '"clean": true' in program("fs", "verify", empty, "--json")
 
 
+def test_a_full_volume_commits_nothing_by_itself(empty):
+    with redhare.open(empty, writable=True) as writer:
+        writer.write("data", b"old")
+    writer = redhare.open(empty, writable=True)
+    with pytest.raises(OSError) as refused:
+        for part in range(100):
+            writer.write("data" if part == 0 else f"more {part}", bytes([part]) * (2 << 20))
+    assert refused.value.errno == errno.ENOSPC
+    writer.close()
+    with redhare.open(empty) as data:
+        assert data.list("") == ["data"] and data.read("data") == b"old"
+    # What is given back may be used again after the commit.
+    with redhare.open(empty, writable=True) as writer:
+        for round in range(6):
+            writer.write("data", bytes([round]) * (30 << 20))
+            writer.commit()
+    with redhare.open(empty) as data:
+        assert data.read("data") == bytes([5]) * (30 << 20)
+    assert '"clean": true' in program("fs", "verify", empty, "--json")
+
+
 def test_nothing_is_there_before_a_commit(empty):
     with pytest.raises(RuntimeError), redhare.open(empty, writable=True) as writer:
         writer.write("never", b"x")

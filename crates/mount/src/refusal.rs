@@ -13,11 +13,12 @@ pub(crate) enum Refusal {
     LeaseEnded,
 }
 
-/// The inode is gone: what held it refers to nothing (`errno(3)`).
+/// The inode, or the commit that has it, is gone: what held it refers to nothing (`errno(3)`).
 const ESTALE: i32 = 116;
 
 impl Refusal {
     pub(crate) const READ_ONLY: Self = Self::Number(errno::EROFS);
+    pub(crate) const STALE: Self = Self::Number(ESTALE);
     pub(crate) const NO_SUCH_ENTRY: Self = Self::Number(errno::ENOENT);
 
     /// The answer. A lease that could not be had again is no fault of whoever asked.

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use packfs::files::{FileError, FileSystem};
-use packfs::{Inode, InodeNumber, Timestamp};
+use packfs::{Inode, InodeNumber, Reader, Timestamp};
 use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
 use crate::refusal::Refusal;
-use crate::source::{Room, Source, Volume};
+use crate::source::{Room, Snapshot, Source, Volume};
 
 /// What the kernel may believe without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     believed_until: Cell<foundation::Instant>,
     /// When `statfs` may ask next whether the volume has grown.
     growth_due: Cell<foundation::Instant>,
+    /// Whether somebody was told that the commit that is shown is gone.
+    told_stale: Cell<bool>,
 }
 
 impl Shared {
@@ -87,6 +89,7 @@ impl Shared {
             following: Semaphore::new(1),
             believed_until: Cell::new(reactor::time::now()),
             growth_due: Cell::new(reactor::time::now() + GROWTH_PAUSE),
+            told_stale: Cell::new(false),
         }
     }
 
@@ -212,7 +215,11 @@ impl Shared {
             Source::Reading(snapshot) => match snapshot.newer().await {
                 Ok(None) => return Ok(()),
                 Ok(Some(reader)) => reader,
-                Err(packfs::OpenError::Lease(_)) => snapshot.again().await?,
+                Err(packfs::OpenError::Lease(_)) => {
+                    let reader = snapshot.again().await?;
+                    self.check_may_follow(snapshot, &reader)?;
+                    reader
+                }
                 Err(error) => return Err(error.into()),
             },
         };
@@ -225,6 +232,22 @@ impl Shared {
             tracing::debug!("the reader's lease was not moved on: {error}");
         }
         Ok(())
+    }
+
+    /// Whether another reader may take the place of one whose lease has ended. Where the kernel was told that nothing changes it
+    /// must show the same commit: it would mix two.
+    fn check_may_follow(&self, snapshot: &Snapshot, reader: &Reader) -> Result<(), Refusal> {
+        let (shown, found) = (snapshot.generation(), reader.generation());
+        if self.caching == Caching::Following || shown == found {
+            return Ok(());
+        }
+        if !self.told_stale.replace(true) {
+            tracing::error!(
+                "the lease that kept commit {shown} readable has ended, and the volume is at commit {found} now, while this mount stays on \
+                 the one it began with: nothing more can be read here; unmount it and mount it again"
+            );
+        }
+        Err(Refusal::STALE)
     }
 
     /// Whether what the kernel has of an inode's contents is still right; from now on it has them as they are.
@@ -254,5 +277,129 @@ impl Shared {
 
     pub(crate) fn release_directory(&self, handle: u64) {
         self.listings.borrow_mut().remove(&handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    use bdev::BlockDevice;
+    use bdev::fence::TokenKeeper;
+    use bdev::memory::MemoryDevice;
+    use foundation::BlockCount;
+    use packfs::lease::memory::LocalLeases;
+    use packfs::lease::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease};
+    use packfs::{Attributes, FormatOptions, Medium, ReaderFloor, ReaderOptions, Writer, WriterOptions};
+
+    /// How long leases of readers last, whatever is asked.
+    const TERM: Duration = Duration::from_millis(300);
+
+    struct ShortLeases(LocalLeases, Cell<foundation::Instant>);
+
+    impl LeaseSource for ShortLeases {
+        fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+            self.0.acquire_writer(holder)
+        }
+
+        fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
+            self.0.take_over_writer(holder)
+        }
+
+        fn wanted_by(&self) -> Option<String> {
+            self.0.wanted_by()
+        }
+
+        fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
+            self.0.renew_writer(token)
+        }
+
+        fn release_writer(&self, token: u64) -> LeaseFuture<'_, ()> {
+            self.0.release_writer(token)
+        }
+
+        fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+            Box::pin(async move {
+                let lease = self.0.acquire_reader(generation).await?;
+                let until = reactor::time::now() + TERM;
+                self.1.set(until);
+                Ok(ReaderLease { until, ..lease })
+            })
+        }
+
+        fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease> {
+            Box::pin(async move {
+                let until = self.1.get();
+                if reactor::time::now() >= until {
+                    return Err(LeaseError::Ended);
+                }
+                let lease = self.0.renew_reader(id, generation).await?;
+                Ok(ReaderLease { until, ..lease })
+            })
+        }
+
+        fn release_reader(&self, id: u64) -> LeaseFuture<'_, ()> {
+            self.0.release_reader(id)
+        }
+
+        fn reader_floor(&self, token: u64) -> LeaseFuture<'_, ReaderFloor> {
+            self.0.reader_floor(token)
+        }
+    }
+
+    /// What a mount shows once its lease has ended, and another commit was made meanwhile or not.
+    async fn after_its_lease(caching: Caching, commits: bool) -> Result<InodeNumber, Refusal> {
+        let device = MemoryDevice::new(4096, BlockCount(4096)).unwrap();
+        let medium = Medium::new(TokenKeeper::new().over(device.open_channel().unwrap()));
+        let leases = LocalLeases::new();
+        packfs::format(
+            medium.clone(),
+            Rc::new(leases.clone()),
+            "a test",
+            &FormatOptions::default(),
+        )
+        .await
+        .unwrap();
+        let opened = Writer::open(medium.clone(), Rc::new(leases.clone()), &WriterOptions::default()).await;
+        let mut writer = opened.unwrap();
+        let attributes = Attributes {
+            mode: 0o644,
+            ..Attributes::default()
+        };
+        let root = InodeNumber::ROOT;
+        writer.create_file(root, b"old", &attributes, b"x").await.unwrap();
+        writer.commit().await.unwrap();
+        let volume = Volume {
+            medium,
+            leases: Rc::new(ShortLeases(leases, Cell::new(reactor::time::now()))),
+            options: ReaderOptions::default(),
+        };
+        let source = Source::Reading(Box::new(volume.read().await.unwrap()));
+        let shared = Shared::new(source, caching);
+        let name: &[u8] = match commits {
+            true => {
+                writer.create_file(root, b"new", &attributes, b"y").await.unwrap();
+                writer.commit().await.unwrap();
+                b"new"
+            }
+            false => b"old",
+        };
+        reactor::time::sleep(TERM * 2).await;
+        let look = async |source: &Source| source.lookup(root, name).await;
+        shared.look(look).await.map(|inode| inode.number)
+    }
+
+    /// The kernel believes for a day what it was told of a commit that stays: another one must not be mixed in.
+    #[test]
+    fn a_commit_that_stays_gives_way_to_no_other() {
+        let seen = reactor::run(&reactor::Config::default(), async {
+            for caching in [Caching::Still, Caching::Writer] {
+                assert_eq!(after_its_lease(caching, true).await, Err(Refusal::STALE));
+                after_its_lease(caching, false).await.unwrap();
+            }
+            after_its_lease(Caching::Following, true).await.unwrap();
+        });
+        seen.unwrap();
     }
 }

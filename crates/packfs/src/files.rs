@@ -23,6 +23,8 @@ mod sparse;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use foundation::ByteCount;
+
 use crate::error::{OpenError, WriteError};
 use crate::format::entry::{Inode, Kind, Timestamp};
 use crate::format::key::InodeNumber;
@@ -50,8 +52,12 @@ pub struct FileOptions {
     pub writer: WriterOptions,
     /// The most memory that content takes before it is put into the tree, in bytes; at least 1 MiB.
     pub dirty_bytes_max: usize,
-    /// Memory of changed index pages, in bytes, after which a change commits first.
+    /// Memory of changed index pages, in bytes, after which a change commits first, or is refused.
     pub index_bytes_max: u64,
+    /// Whether room and memory may be made by a commit that nobody has asked for, as a mount does it. Without it all that is done between
+    /// two commits is seen together or not at all: what does not fit is refused, and a commit that would lack something is
+    /// none.
+    pub commits_unasked: bool,
 }
 
 impl Default for FileOptions {
@@ -60,6 +66,7 @@ impl Default for FileOptions {
             writer: WriterOptions::default(),
             dirty_bytes_max: 32 << 20,
             index_bytes_max: 64 << 20,
+            commits_unasked: true,
         }
     }
 }
@@ -72,6 +79,9 @@ pub struct FileSystem {
     writer: Writer,
     dirty_bytes_max: usize,
     index_bytes_max: u64,
+    commits_unasked: bool,
+    /// Free space that a change was refused for want of, in bytes, and that the next commit tries to make.
+    missed_bytes: u64,
     /// How often each inode is open.
     open: BTreeMap<InodeNumber, u32>,
     dirty: BTreeMap<InodeNumber, Dirty>,
@@ -97,6 +107,8 @@ impl FileSystem {
             writer,
             dirty_bytes_max: options.dirty_bytes_max.max(1 << 20),
             index_bytes_max: options.index_bytes_max,
+            commits_unasked: options.commits_unasked,
+            missed_bytes: 0,
             open: BTreeMap::new(),
             dirty: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -200,11 +212,17 @@ impl FileSystem {
         }
     }
 
-    /// Commits where changed index pages take more memory than they may. What of content does not get into the tree
+    /// Commits where changed index pages take more memory than they may, or refuses. What of content does not get into the tree
     /// meanwhile is told by whoever commits or syncs.
     async fn bound_index(&mut self) -> Result<(), FileError> {
         if self.writer.uncommitted_bytes() <= self.index_bytes_max {
             return Ok(());
+        }
+        if !self.commits_unasked {
+            return Err(FileError::Uncommitted {
+                bytes: ByteCount(self.writer.uncommitted_bytes()),
+                limit: ByteCount(self.index_bytes_max),
+            });
         }
         let _ = self.flush_with_room().await?;
         Ok(self.writer.commit().await.map(drop)?)

@@ -17,12 +17,12 @@ use crate::check::{Progress, VerifyOptions, VerifyReport, verify_telling};
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::entry::Layout;
 use crate::format::snapshot::Snapshot;
-use crate::format::superblock::{Identity, SUPERBLOCK_BYTES, Superblock};
+use crate::format::superblock::{Identity, Superblock};
 use crate::format::{PAGE_BYTES_U64, RESERVED_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
 use crate::lease::{LeaseError, LeaseSource};
-use crate::mount::{Mounted, mount};
+use crate::mount::{Mounted, mount, read_superblock};
 use crate::space::{Ranges, Space};
 use crate::writer::{explain, load_space};
 
@@ -188,8 +188,7 @@ async fn other_superblock(
 ) -> Result<(Option<Superblock>, Option<String>), OpenError> {
     let Mounted { superblock, slot, .. } = mount(medium, options.identity.as_ref()).await?;
     let address = SUPERBLOCK_ADDRESSES[1 - slot];
-    let bytes = medium.read_fresh(address, SUPERBLOCK_BYTES).await?;
-    Ok(match Superblock::decode(&bytes, address) {
+    Ok(match read_superblock(medium, address).await? {
         Ok(other) if other.uuid == superblock.uuid => (Some(other), None),
         Ok(_) => (
             None,

@@ -19,7 +19,7 @@ use crate::extended::{self, VALUE_BYTES_MAX};
 use crate::format::entry::{Attributes, DeviceNumber, Entry, Inode, Kind};
 use crate::format::key::InodeNumber;
 use crate::name::{Shown, components};
-use crate::writer::Writer;
+use crate::writer::{Writer, check_attributes};
 
 /// One thing to import.
 #[derive(Clone, Debug)]
@@ -33,6 +33,12 @@ pub struct ImportEntry {
     pub extended: Option<Vec<(Vec<u8>, Vec<u8>)>>,
     /// What it is.
     pub content: ImportContent,
+}
+
+impl ImportEntry {
+    fn has_extended(&self) -> bool {
+        self.extended.as_ref().is_some_and(|all| !all.is_empty())
+    }
 }
 
 /// What is imported.
@@ -224,6 +230,9 @@ struct Place<'a> {
     directory: InodeNumber,
     name: &'a [u8],
     existing: Option<Inode>,
+    /// What something new is made with. Where extended attributes follow its time is another one until it has them, so that
+    /// nobody takes it for the same before ([`Standing::Same`]).
+    attributes: Attributes,
 }
 
 impl<'a> Importer<'a> {
@@ -281,6 +290,7 @@ impl<'a> Importer<'a> {
     ) -> Result<Done, ImportError<S::Error>> {
         self.drained = !matches!(entry.content, ImportContent::LargeFile { .. });
         let done = self.place(entry, pieces).await;
+        self.writer.use_reserve(false);
         // What is left of a large file that was given up does not belong to the next.
         while !self.drained {
             self.drained = !matches!(pieces.more().await, Ok(Some(_)));
@@ -328,6 +338,7 @@ impl<'a> Importer<'a> {
     ) -> Result<Done, ImportError<S::Error>> {
         let path = components(&entry.path).collect::<Vec<_>>();
         let failed = at(&entry.path);
+        self.check(entry)?;
         let Some((name, parents)) = path.split_last() else {
             return match entry.content {
                 ImportContent::Directory => {
@@ -343,10 +354,15 @@ impl<'a> Importer<'a> {
         };
         let existing = self.existing(directory, name).await.map_err(failed)?;
         let existed = existing.is_some();
+        let mut attributes = entry.attributes;
+        if entry.has_extended() {
+            attributes.ctime.seconds ^= 1;
+        }
         let mut place = Place {
             directory,
             name,
             existing,
+            attributes,
         };
         let done = match &entry.content {
             ImportContent::Directory => return self.make_directory(&mut place, &path, entry).await,
@@ -380,6 +396,23 @@ impl<'a> Importer<'a> {
                 let name = Shown::new(name);
                 Err(at(&entry.path)(WriteError::NotFound { directory, name }))
             }
+        }
+    }
+
+    /// Refuses what no inode can have, before anything changes.
+    fn check<E>(&self, entry: &ImportEntry) -> Result<(), ImportError<E>> {
+        if !matches!(entry.content, ImportContent::HardLink(_)) {
+            check_attributes(&entry.attributes, self.root).map_err(at(&entry.path))?;
+        }
+        let bad =
+            |(name, value): &&(Vec<u8>, Vec<u8>)| !extended::is_name(name) || value.len() > VALUE_BYTES_MAX;
+        match entry.extended.iter().flatten().find(bad) {
+            None => Ok(()),
+            Some((name, value)) => Err(ImportError::Extended {
+                path: Shown::new(&entry.path),
+                name: Shown::new(name),
+                length: value.len(),
+            }),
         }
     }
 
@@ -418,12 +451,14 @@ impl<'a> Importer<'a> {
         name: &[u8],
         entry: &ImportEntry,
     ) -> Result<(), ImportError<E>> {
-        if entry.extended.as_ref().is_none_or(Vec::is_empty) {
+        if !entry.has_extended() {
             return Ok(());
         }
         let made = self.writer.lookup(directory, name).await;
         if let Some(made) = made.map_err(at(&entry.path))? {
             self.set_extended(made.inode(), entry).await?;
+            let set = self.writer.set_attributes(made.inode(), &entry.attributes).await;
+            set.map_err(at(&entry.path))?;
         }
         Ok(())
     }
@@ -464,13 +499,6 @@ impl<'a> Importer<'a> {
             }
         }
         for (name, value) in wanted {
-            if !extended::is_name(name) || value.len() > VALUE_BYTES_MAX {
-                return Err(ImportError::Extended {
-                    path: Shown::new(&entry.path),
-                    name: Shown::new(name),
-                    length: value.len(),
-                });
-            }
             let found = extended::get(&self.writer.tree, inode, name).await;
             if found.map_err(|error| failed(error.into()))?.as_ref() != Some(value) {
                 let put = self.writer.put_extended(inode, name, value).await;
@@ -500,7 +528,8 @@ impl<'a> Importer<'a> {
         }
         let replaced = place.existing.is_some();
         let failed = at(&entry.path);
-        self.make_way(place, &entry.path).await.map_err(at(&entry.path))?;
+        self.check_quota(place, 0).await.map_err(at(&entry.path))?;
+        self.make_way(place, entry, 0).await.map_err(at(&entry.path))?;
         let made = self
             .writer
             .mkdir(place.directory, place.name, &entry.attributes)
@@ -536,7 +565,7 @@ impl<'a> Importer<'a> {
             return Ok(Done::Differs("is not the same file as the other name it has"));
         }
         self.check_link(place, first).await.map_err(at(&entry.path))?;
-        self.make_way(place, &entry.path).await.map_err(at(&entry.path))?;
+        self.make_way(place, entry, 0).await.map_err(at(&entry.path))?;
         let linked = self.writer.link(place.directory, place.name, first).await;
         linked.map_err(at(&entry.path))?;
         Ok(match there {
@@ -593,7 +622,7 @@ impl<'a> Importer<'a> {
     }
 
     /// What a path below the root leads to.
-    async fn find(&self, path: &[u8]) -> Result<Option<Inode>, WriteError> {
+    pub(crate) async fn find(&self, path: &[u8]) -> Result<Option<Inode>, WriteError> {
         let names = components(path).collect::<Vec<_>>();
         let Some((last, parents)) = names.split_last() else {
             return Ok(Some(self.writer.inode(self.root).await?));

@@ -232,6 +232,33 @@ impl Medium {
         Err(last.expect("the first attempt always has a channel"))
     }
 
+    /// Reads whole blocks until `check` accepts them or no copy is left. What it said of the first is the answer then: the others
+    /// are asked because that one may be damaged.
+    ///
+    /// # Errors
+    /// If the first cannot be read and no other is accepted.
+    pub(crate) async fn read_checked<T, E>(
+        &self,
+        address: u64,
+        length: usize,
+        mut check: impl FnMut(&[u8]) -> Result<T, E>,
+    ) -> Result<Result<T, E>, IoError> {
+        let mut first = None;
+        for attempt in 0.. {
+            let buffer = self.pool.allocate(length).await.map_err(|_| IoError::Exhausted)?;
+            let said = match self.read_blocks(address, buffer, attempt).await {
+                Ok(None) => break,
+                Ok(Some(buffer)) => Ok(check(&buffer)),
+                Err(error) => Err(error),
+            };
+            if let Ok(Ok(value)) = said {
+                return Ok(Ok(value));
+            }
+            first.get_or_insert(said);
+        }
+        first.expect("the first attempt always has a channel")
+    }
+
     /// Writes whole blocks.
     pub(crate) async fn write(&self, address: u64, buffer: Buffer, fua: bool) -> Result<(), IoError> {
         let blocks = self.channel.geometry().blocks_in(buffer.len())?;

@@ -4,6 +4,7 @@ use crate::error::OpenError;
 use crate::format::superblock::{Identity, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::format::{FORMAT_VERSION, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
+use bdev::IoError;
 use foundation::ByteCount;
 
 /// The superblock that counts.
@@ -20,12 +21,20 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A superblock, from whichever copy has it whole.
+pub(crate) async fn read_superblock(
+    medium: &Medium,
+    address: u64,
+) -> Result<Result<Superblock, SuperblockError>, IoError> {
+    let decode = |bytes: &[u8]| Superblock::decode(bytes, address);
+    medium.read_checked(address, SUPERBLOCK_BYTES, decode).await
+}
+
 /// Reads both superblocks and chooses. `identity` is what is expected, if anything is.
 pub(crate) async fn mount(medium: &Medium, identity: Option<&Identity>) -> Result<Mounted, OpenError> {
     let mut found = Vec::with_capacity(2);
     for address in SUPERBLOCK_ADDRESSES {
-        let bytes = medium.read_fresh(address, SUPERBLOCK_BYTES).await?;
-        found.push(Superblock::decode(&bytes, address));
+        found.push(read_superblock(medium, address).await?);
     }
     let mounted = choose([found[0], found[1]])?;
     check_identity(&mounted.superblock, identity)?;

@@ -115,6 +115,7 @@ pub struct Writer {
     /// When growth was looked for last.
     looked_for_growth: Option<Instant>,
     hands_over: bool,
+    uses_reserve: bool,
     broken: bool,
 }
 
@@ -217,6 +218,7 @@ impl Writer {
             volume_bytes: superblock.volume_bytes,
             looked_for_growth: None,
             hands_over: false,
+            uses_reserve: false,
             broken: false,
         }
     }
@@ -264,6 +266,11 @@ impl Writer {
         self.broken = true;
     }
 
+    /// Lets what follows take of the room that is kept for removals and compaction, or no more.
+    pub(crate) fn use_reserve(&mut self, uses: bool) {
+        self.uses_reserve = uses;
+    }
+
     /// A directory was removed.
     pub(crate) fn forget_directory(&mut self, inode: InodeNumber) {
         self.directories.remove(&inode);
@@ -305,7 +312,7 @@ impl Writer {
     /// Pages that new data leaves free, so that what is changed can be committed and something removed.
     /// A segment's worth besides is kept for compaction to move content to, unless the volume has few segments.
     fn pages_kept(&self) -> u64 {
-        if self.compaction.moving {
+        if self.compaction.moving || self.uses_reserve {
             return self.pages_needed() + 24;
         }
         let total = self.volume_bytes / PAGE_BYTES_U64;

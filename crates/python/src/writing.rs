@@ -39,6 +39,8 @@ const CHANGES_MAX: usize = 16;
 const CLOSING_LIMIT: Duration = Duration::from_secs(5);
 /// So often a writer that does nothing looks whether another wants the volume.
 const WANTED_EVERY: Duration = Duration::from_secs(1);
+/// Memory of what is changed in the index between two commits, in bytes: some hundred bytes a file.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
 /// Names of a directory that are asked for at once.
 const LISTED_AT_ONCE: usize = 1024;
 
@@ -153,6 +155,9 @@ async fn open(
             hands_over: false,
             ..WriterOptions::default()
         },
+        // What is published together is not parted, whatever runs short.
+        commits_unasked: false,
+        index_bytes_max: INDEX_BYTES_MAX,
         ..WritingOptions::default()
     };
     Ok((FileSystem::open(medium, leases, &options).await?, device))

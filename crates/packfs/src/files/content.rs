@@ -137,6 +137,17 @@ impl FileSystem {
         }
         // What files' content meets meanwhile is told to whoever syncs those.
         let _ = self.flush_with_room().await?;
+        if !self.commits_unasked && !self.is_committed() {
+            let wanted = self.dirty_bytes as u64 + length + more;
+            return match wanted.checked_sub(free(self)) {
+                None | Some(0) => Ok(()),
+                Some(missing) => {
+                    self.missed_bytes = wanted;
+                    let missing = ByteCount(missing);
+                    Err(WriteError::NoSpace { missing }.into())
+                }
+            };
+        }
         match self.writer.commit().await {
             Err(WriteError::NoSpace { .. }) | Ok(_) => {}
             Err(error) => return Err(error.into()),

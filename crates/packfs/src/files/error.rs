@@ -1,5 +1,7 @@
 //! Why an operation on files failed, and the number that POSIX gives it.
 
+use foundation::ByteCount;
+
 use crate::error::{ReadError, TreeError, WriteError};
 use crate::extended::{LIST_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::format::key::InodeNumber;
@@ -162,6 +164,16 @@ pub enum FileError {
     /// Too many names of an inode.
     #[error("inode {0} has as many names as there can be")]
     TooManyLinks(InodeNumber),
+    /// What was changed since the last commit takes too much memory, and nothing may be committed unasked.
+    #[error(
+        "what was changed since the last commit takes {bytes} of memory, and {limit} is the most; commit more often"
+    )]
+    Uncommitted {
+        /// Memory of changed index pages.
+        bytes: ByteCount,
+        /// The most.
+        limit: ByteCount,
+    },
     /// The writer refused.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -196,6 +208,7 @@ impl FileError {
             Self::StaleCookie { .. } | Self::Overlap { .. } => errno::EINVAL,
             Self::NoData { .. } => errno::ENXIO,
             Self::TooManyLinks(_) => errno::EMLINK,
+            Self::Uncommitted { .. } => errno::ENOMEM,
             Self::Write(error) => write_errno(error),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use foundation::ByteCount;
+
 use super::dirty::Dirty;
 use super::{FileError, FileSystem};
 use crate::error::WriteError;
@@ -23,9 +25,19 @@ impl FileSystem {
     /// # Errors
     /// Content for which the volume has no room stays in memory, and [`WriteError::NoSpace`] is the answer; everything
     /// else is committed nevertheless. Content of a file that cannot be put together, because what it changes a part of
-    /// is damaged, is dropped, and the file stays as it was.
+    /// is damaged, is dropped, and the file stays as it was. Without [`super::FileOptions::commits_unasked`] both are reasons to commit
+    /// nothing: another commit then makes durable what is left.
     pub async fn commit(&mut self) -> Result<u64, FileError> {
         let flushed = self.flush_with_room().await?;
+        if !self.commits_unasked {
+            if let Some(error) = std::mem::take(&mut self.failed).into_values().next() {
+                return Err(error.into());
+            }
+            flushed?;
+            let generation = self.writer.commit().await?;
+            self.make_missed_room().await;
+            return Ok(generation);
+        }
         let generation = self.writer.commit().await?;
         // Whoever commits everything is told of everything, of what was dropped since the last time, too.
         let dropped = std::mem::take(&mut self.failed).into_values().next();
@@ -84,9 +96,25 @@ impl FileSystem {
         }
     }
 
-    /// Takes what the volume has grown by; else commits so often that what was given back may be used again.
+    /// After a commit: tries to make the room that a change before it was refused for want of.
+    async fn make_missed_room(&mut self) {
+        let wanted = std::mem::take(&mut self.missed_bytes);
+        if wanted == 0 || self.writer.free_bytes().0 >= wanted {
+            return;
+        }
+        // The commit stands; whoever asks for room again is told what there is.
+        let made = self.make_room().await;
+        if made.is_ok() && self.writer.free_bytes().0 < wanted {
+            let _ = self.writer.reclaim(ByteCount(wanted)).await;
+        }
+    }
+
+    /// Takes what the volume has grown by; else commits so often that what was given back may be used again, if that may be.
     pub(super) async fn make_room(&mut self) -> Result<(), FileError> {
         if self.writer.look_for_growth(GROWTH_PAUSE).await {
+            return Ok(());
+        }
+        if !self.commits_unasked && !self.is_committed() {
             return Ok(());
         }
         for _ in 0..2 {
@@ -202,9 +230,16 @@ impl FileSystem {
                 true => Layout::Inline(bytes),
                 false => Layout::Extents(self.writer.pack(&bytes).await?),
             };
-            self.writer
-                .renew_content(&mut inode, layout, dirty.size())
-                .await?;
+            let packed = match &layout {
+                Layout::Extents(extents) => extents.clone(),
+                _ => Vec::new(),
+            };
+            let renewed = self.writer.renew_content(&mut inode, layout, dirty.size()).await;
+            if let Err(error) = renewed {
+                // No file has them, and the file has what it had.
+                self.writer.forget(&packed);
+                return Err(error);
+            }
             return self.writer.put_inode(&inode, &place).await;
         }
         self.writer.cut_content(&mut inode, dirty.kept()).await?;

@@ -9,7 +9,7 @@ use super::{FsckError, Tell};
 use crate::error::TreeError;
 use crate::format::entry::{Entry, Inode, Layout, decode_place};
 use crate::format::key::{InodeNumber, Key, extents_prefix, links_prefix, snapshots_prefix};
-use crate::format::page::Page;
+use crate::format::page::{Page, PageError};
 use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, PagePointer, RESERVED_BYTES};
 use crate::io::Medium;
 use crate::space::Space;
@@ -141,6 +141,18 @@ pub(super) async fn walk(
     Ok(found)
 }
 
+/// A page that nothing leads to, by the birth and the checksum that stand in it.
+fn as_it_says(page: u64, bytes: &[u8]) -> Result<(u64, Page), PageError> {
+    let word = |at: usize| -> [u8; 8] { bytes[at..at + 8].try_into().expect("eight bytes") };
+    let pointer = PagePointer {
+        page,
+        birth: u64::from_le_bytes(word(16)),
+        // The checksum's four bytes and the four behind them.
+        checksum: u64::from_le_bytes(word(28)) as u32,
+    };
+    Page::parse(bytes, pointer).map(|parsed| (pointer.birth, parsed))
+}
+
 fn children(page: &Page, visit: &Visit) -> Vec<Visit> {
     let child = |index: usize| Visit {
         pointer: page.child(index),
@@ -192,27 +204,19 @@ impl Gathered {
             }
             tell.step("looking for pages that nothing leads to", leaves.len() as u64);
             let address = page * PAGE_BYTES_U64;
-            let bytes = match medium.read_fresh(address, PAGE_BYTES).await {
-                Ok(bytes) => bytes,
+            // Data, or a page of something else, is asked of every copy here: that costs little beside what it may bring back.
+            let read = medium.read_checked(address, PAGE_BYTES, |bytes| as_it_says(page, bytes));
+            match read.await {
+                Ok(Ok((birth, parsed))) if birth <= generation && parsed.level() == 0 => {
+                    leaves.push((birth, parsed))
+                }
+                Ok(Ok((birth, parsed))) if birth <= generation => inner |= parsed.level() > 0,
+                Ok(_) => unknown = true,
                 Err(IoError::Media | IoError::Checksum | IoError::OutOfRange) => {
                     unknown = true;
                     continue;
                 }
                 Err(source) => return Err(FsckError::Unreadable(TreeError::Io { page, source })),
-            };
-            let word = |at: usize| -> [u8; 8] { bytes[at..at + 8].try_into().expect("eight bytes") };
-            let pointer = PagePointer {
-                page,
-                birth: u64::from_le_bytes(word(16)),
-                // The checksum's four bytes and the four behind them.
-                checksum: u64::from_le_bytes(word(28)) as u32,
-            };
-            match Page::parse(&bytes, pointer) {
-                Ok(parsed) if pointer.birth <= generation && parsed.level() == 0 => {
-                    leaves.push((pointer.birth, parsed));
-                }
-                Ok(parsed) if pointer.birth <= generation => inner |= parsed.level() > 0,
-                _ => unknown = true,
             }
             self.pages.insert(page);
         }

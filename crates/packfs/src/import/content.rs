@@ -5,12 +5,16 @@ use super::{
     is_likely_same,
 };
 use crate::error::{ReadError, WriteError};
-use crate::format::entry::{DeviceNumber, Inode, Kind, Layout};
+use crate::format::PAGE_BYTES;
+use crate::format::entry::{DeviceNumber, INLINE_BYTES_MAX, Inode, Kind, Layout};
 use crate::format::extent::Extent;
 use crate::writer::FileStream;
 
 /// The most that is read back at once, in bytes.
 const COMPARED_BYTES: u64 = 1 << 20;
+
+/// What an extent takes of index pages that are half full, in bytes, roughly.
+const EXTENT_IN_PAGES_BYTES: usize = 64;
 
 /// Where a comparison of a large file ended.
 enum Compared {
@@ -46,7 +50,7 @@ impl Importer<'_> {
         if place.existing.is_none() {
             let made = self
                 .writer
-                .create_file(place.directory, place.name, &entry.attributes, bytes)
+                .create_file(place.directory, place.name, &place.attributes, bytes)
                 .await;
             return made.map(|_| Some(Done::Made)).map_err(failed);
         }
@@ -80,13 +84,37 @@ impl Importer<'_> {
             return Ok(Some(missing_or(place, "leads elsewhere, or is no link")));
         }
         crate::name::check_target(place.name, target).map_err(|error| failed(error.into()))?;
-        self.make_way(place, &entry.path).await.map_err(&failed)?;
         self.progress.content_bytes += target.len() as u64;
-        let made = self
-            .writer
-            .symlink(place.directory, place.name, &entry.attributes, target)
-            .await;
-        made.map(|_| Some(Done::Made)).map_err(failed)
+        let made = self.make_symlink(place, entry, target).await;
+        made.map(|()| Some(Done::Made)).map_err(failed)
+    }
+
+    async fn make_symlink(
+        &mut self,
+        place: &mut Place<'_>,
+        entry: &ImportEntry,
+        target: &[u8],
+    ) -> Result<(), WriteError> {
+        let size = target.len() as u64;
+        self.check_quota(place, size).await?;
+        if place.existing.is_none() || target.len() <= INLINE_BYTES_MAX {
+            self.make_way(place, entry, 0).await?;
+            let made = self
+                .writer
+                .symlink(place.directory, place.name, &place.attributes, target);
+            return made.await.map(drop);
+        }
+        // All that takes room is done before the old one goes.
+        let packed = self.writer.pack(target).await?;
+        if let Err(error) = self.make_way(place, entry, 0).await {
+            self.writer.forget(&packed);
+            return Err(error);
+        }
+        let (attributes, kind) = (&place.attributes, Kind::Symlink);
+        self.writer
+            .create_with_extents(place.directory, place.name, attributes, kind, size, packed)
+            .await
+            .map(drop)
     }
 
     /// A pipe, socket or device; `None` if it is there.
@@ -106,10 +134,11 @@ impl Importer<'_> {
             return Ok(Some(missing_or(place, "is something else, or another device")));
         }
         let failed = at(&entry.path);
-        self.make_way(place, &entry.path).await.map_err(&failed)?;
+        self.check_quota(place, 0).await.map_err(&failed)?;
+        self.make_way(place, entry, 0).await.map_err(&failed)?;
         let made = self
             .writer
-            .create_special(place.directory, place.name, &entry.attributes, kind, device)
+            .create_special(place.directory, place.name, &place.attributes, kind, device)
             .await;
         made.map(|_| Some(Done::Made)).map_err(failed)
     }
@@ -310,7 +339,7 @@ impl Importer<'_> {
             // All that takes room is done before the old one goes.
             let prepared = match self.writer.settle(&mut stream).await {
                 Ok(()) => match self.check_quota(place, stream.size()).await {
-                    Ok(()) => self.make_way(place, &entry.path).await,
+                    Ok(()) => self.make_way(place, entry, stream.extents()).await,
                     refused => refused,
                 },
                 Err(error) => Err(error),
@@ -322,14 +351,14 @@ impl Importer<'_> {
         }
         let made = self
             .writer
-            .finish_file(stream, place.directory, place.name, &entry.attributes)
+            .finish_file(stream, place.directory, place.name, &place.attributes)
             .await;
         made.map(|_| Some(Done::Made))
     }
 
     /// Whether a quota lets what stands in an entry's place be replaced by so many bytes: the old one must not go before the
     /// new one is refused.
-    async fn check_quota(&self, place: &Place<'_>, bytes: u64) -> Result<(), WriteError> {
+    pub(super) async fn check_quota(&self, place: &Place<'_>, bytes: u64) -> Result<(), WriteError> {
         let Some(found) = &place.existing else {
             return Ok(());
         };
@@ -342,14 +371,27 @@ impl Importer<'_> {
         self.writer.check_quota(tree, files, bytes.saturating_sub(freed))
     }
 
-    /// Removes what stands in an entry's place.
-    pub(super) async fn make_way(&mut self, place: &mut Place<'_>, path: &[u8]) -> Result<(), WriteError> {
-        let Some(found) = place.existing.take() else {
+    /// Removes what stands in an entry's place, if there is room for the one that comes with so many extents: what follows may take of
+    /// the room that is kept for removals, or neither of both would be there.
+    pub(super) async fn make_way(
+        &mut self,
+        place: &mut Place<'_>,
+        entry: &ImportEntry,
+        extents: usize,
+    ) -> Result<(), WriteError> {
+        let Some(found) = place.existing.clone() else {
             return Ok(());
         };
-        self.writer.check_room_for(false, CHANGE_PAGES)?;
+        let old = match found.layout {
+            Layout::Mapped => self.writer.extents_around(&found, &(0..found.size)).await?.len(),
+            _ => 0,
+        };
+        let pages = ((old + extents) * EXTENT_IN_PAGES_BYTES / PAGE_BYTES) as u64;
+        self.writer.check_room_for(false, CHANGE_PAGES + pages)?;
+        place.existing = None;
+        self.writer.use_reserve(true);
         if found.kind == Kind::Directory {
-            self.forget(path);
+            self.forget(&entry.path);
             if self.options.remove_directories {
                 return self.remove_tree(place.directory, place.name).await;
             }

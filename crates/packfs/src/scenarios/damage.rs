@@ -11,6 +11,9 @@ use foundation::{BlockCount, Lba, Random};
 
 use super::model::{Model, change, read_back};
 use super::support::{DISK, VOLUME_BYTES, leases, medium, on_host, small, world, writer_options};
+use crate::format::SUPERBLOCK_ADDRESSES;
+use crate::format::superblock::Superblock;
+use crate::fsck::{FsckOptions, fsck};
 use crate::lease::memory::LocalLeases;
 use crate::{
     CopySelector, InodeNumber, Kind, Medium, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer,
@@ -209,11 +212,42 @@ fn another_copy_gives_the_right_bytes() {
         )
         .await;
         assert!(read_back(&alone.unwrap()).await.is_err());
-        let medium = Medium::new(first).with_copies(Rc::new(Other(second)));
-        let reader = Reader::open(medium, leases, &ReaderOptions::default())
+        let medium = Medium::new(first.clone()).with_copies(Rc::new(Other(second.clone())));
+        let reader = Reader::open(medium.clone(), leases.clone(), &ReaderOptions::default())
             .await
             .unwrap();
         assert!(read_back(&reader).await.unwrap() == model);
+        let with_content = VerifyOptions {
+            read_content: true,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&medium, leases.clone(), &with_content).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+        // Nor is the newest commit lost with the superblock that has it.
+        let generation = reader.generation();
+        let mut torn = None;
+        for address in SUPERBLOCK_ADDRESSES {
+            let lba = Lba(address / 512);
+            let (_, mut buffer) = first.read(lba, pool.allocate(4096).await.unwrap()).await;
+            if Superblock::decode(&buffer, address).is_ok_and(|found| found.generation == generation) {
+                buffer[100] ^= 1;
+                torn = Some((lba, buffer.freeze()));
+            }
+        }
+        let (lba, bytes) = torn.expect("the newest superblock is on the first copy");
+        first.write(lba, bytes).await.unwrap();
+        let alone = Medium::new(first);
+        let older = Reader::open(alone, leases.clone(), &ReaderOptions::default()).await;
+        assert!(older.is_err() || older.is_ok_and(|reader| reader.generation() < generation));
+        let reader = Reader::open(medium.clone(), leases.clone(), &ReaderOptions::default())
+            .await
+            .unwrap();
+        assert_eq!(reader.generation(), generation);
+        let report = fsck(&medium, leases, &FsckOptions::default(), &mut |_| {})
+            .await
+            .unwrap();
+        assert_eq!(report.superblock, None);
+        assert!(report.is_clean());
     })
     .unwrap();
 }

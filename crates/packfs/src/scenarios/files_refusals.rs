@@ -11,8 +11,8 @@ use super::files_test::options;
 use super::support::{DISK, leases, medium, on_host, sized_medium, small, world};
 use crate::extended::VALUE_BYTES_MAX;
 use crate::files::{
-    Allocate, FILE_BYTES_MAX, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes,
-    SetExtended, errno,
+    Allocate, FILE_BYTES_MAX, FileError, FileOptions, FileSystem, NewInode, NodeKind, RenameMode,
+    SetAttributes, SetExtended, errno,
 };
 use crate::lease::memory::LocalLeases;
 use crate::{InodeNumber, Reader, ReaderOptions, Seek, Timestamp, VerifyOptions, format, verify};
@@ -302,6 +302,78 @@ fn a_full_volume_refuses_content_and_goes_on_after_a_removal() {
             files.unlink(ROOT, b"large", NOW).await.unwrap();
             files.commit().await.unwrap();
         }
+    })
+    .unwrap();
+}
+
+#[test]
+fn who_commits_when_asked_only_publishes_all_or_nothing() {
+    let (simulation, host) = world(3);
+    on_host(&simulation, host, || async {
+        let medium = sized_medium(4 << 20);
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
+        let leases = Rc::new(LocalLeases::new());
+        let asked_only = FileOptions {
+            commits_unasked: false,
+            index_bytes_max: 256 << 10,
+            ..options()
+        };
+        let opened = FileSystem::open(medium.clone(), leases.clone(), &asked_only).await;
+        let mut files = opened.unwrap();
+        let kept = files.create(ROOT, b"kept", NEW, NOW).await.unwrap().number;
+        files.write(kept, 0, &[7; 300_000], NOW).await.unwrap();
+        let generation = files.commit().await.unwrap();
+        // A file in the place of the old one, until there is no room: readers go on seeing the old one.
+        let emptied = size(0);
+        files.set_attributes(kept, &emptied, NOW).await.unwrap();
+        let mut offset = 0;
+        let error = loop {
+            match files.write(kept, offset, &[8; 50_000], NOW).await {
+                Ok(()) => offset += 50_000,
+                Err(error) => break error,
+            }
+            assert!(offset < 8 << 20, "the volume is never full");
+        };
+        assert_eq!(error.errno(), errno::ENOSPC, "{error}");
+        assert_eq!(files.generation(), generation);
+        let seen = Reader::open(medium.clone(), leases.clone(), &ReaderOptions::default())
+            .await
+            .unwrap();
+        let file = seen.open_file(b"kept").await.unwrap();
+        assert!(seen.read(&file, 0, 400_000).await.unwrap().to_vec() == [7; 300_000]);
+        seen.close().await.unwrap();
+        // What is removed makes room with the commit, and so much at least as was missing.
+        files.set_attributes(kept, &emptied, NOW).await.unwrap();
+        files.commit().await.unwrap();
+        let again = offset;
+        offset = 0;
+        while offset < again {
+            files.write(kept, offset, &[9; 50_000], NOW).await.unwrap();
+            offset += 50_000;
+        }
+        files.commit().await.unwrap();
+        files.set_attributes(kept, &emptied, NOW).await.unwrap();
+        let generation = files.commit().await.unwrap();
+        // Neither does memory that runs short.
+        let mut made = 0;
+        let error = loop {
+            let name = format!("a name that takes some bytes of the index, number {made}");
+            match files.create(ROOT, name.as_bytes(), NEW, NOW).await {
+                Ok(_) => made += 1,
+                Err(error) => break error,
+            }
+            assert!(made < 20_000, "memory has no bound");
+        };
+        assert_eq!(error.errno(), errno::ENOMEM, "{error}");
+        assert!(made > 100, "{made}: {error}");
+        assert_eq!(files.generation(), generation);
+        assert_eq!(files.commit().await.unwrap(), generation + 1);
+        files.create(ROOT, b"after", NEW, NOW).await.unwrap();
+        files.commit().await.unwrap();
+        let report = verify(&medium, leases, &VerifyOptions::default()).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
     })
     .unwrap();
 }

@@ -400,6 +400,100 @@ fn a_full_volume_is_renewed_file_by_file() {
     .unwrap();
 }
 
+/// However full a volume is: a name is never without both what it had and what it gets, and what lacks its extended attributes is
+/// not taken for whole.
+#[test]
+fn on_a_full_volume_the_old_stays_or_the_new_is_there() {
+    let (simulation, host) = world(8);
+    on_host(&simulation, host, || async {
+        let (leases, mut writer) = empty().await;
+        let filler = |index: u32, length| file(&format!("filler {index:06}"), 3, 1, length);
+        let mut importer = Importer::new(&mut writer, InodeNumber::ROOT, options(Existing::SizeAndTime));
+        let (mut index, mut length, mut replaced, mut refused, mut lacking) = (0, 200_000, 0, 0, 0);
+        let other = [b'x'; 700].to_vec();
+        for round in 0i64.. {
+            assert!(round < 20_000, "the volume is never full");
+            let content = match round % 3 {
+                0 => ImportContent::Symlink(other.clone()),
+                1 => ImportContent::File(vec![2; 2000]),
+                _ => ImportContent::Special(Kind::Pipe, DeviceNumber::default()),
+            };
+            let victim = entry("victim", 10 + round, content);
+            match importer.entry(&victim, &mut Parts::default()).await {
+                Ok(_) => replaced += 1,
+                Err(error) => {
+                    assert!(error.to_string().contains("the volume is full"), "{error}");
+                    refused += 1;
+                }
+            }
+            let mut with_extended = file("extended", 10 + round, 3, 10);
+            with_extended.extended = Some(vec![(b"user.x".to_vec(), vec![round as u8; 60_000])]);
+            if importer
+                .entry(&with_extended, &mut Parts::default())
+                .await
+                .is_err()
+            {
+                lacking += 1;
+                let wanted = &with_extended.attributes;
+                let standing = importer.standing(b"extended", wanted, 10).await.unwrap();
+                assert_ne!(standing, Standing::Same, "round {round}");
+            }
+            importer.commit().await.ok();
+            if round > 0 {
+                importer.find(b"victim").await.unwrap().expect("neither is there");
+            }
+            index += 1;
+            match importer
+                .entry(&filler(index, length), &mut Parts::default())
+                .await
+            {
+                Ok(_) => {}
+                Err(_) if length > 10 => length /= 4,
+                Err(_) => break,
+            }
+        }
+        assert!(
+            replaced > 10 && refused > 0 && lacking > 0,
+            "{replaced} {refused} {lacking}"
+        );
+        assert!(is_clean(leases).await);
+    })
+    .unwrap();
+}
+
+/// What cannot be is refused before what has the name goes.
+#[test]
+fn what_is_refused_leaves_what_is_there() {
+    let (simulation, host) = world(9);
+    on_host(&simulation, host, || async {
+        let (_, mut writer) = empty().await;
+        import(
+            &mut writer,
+            Existing::SizeAndTime,
+            &[(file("kept", 3, 1, 1000), &[][..])],
+        )
+        .await;
+        writer.set_quota(InodeNumber::ROOT, 1100, 100).await.unwrap();
+        let mut importer = Importer::new(&mut writer, InodeNumber::ROOT, options(Existing::SizeAndTime));
+        let before = importer.find(b"kept").await.unwrap();
+        let link = entry("kept", 4, ImportContent::Symlink(vec![b'x'; 2000]));
+        let mut wrong_time = entry(
+            "kept",
+            4,
+            ImportContent::Special(Kind::Pipe, DeviceNumber::default()),
+        );
+        wrong_time.attributes.mtime.nanoseconds = 2_000_000_000;
+        let mut odd = entry("kept", 4, ImportContent::Symlink(b"x".to_vec()));
+        odd.extended = Some(vec![(Vec::new(), Vec::new())]);
+        for refused in [link, wrong_time, odd] {
+            let error = importer.entry(&refused, &mut Parts::default()).await.unwrap_err();
+            assert!(!error.is_fatal(), "{error}");
+            assert_eq!(importer.find(b"kept").await.unwrap(), before, "{error}");
+        }
+    })
+    .unwrap();
+}
+
 #[test]
 fn an_import_may_last_longer_than_a_lease() {
     let (simulation, host) = world(1);

@@ -166,6 +166,7 @@ impl Space {
             space.apply(commit, limit)?;
             rest = older;
         }
+        space.check_disjoint()?;
         // A writer that ended may have left segments that nothing uses: its successor gives them back.
         let empty = space
             .segments
@@ -230,6 +231,19 @@ impl Space {
         check_bounds(start, count, limit)?;
         let live_bytes = live;
         self.segments.insert(start, Segment { live_bytes, filled });
+        Ok(())
+    }
+
+    /// Whether no page is free, waiting or of a segment twice: what waits becomes free one day, whoever freed it.
+    fn check_disjoint(&self) -> Result<(), RecordError> {
+        let mut all = self.free.clone();
+        let waiting = self.freed.values().flat_map(Ranges::iter);
+        let segments = self.segments.keys().map(|&start| (start, self.segment_pages));
+        for (start, count) in waiting.chain(segments) {
+            if !all.insert(start, count) {
+                return Err(RecordError::Range { start, count });
+            }
+        }
         Ok(())
     }
 
@@ -322,5 +336,51 @@ mod tests {
             assert_eq!(all(&again), all(&space), "generation {generation}");
         }
         assert!(space.chain.len() < 60, "the chain is not shortened");
+    }
+
+    /// A record whose pages are whole may still say of a page that it is two things.
+    #[test]
+    fn pages_that_are_two_things_are_refused() {
+        let parameters = Parameters {
+            segment_bytes: 64 << 10,
+            ..Parameters::default()
+        };
+        let read = |entries: Vec<SpaceEntry>| {
+            let page = SpacePage {
+                next: PagePointer::default(),
+                complete: true,
+                entries,
+            };
+            let pointer = PagePointer {
+                page: 255,
+                birth: 9,
+                checksum: 0,
+            };
+            Space::from_chain(vec![(pointer, page)], 1 << 20, &parameters).map(drop)
+        };
+        let free = |start, count| SpaceEntry::Free { start, count };
+        let freed = |start, count, generation| SpaceEntry::Freed {
+            start,
+            count,
+            generation,
+        };
+        let segment = |start| SpaceEntry::Segment {
+            start,
+            live_bytes: 100,
+            filled: 1,
+        };
+        read(vec![free(64, 8), freed(72, 8, 3), freed(80, 8, 4), segment(96)]).unwrap();
+        for (entries, start) in [
+            (vec![free(64, 8), freed(70, 8, 3)], 70),
+            (vec![freed(70, 8, 3), free(64, 8)], 70),
+            (vec![freed(72, 8, 3), freed(79, 8, 4)], 79),
+            (vec![free(100, 8), segment(96)], 96),
+            (vec![freed(100, 8, 3), segment(96)], 96),
+        ] {
+            let Err(RecordError::Range { start: found, .. }) = read(entries.clone()) else {
+                panic!("{entries:?} was taken");
+            };
+            assert_eq!(found, start, "{entries:?}");
+        }
     }
 }

@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Names an inode whose content is packed already; gives that back on failure.
-    pub(super) async fn create_with_extents(
+    pub(crate) async fn create_with_extents(
         &mut self,
         directory: InodeNumber,
         name: &[u8],

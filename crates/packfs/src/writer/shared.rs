@@ -135,7 +135,7 @@ impl Writer {
     }
 
     /// The same for extents that were packed and that no file has had.
-    pub(super) fn forget(&mut self, extents: &[Extent]) {
+    pub(crate) fn forget(&mut self, extents: &[Extent]) {
         for extent in extents {
             self.space.remove_live(extent.address, u64::from(extent.length));
         }

@@ -25,6 +25,11 @@ impl FileStream {
     pub fn size(&self) -> u64 {
         self.size
     }
+
+    /// Extents so far.
+    pub(crate) fn extents(&self) -> usize {
+        self.placed.len()
+    }
 }
 
 impl Writer {
