@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use foundation::{BlockCount, Instant, Lba};
 use reactor::sync::Notify;
-use reactor::{BufferPool, spawn, time};
+use reactor::{BufferMut, BufferPool, spawn, time};
 
 use crate::device::{Channel, Geometry, OpenError};
 use crate::error::IoError;
@@ -266,28 +266,28 @@ impl Shared {
     /// Sends the reads that stand by the queue that is there now.
     fn take_back_reads(&self) {
         let now = time::now();
-        let taken: Vec<(Flight, Token)> = {
+        let taken: Vec<(Flight, Token, BufferMut)> = {
             let mut slots = self.slots.borrow_mut();
             let stands = |flight: &&mut Flight| {
                 flight.operation == Operation::Read && now.since(flight.sent) >= self.limit
             };
             let take = |flight: &mut Flight| {
+                flight.token.as_ref()?;
+                // Its own buffer is with the kernel. While there is no other it goes on standing, until the next stage or until the
+                // device answers: whoever asked would take a refusal for the disk's.
+                let buffer = BufferPool::current().try_allocate(flight.length_bytes).ok()?;
                 let token = flight.token.take()?;
                 let again = Flight {
                     token: None,
                     ..*flight
                 };
-                Some((again, token))
+                Some((again, token, buffer))
             };
             let flights = slots.flights.iter_mut().flatten();
             flights.filter(stands).filter_map(take).collect()
         };
-        for (flight, token) in taken {
-            match BufferPool::current().try_allocate(flight.length_bytes) {
-                Ok(buffer) => self.send(flight, token, Data::Into(buffer)),
-                // Whoever asked may ask again: its buffer is with the kernel.
-                Err(_) => token.complete(Err(IoError::Exhausted), Data::None),
-            }
+        for (flight, token, buffer) in taken {
+            self.send(flight, token, Data::Into(buffer));
         }
     }
 

@@ -221,6 +221,49 @@ fn each_stage_cures_the_fault_that_only_it_cures() {
     assert!(!answered && needs_process);
 }
 
+/// Without memory for another attempt a read goes on standing: an error would be taken for the disk's.
+#[test]
+fn a_read_waits_for_memory_to_be_made_again() {
+    let simulation = Simulation::new(6);
+    let host = simulation.add_host("node");
+    let answered = Rc::new(Cell::new(false));
+    let flag = answered.clone();
+    simulation.start(host, move || async move {
+        let world = Rc::new(World {
+            memory: Arc::new(MemoryDevice::new(4096, BlockCount(64)).unwrap()),
+            fault: Cell::new(Fault::None),
+            queues: Cell::default(),
+            opens: Cell::default(),
+            driver_resets: Cell::default(),
+            struck: Cell::default(),
+            landed: RefCell::default(),
+        });
+        let below = Rc::new(Below(world.clone()));
+        let measures = Arc::new(ResetMeasures::default());
+        let channel = ResetChannel::open("disk".to_owned(), below, LIMIT, measures).unwrap();
+        world.struck.set((world.queues.get(), world.opens.get()));
+        world.fault.set(Fault::Device);
+        let buffer = BufferPool::current().try_allocate(4096).unwrap();
+        let reading = channel.clone();
+        let read = spawn(async move { reading.read(Lba(1), buffer).await.0 });
+        let mut all = Vec::new();
+        for length in [1 << 20, 4096] {
+            while let Ok(buffer) = BufferPool::current().try_allocate(length) {
+                all.push(buffer);
+            }
+        }
+        // Longer than all stages take.
+        time::sleep(LIMIT * 8).await;
+        assert!(!read.is_finished());
+        world.fault.set(Fault::None);
+        drop(all);
+        assert_eq!(read.await, Some(Ok(())));
+        flag.set(true);
+    });
+    simulation.run_for(Duration::from_secs(60));
+    assert!(answered.get());
+}
+
 #[test]
 fn a_write_is_made_again_only_when_it_has_ended() {
     // Cancelled: made again, once.

@@ -132,7 +132,7 @@ impl BlobChannel {
         }
         let is_read = matches!(request.operation, Operation::Read | Operation::Compare);
         match (piece.device_page, &mut request.data) {
-            (Some(page), _) if piece.is_own || is_read => {
+            (Some(page), _) if is_read || (piece.is_own && !self.store.is_lent(&self.blob)) => {
                 (request.lba, request.blocks) = self.store.io.range(page, piece.pages);
                 request.token = self.blob.gate.pass(request.token);
                 if let Operation::Write { fua: true } = request.operation {

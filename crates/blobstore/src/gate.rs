@@ -57,11 +57,16 @@ pub(crate) struct Shared(Rc<Gate>);
 /// Nothing else in flight.
 pub(crate) struct Exclusive(Rc<Gate>);
 
-struct Waiting<'a>(&'a Cell<u32>);
+struct Waiting<'a>(&'a Gate);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        let left = self.0.exclusive_waiting.get() - 1;
+        self.0.exclusive_waiting.set(left);
+        if left == 0 {
+            // Those who were held back for one that is given up.
+            self.0.changed.notify();
+        }
     }
 }
 
@@ -82,7 +87,7 @@ impl Gate {
     /// Waits until nothing is in flight and keeps others out.
     pub(crate) async fn enter_exclusive(self: &Rc<Self>) -> Exclusive {
         self.exclusive_waiting.set(self.exclusive_waiting.get() + 1);
-        let waiting = Waiting(&self.exclusive_waiting);
+        let waiting = Waiting(self);
         self.changed
             .until(|| self.shared.get() == 0 && !self.exclusive.get())
             .await;
@@ -126,5 +131,31 @@ impl Drop for Exclusive {
     fn drop(&mut self) {
         self.0.exclusive.set(false);
         self.0.changed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::time;
+    use std::time::Duration;
+
+    #[test]
+    fn who_gives_up_waiting_holds_nobody_back() {
+        let seen = reactor::run(&reactor::Config::default(), async {
+            let gate: Rc<Gate> = Rc::default();
+            let in_flight = gate.enter().await;
+            let given_up = time::timeout(Duration::from_millis(1), gate.enter_exclusive());
+            let (other, late) = (gate.clone(), gate.clone());
+            let late = reactor::spawn(async move {
+                time::sleep(Duration::from_micros(100)).await;
+                drop(late.enter().await);
+            });
+            assert!(given_up.await.is_err());
+            assert!(time::timeout(Duration::from_secs(5), late).await.is_ok());
+            drop(in_flight);
+            drop(other.enter_exclusive().await);
+        });
+        seen.unwrap();
     }
 }

@@ -35,10 +35,20 @@ pub(crate) async fn serve(
         Operation::Deallocate | Operation::WriteZeroes { deallocate: true, .. }
     );
     let (mut shared, mut exclusive) = (None, None);
-    if gives_back {
-        exclusive = Some(blob.gate.enter_exclusive().await);
-    } else {
-        shared = Some(blob.gate.enter().await);
+    let is_read = matches!(operation, Operation::Read | Operation::Compare);
+    loop {
+        if gives_back {
+            exclusive = Some(blob.gate.enter_exclusive().await);
+        } else {
+            shared = Some(blob.gate.enter().await);
+        }
+        if is_read || !store.is_lent(blob) {
+            break;
+        }
+        drop((shared.take(), exclusive.take()));
+        if let Err(error) = store.commit_all().await {
+            return (Err(error.status()), data);
+        }
     }
     if let Err(error) = channel.check(operation, lba, blocks, &data) {
         return (Err(error), data);

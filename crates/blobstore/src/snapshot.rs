@@ -352,7 +352,6 @@ impl Store {
                 }
             }
             self.merge(blob, &child);
-            // The child may write these clusters in place only when no crash brings the snapshot back.
             return self.commit_all().await;
         }
     }
@@ -406,6 +405,8 @@ impl Store {
         snapshot.children.borrow_mut().clear();
         *snapshot.map.borrow_mut() = ClusterMap::new();
         self.forget(snapshot);
+        // Whoever deletes may give up before the commit, or be told that there is no room for it now.
+        child.lent_at.set(self.changes.get());
     }
 }
 

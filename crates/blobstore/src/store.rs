@@ -46,6 +46,9 @@ pub(crate) struct BlobState {
     pub(crate) sized_at: Cell<u64>,
     /// Its clusters that no commit may have named yet: index, and the change by which it got each.
     pub(crate) unnamed: RefCell<BTreeMap<u64, u64>>,
+    /// The change by which it got what a deleted snapshot had: until that is committed a crash brings the snapshot back, so its
+    /// clusters must not be written.
+    pub(crate) lent_at: Cell<u64>,
     pub(crate) deleted: Cell<bool>,
     /// Clusters of the blob whose first write is under way.
     pub(crate) allocating: RefCell<BTreeSet<u64>>,
@@ -69,6 +72,7 @@ impl BlobState {
             shrunk_at: Cell::new(0),
             sized_at: Cell::new(0),
             unnamed: RefCell::default(),
+            lent_at: Cell::new(0),
             deleted: Cell::new(false),
             allocating: RefCell::default(),
             allocated: Notify::new(),
@@ -331,6 +335,12 @@ impl Store {
         }
         // Counted with the map page, as the next change.
         unnamed.insert(index, self.changes.get() + 1);
+    }
+
+    /// Whether clusters of the blob may be a snapshot's again after a crash.
+    #[inline]
+    pub(crate) fn is_lent(&self, blob: &BlobState) -> bool {
+        blob.lent_at.get() > self.committed.get()
     }
 
     /// Whether a completed commit names all that the blob has in these pages: what is written there is durable with the device's

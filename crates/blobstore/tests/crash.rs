@@ -11,6 +11,7 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::{Channel, ChannelExt, Data, IoError, Operation, request};
 use blobstore::{Blob, BlobId, Blobstore, Error, FormatOptions, OpenError};
@@ -19,6 +20,7 @@ use foundation::{BlockCount, Lba, Random};
 use model::{BlobModel, Metadata, Model};
 use reactor::BufferPool;
 use reactor::sync::Notify;
+use reactor::time;
 use support::{DiskChannel, PAGE, World, sector_tags, tagged};
 
 const DISK_BYTES: u64 = 1 << 20;
@@ -643,6 +645,64 @@ fn every_power_cut_on_a_used_device_leaves_a_store_that_may_be() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(3, None), run(3, None));
+}
+
+/// Whoever deletes a snapshot may give up in the middle. Until the deletion is durable a crash brings the snapshot back, and what its child
+/// has written meanwhile must not show in it.
+#[test]
+fn a_deletion_that_is_given_up_spoils_no_snapshot() {
+    let (mut came_back, mut gone) = (0, 0);
+    for seed in 0..60 {
+        let world = World::new(seed);
+        let prepared = world.process(move || async move {
+            let store = Blobstore::format(DiskChannel::open(DISK_BYTES, 4096), &options(seed))
+                .await
+                .unwrap();
+            let blob = store.create(20).unwrap();
+            blob.write(0, tagged(&[1; 20])).await.unwrap();
+            let kept = store.snapshot(blob.id()).await.unwrap().id();
+            store.sync().await.unwrap();
+            (blob.id(), kept)
+        });
+        let (blob, kept) = prepared.unwrap();
+        let ended = world.process(move || async move {
+            let store = Blobstore::open(DiskChannel::open(DISK_BYTES, 4096))
+                .await
+                .unwrap();
+            let blob = store.blob(blob).unwrap();
+            let given_up = time::timeout(Duration::ZERO, store.delete(kept)).await;
+            assert!(given_up.is_err(), "it needs the disk");
+            time::timeout(Duration::from_micros(seed * 20), blob.write(0, tagged(&[2])))
+                .await
+                .ok();
+        });
+        ended.unwrap();
+        world.simulation.power_off(world.host);
+        world.simulation.run_for(Duration::from_millis(1));
+        let shown = world.process(move || async move {
+            let store = Blobstore::open(DiskChannel::open(DISK_BYTES, 4096))
+                .await
+                .unwrap();
+            let tag = |blob: blobstore::Blob| async move {
+                let buffer = BufferPool::current().try_allocate(PAGE).unwrap();
+                let (status, buffer) = blob.read(0, buffer).await;
+                status.unwrap();
+                sector_tags(&buffer)
+            };
+            match store.blob(kept) {
+                Ok(kept) => Some(tag(kept).await),
+                Err(_) => None,
+            }
+        });
+        match shown.unwrap() {
+            Some(tags) => {
+                assert_eq!(tags, [1; 8], "seed {seed}");
+                came_back += 1;
+            }
+            None => gone += 1,
+        }
+    }
+    assert!(came_back > 0 && gone > 0, "{came_back} {gone}");
 }
 
 /// A power cut while formatting leaves nothing that is taken for a store it is not; formatting again works.

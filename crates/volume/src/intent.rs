@@ -92,6 +92,13 @@ impl IntentMap {
             .map_or(PersistToken(0), |mark| mark.persist)
     }
 
+    /// Writes are ordered anew from now on: every mark is of an earlier life.
+    pub(crate) fn begin_order(&mut self) {
+        for mark in self.marks.values_mut() {
+            mark.last_sequence = Sequence(0);
+        }
+    }
+
     /// Takes away the marks of regions whose last write is at or before `flushed`.
     pub(crate) fn clear_through(&mut self, flushed: Sequence) -> Vec<u32> {
         let clear = self.marks.iter().filter(|(_, m)| m.last_sequence <= flushed);
@@ -100,5 +107,26 @@ impl IntentMap {
             self.marks.remove(region);
         }
         regions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy that joins is written by another order: sequences of the one before would keep its marks for as long as the new one
+    /// takes to pass them.
+    #[test]
+    fn marks_of_an_order_that_has_ended_go_with_the_first_flush() {
+        let mut marks = IntentMap {
+            region_blocks: 8,
+            marks: BTreeMap::new(),
+        };
+        assert!(marks.note(1, Sequence(100), Epoch(1)));
+        marks.begin_order();
+        assert!(marks.note(2, Sequence(3), Epoch(2)));
+        assert!(marks.note(4, Sequence(9), Epoch(2)));
+        assert_eq!(marks.clear_through(Sequence(3)), [1, 2]);
+        assert_eq!(marks.regions().collect::<Vec<_>>(), [4]);
     }
 }

@@ -423,12 +423,17 @@ impl Copies {
         let named = [&snapshot_bytes(chunk, snapshot)[..], &sequence.0.to_le_bytes()].concat();
         let named = kept.set_attribute(ATTRIBUTE_SNAPSHOT, &named);
         // Its child shows it, and has nothing of its own.
-        store.delete(blob.id()).await.map_err(failed)?;
-        if let Err(error) = named {
-            store.delete(kept.id()).await.map_err(failed)?;
+        let deleted = store.delete(blob.id()).await;
+        let done = match named.and(deleted) {
+            Ok(()) => store.sync().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            // Nobody knows it by its name: it would take its room until the next start, which looks for such. So it does if this
+            // fails.
+            let _ = store.delete(kept.id()).await;
             return Err(failed(error));
         }
-        store.sync().await.map_err(failed)?;
         let place = KeptPlace {
             disk,
             blob: kept.id(),

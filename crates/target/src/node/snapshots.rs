@@ -204,6 +204,11 @@ impl Copies {
         };
         if let Err(error) = &deleted {
             let (chunk, snapshot) = (key.0, key.1.0);
+            if self.store(disk).blob(blob).is_err() {
+                // It is gone, only not durably: should it come back, it is deleted again.
+                tracing::warn!(?chunk, snapshot, %error, "a copy of a snapshot is deleted, but the disk does not have that yet");
+                return true;
+            }
             tracing::error!(?chunk, snapshot, %error, "a copy of a snapshot stays on its disk");
             self.kept.at.borrow_mut().insert(key, place);
             if was_unnoted {

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use bdev::Data;
 use foundation::{ByteCount, Epoch, Random};
+use protocols::nvme::Status as NvmeStatus;
 use reactor::sim::Simulation;
+use reactor::{BufferPool, time};
 use support::{Client, Cluster, DISK, VOLUME, geometry};
 use target::node::{DiskConfig, Identity, Node};
 use volume::message::codec::NativeOperation;
@@ -65,6 +67,34 @@ fn what_one_node_acknowledges_every_node_reads() {
         // Another node's word on writes, an old map, a wrong range.
         assert_eq!(clients[1].write(1, 0, 5).await, Status::NotWriteNode(Epoch(1)));
         assert_eq!(clients[0].write(0, 0, 5).await, Status::StaleEpoch(Epoch(1)));
+    });
+}
+
+/// Bytes in a capsule of a command that has none belong to nothing: they must not go on to other copies, which refuse them, so that
+/// the write node would leave those out.
+#[test]
+fn bytes_with_a_change_that_has_none_are_refused_and_harm_nobody() {
+    let cluster = Cluster::with_volume(1);
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(60), move || async move {
+        let client = Client::connect(hosts[0], 0, 1).await.unwrap();
+        client.write_until_done(1, 0, 5).await;
+        for (operation, blocks) in [
+            (NativeOperation::WriteZeroes { fua: false }, 2),
+            (NativeOperation::Deallocate { fua: false }, 2),
+            (NativeOperation::Fence, 0),
+        ] {
+            let mut buffer = BufferPool::current().try_allocate(4096).unwrap();
+            buffer.fill(1);
+            let data = Data::From(buffer.freeze());
+            let (answer, _) = client.ask(operation, 1, 0, blocks, data).await;
+            let status = answer.expect("it is answered").status();
+            assert_eq!(status, NvmeStatus::INVALID_FIELD_IN_COMMAND, "{operation:?}");
+        }
+        // All copies take part still, under the same epoch.
+        time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(client.write(1, 0, 6).await, Status::Done);
+        assert!(client.read_until_done(1, 0).await == expected(6));
     });
 }
 

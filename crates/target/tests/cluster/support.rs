@@ -11,7 +11,7 @@ use bdev::Data;
 use fabrics::initiator::{ConnectOptions, Controller, Queue};
 use fabrics::target::{Options, Target, serve};
 use foundation::{ByteCount, Epoch, Lba, Random};
-use protocols::nvme::{Command, Nqn, Status as NvmeStatus};
+use protocols::nvme::{Command, Completion, Nqn, Status as NvmeStatus};
 use reactor::sim::{Host, Simulation};
 use reactor::{BufferPool, time};
 use target::node::{DiskConfig, Identity, Node, names};
@@ -288,6 +288,32 @@ impl Client {
         blocks: u32,
         data: Data,
     ) -> (Status, Data) {
+        let (completion, data) = self.ask(operation, epoch, lba, blocks, data).await;
+        let status = match completion {
+            Some(completion) if completion.status().is_success() => Status::Done,
+            Some(completion) => {
+                let code = completion.status();
+                // The volume is not here, or not yet.
+                if code == NvmeStatus::INVALID_NAMESPACE_OR_FORMAT {
+                    return (Status::NotReady, data);
+                }
+                assert_eq!(code.type_code(), 1, "{code}");
+                native_status_from_code(code.code(), completion.result_u64()).expect("a native status")
+            }
+            None => Status::Unknown,
+        };
+        (status, data)
+    }
+
+    /// The same, with the answer as it came.
+    pub(super) async fn ask(
+        &self,
+        operation: NativeOperation,
+        epoch: u64,
+        lba: u64,
+        blocks: u32,
+        data: Data,
+    ) -> (Option<Completion>, Data) {
         let native = NativeCommand {
             operation,
             volume: VolumeNumber(self.volume),
@@ -313,20 +339,7 @@ impl Client {
             .with_cdw14(e)
             .with_cdw15(f);
         let result = self.queue.execute(command, data).await;
-        let status = match result.completion {
-            Some(completion) if completion.status().is_success() => Status::Done,
-            Some(completion) => {
-                let code = completion.status();
-                // The volume is not here, or not yet.
-                if code == NvmeStatus::INVALID_NAMESPACE_OR_FORMAT {
-                    return (Status::NotReady, result.data);
-                }
-                assert_eq!(code.type_code(), 1, "{code}");
-                native_status_from_code(code.code(), completion.result_u64()).expect("a native status")
-            }
-            None => Status::Unknown,
-        };
-        (status, result.data)
+        (result.completion, result.data)
     }
 
     pub(super) async fn write(&self, epoch: u64, lba: u64, seed: u64) -> Status {

@@ -672,9 +672,8 @@ impl Member {
         let lags = |members: u32, since: Instant, limit| members & JOINER == 0 && seen(since) > limit;
         let waits = |limit| {
             let flush = lead.flush.as_ref();
-            lead.in_flight
-                .iter()
-                .any(|f| lags(f.members, f.first_sent, limit))
+            let mut sent = lead.in_flight.iter().filter(|f| f.is_sent());
+            sent.any(|f| lags(f.members, f.first_sent, limit))
                 || flush.is_some_and(|f| lags(f.members, f.began, limit))
         };
         let silent = seen(join.heard) > limit;

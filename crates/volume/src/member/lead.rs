@@ -315,8 +315,8 @@ impl Lead {
             let lacks = |members: u32| members >> index & 1 == 0;
             let lags = |members: u32, since: Instant| lacks(members) && seen(since) > limit;
             let flush = self.flush.as_ref();
-            self.in_flight.iter().any(|f| lags(f.members, f.first_sent))
-                || flush.is_some_and(|f| lags(f.members, f.began))
+            let mut sent = self.in_flight.iter().filter(|f| f.is_sent());
+            sent.any(|f| lags(f.members, f.first_sent)) || flush.is_some_and(|f| lags(f.members, f.began))
         };
         self.others().find_map(|index| {
             let silence = seen(self.told[index].heard);
@@ -334,6 +334,14 @@ impl Lead {
         if now.since(self.resend_at) > self.settings.resend_interval {
             self.awake_since = now;
         }
+    }
+}
+
+impl Flight {
+    /// Whether the others have been sent it: a piece or a repair whose bytes are still being read has not, and nobody is late
+    /// with it.
+    pub(super) fn is_sent(&self) -> bool {
+        self.data.is_some() || self.write.kind != WriteKind::Data
     }
 }
 
@@ -754,14 +762,12 @@ impl Member {
         };
         let mut sends = Vec::new();
         let old = |f: &&Flight| now.since(f.first_sent) >= self.settings.resend_interval;
-        for flight in lead.in_flight.iter().filter(old) {
-            // A piece that is still being read is not to be sent yet.
-            let is_read = flight.data.is_some() || flight.write.kind != WriteKind::Data;
-            for index in lead.others().filter(|i| is_read && flight.members >> i & 1 == 0) {
+        for flight in lead.in_flight.iter().filter(|f| f.is_sent()).filter(old) {
+            for index in lead.others().filter(|i| flight.members >> i & 1 == 0) {
                 let message = Message::ReplicaWrite(flight.write);
                 sends.push((lead.config.members[index].node, message, flight.data));
             }
-            if let Some((to, join)) = lead.joiner().filter(|_| is_read && flight.members & JOINER == 0) {
+            if let Some((to, join)) = lead.joiner().filter(|_| flight.members & JOINER == 0) {
                 let message = Message::ReplicaWrite(ReplicaWrite { join, ..flight.write });
                 sends.push((to, message, flight.data));
             }

@@ -146,6 +146,7 @@ impl Member {
                 None if !self.window.under_way() => {
                     let config = config.clone();
                     self.window = Window::default();
+                    self.intent.begin_order();
                     self.flush = None;
                     self.flushed = 0;
                     let token = self.persist(RecordDelta::Sealed(config));

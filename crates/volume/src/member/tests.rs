@@ -15,6 +15,7 @@ use crate::settings::Settings;
 
 mod fences;
 mod forced;
+mod repairs;
 mod staying;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -443,62 +444,6 @@ fn a_copy_without_room_asks_for_a_new_epoch_once_there_is_some() {
     };
     core.handle_message(NOW, NodeId(3), back, None);
     assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1, 2, 3])]);
-}
-
-/// A copy that had the repair first would take the write for an old one, and answer that it has all of it.
-#[test]
-fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
-    let mut core = leading();
-    let (chunk, epoch, incarnation, join) = (chunk(), Epoch(1), Incarnation(1), JoinNumber(1));
-    let back = Message::Return {
-        chunk,
-        epoch,
-        incarnation,
-        flushed_in: epoch,
-        marks: Vec::new(),
-    };
-    core.handle_message(NOW, NodeId(4), back, None);
-    let joined = Message::JoinAnswer {
-        chunk,
-        epoch,
-        join,
-        incarnation,
-    };
-    core.handle_message(NOW, NodeId(4), joined, None);
-    outputs(&mut core);
-
-    let range = BlockRange { start: 0, count: 2 };
-    core.handle_request(
-        NOW,
-        chunk,
-        Request {
-            range,
-            ..write(1, 0, 0)
-        },
-    );
-    core.handle_persisted(NOW, chunk, PersistToken(9));
-    for io in ios(&outputs(&mut core)) {
-        core.handle_local(NOW, chunk, io, true, None);
-    }
-    replica_answer(&mut core, 2, 1);
-    replica_answer(&mut core, 3, 1);
-    let range = BlockRange { start: 0, count: 1 };
-    core.handle_message(NOW, NodeId(2), Message::Repair { chunk, epoch, range }, None);
-    let before = outputs(&mut core);
-    assert_eq!(ios(&before), [], "{before:?}");
-    assert!(!before.contains(&complete(1, Status::Done)), "{before:?}");
-
-    let answer = Message::ReplicaAnswer {
-        chunk,
-        epoch,
-        sequence: Sequence(1),
-        incarnation,
-        join,
-    };
-    core.handle_message(NOW, NodeId(4), answer, None);
-    let after = outputs(&mut core);
-    assert!(after.contains(&complete(1, Status::Done)), "{after:?}");
-    assert_eq!(ios(&after).len(), 1, "the repair reads its block: {after:?}");
 }
 
 #[test]

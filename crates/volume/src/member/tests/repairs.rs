@@ -1,0 +1,150 @@
+//! A write node with a copy that joins, with a repair, and with a snapshot in hand.
+
+use super::*;
+
+/// A copy that had the repair first would take the write for an old one, and answer that it has all of it.
+#[test]
+fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
+    let mut core = leading();
+    let (chunk, epoch, incarnation, join) = (chunk(), Epoch(1), Incarnation(1), JoinNumber(1));
+    let back = Message::Return {
+        chunk,
+        epoch,
+        incarnation,
+        flushed_in: epoch,
+        marks: Vec::new(),
+    };
+    core.handle_message(NOW, NodeId(4), back, None);
+    let joined = Message::JoinAnswer {
+        chunk,
+        epoch,
+        join,
+        incarnation,
+    };
+    core.handle_message(NOW, NodeId(4), joined, None);
+    outputs(&mut core);
+
+    let range = BlockRange { start: 0, count: 2 };
+    core.handle_request(
+        NOW,
+        chunk,
+        Request {
+            range,
+            ..write(1, 0, 0)
+        },
+    );
+    core.handle_persisted(NOW, chunk, PersistToken(9));
+    for io in ios(&outputs(&mut core)) {
+        core.handle_local(NOW, chunk, io, true, None);
+    }
+    replica_answer(&mut core, 2, 1);
+    replica_answer(&mut core, 3, 1);
+    let range = BlockRange { start: 0, count: 1 };
+    core.handle_message(NOW, NodeId(2), Message::Repair { chunk, epoch, range }, None);
+    let before = outputs(&mut core);
+    assert_eq!(ios(&before), [], "{before:?}");
+    assert!(!before.contains(&complete(1, Status::Done)), "{before:?}");
+
+    let answer = Message::ReplicaAnswer {
+        chunk,
+        epoch,
+        sequence: Sequence(1),
+        incarnation,
+        join,
+    };
+    core.handle_message(NOW, NodeId(4), answer, None);
+    let after = outputs(&mut core);
+    assert!(after.contains(&complete(1, Status::Done)), "{after:?}");
+    assert_eq!(ios(&after).len(), 1, "the repair reads its block: {after:?}");
+}
+
+/// While a snapshot is made of all chunks, what comes behind it is not acknowledged: not either because a copy that was joining, and that the
+/// write waited for, has gone again.
+#[test]
+fn what_is_held_for_a_snapshot_stays_held_when_a_join_is_given_up() {
+    let mut core = leading();
+    let (chunk, epoch, incarnation, snapshot) = (chunk(), Epoch(1), Incarnation(1), SnapshotId(7));
+    let joiner = NodeId(4);
+    let back = Message::Return {
+        chunk,
+        epoch,
+        incarnation,
+        flushed_in: epoch,
+        marks: Vec::new(),
+    };
+    core.handle_message(NOW, joiner, back, None);
+    let join = JoinNumber(1);
+    let joined = Message::JoinAnswer {
+        chunk,
+        epoch,
+        join,
+        incarnation,
+    };
+    core.handle_message(NOW, joiner, joined, None);
+    outputs(&mut core);
+    let of_snapshot = |id, operation| Request {
+        operation,
+        ..write(id, 0, 0)
+    };
+    core.handle_request(NOW, chunk, of_snapshot(1, Operation::Cut(snapshot)));
+    let cut = outputs(&mut core);
+    let own = cut.iter().find_map(|output| match output {
+        Output::LocalSnapshot { io, sequence, .. } => Some((*io, *sequence)),
+        _ => None,
+    });
+    let (io, sequence) = own.expect("it keeps what it has");
+    core.handle_local(NOW, chunk, io, true, None);
+    for from in [2, 3] {
+        let answer = Message::SnapshotAnswer {
+            chunk,
+            epoch,
+            snapshot,
+            sequence,
+            incarnation,
+        };
+        core.handle_message(NOW, NodeId(from), answer, None);
+    }
+    assert!(outputs(&mut core).contains(&complete(1, Status::Done)));
+
+    core.handle_request(NOW, chunk, write(2, 0, 0));
+    core.handle_persisted(NOW, chunk, PersistToken(9));
+    for io in ios(&outputs(&mut core)) {
+        core.handle_local(NOW, chunk, io, true, None);
+    }
+    replica_answer(&mut core, 2, 1);
+    replica_answer(&mut core, 3, 1);
+    let refused = Message::Refused {
+        chunk,
+        epoch,
+        refusal: Refusal::DeviceFailed,
+        sealed: epoch,
+    };
+    core.handle_message(NOW, joiner, refused, None);
+    let after = outputs(&mut core);
+    assert!(!after.contains(&complete(2, Status::Done)), "{after:?}");
+    core.handle_request(NOW, chunk, of_snapshot(3, Operation::Abandon(snapshot)));
+    let released = outputs(&mut core);
+    assert!(released.contains(&complete(2, Status::Done)), "{released:?}");
+}
+
+/// A repair is sent once its bytes are here. Until then nobody lacks it, however slow the write node's own disk is.
+#[test]
+fn a_repair_whose_bytes_are_not_here_makes_nobody_late() {
+    let mut core = leading();
+    let (chunk, epoch) = (chunk(), Epoch(1));
+    let range = BlockRange { start: 0, count: 1 };
+    core.handle_message(NOW, NodeId(2), Message::Repair { chunk, epoch, range }, None);
+    core.handle_persisted(NOW, chunk, PersistToken(9));
+    let read = ios(&outputs(&mut core));
+    assert_eq!(read.len(), 1, "it reads the block");
+    // Nobody has said anything for a while, since nobody was asked.
+    for tenths in 1..=30u32 {
+        let now = NOW + std::time::Duration::from_millis(100) * tenths;
+        core.handle_timeout(now);
+        assert_eq!(
+            proposals(&outputs(&mut core)),
+            [],
+            "after {tenths} tenths of a second"
+        );
+    }
+}
