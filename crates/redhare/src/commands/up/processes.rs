@@ -17,8 +17,8 @@ const MASTER_END_LIMIT: Duration = Duration::from_secs(5);
 /// What a target gets of which no node engine has taken care.
 const TARGET_END_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// A process that ran for so long may fail anew.
-const LONG_LIFE: Duration = Duration::from_secs(30);
+/// A process that ran for so long may fail anew: what keeps one from working shows sooner, and somebody may kill one now and then.
+const LONG_LIFE: Duration = Duration::from_secs(10);
 /// Pause before a process is started again, doubled with each short life in a row.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// A process that ends so often in a row stays away.
