@@ -27,8 +27,7 @@ class Writer:
 
     There is one at a time, held by a lease (a lock for a file). What it does is seen by nobody and survives nothing until
     `commit`, which makes all of it durable at once: a process that ends before, however it ends, leaves the last commit.
-    Nothing else commits: a change for which the volume has no room now is an OSError (ENOSPC), also where what was removed since the last
-    commit would make some, and so is one that would take more than 1 GiB of memory for names and attributes (ENOMEM); commit
+    Nothing else commits: a change for which the volume has no room now is an OSError (ENOSPC), also where what was committed before and removed since would make some, and so is one that would take more than 1 GiB of memory for names and attributes (ENOMEM); commit
     and go on.
     As a context manager it commits at the end, unless there was an exception, and closes.
 

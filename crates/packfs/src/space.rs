@@ -254,6 +254,23 @@ impl Space {
         }
     }
 
+    /// Makes free at once what was taken for content since the last commit and holds none any more, but for the segment that is written:
+    /// no commit has named it. Nothing may be on its way there.
+    pub(crate) fn take_back_segments(&mut self, open: Option<u64>) {
+        let unused = |(&start, segment): (&u64, &Segment)| {
+            let is_new = self.taken_now.holds(start, self.segment_pages);
+            (segment.live_bytes == 0 && Some(start) != open && is_new).then_some(start)
+        };
+        let unused: Vec<u64> = self.segments.iter().filter_map(unused).collect();
+        for start in unused {
+            self.segments.remove(&start);
+            self.touched.remove(&start);
+            self.taken_now.remove(start, self.segment_pages);
+            let fresh = self.free.insert(start, self.segment_pages);
+            assert!(fresh, "segment {start} was free already");
+        }
+    }
+
     /// For the checker: whether any page of a range may be taken now.
     pub(crate) fn is_free(&self, start: u64, count: u64) -> bool {
         self.free.overlaps(start, count)

@@ -271,6 +271,14 @@ impl Writer {
         self.uses_reserve = uses;
     }
 
+    /// Makes free at once what was packed since the last commit and no file has any more.
+    pub(crate) async fn take_back_packed(&mut self) -> Result<(), WriteError> {
+        self.packer.finish_chunk(&mut self.space).await;
+        self.outbox.drain().await?;
+        self.space.take_back_segments(self.packer.open_segment());
+        Ok(())
+    }
+
     /// A directory was removed.
     pub(crate) fn forget_directory(&mut self, inode: InodeNumber) {
         self.directories.remove(&inode);

@@ -161,7 +161,7 @@ fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
     (FIRST + 1..=2 * FIRST).for_each(|number| test.cluster.kill_node(number));
     let inventories = test.cluster.place.0.join("inventories");
     std::fs::create_dir(&inventories).unwrap();
-    let mut files = Vec::new();
+    let (mut files, mut noted_anywhere) = (Vec::new(), 0);
     for (node, directory) in new.iter().enumerate() {
         let file = inventories.join(format!("{node}.json"));
         let (file, directory) = (file.to_str().unwrap().to_owned(), directory.to_str().unwrap());
@@ -179,9 +179,15 @@ fn a_snapshot_outlives_every_node_that_had_it_when_it_was_made() {
         let kept = inventory["snapshots"].as_array().unwrap();
         let noted = kept.iter().filter(|copy| copy["note"].is_string()).count();
         eprintln!("node {node}: {noted} of {} copies have notes", kept.len());
-        assert!(noted > 0 && kept.len() <= 2 * BYTES / (4 << 20), "{text}");
+        // One that was away for longer than the others wait has none, if they made them anew.
+        assert!(
+            (noted > 0 || kept.is_empty()) && kept.len() <= 2 * BYTES / (4 << 20),
+            "{text}"
+        );
+        noted_anywhere += noted;
         files.push(file);
     }
+    assert!(noted_anywhere > 0);
     let store = test.cluster.place.0.join("no-store");
     let found = test.cluster.json(&[
         "meta",

@@ -138,6 +138,7 @@ impl FileSystem {
         // What files' content meets meanwhile is told to whoever syncs those.
         let _ = self.flush_with_room().await?;
         if !self.commits_unasked && !self.is_committed() {
+            self.writer.take_back_packed().await?;
             let wanted = self.dirty_bytes as u64 + length + more;
             return match wanted.checked_sub(free(self)) {
                 None | Some(0) => Ok(()),

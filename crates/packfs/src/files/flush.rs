@@ -96,10 +96,11 @@ impl FileSystem {
         }
     }
 
-    /// After a commit: tries to make the room that a change before it was refused for want of.
+    /// After a commit: makes free what only waits for another one, where that is more than what is free or a change was refused for want
+    /// of room, and tries to make what that change lacked.
     async fn make_missed_room(&mut self) {
         let wanted = std::mem::take(&mut self.missed_bytes);
-        if wanted == 0 || self.writer.free_bytes().0 >= wanted {
+        if wanted == 0 && self.writer.waiting_bytes() <= self.writer.free_bytes() {
             return;
         }
         // The commit stands; whoever asks for room again is told what there is.
@@ -115,7 +116,7 @@ impl FileSystem {
             return Ok(());
         }
         if !self.commits_unasked && !self.is_committed() {
-            return Ok(());
+            return Ok(self.writer.take_back_packed().await?);
         }
         for _ in 0..2 {
             if self.writer.uncommitted_bytes() > 0 || self.writer.waiting_bytes().0 > 0 {

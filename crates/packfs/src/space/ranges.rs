@@ -33,6 +33,12 @@ impl Ranges {
             .is_some_and(|(&s, &n)| s + n > start)
     }
 
+    /// Whether every page of a range is in the set.
+    pub(crate) fn holds(&self, start: u64, count: u64) -> bool {
+        let before = self.by_start.range(..=start).next_back();
+        before.is_some_and(|(&s, &n)| s + n >= start + count)
+    }
+
     /// Adds a range, of which nothing may be in the set; otherwise changes nothing and says `false`.
     pub(crate) fn insert(&mut self, start: u64, count: u64) -> bool {
         if count == 0 || self.overlaps(start, count) {
@@ -108,6 +114,7 @@ mod tests {
             for (insert, start, count) in steps {
                 let touched: Vec<u64> = (start..start + count).filter(|page| model.contains(page)).collect();
                 prop_assert_eq!(ranges.overlaps(start, count), !touched.is_empty());
+                prop_assert_eq!(ranges.holds(start, count), touched.len() as u64 == count);
                 if insert {
                     prop_assert_eq!(ranges.insert(start, count), touched.is_empty());
                     if touched.is_empty() {
