@@ -8,9 +8,9 @@ use packfs::{DeviceNumber, Inode, InodeNumber, Kind, Timestamp};
 /// Inode numbers are never used again, so one generation is enough.
 pub(crate) const GENERATION: Generation = Generation(0);
 /// What `st_blocks` counts in, in bytes (`stat(2)`).
-const COUNTED_BYTES: u64 = 512;
+pub(crate) const COUNTED_BYTES: u64 = 512;
 /// What is best read and written at once, in bytes.
-const BLOCK_BYTES: u32 = 4096;
+pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// The wall clock.
 pub(crate) fn now() -> Timestamp {
@@ -88,6 +88,24 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
     }
 }
 
+/// The bits of a mode that say what kind of inode it is (`inode(7)`).
+pub(crate) fn kind_bits(kind: Kind) -> u32 {
+    match kind {
+        Kind::File => 0o100_000,
+        Kind::Directory => 0o040_000,
+        Kind::Symlink => 0o120_000,
+        Kind::Pipe => 0o010_000,
+        Kind::Socket => 0o140_000,
+        Kind::CharacterDevice => 0o020_000,
+        Kind::BlockDevice => 0o060_000,
+    }
+}
+
+/// The number of a device as the kernel has it; 0 of anything else.
+pub(crate) fn rdev_bits(inode: &Inode) -> u32 {
+    inode.device().map_or(0, device_bits)
+}
+
 /// What `stat` shows.
 pub(crate) fn attributes(inode: &Inode) -> FileAttr {
     let a = &inode.attributes;
@@ -105,7 +123,7 @@ pub(crate) fn attributes(inode: &Inode) -> FileAttr {
         nlink: inode.links,
         uid: a.uid,
         gid: a.gid,
-        rdev: inode.device().map_or(0, device_bits),
+        rdev: rdev_bits(inode),
         blksize: BLOCK_BYTES,
         flags: 0,
     }

@@ -48,7 +48,7 @@ const KEEP_SIZE: i32 = 0x01;
 const PUNCH_HOLE: i32 = 0x02;
 const ZERO_RANGE: i32 = 0x10;
 /// The longest write and read that the kernel asks for at once, in bytes.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel has under way for nobody in particular, such as reading ahead.
 const BACKGROUND_MAX: u16 = 64;
 /// Access control lists of POSIX, which nobody here would enforce.

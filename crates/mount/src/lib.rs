@@ -11,10 +11,13 @@
 //! A mount that stays on its commit may be served by several reactors, each with a reader of its own ([`Helper`]): what only looks
 //! goes to any of them.
 //!
-//! Cost of a request, besides what PackFS does: two changes of threads, one boxed task, and a copy of what is written;
+//! What one reactor serves alone of a commit that stays, it reads from the kernel itself ([`direct`]): no other thread is woken for it.
+//!
+//! Cost of another request, besides what PackFS does: two changes of threads, one boxed task, and a copy of what is written;
 //! what is read goes to the kernel from the buffer that it arrived in.
 
 mod convert;
+mod direct;
 mod face;
 mod gate;
 mod helper;
@@ -33,6 +36,7 @@ use packfs::OpenError;
 use packfs::files::{FileError, FileSystem};
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
+use direct::Direct;
 use face::{Face, Job};
 use shared::{Caching, Shared, follow_every};
 use source::{Snapshot, Source};
@@ -136,7 +140,9 @@ const JOBS_MAX: usize = 4096;
 
 /// A directory that the kernel asks us about.
 pub struct Mounted {
-    session: BackgroundSession,
+    session: Mounting,
+    /// Of one whose requests the reactor takes itself.
+    direct: Option<Direct>,
     jobs: Mailbox<Job>,
     sender: MailboxSender<Job>,
     options: MountOptions,
@@ -161,8 +167,9 @@ impl Mounted {
         );
         let (sender, jobs) = mailbox(JOBS_MAX);
         match mount(&contents, options, sender.clone(), &helpers) {
-            Ok(session) => Ok(Self {
+            Ok((session, direct)) => Ok(Self {
                 session,
+                direct,
                 jobs,
                 sender,
                 options: options.clone(),
@@ -180,6 +187,7 @@ impl Mounted {
     pub async fn serve(self, stop: impl Future<Output = ()> + 'static) -> (Contents, Result<(), FileError>) {
         let Self {
             session,
+            direct,
             mut jobs,
             sender,
             options,
@@ -200,6 +208,7 @@ impl Mounted {
         let handing = contents
             .handed_over
             .map(|volume| reactor::spawn(hand_over(shared.clone(), volume)));
+        let taking = direct.map(|direct| reactor::spawn(direct.serve(shared.clone())));
         let mut session = Some(session);
         while let Some(job) = jobs.recv().await {
             match job {
@@ -216,6 +225,9 @@ impl Mounted {
         ticking.abort();
         if let Some(handing) = handing {
             handing.abort();
+        }
+        if let Some(taking) = taking {
+            taking.abort();
         }
         for helper in helpers {
             helper.end();
@@ -280,7 +292,7 @@ fn mount(
     options: &MountOptions,
     sender: MailboxSender<Job>,
     helpers: &[Helper],
-) -> io::Result<BackgroundSession> {
+) -> io::Result<(Mounting, Option<Direct>)> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
@@ -297,19 +309,51 @@ fn mount(
         true => SessionACL::All,
         false => SessionACL::Owner,
     };
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = options.threads > 1;
-    let helpers = helpers.iter().map(Helper::sender).collect();
-    let face = Face::new(sender, helpers, contents.caching);
-    Session::new(face, &options.mountpoint, &config)?.spawn()
+    let is_direct = contents.is_still() && helpers.is_empty();
+    let threads = if is_direct { 1 } else { options.threads.max(1) };
+    config.n_threads = Some(threads);
+    config.clone_fd = threads > 1;
+    let helpers: Vec<_> = helpers.iter().map(Helper::sender).collect();
+    let face = || Face::new(sender.clone(), helpers.clone(), contents.caching);
+    let session = Session::new(face(), &options.mountpoint, &config)?;
+    if !is_direct {
+        let serving = session.spawn()?;
+        return Ok((
+            Mounting {
+                kernel: None,
+                serving,
+            },
+            None,
+        ));
+    }
+    let (direct, serving) = Direct::begin(&session, face(), &config)?;
+    let kernel = Some(session);
+    Ok((Mounting { kernel, serving }, Some(direct)))
+}
+
+/// What is mounted, and the library's thread.
+struct Mounting {
+    /// The mount of which the reactor takes the requests; none of one of which the library does.
+    kernel: Option<Session<Face>>,
+    serving: BackgroundSession,
+}
+
+impl Mounting {
+    /// Unmounts, and waits for the library's thread.
+    fn end(self) -> io::Result<()> {
+        if let Some(mut kernel) = self.kernel {
+            kernel.unmount()?;
+        }
+        self.serving.umount_and_join()
+    }
 }
 
 /// Unmounts from another thread, because the kernel asks us for more while it does. What is in use is taken out of the
 /// file tree at once; whoever has it open gets errors when this process has ended.
-fn unmount(session: BackgroundSession, mountpoint: PathBuf, sender: MailboxSender<Job>) {
+fn unmount(session: Mounting, mountpoint: PathBuf, sender: MailboxSender<Job>) {
     let unmounting = std::thread::Builder::new().name("unmount".to_owned());
     let spawned = unmounting.spawn(move || {
-        if let Err(error) = session.umount_and_join() {
+        if let Err(error) = session.end() {
             let shown = mountpoint.display();
             tracing::warn!("{shown} is in use ({error}); it is taken away from those who use it");
             let mut command = std::process::Command::new("fusermount3");

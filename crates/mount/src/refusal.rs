@@ -23,9 +23,14 @@ impl Refusal {
 
     /// The answer. A lease that could not be had again is no fault of whoever asked.
     pub(crate) fn errno(self) -> Errno {
+        Errno::from_i32(self.number())
+    }
+
+    /// The same as a number.
+    pub(crate) fn number(self) -> i32 {
         match self {
-            Self::Number(number) => Errno::from_i32(number),
-            Self::LeaseEnded => Errno::EIO,
+            Self::Number(number) => number,
+            Self::LeaseEnded => errno::EIO,
         }
     }
 }

@@ -221,6 +221,18 @@ impl File {
         }
     }
 
+    /// Waits until the descriptor has something to be read, or an error to tell, which the next read does: of devices that give a message
+    /// to each read, such as FUSE's.
+    ///
+    /// # Errors
+    /// `Unsupported` in a simulation, which has no descriptors.
+    pub async fn readable(&self) -> io::Result<()> {
+        match &self.kind {
+            Kind::Ring(ring, fd) => sys::readable(ring, fd).await,
+            Kind::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Makes every write that ended before this call durable.
     pub async fn sync_data(&self) -> io::Result<()> {
         match &self.kind {

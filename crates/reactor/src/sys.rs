@@ -121,6 +121,13 @@ pub(crate) async fn write_at(
     }
 }
 
+/// Waits until a descriptor has something to be read, or an error to tell.
+pub(crate) async fn readable(ring: &Rc<Ring>, fd: &Rc<OwnedFd>) -> io::Result<()> {
+    let entry = opcode::PollAdd::new(file(fd), libc::POLLIN as u32).build();
+    let (result, _) = ring.submit(entry, Resources::Descriptor(fd.clone())).await;
+    check(result).map(drop)
+}
+
 /// Makes everything written before durable, with as much metadata as reading it back needs.
 pub(crate) async fn sync_data(ring: &Rc<Ring>, fd: &Rc<OwnedFd>) -> io::Result<()> {
     let entry = opcode::Fsync::new(file(fd))
