@@ -56,6 +56,24 @@ def test_commits_are_not_seen_and_spawned_readers_are_told(cluster, tmp_path):
         assert newest["later/file"] == b"later"
 
 
+def test_a_snapshot_is_read_as_it_was_in_other_processes_too(cluster, tmp_path):
+    import pickle
+
+    cluster.run("fs", "snapshot", "create", "photos", "then", check=True)
+    (tmp_path / "after").mkdir()
+    (tmp_path / "after" / "file").write_text("after")
+    cluster.run("fs", "import", str(tmp_path / "after"), "photos:after", check=True)
+    with redhare.open(f"{cluster.address}@then") as data:
+        assert data["tiny"] == b"seven.." and not data.exists("after/file")
+        with pickle.loads(pickle.dumps(data)) as spawned:
+            assert spawned.list() == data.list()
+    with redhare.open(cluster.address) as newest:
+        assert newest["after/file"] == b"after"
+    with pytest.raises(OSError, match="then2"):
+        redhare.open(f"{cluster.address}@then2")
+    cluster.run("fs", "snapshot", "delete", "photos", "then", check=True)
+
+
 def test_a_node_dies_and_reading_goes_on(cluster, folder):
     with redhare.open(cluster.address, root="bee") as data:
         expected = [(folder / "bee" / data.path(position)).read_bytes() for position in range(len(data))]

@@ -185,7 +185,7 @@ pub(crate) fn simulate(arguments: &[String]) -> Outcome {
             let shrink = ("REDHARE_SHRINK", "1".to_owned());
             open("simulator", SIMULATIONS, &[], &[setting, shrink])
         }
-        Ok(Some((_, hours))) if arguments[0] == "--hours" => for_hours(&hours).outcome,
+        Ok(Some((_, hours))) if arguments[0] == "--hours" => for_hours(&hours, 1).outcome,
         Ok(Some(setting)) => open("simulator", SIMULATIONS, &[], &[setting]),
         Ok(None) => Outcome::Unusable(format!("say which: {USAGE}")),
         Err(why) => Outcome::Unusable(format!("{why}; usage: {USAGE}")),
@@ -246,8 +246,8 @@ pub(crate) fn seed_of_now() -> u64 {
     now.map_or(0, |now| now.as_secs()) * SEEDS_A_ROUND
 }
 
-/// Runs all simulations with new seeds until so many hours are over, at least once.
-pub(crate) fn for_hours(hours: &str) -> Hours {
+/// Runs all simulations with new seeds until so many hours are over and each had `least` seeds; at least one round.
+pub(crate) fn for_hours(hours: &str, least: u64) -> Hours {
     let first = seed_of_now();
     let limit = Duration::from_secs_f64(hours.parse::<f64>().unwrap_or(0.0) * 3600.0);
     let began = Instant::now();
@@ -257,7 +257,7 @@ pub(crate) fn for_hours(hours: &str) -> Hours {
         seeds: 0,
         hours: 0.0,
     };
-    while matches!(done.outcome, Outcome::Passed) && (done.seeds == 0 || began.elapsed() < limit) {
+    while matches!(done.outcome, Outcome::Passed) && (done.seeds < least.max(1) || began.elapsed() < limit) {
         let settings = [
             ("REDHARE_FIRST_SEED", (first + done.seeds).to_string()),
             ("REDHARE_SEEDS", SEEDS_A_ROUND.to_string()),

@@ -13,6 +13,8 @@ const RESULT: &str = "docs/soak.md";
 const USAGE: &str = "usage: soak [--hours H] [--only PART[,PART...]] [--list]";
 /// How long the simulations go on unless told, in hours.
 const HOURS: &str = "8";
+/// How many seeds each simulation has at least, however few hours were asked for.
+const SEEDS: u64 = 1000;
 /// How long the model's walks go on.
 const WALK_SECONDS: &str = "600";
 /// Marks the lines of results, after the head of their table.
@@ -35,7 +37,7 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         name: "simulations",
-        what: "every simulation behind `cargo xtask sim`, new seeds all the time, for the hours that were asked for",
+        what: "every simulation behind `cargo xtask sim`, new seeds all the time, for the hours that were asked for and a thousand seeds of each at least",
         run: simulations,
     },
     Part {
@@ -261,7 +263,7 @@ fn page(before: &str, name: &str, line: &str) -> String {
 }
 
 fn simulations(hours: &str) -> Ended {
-    let done = doors::for_hours(hours);
+    let done = doors::for_hours(hours, SEEDS);
     let said = format!(
         "{} seeds of each, from {} on, in {:.2} hours",
         done.seeds, done.first, done.hours

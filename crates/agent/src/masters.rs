@@ -13,6 +13,7 @@ use crate::data_keys;
 use crate::disks::Disks;
 use crate::link::{Hello, Link};
 use crate::maps::{Placed, Routes, read_places, read_routes};
+use crate::policy::Silence;
 use crate::probe::Prober;
 use crate::reservations;
 use crate::state::StateError;
@@ -150,6 +151,8 @@ pub(crate) enum Ending {
     Disk(String),
     /// The masters have given the node the number of a later life; in their words.
     Outlived(String),
+    /// The target has said nothing for so long, though its socket is open.
+    Silent(Duration),
 }
 
 /// A life and the answers to its calls.
@@ -741,7 +744,7 @@ fn ticks(period: Duration) -> Interval {
     ticks
 }
 
-/// Serves one life of a target until its socket closes, or a disk wants another one. Fails if what becomes of a disk cannot be
+/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. Fails if what becomes of a disk cannot be
 /// kept.
 pub(crate) async fn serve(
     (mut life, mut answers): Serving,
@@ -750,9 +753,10 @@ pub(crate) async fn serve(
 ) -> Result<Ending, StateError> {
     let mut beats = ticks(life.heartbeat);
     let mut watching = watching::of_node(life.client.clone(), life.node_bytes());
+    let mut silence = Silence::default();
     let ending = loop {
         tokio::select! {
-            message = link.receive.recv() => match message {
+            message = link.receive.recv() => { silence.is_broken(); match message {
                 Some(FromTarget::Health(health)) => {
                     life.tell_disks_at = Instant::now();
                     let decision = disks.note(&health)?;
@@ -769,7 +773,7 @@ pub(crate) async fn serve(
                 }
                 Some(message) => life.hear(message, &link).await,
                 None => break Ending::Gone,
-            },
+            }},
             response = watching.next() => life.learn(response, &link).await,
             Some(answer) = answers.recv() => {
                 if let Answer::Heartbeat(Ok(answer)) = &answer {
@@ -783,7 +787,12 @@ pub(crate) async fn serve(
                 }
                 life.answered(answer, &link).await;
             }
-            _ = beats.tick() => life.beat(disks),
+            _ = beats.tick() => {
+                if let Some(silent) = silence.lasts(life.heartbeat) {
+                    break Ending::Silent(silent);
+                }
+                life.beat(disks);
+            }
         }
     };
     drop(watching);

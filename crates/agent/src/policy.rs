@@ -11,6 +11,31 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A life this long was a good one.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 
+/// A target says how its disks are every five seconds: what has said nothing for so long stands still, and holds up those whose
+/// writes it orders.
+pub(crate) const SILENT_LIMIT: Duration = Duration::from_secs(16);
+
+/// For how long a target has said nothing. It counts the engine's own steps and not the clock: an engine that stood still together
+/// with its target, as both do on a machine that is frozen for a while, has nothing to hold against it.
+#[derive(Debug, Default)]
+pub(crate) struct Silence {
+    lasted: Duration,
+}
+
+impl Silence {
+    /// The target has said something.
+    pub(crate) fn is_broken(&mut self) {
+        self.lasted = Duration::ZERO;
+    }
+
+    /// One more step of the engine, which takes one each `period`, has passed without a word; how long it has lasted once that is
+    /// too long.
+    pub(crate) fn lasts(&mut self, period: Duration) -> Option<Duration> {
+        self.lasted += period;
+        (self.lasted >= SILENT_LIMIT).then_some(self.lasted)
+    }
+}
+
 /// What is seen when no target answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -77,6 +102,19 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silence_is_counted_in_steps_and_any_word_ends_it() {
+        let (mut silence, step) = (Silence::default(), SILENT_LIMIT / 4);
+        for _ in 0..3 {
+            assert_eq!(silence.lasts(step), None);
+        }
+        silence.is_broken();
+        for _ in 0..3 {
+            assert_eq!(silence.lasts(step), None);
+        }
+        assert_eq!(silence.lasts(step), Some(SILENT_LIMIT));
+    }
 
     fn seen(process: bool, disk: bool, seconds: u64, is_first: bool) -> Seen {
         let since = Duration::from_secs(seconds);

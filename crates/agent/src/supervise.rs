@@ -23,6 +23,8 @@ use crate::{Config, proof, renewal, target_config};
 const POLL: Duration = Duration::from_millis(20);
 /// A target that was asked to end is killed after this.
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// And one that has said nothing for long after this: what does not run does not end in good order either.
+const SILENT_END_LIMIT: Duration = Duration::from_secs(1);
 /// A long wait is mentioned this often.
 const MENTION: Duration = Duration::from_secs(10);
 /// Bytes of a unix socket's path (`sockaddr_un`, unix(7)), without the zero at its end.
@@ -243,6 +245,16 @@ impl Supervisor<'_> {
                             self.ended_for = Some((why, Instant::now()));
                             self.end().await?;
                             pause = Duration::ZERO;
+                        }
+                        Ending::Silent(silent) => {
+                            let why = format!("it has said nothing for {} s", silent.as_secs());
+                            tracing::error!(
+                                why,
+                                "the target stands still: it is ended, for a new process to go on"
+                            );
+                            self.ended_for = Some((why, Instant::now()));
+                            self.end_within(SILENT_END_LIMIT).await?;
+                            pause = pauses.after(began.elapsed());
                         }
                     }
                 }
@@ -513,8 +525,13 @@ impl Supervisor<'_> {
 
     /// Ends the target, whoever started it.
     async fn end(&mut self) -> Result<(), AgentError> {
+        self.end_within(END_LIMIT).await
+    }
+
+    /// The same; it is killed if it has not ended by itself in that time.
+    async fn end_within(&mut self, limit: Duration) -> Result<(), AgentError> {
         let path = self.config.target_lock();
-        let ended = tokio::task::spawn_blocking(move || lock::end(&path, END_LIMIT)).await;
+        let ended = tokio::task::spawn_blocking(move || lock::end(&path, limit)).await;
         match ended {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {

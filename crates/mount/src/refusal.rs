@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
 const ESTALE: i32 = 116;
 
 impl Refusal {
+    /// What is there cannot be read.
+    pub(crate) const IO: Self = Self::Number(errno::EIO);
     pub(crate) const READ_ONLY: Self = Self::Number(errno::EROFS);
     pub(crate) const STALE: Self = Self::Number(ESTALE);
     pub(crate) const NO_SUCH_ENTRY: Self = Self::Number(errno::ENOENT);

@@ -192,6 +192,20 @@ impl Source {
     }
 
     pub(crate) async fn read(&self, inode: InodeNumber, offset: u64, length: u64) -> Result<Bytes, Refusal> {
+        let read = self.read_bytes(inode, offset, length).await;
+        if let Err(Refusal::IO) = read {
+            let path = match self {
+                Self::Writing(files) => files.path_of(inode).await,
+                Self::Reading(snapshot) => snapshot.reader.path_of(inode).await,
+            };
+            if let Some(path) = path {
+                tracing::error!("inode {inode}, of which bytes could not be read, is {path}");
+            }
+        }
+        read
+    }
+
+    async fn read_bytes(&self, inode: InodeNumber, offset: u64, length: u64) -> Result<Bytes, Refusal> {
         match self {
             Self::Writing(files) => Ok(Bytes::Copied(files.read(inode, offset, length).await?)),
             Self::Reading(snapshot) => {

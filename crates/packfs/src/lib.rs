@@ -25,6 +25,7 @@ pub mod lease;
 pub mod local;
 mod mount;
 pub mod name;
+mod paths;
 mod quotas;
 mod reader;
 mod shared;

@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use master::{Client, Masters, v1};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use support::load::{self, Load};
 use support::{Cluster, Place, free_ports, kill, process, wait_until, writers_of};
 
@@ -97,6 +97,30 @@ fn a_killed_target_is_started_anew_and_the_set_never_falls_below_the_minimum() {
     let load = Load::go_on(&cluster.address(), VOLUME, contents);
     load.wait_for(300);
     let (contents, _) = load.finish();
+    load::check(&cluster.address(), VOLUME, &contents);
+    cluster.end();
+}
+
+#[test]
+fn a_target_that_stands_still_under_a_living_engine_is_ended_and_writes_go_on() {
+    let _turn = turn();
+    let place = Place::in_memory("stopped-target");
+    let cluster = cluster(&place);
+    let load = Load::start(&cluster.address(), VOLUME);
+    load.wait_for(300);
+
+    // It is the write node of some chunks; its engine and its machine go on, and nobody wakes it.
+    let (life, engine) = (cluster.incarnation(2), process(&cluster.engine_lock(2)));
+    let target = process(&cluster.target_lock(2)).unwrap();
+    let pid = Pid::from_raw(i32::try_from(target).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    cluster.wait_for_life_after(2, life);
+    assert_eq!(process(&cluster.engine_lock(2)), engine);
+    assert!(cluster.engine_log(2).contains("the target stands still"));
+    load.wait_for(300);
+    cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
+    let (contents, slowest) = load.finish();
+    println!("longest operation while a target stood still: {slowest:?}");
     load::check(&cluster.address(), VOLUME, &contents);
     cluster.end();
 }

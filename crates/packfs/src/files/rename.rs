@@ -175,6 +175,11 @@ impl FileSystem {
         Err(inconsistent(0, CodecError::Inconsistent).into())
     }
 
+    /// The path of an inode by one of its names, for people; none where it cannot be found out.
+    pub async fn path_of(&self, inode: InodeNumber) -> Option<Shown> {
+        crate::paths::find(&self.writer.tree, inode).await
+    }
+
     /// The directory that a directory stands in; the root's is the root.
     pub async fn parent(&self, directory: InodeNumber) -> Result<InodeNumber, FileError> {
         if directory == InodeNumber::ROOT {

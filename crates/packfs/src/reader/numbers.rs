@@ -7,6 +7,7 @@ use crate::format::CodecError;
 use crate::format::entry::{Inode, Kind, decode_place};
 use crate::format::key::{InodeNumber, Key, directory_prefix};
 use crate::format::quota::Quota;
+use crate::name::Shown;
 
 /// Deeper directories are a circle.
 const DEPTH_MAX: usize = 1 << 20;
@@ -16,6 +17,11 @@ impl Reader {
     pub fn file(&self, inode: Inode) -> OpenFile {
         let path = format!("inode {}", inode.number).into_bytes();
         self.opened(inode, &path)
+    }
+
+    /// The path of an inode by one of its names, for people; none where it cannot be found out.
+    pub async fn path_of(&self, number: InodeNumber) -> Option<Shown> {
+        crate::paths::find(&self.0.tree, number).await
     }
 
     /// The directory that an inode stands in, by its first name; the root's is the root.

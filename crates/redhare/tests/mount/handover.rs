@@ -94,6 +94,20 @@ fn a_mount_hands_over_what_it_has_and_goes_on_showing_it() {
     fs::write(third.path("of the third"), "kept").unwrap();
     let error = fs::write(second.path("late"), "").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    // And to a command that only keeps what there is, or limits it.
+    fs::create_dir(third.path("limited")).unwrap();
+    succeed(
+        Some(&cluster),
+        &["snapshot", "create", "data", "kept", "--take-over"],
+    );
+    assert_eq!(
+        succeed(Some(&cluster), &["cat", "data@kept:of the third"]),
+        "kept"
+    );
+    let fourth = Mount::start(Some(&cluster), "data", &place.0.join("fourth"), &[]);
+    let quota = ["quota", "set", "data", "limited", "--files", "5", "--take-over"];
+    succeed(Some(&cluster), &quota);
+    fourth.end();
     drop(still);
     drop(open);
     first.end();

@@ -127,3 +127,84 @@ fn what_a_mount_has_read_the_next_one_reads_from_the_local_disk() {
         "{text}"
     );
 }
+
+/// Both kinds: of the file system by name, and every one of them stays as it was whatever is committed later.
+#[test]
+fn a_mount_of_a_snapshot_shows_what_was_then_and_nothing_newer() {
+    if !can_mount("a_mount_of_a_snapshot_shows_what_was_then_and_nothing_newer") {
+        return;
+    }
+    let (place, volume, mount) = on_a_file("mount-snapshot");
+    fs::write(mount.path("a"), "monday").unwrap();
+    mount.end();
+    succeed(None, &["snapshot", "create", &volume, "monday"]);
+    let mount = Mount::start(None, &volume, &place.0.join("mount"), &[]);
+    fs::write(mount.path("a"), "tuesday").unwrap();
+    fs::write(mount.path("b"), "new").unwrap();
+    mount.end();
+    let snapshot = format!("{volume}@monday");
+    let directory = place.0.join("then");
+    let at = directory.to_str().unwrap();
+    let text = refused(&["mount", &snapshot, at]);
+    assert!(text.contains("give --read-only too"), "{text}");
+    let text = refused(&["mount", &format!("{volume}@sunday"), at, "--read-only"]);
+    assert!(text.contains("there is no snapshot \"sunday\""), "{text}");
+    for more in [&["--read-only"][..], &["--read-only", "--stay", "--cores", "2"]] {
+        let mount = Mount::start(None, &snapshot, &directory, more);
+        // Asks a mount that follows to look for a newer commit.
+        sync(&mount.directory);
+        assert_eq!(fs::read_to_string(mount.path("a")).unwrap(), "monday");
+        assert!(!mount.path("b").exists());
+        assert_eq!(fs::read_dir(&mount.directory).unwrap().count(), 1);
+        mount.end();
+    }
+    let mount = Mount::start(None, &volume, &place.0.join("mount"), &["--read-only"]);
+    assert_eq!(fs::read_to_string(mount.path("a")).unwrap(), "tuesday");
+    mount.end();
+}
+
+#[test]
+fn what_is_damaged_is_an_error_for_its_file_whose_name_is_in_the_log() {
+    if !can_mount("what_is_damaged_is_an_error_for_its_file_whose_name_is_in_the_log") {
+        return;
+    }
+    let (place, volume, mount) = on_a_file("mount-damage");
+    fs::create_dir(mount.path("deep")).unwrap();
+    let (marked, sound) = (vec![0x5b; 20_000], vec![0x21; 20_000]);
+    fs::write(mount.path("deep/marked"), &marked).unwrap();
+    fs::write(mount.path("sound"), &sound).unwrap();
+    mount.end();
+    let image = File::options()
+        .read(true)
+        .write(true)
+        .open(place.0.join("volume"))
+        .unwrap();
+    let mut bytes = vec![0; image.metadata().unwrap().len() as usize];
+    image.read_exact_at(&mut bytes, 0).unwrap();
+    let at = bytes
+        .windows(9000)
+        .position(|some| some == &marked[..9000])
+        .unwrap();
+    image.write_all_at(b"?", at as u64 + 4000).unwrap();
+    let at = place.0.join("mount");
+    for (round, more) in [&[][..], &["--read-only"], &["--read-only", "--stay"]]
+        .into_iter()
+        .enumerate()
+    {
+        let log = place.0.join(format!("log{round}"));
+        let (at, log_name) = (at.to_str().unwrap(), log.to_str().unwrap());
+        succeed(
+            None,
+            &[&["mount", &volume, at, "--background", "--log", log_name], more].concat(),
+        );
+        let error = fs::read(Path::new(at).join("deep/marked")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{error}");
+        assert!(fs::read(Path::new(at).join("sound")).unwrap() == sound);
+        succeed(None, &["unmount", at]);
+        let said = fs::read_to_string(&log).unwrap();
+        assert!(
+            said.contains("could not be read, is deep/marked"),
+            "{more:?}: {said}"
+        );
+    }
+}

@@ -206,14 +206,14 @@ const GROUPS: &[Group] = &[
     Group {
         name: "faults masters",
         about: "pauses of clients while all masters are gone",
-        seconds: (60.0, 0.0),
+        seconds: (100.0, 0.0),
         needs: HOSTS,
         rows: |rounds| pauses_of("masters", rounds),
     },
     Group {
         name: "faults away",
         about: "reads while a copy is away",
-        seconds: (90.0, 0.0),
+        seconds: (370.0, 0.0),
         needs: HOSTS,
         rows: |rounds| pauses_of("away", rounds),
     },
@@ -227,7 +227,7 @@ const GROUPS: &[Group] = &[
     Group {
         name: "faults etcd",
         about: "pauses of clients while etcd's leader, then its quorum, is gone",
-        seconds: (80.0, 0.0),
+        seconds: (160.0, 0.0),
         needs: ETCD,
         rows: |rounds| pauses_of("etcd", rounds),
     },

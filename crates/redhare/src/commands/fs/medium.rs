@@ -55,7 +55,8 @@ impl TakeOverArguments {
 
 /// A volume that was found: what all cores share.
 pub(super) struct Found {
-    volume: Volume,
+    /// As it was named.
+    pub(super) volume: Volume,
     way: Way,
 }
 
@@ -134,6 +135,11 @@ impl Volume {
             Volume::File(_) | Volume::Named(_) | Volume::Kept(..) => None,
             Volume::Snapshot(_, name) => Some(name),
         }
+    }
+
+    /// Nobody changes what is named: a snapshot of either kind.
+    pub(super) fn is_fixed(&self) -> bool {
+        matches!(self, Volume::Snapshot(..) | Volume::Kept(..))
     }
 
     /// The volume itself: for what concerns all of it, and not one snapshot.

@@ -31,12 +31,12 @@ pub(super) use unmount::{UnmountArguments, unmount};
 is unmounted (redhare fs unmount DIRECTORY) or ended (Ctrl-C, SIGTERM), and then commits. fsync makes everything \
 durable that was done before; without it that happens every 5 seconds. A volume has one mount that writes and any \
 number that read; those see a commit within about a second, or --follow-within, and at once after fsync (sync DIRECTORY). More in docs/mount.md.\n\nExample:\n  \
-redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  \
+redhare fs mount data /mnt/data --background\n  redhare fs mount data /mnt/data --read-only\n  redhare fs mount data@monday /mnt/monday --read-only\n  \
 redhare fs mount data /mnt/data --read-only --cache-dir /var/cache/redhare --cache-size 100GiB\n  \
 redhare fs mount data /mnt/data --take-over\n  redhare fs mount file:images.packfs /mnt/images"
 )]
 pub(super) struct MountArguments {
-    /// The volume
+    /// The volume, or with --read-only VOLUME@SNAPSHOT or VOLUME@@SNAPSHOT
     volume: OsString,
     /// The directory to mount on
     directory: PathBuf,
@@ -60,7 +60,7 @@ pub(super) struct MountArguments {
     /// Where the one in the background writes its log; nowhere unless given
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
-    /// Threads that take requests from the kernel
+    /// Threads that take requests from the kernel; with --stay and one core that one takes nearly all, and these the rest
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
     /// Threads that answer what is asked of a mount with --stay, each with a channel and an index of its own
@@ -82,11 +82,12 @@ pub(super) struct MountArguments {
 
 impl MountArguments {
     /// How one core of a mount that only reads works.
-    fn reading(&self) -> ReaderOptions {
+    fn reading(&self, volume: &Volume) -> ReaderOptions {
         let share = |all: ByteCount| usize::try_from(all.0 / u64::from(self.cores)).unwrap_or(usize::MAX);
         ReaderOptions {
             cache_bytes: share(self.cache),
             data_cache_bytes: share(self.data_cache),
+            snapshot: volume.snapshot().map(<[u8]>::to_vec),
             ..ReaderOptions::default()
         }
     }
@@ -129,13 +130,18 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
         return Err(volume
             .failure("a mount that only reads takes nothing over; leave --read-only or --take-over out"));
     }
+    if volume.is_fixed() && !arguments.read_only {
+        return Err(volume
+            .failure("a snapshot is never written; give --read-only too, or name the volume without it"));
+    }
     let role = match arguments.read_only {
         true => Role::Read,
         false => Role::Write,
     };
     let opened = open_volume(&volume, role)?;
     let contents = match arguments.read_only {
-        true => read(&opened, arguments, !arguments.stay).await,
+        // Nothing changes a snapshot, so there is nothing to follow.
+        true => read(&opened, arguments, !arguments.stay && !volume.is_fixed()).await,
         false => written(&opened, &volume, arguments).await,
     };
     let contents = contents.map_err(|error| volume.failure(error))?;
@@ -197,12 +203,12 @@ fn shown(view: &MountView) -> String {
     format!("{volume} is mounted on {directory}{how}; {end}\"redhare fs unmount {directory}\" unmounts it")
 }
 
-/// The newest commit, to be read.
+/// The newest commit, or the snapshot that was named, to be read.
 async fn read(opened: &Opened, arguments: &MountArguments, follow: bool) -> Result<Contents, OpenError> {
     let volume = mount::Volume {
         medium: opened.medium().with_local(arguments.local.open().await),
         leases: opened.leases.clone(),
-        options: arguments.reading(),
+        options: arguments.reading(&opened.found.volume),
     };
     Contents::read(volume, follow).await
 }
@@ -237,7 +243,7 @@ async fn written(
     let reading = mount::Volume {
         medium: opened.medium(),
         leases: opened.leases.clone(),
-        options: arguments.reading(),
+        options: arguments.reading(volume),
     };
     Ok(Contents::written(files, reading))
 }

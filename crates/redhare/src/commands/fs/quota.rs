@@ -8,7 +8,7 @@ use foundation::ByteCount;
 use packfs::name::Shown;
 use packfs::{InodeNumber, Quota, ReaderOptions, Writer, WriterOptions};
 
-use super::medium::{Opened, Role, Volume, holder, open_volume};
+use super::medium::{Opened, Role, TakeOverArguments, Volume, holder, open_volume};
 use crate::output::{Failure, Output, table};
 
 /// Limit what stands below a directory, show the limits and what is used, take them away
@@ -16,7 +16,7 @@ use crate::output::{Failure, Output, table};
 #[command(
     after_help = "Bytes are the lengths of files and symbolic links, holes included; files are all that has an inode: \
 directories, links and devices too. What passes a limit fails with EDQUOT. A volume that is mounted for writing has to \
-be unmounted first.\n\nExamples:\n  \
+be unmounted first, or handed over (--take-over).\n\nExamples:\n  \
 redhare fs quota set images train/alice --limit 10GiB --files 1000000\n  redhare fs quota show images\n  \
 redhare fs quota clear images train/alice"
 )]
@@ -42,6 +42,8 @@ enum Command {
         /// The most files; 0 for no limit. Without it, this limit stays as it is
         #[arg(long)]
         files: Option<u64>,
+        #[command(flatten)]
+        take_over: TakeOverArguments,
     },
     /// Show all quotas of a volume, or that of a directory
     #[command(after_help = "Example:\n  redhare fs quota show images")]
@@ -58,6 +60,8 @@ enum Command {
         volume: OsString,
         /// The directory
         path: OsString,
+        #[command(flatten)]
+        take_over: TakeOverArguments,
     },
 }
 
@@ -102,16 +106,22 @@ pub(super) async fn run(arguments: &QuotaArguments, output: &Output) -> Result<(
             path,
             limit,
             files,
-        } => set(volume, path, *limit, *files, output).await,
+            take_over,
+        } => set(volume, path, (*limit, *files), take_over, output).await,
         Command::Show { volume, path } => show(volume, path.as_deref(), output).await,
-        Command::Clear { volume, path } => clear(volume, path, output).await,
+        Command::Clear {
+            volume,
+            path,
+            take_over,
+        } => clear(volume, path, take_over, output).await,
     }
 }
 
-async fn writer(volume: &Volume) -> Result<(Opened, Writer), Failure> {
+async fn writer(volume: &Volume, take_over: &TakeOverArguments) -> Result<(Opened, Writer), Failure> {
     let opened = open_volume(volume, Role::Write)?;
     let options = WriterOptions {
         holder: holder("redhare fs quota"),
+        take_over: take_over.within(),
         ..WriterOptions::default()
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
@@ -140,12 +150,12 @@ pub(super) async fn find(volume: &Volume, writer: &Writer, path: &[u8]) -> Resul
 async fn set(
     volume: &OsStr,
     path: &OsStr,
-    limit: Option<ByteCount>,
-    files: Option<u64>,
+    (limit, files): (Option<ByteCount>, Option<u64>),
+    take_over: &TakeOverArguments,
     output: &Output,
 ) -> Result<(), Failure> {
     let (volume, path) = (Volume::parse_whole(volume)?, plain(path));
-    let (_opened, mut writer) = writer(&volume).await?;
+    let (_opened, mut writer) = writer(&volume, take_over).await?;
     let done = async {
         let directory = find(&volume, &writer, &path).await?;
         let old = writer
@@ -166,9 +176,14 @@ async fn set(
     Ok(())
 }
 
-async fn clear(volume: &OsStr, path: &OsStr, output: &Output) -> Result<(), Failure> {
+async fn clear(
+    volume: &OsStr,
+    path: &OsStr,
+    take_over: &TakeOverArguments,
+    output: &Output,
+) -> Result<(), Failure> {
     let (volume, path) = (Volume::parse_whole(volume)?, plain(path));
-    let (_opened, mut writer) = writer(&volume).await?;
+    let (_opened, mut writer) = writer(&volume, take_over).await?;
     let done = async {
         let directory = find(&volume, &writer, &path).await?;
         let cleared = writer.clear_quota(directory).await;

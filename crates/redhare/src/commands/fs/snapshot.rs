@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use packfs::{Snapshot, Writer, WriterOptions, usage};
 
-use super::medium::{Opened, Role, Volume, holder, open_volume};
+use super::medium::{Opened, Role, TakeOverArguments, Volume, holder, open_volume};
 use crate::output::{Failure, Output, table};
 
 /// Keep the present state under a name, list what is kept, delete it
@@ -43,6 +43,8 @@ struct Named {
     volume: OsString,
     /// The snapshot's name
     name: OsString,
+    #[command(flatten)]
+    take_over: TakeOverArguments,
 }
 
 #[derive(serde::Serialize)]
@@ -76,10 +78,11 @@ pub(super) async fn run(arguments: &SnapshotArguments, output: &Output) -> Resul
     }
 }
 
-async fn writer(volume: &Volume) -> Result<(Opened, Writer), Failure> {
+async fn writer(volume: &Volume, take_over: &TakeOverArguments) -> Result<(Opened, Writer), Failure> {
     let opened = open_volume(volume, Role::Write)?;
     let options = WriterOptions {
         holder: holder("redhare fs snapshot"),
+        take_over: take_over.within(),
         ..WriterOptions::default()
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
@@ -89,7 +92,7 @@ async fn writer(volume: &Volume) -> Result<(Opened, Writer), Failure> {
 
 async fn create(named: &Named, output: &Output) -> Result<(), Failure> {
     let volume = Volume::parse_whole(&named.volume)?;
-    let (_opened, mut writer) = writer(&volume).await?;
+    let (_opened, mut writer) = writer(&volume, &named.take_over).await?;
     let now = super::local::now();
     let made = writer.create_snapshot(named.name.as_bytes(), now).await;
     // The lease ends by itself if this fails.
@@ -103,7 +106,7 @@ async fn create(named: &Named, output: &Output) -> Result<(), Failure> {
 
 async fn delete(named: &Named, output: &Output) -> Result<(), Failure> {
     let volume = Volume::parse_whole(&named.volume)?;
-    let (_opened, mut writer) = writer(&volume).await?;
+    let (_opened, mut writer) = writer(&volume, &named.take_over).await?;
     let deleted = writer.delete_snapshot(named.name.as_bytes()).await;
     // The lease ends by itself if this fails.
     let _ = writer.close().await;

@@ -1,4 +1,4 @@
-//! Whole clusters: beside the real node cores and clients, the real masters (`control::mastership` with its `Controller`), three of
+//! Whole clusters: beside the real node cores, and this simulation's own clients, the real masters (`control::mastership` with its `Controller`), three of
 //! them on one etcd that is modelled (`control::testing`). Nothing here decides who is in sync or where a copy lies.
 //!
 //! Played by stand-ins are what moves words between them: each node's engine (`engine`), the masters' processes and the way to them

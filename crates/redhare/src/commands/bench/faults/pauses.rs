@@ -28,6 +28,11 @@ pub(super) const CALM: Duration = Duration::from_secs(2);
 /// How long a host is cut off or frozen: longer than the grant term and all that follows from it.
 const GONE: Duration = Duration::from_secs(8);
 
+/// How long all masters are gone, or members of their etcd, in seconds.
+pub(in crate::commands::bench) const MASTERS_GONE: u64 = 60;
+/// How long a copy is away, in seconds.
+pub(in crate::commands::bench) const AWAY: u64 = 300;
+
 /// How often, and what.
 #[derive(Args)]
 #[command(
@@ -44,10 +49,10 @@ pub(crate) struct PausesArguments {
     #[arg(long, default_value = "")]
     only: String,
     /// How long all masters are gone, or members of their etcd
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    #[arg(long, default_value_t = MASTERS_GONE, value_name = "SECONDS")]
     masters_gone: u64,
     /// How long a copy is away
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    #[arg(long, default_value_t = AWAY, value_name = "SECONDS")]
     away: u64,
     /// A directory that is made for this, and removed
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/redhare-faults")]
@@ -58,13 +63,13 @@ pub(crate) struct PausesArguments {
 }
 
 impl PausesArguments {
-    /// Some of the faults, with short ones in the place of those that last minutes by default.
+    /// Some of the faults, each as long as it is by default.
     pub(in crate::commands::bench) fn with(rounds: usize, only: &str) -> Self {
         Self {
             rounds,
             only: only.to_owned(),
-            masters_gone: 20,
-            away: 20,
+            masters_gone: MASTERS_GONE,
+            away: AWAY,
             data: PathBuf::from("/dev/shm/redhare-faults"),
             keep: false,
         }
