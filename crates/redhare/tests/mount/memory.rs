@@ -128,7 +128,7 @@ fn what_a_mount_has_read_the_next_one_reads_from_the_local_disk() {
     );
 }
 
-/// Both kinds: of the file system by name, and every one of them stays as it was whatever is committed later.
+/// A snapshot of the file system by name: it stays as it was, whatever is committed later.
 #[test]
 fn a_mount_of_a_snapshot_shows_what_was_then_and_nothing_newer() {
     if !can_mount("a_mount_of_a_snapshot_shows_what_was_then_and_nothing_newer") {
