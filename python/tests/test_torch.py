@@ -230,6 +230,69 @@ def test_a_stream_goes_on_where_it_was(image, stop):
         Stream(files, seed=5).load_state_dict(state)
 
 
+@pytest.mark.parametrize("window, block", [(1, 1), (7, 3), (16, 4), (1000, 64)])
+def test_a_stream_of_windows_gives_everything_once(image, window, block):
+    files = Files(image, decode=identity)
+    everything = sorted(bytes(content) for content in files.data.read_many(range(len(files))))
+
+    def stream(**options):
+        return Stream(files, seed=2, window=window, block=block, **options)
+
+    whole = stream()
+    first = list(whole)
+    assert sorted(first) == everything == sorted(whole) and len(whole) == len(everything)
+    whole.set_epoch(0)
+    assert list(whole) == first
+    parts = [list(stream(rank=rank, world_size=2, drop_last=True)) for rank in range(2)]
+    assert len(parts[0]) == len(parts[1]) == len(everything) // 2
+    assert len(set(parts[0]) | set(parts[1])) == len(set(everything[: len(everything) // 2 * 2])) or len(everything) % 2
+    for workers in [1, 2]:
+        loader = torch.utils.data.DataLoader(stream(), batch_size=None, num_workers=workers, collate_fn=identity)
+        assert sorted(loader) == everything
+    # Where a stream is left it goes on, in the middle of a window too.
+    for stop in [0, 1, 10, len(first) - 1]:
+        left = stream()
+        running = iter(left)
+        for _ in range(stop):
+            next(running)
+        resumed = stream()
+        resumed.load_state_dict(left.state_dict())
+        assert list(resumed) == first[stop:]
+
+
+def test_a_window_mixes_blocks_and_the_whole_of_it_has_to_fit(image):
+    files = Files(image, decode=len)
+    sizes = [files.size(index) for index in range(len(files))]
+    fitting = Stream(files, window=4, block=2, prefetch_bytes=sum(sizes))
+    assert sum(fitting) == sum(sizes) and fitting.ahead_bytes_max <= sum(sizes)
+    with pytest.raises(ValueError, match="window of 1000 samples takes more than prefetch_bytes"):
+        list(Stream(files, window=1000, prefetch_bytes=sum(sizes) // 2))
+    for wrong in [{"window": -1}, {"window": 4, "block": 0}, {"window": 4, "shuffle": False}]:
+        with pytest.raises(ValueError):
+            Stream(files, **wrong)
+    # A state of before there were windows is that of a stream without.
+    state = Stream(files).state_dict()
+    del state["window"], state["block"]
+    Stream(files).load_state_dict(state)
+    with pytest.raises(ValueError, match="window=0"):
+        Stream(files, window=4).load_state_dict(state)
+
+
+def test_a_loader_reads_runs_of_a_block(image):
+    files = Files(image, decode=identity)
+    everything = sorted(bytes(content) for content in files.data.read_many(range(len(files))))
+    loader = Loader(files, 8, block=4, collate_fn=as_list, num_workers=2)
+    assert sorted(sample for batch in loader for sample in batch) == everything
+    order = Order(len(files), window=8, block=4)
+    batches = [sorted(order[at : at + 8]) for at in range(0, len(order) - 8, 8)]
+    together = sum(b == a + 1 for batch in batches for a, b in zip(batch, batch[1:]))
+    assert together >= len(batches) * 4
+    with pytest.raises(ValueError, match="block"):
+        Loader(files, 8, block=4, shuffle=False)
+    with pytest.raises(ValueError, match="block=4"):
+        Loader(files, 8, collate_fn=as_list).load_state_dict(loader.state_dict())
+
+
 def test_decoding_reads_the_buffers_themselves(image):
     content = redhare.open(image)["ant/0.JPG"]
     with warnings.catch_warnings():

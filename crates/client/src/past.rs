@@ -11,10 +11,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bdev::Data;
@@ -37,6 +39,8 @@ const BLOCK_BYTES: u64 = 4096;
 const LOCATION_BYTES: usize = 16 << 10;
 /// Pages of checksums that one connection keeps: 32 MiB of them, which is what 31 GiB of blocks have.
 const PAGES_MAX: usize = 8 << 10;
+/// A read whose blocks lie in more pieces of the disk than this is the node's.
+const PIECES_MAX: usize = 8;
 /// A chunk that may not be read now is asked for again after this.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that could not be located, or not be opened, after this.
@@ -85,9 +89,80 @@ impl View {
             && self.board.is_alive()
     }
 
-    /// Where these blocks lie on the disk, if they are all there and follow each other.
-    fn offset(&self, first_block: u32, blocks: u32) -> Option<u64> {
-        offset_in(&self.runs, first_block, blocks)
+    /// Where these blocks lie on the disk, if they are all there, in few pieces.
+    fn places(&self, first_block: u32, blocks: u32) -> Option<Pieces> {
+        if let Some(offset) = offset_in(&self.runs, first_block, blocks) {
+            return Some(Pieces::One(offset));
+        }
+        let mut pieces = Vec::new();
+        let (mut at, mut rest) = (first_block, blocks);
+        while rest > 0 {
+            let after = self.runs.partition_point(|run| run.first_block <= at);
+            let run = self.runs.get(after.checked_sub(1)?)?;
+            let skipped = at - run.first_block;
+            let here = run.blocks.checked_sub(skipped)?.min(rest);
+            if here == 0 || pieces.len() == PIECES_MAX {
+                return None;
+            }
+            pieces.push((run.offset_bytes + u64::from(skipped) * BLOCK_BYTES, here));
+            (at, rest) = (at.checked_add(here)?, rest - here);
+        }
+        Some(Pieces::Several(pieces))
+    }
+}
+
+/// Where on a disk a read's blocks lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pieces {
+    /// All from this offset on.
+    One(u64),
+    /// Offsets, and how many blocks follow each.
+    Several(Vec<(u64, u32)>),
+}
+
+impl Pieces {
+    /// Fills the buffer, which is as long as the pieces are; those of several are read side by side.
+    async fn read(&self, disk: &File, mut buffer: BufferMut) -> (std::io::Result<()>, BufferMut) {
+        let pieces = match self {
+            Self::One(offset) => return disk.read_at(buffer, *offset).await,
+            Self::Several(pieces) => pieces,
+        };
+        let mut reads: Vec<_> = pieces
+            .iter()
+            .map(|&(offset, blocks)| {
+                let part = buffer.split_to(blocks as usize * BLOCK_BYTES as usize);
+                Box::pin(disk.read_at(part, offset))
+            })
+            .collect();
+        let mut ended: Vec<Option<(std::io::Result<()>, BufferMut)>> = Vec::new();
+        ended.resize_with(reads.len(), || None);
+        poll_fn(|context| {
+            for (read, ended) in reads.iter_mut().zip(&mut ended) {
+                if ended.is_none()
+                    && let Poll::Ready(end) = read.as_mut().poll(context)
+                {
+                    *ended = Some(end);
+                }
+            }
+            if ended.iter().all(Option::is_some) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        let (mut result, mut whole) = (Ok(()), BufferMut::empty());
+        for (read, part) in ended.into_iter().flatten() {
+            result = result.and(read);
+            match whole.join(part) {
+                Ok(joined) => whole = joined,
+                // They were neighbours before.
+                Err((front, _)) => {
+                    return (Err(std::io::Error::other("a buffer came apart")), front);
+                }
+            }
+        }
+        (result, whole)
     }
 }
 
@@ -131,7 +206,7 @@ impl Past {
         connection: &Connection,
         command: &NativeCommand,
         place: Place,
-    ) -> Option<(Rc<View>, u64)> {
+    ) -> Option<(Rc<View>, Pieces)> {
         if command.operation != NativeOperation::Read {
             return None;
         }
@@ -143,8 +218,8 @@ impl Past {
         let mut chunks = self.chunks.borrow_mut();
         match chunks.get(&key) {
             Some(Known::Here(view)) if view.is_true() => {
-                let offset = view.offset(place.first_block, command.blocks)?;
-                return Some((view.clone(), offset));
+                let pieces = view.places(place.first_block, command.blocks)?;
+                return Some((view.clone(), pieces));
             }
             Some(Known::Here(_)) => drop(chunks.insert(key, Known::Not(time::now() + PAUSE))),
             Some(Known::Not(until)) if time::now() >= *until => {
@@ -371,7 +446,7 @@ impl Connection {
         data: Data,
         reply: Reply,
     ) -> Option<Unread> {
-        let Some((view, offset)) = self.past().find(self, command, place) else {
+        let Some((view, pieces)) = self.past().find(self, command, place) else {
             return Some((data, reply));
         };
         let buffer = match data {
@@ -380,7 +455,7 @@ impl Connection {
         };
         let (connection, command) = (self.clone(), *command);
         drop(spawn(async move {
-            let (read, buffer): (_, BufferMut) = view.disk.read_at(buffer, offset).await;
+            let (read, buffer) = pieces.read(&view.disk, buffer).await;
             let past = connection.past();
             let fits = read.is_ok() && past.fits(&view, place.first_block, &buffer).await;
             // Last of all: it says of everything that was read that it was true.
@@ -402,7 +477,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_found_in_one_run_only() {
+    fn pieces_are_read_into_one_buffer() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let block = |number: u8| vec![number; BLOCK_BYTES as usize];
+        std::fs::write(file.path(), (0..8).flat_map(block).collect::<Vec<_>>()).unwrap();
+        reactor::run(&reactor::Config::default(), async {
+            let disk = File::open(file.path(), OpenOptions::default()).unwrap();
+            let room = async |blocks: usize| {
+                let pool = BufferPool::current();
+                pool.allocate(blocks * BLOCK_BYTES as usize).await.unwrap()
+            };
+            let pieces = Pieces::Several(vec![(6 * BLOCK_BYTES, 2), (0, 1), (3 * BLOCK_BYTES, 1)]);
+            let (read, buffer) = pieces.read(&disk, room(4).await).await;
+            read.unwrap();
+            let wanted: Vec<_> = [6, 7, 0, 3].into_iter().flat_map(block).collect();
+            assert_eq!(buffer[..], wanted);
+            // Beyond the end there is nothing, wherever the others lie.
+            let beyond = Pieces::Several(vec![(8 * BLOCK_BYTES, 1), (0, 1)]);
+            let (read, buffer) = beyond.read(&disk, room(2).await).await;
+            assert!(read.is_err() && buffer.len() as u64 == 2 * BLOCK_BYTES);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn blocks_are_found_in_one_run_or_in_several() {
         let run = |first_block, blocks, offset_bytes| Run {
             first_block,
             blocks,
@@ -421,9 +520,14 @@ mod tests {
                 sums: None,
             };
             let found = [(0, 1), (3, 2), (4, 4), (5, 2), (7, 2), (8, 2), (9, 2), (10, 1)];
-            let found = found.map(|(first, blocks)| view.offset(first, blocks));
-            let at = |block: u64| Some((1 << 20) + block * BLOCK_BYTES);
-            assert_eq!(found, [None, None, at(0), at(1), None, Some(0), None, None]);
+            let found = found.map(|(first, blocks)| view.places(first, blocks));
+            let offset = |block: u64| (1 << 20) + block * BLOCK_BYTES;
+            let at = |block: u64| Some(Pieces::One(offset(block)));
+            let two = Some(Pieces::Several(vec![(offset(3), 1), (0, 1)]));
+            assert_eq!(
+                found,
+                [None, None, at(0), at(1), two, Some(Pieces::One(0)), None, None]
+            );
             let later = (time::now() + Duration::from_secs(9)).as_nanos();
             for (version, until, is_true) in [
                 (6, later, true),

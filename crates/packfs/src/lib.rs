@@ -25,6 +25,7 @@ pub mod lease;
 pub mod local;
 mod mount;
 pub mod name;
+pub mod order;
 mod paths;
 mod quotas;
 mod reader;

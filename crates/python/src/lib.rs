@@ -36,6 +36,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::Index>()?;
     module.add_class::<handle::Pending>()?;
     module.add_class::<permutation::Permutation>()?;
+    module.add_class::<permutation::Windows>()?;
     module.add_class::<writing::WriterHandle>()?;
     module.add_function(wrap_pyfunction!(handle::open_volume, module)?)?;
     module.add_function(wrap_pyfunction!(handle::open_file, module)?)?;

@@ -5,6 +5,7 @@
 //! twice before all were read once, and then what is in memory is dropped again, so data is cold on both sides; what
 //! is dropped between slices does not count.
 
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::bench::{Evict, Index};
 use super::medium::{Opened, Volume};
 use super::processes::ClusterProcesses;
 use super::progress::Progress;
-use super::readers::{VolumeFile, VolumeReaders};
+use super::readers::{VolumeFile, VolumeReaders, WindowedReading};
 use crate::output::{Failure, table};
 
 /// Files that each side reads first to find out how many make a slice, a multiple of the files in flight.
@@ -42,6 +43,8 @@ pub(super) struct Against<'a> {
     pub(super) cores: usize,
     /// Files of the volume that are asked for with one call.
     pub(super) batch: usize,
+    /// How the order is shuffled and the volume read, where not every file may follow any other.
+    pub(super) windowed: Option<WindowedReading>,
     /// Of all slices together.
     pub(super) duration: Duration,
     pub(super) rounds: usize,
@@ -161,21 +164,31 @@ struct Race<'a> {
     random: Random,
     order: Vec<usize>,
     next: usize,
+    /// Passes that were begun.
+    passes: u64,
 }
 
 impl Race<'_> {
-    /// The next files in random order. When all were read, everything is made cold and it begins anew.
-    async fn next_files(&mut self, count: usize) -> Result<Vec<usize>, Failure> {
+    /// The places of the next files in random order. When all were read, everything is made cold and it begins anew.
+    async fn next_files(&mut self, count: usize) -> Result<Range<usize>, Failure> {
         if self.next + count > self.order.len() {
             self.begin_pass().await?;
         }
-        let files = self.order[self.next..self.next + count].to_vec();
+        let files = self.next..self.next + count;
         self.next += count;
         Ok(files)
     }
 
     async fn begin_pass(&mut self) -> Result<(), Failure> {
-        self.random.shuffle(&mut self.order);
+        self.passes += 1;
+        match self.windowed(0..self.order.len()) {
+            None => self.random.shuffle(&mut self.order),
+            Some(reading) => {
+                let windows = reading.windows(self.order.len(), reading.part.clone());
+                let given = (0..windows.length()).filter_map(|place| windows.get(place));
+                self.order = given.map(|sample| sample as usize).collect();
+            }
+        }
         self.next = 0;
         self.drops_all = self.against.evict == Evict::All && cold::drop_caches().is_ok();
         if !self.drops_all {
@@ -190,6 +203,16 @@ impl Race<'_> {
             Index::Warm => {}
         }
         Ok(())
+    }
+
+    /// How the files of these places are read where the order is shuffled by blocks.
+    fn windowed(&self, places: Range<usize>) -> Option<WindowedReading> {
+        let reading = self.against.windowed.clone()?;
+        Some(WindowedReading {
+            part: places.start as u64..places.end as u64,
+            epoch: self.passes,
+            ..reading
+        })
     }
 
     /// Without the right to drop directory entries and inodes both sides have them in memory.
@@ -216,15 +239,18 @@ impl Race<'_> {
     }
 
     /// A slice of one side.
-    async fn slice(&mut self, of_volume: bool, order: &[usize]) -> Result<(Reading, Spent), Failure> {
+    async fn slice(&mut self, of_volume: bool, places: &Range<usize>) -> Result<(Reading, Spent), Failure> {
+        let order = &self.order[places.clone()];
         let before = self.spent()?;
-        let reading = if of_volume {
-            self.volume_readers
-                .read(order, self.against.batch, None)
-                .await?
-                .reading
-        } else {
-            self.readers.read(order).await.map_err(Failure::new)?
+        let reading = match (of_volume, self.windowed(places.clone())) {
+            (true, Some(reading)) => self.volume_readers.read_windows(reading).await?.reading,
+            (true, None) => {
+                self.volume_readers
+                    .read(order, self.against.batch, None)
+                    .await?
+                    .reading
+            }
+            (false, _) => self.readers.read(order).await.map_err(Failure::new)?,
         };
         let after = self.spent()?;
         let spent = Spent {
@@ -238,9 +264,24 @@ impl Race<'_> {
         Ok((reading, spent))
     }
 
+    /// As many files or fewer that end a window: two at least, so that each core has one, where there are as many.
+    fn whole_windows(&self, files: usize) -> usize {
+        let Some(reading) = &self.against.windowed else {
+            return files;
+        };
+        let window = reading.window as usize;
+        let whole = (files / window).max(2) * window;
+        if whole > self.order.len() {
+            self.order.len() / window * window
+        } else {
+            whole
+        }
+    }
+
     /// So many files that a slice of each side together takes its share of the time.
     async fn files_per_slice(&mut self) -> Result<usize, Failure> {
         let trial = (TRIAL_BATCHES * self.against.in_flight).min(self.order.len());
+        let trial = self.whole_windows(trial);
         let files = self.next_files(trial).await?;
         let mut seconds = 0.0;
         for of_volume in [true, false] {
@@ -248,7 +289,8 @@ impl Race<'_> {
         }
         let share = self.against.duration.as_secs_f64() / self.against.rounds as f64;
         let count = (trial as f64 * share / seconds.max(1e-6)) as usize;
-        Ok(count.clamp(self.against.in_flight, self.order.len().max(1)))
+        let count = count.clamp(self.against.in_flight, self.order.len().max(1));
+        Ok(self.whole_windows(count))
     }
 }
 
@@ -260,6 +302,16 @@ pub(super) async fn measure(against: &Against<'_>, files: Vec<VolumeFile>) -> Re
         .filter_map(|file| Some((file.clone(), local_file(against, &file)?)))
         .unzip();
     let common_files = volume_files.len();
+    if let Some(reading) = &against.windowed
+        && common_files < reading.window as usize
+    {
+        return Err(Failure::new(format!(
+            "{} has {common_files} of the files of {}, fewer than a window of {}; give a smaller --window",
+            against.directory.display(),
+            against.volume,
+            reading.window
+        )));
+    }
     if common_files == 0 {
         return Err(Failure::new(format!(
             "{} has none of the {all} files of {}; name the directory that was imported there",
@@ -305,6 +357,7 @@ pub(super) async fn measure(against: &Against<'_>, files: Vec<VolumeFile>) -> Re
         random: Random::from_seed(against.seed),
         order: (0..common_files).collect(),
         next: common_files,
+        passes: 0,
     };
     let files_per_slice = race.files_per_slice().await?;
     let past_before = opened.found.past_reads();

@@ -11,11 +11,13 @@ use packfs::ReaderOptions;
 
 use super::against::{self, Against};
 use super::medium::{Found, Location, Role, open_volume_over};
-use super::readers::{Taken, VolumeReaders, files};
+use super::readers::{Taken, VolumeReaders, WindowedReading, files};
 use crate::output::{Failure, Output};
 
 /// Files of one pass, at least: a small directory is gone through several times without a pause.
 const PASS_FILES_MIN: usize = 1 << 16;
+/// Calls of a block each that a core has under way at least, so that one is on its way while another is looked through.
+const WINDOW_CALLS_MIN: usize = 2;
 
 /// Read whole files in random order, and say how fast
 #[derive(Args)]
@@ -25,7 +27,8 @@ side: the client keeps none, and nodes pass the page cache by.\n\nWith --against
 are read by as many threads as files are in flight, in alternating slices, after what the kernel keeps of them in memory \
 was dropped.\n\nExamples:\n  \
 redhare fs bench file:images.packfs --seconds 10\n  redhare fs bench images --files-in-flight 64 --batch --json\n  \
-redhare fs bench images --against ./images"
+redhare fs bench images --against ./images\n  \
+redhare fs bench images --window 4096 --block 64"
 )]
 pub(super) struct BenchArguments {
     /// The volume, and a directory in it
@@ -47,6 +50,13 @@ pub(super) struct BenchArguments {
     /// under way
     #[arg(long)]
     batch: bool,
+    /// Shuffle by blocks: so many files are read and mixed with each other at a time, and --block files that lie side by side stay
+    /// together until then; without it any file may follow any other
+    #[arg(long, value_name = "FILES", conflicts_with = "batch", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    window: Option<u32>,
+    /// Files of a block, with --window; one call reads a block
+    #[arg(long, value_name = "FILES", default_value_t = 64, requires = "window", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    block: u32,
     /// Whether names and inodes are in memory when the reading begins
     #[arg(long, value_enum, default_value_t = Index::Cold)]
     index: Index,
@@ -160,6 +170,7 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
             } else {
                 1
             },
+            windowed: arguments.window.map(|window| windowed(arguments, window, cores)),
             duration,
             rounds: arguments.rounds.into(),
             index: arguments.index,
@@ -172,6 +183,20 @@ pub(super) async fn run(arguments: &BenchArguments, output: &Output) -> Result<(
     }
     let readers = VolumeReaders::start(&opened, &options, &path, files.clone(), in_flight, cores)?;
     alone(arguments, output, readers, &opened.found, files.len(), duration).await
+}
+
+/// Shuffled by blocks, without any places yet.
+fn windowed(arguments: &BenchArguments, window: u32, cores: usize) -> WindowedReading {
+    let calls = usize::from(arguments.files_in_flight).div_ceil(arguments.block as usize * cores);
+    WindowedReading {
+        part: 0..0,
+        block: arguments.block.into(),
+        window: window.into(),
+        calls: calls.max(WINDOW_CALLS_MIN),
+        seed: arguments.seed,
+        epoch: 0,
+        until: None,
+    }
 }
 
 /// Reads the volume's files, with nothing to compare them with: each once in random order, then again in another.
@@ -190,6 +215,7 @@ async fn alone(
         1
     };
     let mut random = Random::from_seed(arguments.seed);
+    let mut epoch = 0;
     let mut latencies = Latencies::default();
     let mut total = Taken::default();
     let cpu = || bench::process::cpu_time(std::process::id()).map_err(Failure::new);
@@ -197,13 +223,27 @@ async fn alone(
     let begun = Instant::now();
     let until = begun + duration;
     while Instant::now() < until {
-        let mut order = Vec::new();
-        while order.len() < PASS_FILES_MIN.max(count) {
-            let mut pass: Vec<usize> = (0..count).collect();
-            random.shuffle(&mut pass);
-            order.append(&mut pass);
-        }
-        let taken = readers.read(&order, batch, Some(until)).await?;
+        let taken = match arguments.window {
+            Some(window) => {
+                let mut reading = windowed(arguments, window, readers.cores());
+                // Beyond the end of the order it is its beginning once more.
+                let passes = PASS_FILES_MIN.div_ceil(count) as u64;
+                reading.part = 0..count as u64 * passes;
+                reading.epoch = epoch;
+                reading.until = Some(until);
+                epoch += 1;
+                readers.read_windows(reading).await?
+            }
+            None => {
+                let mut order = Vec::new();
+                while order.len() < PASS_FILES_MIN.max(count) {
+                    let mut pass: Vec<usize> = (0..count).collect();
+                    random.shuffle(&mut pass);
+                    order.append(&mut pass);
+                }
+                readers.read(&order, batch, Some(until)).await?
+            }
+        };
         for &us in &taken.reading.latencies_us {
             latencies.add(Duration::from_micros(us.into()));
         }

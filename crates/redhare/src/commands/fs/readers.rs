@@ -1,13 +1,16 @@
 //! What the measuring commands read: files of a volume, by several cores with several tasks each.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bench::local_files::Reading;
-use packfs::{Kind, ReadError, Reader, ReaderOptions, Target};
+use packfs::order::Windows;
+use packfs::{Content, Kind, ReadError, Reader, ReaderOptions, Target};
 use reactor::Cores;
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
@@ -88,6 +91,34 @@ enum Work {
     Open(Index),
     /// Read with so many tasks.
     Read(Arc<Share>, usize),
+    /// Read the samples of these windows with so many tasks, as many with one call, and begin none after this.
+    Windows(Box<Windows>, WindowedReading),
+}
+
+/// How windows are read.
+#[derive(Clone)]
+pub(super) struct WindowedReading {
+    /// The places of the order that are read. The first begins a window.
+    pub(super) part: Range<u64>,
+    /// Samples side by side that stay together.
+    pub(super) block: u64,
+    /// Samples that are mixed with each other.
+    pub(super) window: u64,
+    /// Calls of a block each that are under way on each core.
+    pub(super) calls: usize,
+    /// Chooses the order.
+    pub(super) seed: u64,
+    /// Chooses another order with the same seed.
+    pub(super) epoch: u64,
+    /// No block is begun after this.
+    pub(super) until: Option<Instant>,
+}
+
+impl WindowedReading {
+    /// The order of a part of these places.
+    pub(super) fn windows(&self, files: usize, part: Range<u64>) -> Windows {
+        Windows::new(files as u64, part, self.block, self.window, self.seed, self.epoch)
+    }
 }
 
 /// When a core was done, and what it did.
@@ -115,16 +146,23 @@ impl VolumeReaders {
         let count = cores.clamp(1, in_flight.max(1));
         let cores = Cores::start(count, None, &reactor::Config::default()).map_err(Failure::new)?;
         let (sender, parts) = mailbox(count);
+        let files = Arc::new(files);
         let start = |handle: &reactor::CoreHandle| {
             let (work, mailbox) = mailbox(1);
-            let server = (opened.found.clone(), options.clone(), from.to_vec());
+            let server = (
+                opened.found.clone(),
+                options.clone(),
+                from.to_vec(),
+                files.clone(),
+            );
             let sender = sender.clone();
             handle.spawn(move || serve(server, mailbox, sender));
             work
         };
+        let work = cores.handles().map(start).collect();
         Ok(Self {
-            files: Arc::new(files),
-            work: cores.handles().map(start).collect(),
+            files,
+            work,
             parts,
             in_flight,
             _cores: cores,
@@ -160,6 +198,19 @@ impl VolumeReaders {
         self.all(|core| Work::Read(share.clone(), tasks(core))).await
     }
 
+    /// Reads the files of these places, every core its share of the windows.
+    pub(super) async fn read_windows(&mut self, reading: WindowedReading) -> Result<Taken, Failure> {
+        let (files, cores) = (self.files.len(), self.work.len() as u64);
+        let Range { start, end } = reading.part;
+        let windows = end.saturating_sub(start).div_ceil(reading.window);
+        self.all(|core| {
+            let begin = |core: u64| end.min(start + windows * core / cores * reading.window);
+            let part = begin(core as u64)..begin(core as u64 + 1);
+            Work::Windows(Box::new(reading.windows(files, part)), reading.clone())
+        })
+        .await
+    }
+
     /// Gives each core its work, and waits for all of them; the first failure, once all have stopped.
     async fn all(&mut self, work: impl Fn(usize) -> Work) -> Result<Taken, Failure> {
         let gone = || Failure::new("a reading thread has ended; measure again");
@@ -188,7 +239,7 @@ impl VolumeReaders {
 
 /// One core's part, until the readers are dropped.
 async fn serve(
-    (found, options, from): (Arc<Found>, ReaderOptions, Vec<u8>),
+    (found, options, from, files): (Arc<Found>, ReaderOptions, Vec<u8>, Arc<Vec<VolumeFile>>),
     mut work: Mailbox<Work>,
     parts: MailboxSender<Part>,
 ) {
@@ -214,6 +265,12 @@ async fn serve(
             }
             Work::Read(share, tasks) => match &reader {
                 Some(reader) => read(reader, &share, tasks)
+                    .await
+                    .map_err(|error| found.failure(error)),
+                None => Err(found.failure("it was not opened on this core")),
+            },
+            Work::Windows(windows, reading) => match &reader {
+                Some(reader) => read_windows(reader, &files, windows, reading)
                     .await
                     .map_err(|error| found.failure(error)),
                 None => Err(found.failure("it was not opened on this core")),
@@ -249,6 +306,111 @@ async fn read(reader: &Reader, share: &Arc<Share>, tasks: usize) -> Result<(Inst
     }
     let after = reader.statistics();
     let mut taken = taken.take();
+    taken.device_reads = after.reads - before.reads;
+    taken.device_bytes = after.read_bytes - before.read_bytes;
+    Ok((Instant::now(), taken))
+}
+
+/// Windows that are read, and what is here of those that are not whole.
+struct Held {
+    windows: Box<Windows>,
+    next: u64,
+    /// By window: how many samples are here, and their contents by place.
+    parts: BTreeMap<u64, (u64, Vec<Option<Content>>)>,
+    taken: Taken,
+}
+
+impl Held {
+    /// The places of the next call: of one window, and of one block where it is read from its beginning.
+    fn take(&mut self, reading: &WindowedReading) -> Option<Range<u64>> {
+        if reading.until.is_some_and(|until| Instant::now() >= until) || self.next >= self.windows.length() {
+            return None;
+        }
+        let start = self.next;
+        let whole = self.windows.places(start / reading.window).end;
+        self.next = (start + reading.block).min(whole);
+        Some(start..self.next)
+    }
+
+    /// A sample is here. Whoever completes a window gives all of it, in its order.
+    fn arrived(&mut self, window: u64, place: u64, content: Content) {
+        let places = self.windows.places(window);
+        let count = places.end - places.start;
+        let (here, contents) = self.parts.entry(window).or_insert_with(|| {
+            let mut contents = Vec::new();
+            contents.resize_with(count as usize, || None);
+            (0, contents)
+        });
+        *here += 1;
+        contents[(place - places.start) as usize] = Some(content);
+        if *here == count {
+            let (_, mut contents) = self.parts.remove(&window).unwrap_or_default();
+            let mixed = self.windows.mixed(window);
+            for place in (0..count).filter_map(|place| mixed.get(place)) {
+                self.taken.files += 1;
+                let content = contents[place as usize].take();
+                self.taken.reading.bytes += content.map_or(0, |content| content.len() as u64);
+            }
+        }
+    }
+}
+
+/// One core's windows. What was begun is given also where its window is not whole in the end.
+async fn read_windows(
+    reader: &Reader,
+    files: &Arc<Vec<VolumeFile>>,
+    windows: Box<Windows>,
+    reading: WindowedReading,
+) -> Result<(Instant, Taken), ReadError> {
+    let before = reader.statistics();
+    let held = Rc::new(RefCell::new(Held {
+        windows,
+        next: 0,
+        parts: BTreeMap::new(),
+        taken: Taken::default(),
+    }));
+    let start = |_| {
+        let (reader, files, held, reading) = (reader.clone(), files.clone(), held.clone(), reading.clone());
+        reactor::spawn(async move {
+            loop {
+                let Some(places) = held.borrow_mut().take(&reading) else {
+                    return Ok(());
+                };
+                let begun = Instant::now();
+                let samples: Vec<u64> = {
+                    let held = held.borrow();
+                    places
+                        .clone()
+                        .filter_map(|place| held.windows.read_at(place))
+                        .collect()
+                };
+                let targets: Vec<_> = samples
+                    .iter()
+                    .map(|&sample| Target::Path(&files[sample as usize].path))
+                    .collect();
+                let contents = reader.read_many(&targets).await;
+                let mut held = held.borrow_mut();
+                for (place, content) in places.zip(contents) {
+                    held.arrived(place / reading.window, place, content?);
+                }
+                let latency = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+                held.taken.reading.latencies_us.push(latency);
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..reading.calls).map(start).collect();
+    for task in tasks {
+        // None ends these tasks but themselves.
+        task.await.unwrap_or(Err(ReadError::LeaseEnded))?;
+    }
+    let after = reader.statistics();
+    let mut held = held.borrow_mut();
+    let rest = std::mem::take(&mut held.parts);
+    let mut taken = std::mem::take(&mut held.taken);
+    for content in rest.into_values().flat_map(|(_, contents)| contents).flatten() {
+        taken.files += 1;
+        taken.reading.bytes += content.len() as u64;
+    }
     taken.device_reads = after.reads - before.reads;
     taken.device_bytes = after.read_bytes - before.read_bytes;
     Ok((Instant::now(), taken))

@@ -19,6 +19,11 @@ const EROFS_BAR: f64 = 3.0;
 const TAR_BAR: f64 = 1.0;
 /// Threads of the client that read the volume.
 const CORES: &str = "2";
+/// Shuffled as a loader of shuffled tars with a buffer does it: files that are mixed with each other, those of a block, which stay together until
+/// then, and those under way.
+const WINDOW_FILES: usize = 2048;
+const BLOCK_FILES: usize = 16;
+const WINDOW_FILES_IN_FLIGHT: usize = 256;
 /// A tar is read in pieces of so many bytes.
 const TAR_READ_BYTES: usize = 1 << 20;
 
@@ -34,7 +39,7 @@ pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failu
         )?),
         Err(why) => eprintln!("no row about EROFS: {why}"),
     }
-    rows.push(tar_row(stage, filled)?);
+    rows.extend(tar_rows(stage, filled)?);
     Ok(rows)
 }
 
@@ -130,10 +135,36 @@ pub(super) fn native_row(
     )))
 }
 
-fn tar_row(stage: &Stage<'_>, filled: &Filled) -> Result<Row, Failure> {
+/// Shuffled by blocks in windows, which has the bar, and with every file anywhere; each beside the tar.
+fn tar_rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failure> {
     let archive = stage.scratch.join("files.tar");
     write_tar(&archive, &filled.source)
         .map_err(|error| Failure::new(format!("{}: {error}", archive.display())))?;
+    let (window, block) = (WINDOW_FILES.to_string(), BLOCK_FILES.to_string());
+    let windows = ["--window", &window, "--block", &block];
+    let orders: [(&[&str], usize, String, Option<Bar>); 2] = [
+        (
+            &windows,
+            WINDOW_FILES_IN_FLIGHT,
+            format!("shuffled in windows of {WINDOW_FILES} by blocks of {BLOCK_FILES}"),
+            Some(Bar::AtLeast(TAR_BAR)),
+        ),
+        (&[], FILES_IN_FLIGHT, "every file anywhere".to_owned(), None),
+    ];
+    orders
+        .into_iter()
+        .map(|(order, in_flight, what, bar)| tar_row(stage, &archive, order, in_flight, &what, bar))
+        .collect()
+}
+
+fn tar_row(
+    stage: &Stage<'_>,
+    archive: &Path,
+    order: &[&str],
+    in_flight: usize,
+    what: &str,
+    bar: Option<Bar>,
+) -> Result<Row, Failure> {
     let rounds = stage.rounds();
     let slice = (stage.arguments.seconds / rounds as f64 / 2.0).max(0.1);
     let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
@@ -141,10 +172,10 @@ fn tar_row(stage: &Stage<'_>, filled: &Filled) -> Result<Row, Failure> {
         let mut rates = [0.0; 2];
         for side in [round % 2, (round + 1) % 2] {
             rates[side] = if side == 0 {
-                cold::evict(&archive).map_err(Failure::new)?;
-                read_tar(&archive, Duration::from_secs_f64(slice)).map_err(Failure::new)?
+                cold::evict(archive).map_err(Failure::new)?;
+                read_tar(archive, Duration::from_secs_f64(slice)).map_err(Failure::new)?
             } else {
-                shuffled(stage, slice)?
+                shuffled(stage, order, in_flight, slice)?
             };
         }
         ratios.push(rates[1] / rates[0]);
@@ -153,14 +184,14 @@ fn tar_row(stage: &Stage<'_>, filled: &Filled) -> Result<Row, Failure> {
     }
     let row = Row::new(
         format!(
-            "16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, against a tar read from its beginning"
+            "16 KiB files, 3 copies, {what}, {in_flight} in flight, index in memory, against a tar read from its beginning"
         ),
         quantile(ratios.clone(), 0.5),
         "of its files/s",
-        Some(Bar::AtLeast(TAR_BAR)),
+        bar,
     );
     Ok(row.with_note(format!(
-        "volume, shuffled, {:.0} files/s; tar {:.0} files/s (one thread); half of the {rounds} rounds between {:.2} and {:.2}",
+        "volume {:.0} files/s; tar {:.0} files/s (one thread); half of the {rounds} rounds between {:.2} and {:.2}",
         quantile(ours, 0.5),
         quantile(theirs, 0.5),
         quantile(ratios.clone(), 0.25),
@@ -168,21 +199,24 @@ fn tar_row(stage: &Stage<'_>, filled: &Filled) -> Result<Row, Failure> {
     )))
 }
 
-/// Files per second of the volume in random order.
-fn shuffled(stage: &Stage<'_>, seconds: f64) -> Result<f64, Failure> {
-    let text = stage.up.redhare(&[
+/// Files per second of the volume in an order.
+fn shuffled(stage: &Stage<'_>, order: &[&str], in_flight: usize, seconds: f64) -> Result<f64, Failure> {
+    let (in_flight, seconds) = (in_flight.to_string(), seconds.to_string());
+    let mut arguments = vec![
         "fs",
         "bench",
         VOLUME,
         "--files-in-flight",
-        &FILES_IN_FLIGHT.to_string(),
+        &in_flight,
         "--cores",
         CORES,
         "--seconds",
-        &seconds.to_string(),
+        &seconds,
         "--index",
         "warm",
-    ])?;
+    ];
+    arguments.extend(order);
+    let text = stage.up.redhare(&arguments)?;
     let view: serde_json::Value = serde_json::from_str(&text).map_err(Failure::new)?;
     let rate = view["files_per_second"].as_f64();
     rate.ok_or_else(|| Failure::new(format!("fs bench printed no rate: {text}")))
