@@ -247,3 +247,48 @@ def test_a_writer_hands_over_after_its_commit_when_another_asks(cluster):
     second.close()
     with pytest.raises(OSError, match="take_over"):
         redhare.open("file:/nowhere", writable=True, take_over=True)
+
+
+def counted(turns: list[int], seconds: float) -> int:
+    """How far a thread counts in this time, while this one waits for something."""
+    before = turns[0]
+    time.sleep(seconds)
+    return turns[0] - before
+
+
+def test_other_threads_run_while_every_target_stands_still(cluster):
+    """A call that waits holds the interpreter for nobody: a thread counts as fast as while this one sleeps."""
+    turns, ended = [0], threading.Event()
+
+    def count() -> None:
+        while not ended.is_set():
+            turns[0] += 1
+
+    thread = threading.Thread(target=count)
+    targets = [int(lock.read_text().split()[0]) for lock in cluster.data.glob("node*/target.lock")]
+    assert len(targets) == 3
+    with redhare.open(cluster.address, via="socket") as data:
+        expected = bytes(data["tiny"])
+        thread.start()
+        try:
+            alone = counted(turns, 1.0)
+            for target in targets:
+                os.kill(target, signal.SIGSTOP)
+            try:
+                before = turns[0]
+                with pytest.raises(TimeoutError):
+                    data.begin_read_many(["large"]).result(timeout=1.0)
+                assert turns[0] - before > alone / 3
+                before = turns[0]
+                resume = threading.Timer(1.0, lambda: [os.kill(target, signal.SIGCONT) for target in targets])
+                resume.start()
+                begun = time.monotonic()
+                assert data.read_many(["tiny", "large"])[0] == expected
+                waited = time.monotonic() - begun
+                assert waited > 0.5 and turns[0] - before > alone / 3 * waited
+            finally:
+                for target in targets:
+                    os.kill(target, signal.SIGCONT)
+        finally:
+            ended.set()
+            thread.join()
