@@ -2,6 +2,21 @@ import builtins
 import os
 from typing import Literal, final
 
+__all__ = [
+    "Buffer",
+    "Entry",
+    "Handle",
+    "Index",
+    "Pending",
+    "Permutation",
+    "WriterHandle",
+    "open_volume",
+    "open_file",
+    "write_volume",
+    "write_file",
+    "forked",
+]
+
 _Path = str | bytes | os.PathLike[str]
 
 @final

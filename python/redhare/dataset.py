@@ -205,6 +205,7 @@ class DataSet:
             raise ValueError(f"{self.address} was closed; open it again")
         with self._lock:
             before, handed = self._expected, self._handed
+            found: tuple[bytes, int] | None
             handle = self._handle
             if handle is not None and not handle.is_foreign():
                 found = (bytes(handle.uuid), handle.refresh())
@@ -296,7 +297,8 @@ class DataSet:
         if offset < 0 or (length is not None and length < 0):
             raise ValueError(f"offset {offset} and length {length} may not be negative")
         if offset == 0 and length is None:
-            return self.read_many([path])[0]  # type: ignore[list-item]
+            one = self.read_many([path]) if isinstance(path, int) else self.read_many([path])
+            return one[0]
         if isinstance(path, int):
             path = self.path(path)
         return self._live().read_range(path, offset, (1 << 62) if length is None else length)
