@@ -15,7 +15,8 @@ fn in_a_namespace(place: &Path, script: &str, environment: &[(&str, &str)]) {
     fs::create_dir_all(&mnt).unwrap();
     fs::copy(packaging("mount.redhare"), sbin.join("mount.redhare")).unwrap();
     fs::set_permissions(sbin.join("mount.redhare"), fs::Permissions::from_mode(0o755)).unwrap();
-    let script = format!("set -eu\nmount --bind \"$SBIN\" /sbin\nmount --bind \"$MNT\" /mnt\ncd /\n{script}");
+    let script =
+        format!("set -eu\nmount --bind \"$SBIN\" /sbin\nmount --bind \"$MNT\" /mnt\ncd /\n{CLEAN}{script}");
     let kind = match rustix::process::getuid().is_root() {
         true => "-m",
         false => "-rm",
@@ -39,6 +40,9 @@ fn in_a_namespace(place: &Path, script: &str, environment: &[(&str, &str)]) {
         String::from_utf8_lossy(&said)
     );
 }
+
+/// What failed leaves no mount behind.
+const CLEAN: &str = "trap 'umount -l /mnt/data 2> /dev/null || true' EXIT\n";
 
 /// By a line of fstab and by hand, with every option; what is written is there for the next, and what cannot be is refused.
 const BY_MOUNT: &str = r#"
