@@ -2,6 +2,21 @@ import builtins
 import os
 from typing import Literal, final
 
+__all__ = [
+    "Buffer",
+    "Entry",
+    "Handle",
+    "Index",
+    "Pending",
+    "Permutation",
+    "WriterHandle",
+    "open_volume",
+    "open_file",
+    "write_volume",
+    "write_file",
+    "forked",
+]
+
 _Path = str | bytes | os.PathLike[str]
 
 @final
@@ -91,6 +106,7 @@ class Handle:
     def statistics(self) -> builtins.list[int]: ...
     def warnings(self) -> builtins.list[str]: ...
     def refresh(self) -> int: ...
+    def handed(self) -> tuple[bytes, str] | None: ...
     def close(self) -> None: ...
 
 @final
@@ -120,6 +136,7 @@ def open_volume(
     reads_in_flight: int,
     cache_dir: str | bytes | os.PathLike[str] | None = None,
     cache_size: int = 0,
+    handed: tuple[bytes, str] | None = None,
 ) -> Handle: ...
 def open_file(
     path: _Path,

@@ -151,7 +151,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     rate = len(first) / (time.perf_counter() - begun)
     count = min(max(int(rate * arguments.seconds / arguments.rounds / 2), SLICE_FILES_MIN), len(paths))
     before = data.statistics()
-    ours, local, cold = [], [], ""
+    ours: list[tuple[float, float]] = []
+    local: list[tuple[float, float]] = []
+    cold = ""
     for number in range(arguments.rounds):
         chosen = chooser.sample(order, count)
         expected = sum(data.size(position) for position in chosen)

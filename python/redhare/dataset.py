@@ -89,8 +89,9 @@ class DataSet:
     It shows one committed state (``generation``), whatever a writer commits meanwhile, until `refresh` is called. Regular files
     also have positions, from 0 to ``len() - 1``, in an order that the state determines; they are counted when first asked for.
 
-    Threads may share it. After a fork the child's first use opens it again, at the same state; so does unpickling. Where that
-    state is the newest no more, this is an OSError with ESTALE. Nobody needs to close it: it closes when it is collected and
+    Threads may share it. After a fork the child's first use opens it again, at the same state; so does unpickling. Where a writer has
+    committed since, this needs the process that it came from, on this machine and with it open: what is there then belongs to the lease of
+    that process until the child has its own. Otherwise it is an OSError with ESTALE. Nobody needs to close it: it closes when it is collected and
     when the interpreter ends.
     """
 
@@ -102,6 +103,8 @@ class DataSet:
         self._index: _native.Index | None = None
         self._closed = False
         self._expected: tuple[bytes, int] | None = None
+        # By which another process opens the same state, while this one or whoever it had it from holds it.
+        self._handed: tuple[bytes, str] | None = None
         self._lock = threading.Lock()
 
     # How it is opened, and opened again.
@@ -115,7 +118,8 @@ class DataSet:
             options.pop("via")
             handle = _native.open_file(where.file, root, **options)
         else:
-            handle = _native.open_volume(where.masters, where.volume, root, **options)
+            handed = None if self._expected is None else self._handed
+            handle = _native.open_volume(where.masters, where.volume, root, **options, handed=handed)
         self._warn(handle)
         found = (bytes(handle.uuid), handle.generation)
         if self._expected is not None and found != self._expected:
@@ -123,9 +127,10 @@ class DataSet:
             raise OSError(
                 errno.ESTALE,
                 f"{self.address} was opened at state {self._expected[1]} and is at {found[1]} by now, or is another file "
-                "system: positions may mean other files; open the data set anew, and start workers from that",
+                "system, and who opened it holds that state no more: positions may mean other files; open the data set anew, and "
+                "start workers from that",
             )
-        self._expected = found
+        self._expected, self._handed = found, handle.handed()
         return handle
 
     @staticmethod
@@ -155,7 +160,7 @@ class DataSet:
 
     def __reduce__(self) -> tuple[Callable[..., DataSet], tuple[Any, ...]]:
         self._live()
-        return _reopened, (self.address, self._options, self._expected)
+        return _reopened, (self.address, self._options, self._expected, self._handed)
 
     def _after_fork(self) -> None:
         # A thread of the parent may have held it.
@@ -164,6 +169,12 @@ class DataSet:
     def close(self) -> None:
         """Ends its thread and gives its lease back. What was read stays. Closing twice does nothing."""
         self._closed = True
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def _let_go(self) -> None:
+        """Closes until the next use or `refresh`: a writer of this process wants a file's lock."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
@@ -193,10 +204,12 @@ class DataSet:
         if self._closed:
             raise ValueError(f"{self.address} was closed; open it again")
         with self._lock:
-            before = self._expected
+            before, handed = self._expected, self._handed
+            found: tuple[bytes, int] | None
             handle = self._handle
             if handle is not None and not handle.is_foreign():
                 found = (bytes(handle.uuid), handle.refresh())
+                self._handed = handle.handed()
             else:
                 # Not opened yet in this process: at whatever state is the newest.
                 self._expected = None
@@ -206,6 +219,7 @@ class DataSet:
                     found, self._expected = self._expected, before
                 if before is not None and found is not None and found[0] != before[0]:
                     handle.close()
+                    self._handed = handed
                     raise OSError(errno.ESTALE, f"{self.address} is another file system by now; open the data set anew")
                 self._handle = handle
             self._expected = found
@@ -283,7 +297,8 @@ class DataSet:
         if offset < 0 or (length is not None and length < 0):
             raise ValueError(f"offset {offset} and length {length} may not be negative")
         if offset == 0 and length is None:
-            return self.read_many([path])[0]  # type: ignore[list-item]
+            one = self.read_many([path]) if isinstance(path, int) else self.read_many([path])
+            return one[0]
         if isinstance(path, int):
             path = self.path(path)
         return self._live().read_range(path, offset, (1 << 62) if length is None else length)
@@ -321,10 +336,12 @@ class DataSet:
 _all: weakref.WeakSet[DataSet] = weakref.WeakSet()
 
 
-def _reopened(address: str, options: dict[str, Any], expected: tuple[bytes, int]) -> DataSet:
+def _reopened(
+    address: str, options: dict[str, Any], expected: tuple[bytes, int], handed: tuple[bytes, str] | None = None
+) -> DataSet:
     """Unpickles: opens when first used, at the same state."""
     dataset = DataSet(address, **options)
-    dataset._expected = expected
+    dataset._expected, dataset._handed = expected, handed
     _all.add(dataset)
     return dataset
 

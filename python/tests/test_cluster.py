@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
+import pathlib
+import pickle
 import signal
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -39,26 +43,110 @@ def test_a_volume_that_is_not_there(cluster):
         redhare.open(f"redhare://{cluster.masters}/none")
 
 
-def test_commits_are_not_seen_and_spawned_readers_are_told(cluster, tmp_path):
-    import pickle
+def more(cluster, folder: pathlib.Path, name: str) -> None:
+    """A commit that gives the volume another directory, and rewrites the pages of the index."""
+    (folder / name).mkdir()
+    (folder / name / "file").write_text(name)
+    cluster.run("fs", "import", str(folder / name), f"photos:{name}", check=True)
 
+
+def read_all(kept: bytes) -> tuple[int, list[str], int]:
+    """What a process finds that was given a data set; also one level further down, once the one in between holds it."""
+    data = pickle.loads(kept)
+    contents = [bytes(content) for content in data.read_many(range(len(data)))]
+    return data.generation, data.list(), zlib.crc32(b"".join(contents))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_process_that_starts_after_commits_has_its_parents_state(cluster, tmp_path, method):
     data = redhare.open(cluster.address)
     before = data.list()
-    (tmp_path / "later").mkdir()
-    (tmp_path / "later" / "file").write_text("later")
-    cluster.run("fs", "import", str(tmp_path / "later"), "photos:later", check=True)
-    assert data.list() == before and not data.exists("later/file")
-    with pytest.raises(OSError) as raised:
-        pickle.loads(pickle.dumps(data)).list()
-    assert raised.value.errno == errno.ESTALE
+    kept = pickle.dumps(data)
+    expected = read_all(kept)
+    for number in range(4):
+        more(cluster, tmp_path, f"later-{method}-{number}")
+    # What it removes are pages and content of the state that is held.
+    with redhare.open(cluster.address, writable=True, wait=60) as writer:
+        for number in range(4):
+            writer.remove(f"later-{method}-{number}/file")
+            writer.write(f"later-{method}-{number}/other", bytes(100_000))
+            writer.commit()
+    assert data.list() == before
+    context = multiprocessing.get_context(method)
+    with context.Pool(2) as pool:
+        assert pool.map(read_all, [kept] * 4) == [expected] * 4
+    # One that has it so holds it for others, also when the first has let it go.
+    child = pickle.loads(kept)
+    assert child.list() == before
     data.close()
+    again = pickle.dumps(child)
+    assert read_all(again) == expected
+    with pytest.raises(OSError, match="holds that state no more") as raised:
+        pickle.loads(kept).list()
+    assert raised.value.errno == errno.ESTALE
+    child.close()
+    with pytest.raises(OSError, match="holds that state no more"):
+        pickle.loads(again).list()
     with redhare.open(cluster.address) as newest:
-        assert newest["later/file"] == b"later"
+        assert newest.list(f"later-{method}-0") == ["other"]
+
+
+def test_who_went_on_holds_the_earlier_state_no_more(cluster, tmp_path):
+    with redhare.open(cluster.address) as data:
+        kept = pickle.dumps(data)
+        more(cluster, tmp_path, "refreshed")
+        assert read_all(kept)[0] == data.generation
+        assert data.refresh()
+        assert read_all(pickle.dumps(data))[0] == data.generation
+        # The lease lets it go once nothing is read of it.
+        deadline = time.monotonic() + 10
+        with pytest.raises(OSError, match="holds that state no more"):
+            while time.monotonic() < deadline:
+                pickle.loads(kept).list()
+
+
+def test_what_shows_the_lease_is_believed_only_as_it_is(cluster, tmp_path):
+    with redhare.open(cluster.address) as data:
+        superblock, place = data._handed
+        process, descriptor, nonce, clock = place.split(" ", 3)
+        more(cluster, tmp_path, "shown")
+        read_end, write_end = os.pipe()
+        assert read_all(pickle.dumps(data))[0] == data.generation
+        for other in (
+            f"{process} {descriptor} {'0' * len(nonce)} {clock}",
+            f"{process} {descriptor} {nonce} time:[1]",
+            f"{process} {read_end} {nonce} {clock}",
+            f"{process} 9999 {nonce} {clock}",
+            f"{1 << 30} {descriptor} {nonce} {clock}",
+            "",
+        ):
+            child = pickle.loads(pickle.dumps(data))
+            child._handed = (superblock, other)
+            with pytest.raises(OSError, match="holds that state no more"):
+                child.list()
+        child = pickle.loads(pickle.dumps(data))
+        child._handed = (superblock[:-1] + b"x", place)
+        with pytest.raises(OSError):
+            child.list()
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_workers_start_while_somebody_imports(cluster, tmp_path):
+    import torch
+
+    import redhare.torch
+
+    files = redhare.torch.Files(cluster.address, decode=lambda content: len(content), root="bee")
+    loader = torch.utils.data.DataLoader(files, batch_size=2, num_workers=2)
+    first = [batch.tolist() for batch in loader]
+    for number in range(3):
+        more(cluster, tmp_path, f"meanwhile-{number}")
+        assert [batch.tolist() for batch in loader] == first
+    files.data.close()
 
 
 def test_a_snapshot_is_read_as_it_was_in_other_processes_too(cluster, tmp_path):
-    import pickle
-
     cluster.run("fs", "snapshot", "create", "photos", "then", check=True)
     (tmp_path / "after").mkdir()
     (tmp_path / "after" / "file").write_text("after")
@@ -113,8 +201,6 @@ def test_refresh_goes_on_to_the_newest_commit_at_once(cluster, tmp_path):
         assert len(reading.result()) == 4, "what was under way ends"
         assert not data.refresh()
         # Workers start where it is now.
-        import pickle
-
         with pickle.loads(pickle.dumps(data)) as worker:
             assert worker["fresh/file"] == b"first"
         stale = pickle.loads(pickle.dumps(data))
@@ -161,3 +247,48 @@ def test_a_writer_hands_over_after_its_commit_when_another_asks(cluster):
     second.close()
     with pytest.raises(OSError, match="take_over"):
         redhare.open("file:/nowhere", writable=True, take_over=True)
+
+
+def counted(turns: list[int], seconds: float) -> int:
+    """How far a thread counts in this time, while this one waits for something."""
+    before = turns[0]
+    time.sleep(seconds)
+    return turns[0] - before
+
+
+def test_other_threads_run_while_every_target_stands_still(cluster):
+    """A call that waits holds the interpreter for nobody: a thread counts as fast as while this one sleeps."""
+    turns, ended = [0], threading.Event()
+
+    def count() -> None:
+        while not ended.is_set():
+            turns[0] += 1
+
+    thread = threading.Thread(target=count)
+    targets = [int(lock.read_text().split()[0]) for lock in cluster.data.glob("node*/target.lock")]
+    assert len(targets) == 3
+    with redhare.open(cluster.address, via="socket") as data:
+        expected = bytes(data["tiny"])
+        thread.start()
+        try:
+            alone = counted(turns, 1.0)
+            for target in targets:
+                os.kill(target, signal.SIGSTOP)
+            try:
+                before = turns[0]
+                with pytest.raises(TimeoutError):
+                    data.begin_read_many(["large"]).result(timeout=1.0)
+                assert turns[0] - before > alone / 3
+                before = turns[0]
+                resume = threading.Timer(1.0, lambda: [os.kill(target, signal.SIGCONT) for target in targets])
+                resume.start()
+                begun = time.monotonic()
+                assert data.read_many(["tiny", "large"])[0] == expected
+                waited = time.monotonic() - begun
+                assert waited > 0.5 and turns[0] - before > alone / 3 * waited
+            finally:
+                for target in targets:
+                    os.kill(target, signal.SIGCONT)
+        finally:
+            ended.set()
+            thread.join()

@@ -9,6 +9,7 @@ import pathlib
 import stat
 import threading
 
+import numpy
 import pytest
 
 import redhare
@@ -235,3 +236,31 @@ def test_counts_what_it_does(data):
     assert done.reads > 0 and done.read_bytes >= done.content_bytes > 20_000_000 and done.cached_bytes > 0
     assert done.past_reads == 0
     assert done.page_hits > done.page_misses > 0 and done.pages_evicted == 0
+
+
+def test_contents_are_where_the_read_put_them(tmp_path):
+    """Files that lie one behind another on the volume come in one read, and their contents lie so in memory: nobody has moved them.
+    Copies (no memory may be lent) lie elsewhere."""
+    (tmp_path / "files").mkdir()
+    for number in range(8):
+        (tmp_path / "files" / str(number)).write_bytes(bytes([number]) * (5001 + number))
+    address = f"file:{tmp_path / 'image'}"
+    program("fs", "format", address, "--size", "64MiB")
+    program("fs", "import", str(tmp_path / "files"), address)
+
+    def places(data: redhare.DataSet) -> tuple[list[memoryview], list[int]]:
+        contents = data.read_many([str(number) for number in range(8)])
+        return contents, [numpy.frombuffer(one, numpy.uint8).__array_interface__["data"][0] for one in contents]
+
+    with redhare.open(address) as data:
+        contents, lent = places(data)
+        assert lent == [lent[0] + sum(5001 + number for number in range(index)) for index in range(8)]
+        assert data.statistics().reads == 1
+        # The buffer is not given to others while it is held, and is used again once it is not.
+        _, others = places(data)
+        assert not set(lent) & set(others) and contents[7] == bytes([7]) * 5008
+        del contents, _
+        assert places(data)[1][0] in (lent[0], others[0])
+    with redhare.open(address, memory_bytes=0) as data:
+        _, copied = places(data)
+        assert all(after - before != 5001 + index for index, (before, after) in enumerate(zip(copied, copied[1:])))

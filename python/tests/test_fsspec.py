@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import fsspec
 import pandas
 import pyarrow.parquet
 import pytest
+
+import redhare
 
 from conftest import program
 
@@ -50,20 +53,183 @@ def test_reads(files, folder, tmp_path):
     assert (tmp_path / "bee" / "0.JPG").read_bytes() == (folder / "bee" / "0.JPG").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda files: files.open("new", "wb"),
-        lambda files: files.pipe_file("new", b"x"),
-        lambda files: files.rm("tiny"),
-        lambda files: files.mkdir("new"),
-        lambda files: files.touch("tiny"),
-    ],
-)
-def test_what_would_write_says_that_it_only_reads(files, write):
-    with pytest.raises(OSError, match="only reads so far") as raised:
-        write(files)
-    assert raised.value.errno == errno.EROFS
+@pytest.fixture
+def own(own_image):
+    """A file system that a test may change."""
+    return fsspec.filesystem("redhare", address=own_image, skip_instance_cache=True)
+
+
+@pytest.fixture(scope="module")
+def own_volume(cluster):
+    """A volume that is written."""
+    cluster.run("volume", "create", "own", "--size", "64MiB", check=True)
+    cluster.run("fs", "format", "own", check=True)
+    return f"redhare://{cluster.masters}/own"
+
+
+@pytest.fixture
+def volume(own_volume, request):
+    """The address of a directory of its own in a volume."""
+    with redhare.open(own_volume, writable=True, wait=60) as writer:
+        writer.makedirs(request.node.name)
+    return f"{own_volume}/{request.node.name}"
+
+
+def hidden(files) -> list[str]:
+    return [name for name in files.find("") if ".fsspec-" in name]
+
+
+def works(files, tmp_path) -> None:
+    """Every call that writes, in a file system that may be changed."""
+    state = files.dataset.generation
+    files.pipe("made/here/one", b"1")
+    assert files.cat("made/here/one") == b"1" and files.dataset.generation == state + 1
+    files.pipe({"made/a": b"a", "made/b": b"b", "made/c": b"c"})
+    assert files.dataset.generation == state + 2, "one call, one commit"
+    files.pipe_file("made/a", memoryview(b"another"))
+    assert files.cat(["made/a", "made/b"]) == {"made/a": b"another", "made/b": b"b"}
+    with pytest.raises(FileExistsError):
+        files.pipe_file("made/a", b"", mode="create")
+    with pytest.raises(FileExistsError):
+        files.open("made/a", "xb")
+    with pytest.raises(IsADirectoryError):
+        files.pipe_file("made/here", b"a directory")
+    whole = bytes(range(256)) * 40_000
+    with files.open("made/large", "wb") as file:
+        for start in range(0, len(whole), 1_000_001):
+            file.write(whole[start : start + 1_000_001])
+        assert file.tell() == len(whole) and not files.exists("made/large"), "it has no name before it is whole"
+    assert files.cat_file("made/large") == whole
+    with files.open("made/text", "w", encoding="utf-16") as text:
+        text.write("lines\n" * 3)
+    assert files.cat_file("made/text").decode("utf-16") == "lines\n" * 3
+    with files.open("made/packed.gz", "wt", compression="infer") as file:
+        file.write("packed")
+    with files.open("made/packed.gz", "rb", compression="gzip") as file:
+        assert file.read() == b"packed"
+    for mode, packed in (("wb", None), ("w", None), ("wb", "gzip"), ("wt", "gzip")):
+        with pytest.raises(KeyError), files.open("made/a", mode, compression=packed) as file:
+            file.write(b"half" if mode == "wb" else "half")
+            raise KeyError
+    with pytest.raises(OSError, match="written whole") as raised:
+        files.open("made/a", "ab")
+    assert raised.value.errno == errno.EOPNOTSUPP and files.cat_file("made/a") == b"another"
+
+    (tmp_path / "tree" / "in").mkdir(parents=True)
+    (tmp_path / "tree" / "in" / "leaf").write_bytes(b"leaf")
+    (tmp_path / "tree" / "top").write_bytes(whole)
+    state = files.dataset.generation
+    files.put(str(tmp_path / "tree"), "put", recursive=True)
+    assert files.dataset.generation == state + 1 or files.address.startswith("file:")
+    assert files.cat_file("put/in/leaf") == b"leaf" and files.cat_file("put/top") == whole
+    files.put_file(str(tmp_path / "tree" / "in" / "leaf"), "put/alone")
+    assert files.cat_file("put/alone") == b"leaf"
+    files.mv("put/alone", "moved/away")
+    assert files.cat_file("moved/away") == b"leaf" and not files.exists("put/alone")
+    files.mv("put", "moved", recursive=True)
+    assert files.cat_file("moved/put/in/leaf") == b"leaf" and not files.exists("put")
+    files.cp_file("moved/away", "made/a")
+    assert files.cat_file("made/a") == b"leaf" == files.cat_file("moved/away")
+    files.copy("moved/put", "copied", recursive=True)
+    assert files.cat_file("copied/in/leaf") == b"leaf" and files.cat_file("moved/put/top") == whole
+    files.touch("made/empty")
+    assert files.info("made/empty")["size"] == 0
+
+    files.mkdir("made/dir/in")
+    with pytest.raises(FileExistsError):
+        files.makedirs("made/dir")
+    files.makedirs("made/dir", exist_ok=True)
+    with pytest.raises(OSError, match="not empty"):
+        files.rmdir("made/dir")
+    files.rmdir("made/dir/in")
+    with pytest.raises(IsADirectoryError):
+        files.rm("made/dir")
+    with pytest.raises(FileNotFoundError):
+        files.rm("made/none")
+    files.rm("made/*.gz")
+    files.rm(["made/b", "made/c"])
+    assert not files.exists("made/packed.gz") and not files.exists("made/b")
+    files.rm("moved", recursive=True)
+    assert not files.exists("moved")
+
+    state = files.dataset.generation
+    with files.transaction:
+        files.pipe("together/one", b"1")
+        with files.open("together/two", "wb") as file:
+            file.write(b"2")
+        left = files.open("together/three", "wb")
+        left.write(b"3")
+        files.mv("together/one", "together/first")
+        assert files.address.startswith("file:") or not files.exists("together"), "nothing is seen before the end"
+    assert files.dataset.generation == state + 1
+    assert files.cat("together", recursive=True) == {
+        "together/first": b"1", "together/two": b"2", "together/three": b"3",
+    }
+    with pytest.raises(KeyError), files.transaction:
+        files.rm("together", recursive=True)
+        files.pipe("other", b"x")
+        raise KeyError
+    assert files.dataset.generation == state + 1 and files.cat_file("together/two") == b"2"
+    files.pipe("other", b"after it")
+    assert files.cat_file("other") == b"after it" and not hidden(files)
+
+
+def test_writes_into_an_image(own, tmp_path):
+    works(own, tmp_path)
+    own.dataset.close()
+    assert '"clean": true' in program("fs", "verify", own.address, "--json")
+
+
+def test_writes_into_a_volume(volume, tmp_path):
+    files = fsspec.filesystem("redhare", address=volume, skip_instance_cache=True)
+    works(files, tmp_path)
+    files.dataset.close()
+
+
+def test_who_writes_meanwhile_is_told_or_waited_for(volume):
+    files = fsspec.filesystem("redhare", address=volume, write_wait=0.3, skip_instance_cache=True)
+    patient = fsspec.filesystem("redhare", address=volume, write_wait=60, skip_instance_cache=True)
+    with redhare.open(volume, writable=True):
+        with pytest.raises(OSError, match="is being written by") as raised:
+            files.pipe("a", b"1")
+        assert raised.value.errno == errno.EBUSY
+        waiting = threading.Thread(target=patient.pipe, args=("b", b"2"))
+        waiting.start()
+    waiting.join(60)
+    assert patient.cat_file("b") == b"2"
+    files.pipe("a", b"1")
+    assert files.cat(["a", "b"]) == {"a": b"1", "b": b"2"}
+    # Threads that share one take turns.
+    threads = [threading.Thread(target=files.pipe, args=(f"t/{number}", bytes([number]))) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert files.cat("t", recursive=True) == {f"t/{number}": bytes([number]) for number in range(6)}
+
+
+def test_what_has_no_room_leaves_nothing(volume):
+    files = fsspec.filesystem("redhare", address=volume, skip_instance_cache=True)
+    files.pipe("kept", b"kept")
+    with pytest.raises(OSError) as raised:
+        files.pipe({"small": b"s", "huge": bytes(range(256)) * (280 << 12)})
+    assert raised.value.errno == errno.ENOSPC
+    assert files.find("") == ["kept"]
+    files.pipe("kept", b"and more")
+    assert files.cat_file("kept") == b"and more" and not hidden(files)
+
+
+def test_pandas_and_pyarrow_write(volume):
+    table = pandas.DataFrame({"a": range(1000), "b": [str(number) for number in range(1000)]})
+    table.to_csv(f"{volume}/x.csv", index=False)
+    table.to_parquet(f"{volume}/deep/x.parquet")
+    assert pandas.read_csv(f"{volume}/x.csv", dtype={"b": str}).equals(table)
+    assert pandas.read_parquet(f"{volume}/deep/x.parquet").equals(table)
+    files, _ = fsspec.core.url_to_fs(volume)
+    written = pyarrow.table({"part": [0, 1, 2] * 10, "value": list(range(30))})
+    with files.transaction:
+        pyarrow.parquet.write_to_dataset(written, "parts", partition_cols=["part"], filesystem=files)
+    assert pyarrow.parquet.read_table("parts", filesystem=files).num_rows == 30
 
 
 def test_addresses(cluster):

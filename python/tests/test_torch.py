@@ -300,3 +300,45 @@ def test_decoding_reads_the_buffers_themselves(image):
         warnings.simplefilter("ignore", UserWarning)
         tensor = torch.frombuffer(content, dtype=torch.uint8)
     assert tensor.tolist() == list(content) and Image.open(io.BytesIO(content)).size == (64, 48)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_stream_in_workers_says_that_it_knows_not_where_it_is(image, method):
+    stream = Stream(Files(image, decode=len), seed=3)
+    loader = torch.utils.data.DataLoader(stream, batch_size=4, num_workers=2, multiprocessing_context=method)
+    assert stream.state_dict()["given"] == 0, "nothing was given yet"
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(RuntimeError, match="redhare.torch.Loader"):
+        stream.state_dict()
+    assert sum(len(batch) for batch in batches) + 4 == len(stream)
+    with pytest.raises(RuntimeError, match="StatefulDataLoader"):
+        stream.state_dict()
+    # Where it is begun anew, or in this process, that is known again.
+    stream.set_epoch(1)
+    assert stream.state_dict()["given"] == 0 and stream.state_dict()["epoch"] == 1
+    next(iter(loader))
+    with pytest.raises(RuntimeError):
+        stream.state_dict()
+    here = iter(stream)
+    next(here)
+    assert stream.state_dict()["given"] == 1
+
+
+class Asks(torch.utils.data.IterableDataset):
+    """What a loader does that asks in its workers."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __iter__(self):
+        for _ in self.stream:
+            yield self.stream.state_dict()
+
+
+def test_in_the_workers_its_place_is_known(image):
+    stream = Stream(Files(image, decode=len), seed=3)
+    states = [state for state in torch.utils.data.DataLoader(Asks(stream), batch_size=None, num_workers=2)]
+    for worker in range(2):
+        given = [state["given"] for state in states if state["worker"] == worker]
+        assert given == list(range(1, len(given) + 1)) and given

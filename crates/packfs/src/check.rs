@@ -238,7 +238,7 @@ pub async fn verify_telling(
     tell: &mut (dyn FnMut(Progress) + '_),
 ) -> Result<VerifyReport, OpenError> {
     // First hold everything, as a reader does.
-    let hold = ReaderHold::acquire(leases).await?;
+    let hold = ReaderHold::acquire(leases, None).await?;
     let verified = verify_under(medium, &hold, options, tell).await;
     // The lease ends by itself if this fails.
     let _ = hold.release().await;

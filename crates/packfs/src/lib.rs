@@ -54,8 +54,8 @@ pub use import::{
 };
 pub use io::{CopySelector, Medium};
 pub use reader::{
-    Content, DataStatistics, DirectoryEntry, OpenFile, Part, Piece, Reader, ReaderOptions, ReaderStatistics,
-    Run, Target, Walk, WalkEntry, plan,
+    Content, DataStatistics, DirectoryEntry, Handed, IsHeld, OpenFile, Part, Piece, Reader, ReaderOptions,
+    ReaderStatistics, Run, Sharing, Target, Walk, WalkEntry, Witness, plan,
 };
 pub use space::ReaderFloor;
 pub use sparse::Seek;

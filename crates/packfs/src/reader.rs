@@ -10,6 +10,7 @@ mod directories;
 mod extended;
 mod fetch;
 mod follow;
+mod handed;
 mod list;
 mod numbers;
 mod packed;
@@ -28,6 +29,7 @@ use reactor::sync::Semaphore;
 
 use crate::cache::{CacheStatistics, PageCache};
 use crate::error::{OpenError, ReadError, TreeError};
+use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::entry::Inode;
 use crate::format::snapshot::Snapshot;
 use crate::format::superblock::{Identity, Superblock};
@@ -41,6 +43,7 @@ use crate::snapshots;
 use crate::tree::Tree;
 
 pub use ahead::DataStatistics;
+pub use handed::{Handed, IsHeld, Sharing, Witness};
 pub use list::{DirectoryEntry, Walk, WalkEntry};
 pub use planner::{Piece, Run, plan};
 pub use read_many::Target;
@@ -229,9 +232,19 @@ impl Reader {
         leases: Rc<dyn LeaseSource>,
         options: &ReaderOptions,
     ) -> Result<Self, OpenError> {
+        Self::open_sharing(medium, leases, options, &Sharing::default()).await
+    }
+
+    /// The same, or the earlier generation that another reader has handed over and is proved to hold.
+    pub async fn open_sharing(
+        medium: Medium,
+        leases: Rc<dyn LeaseSource>,
+        options: &ReaderOptions,
+        sharing: &Sharing,
+    ) -> Result<Self, OpenError> {
         // First hold everything: between reading the superblock and holding its generation nothing may go.
-        let hold = ReaderHold::acquire(leases).await?;
-        match Self::open_under(&medium, &hold, options).await {
+        let hold = ReaderHold::acquire(leases, sharing.witness.clone()).await?;
+        match Self::open_under(&medium, &hold, options, sharing.handed.as_ref()).await {
             Ok(reader) => Ok(reader),
             Err(error) => {
                 // The first error is the one to tell; the lease ends by itself if this fails too.
@@ -245,6 +258,7 @@ impl Reader {
         medium: &Medium,
         hold: &Rc<ReaderHold>,
         options: &ReaderOptions,
+        handed: Option<&Handed>,
     ) -> Result<Self, OpenError> {
         let mounted = mount(medium, options.identity.as_ref()).await?;
         let mut superblock = mounted.superblock;
@@ -255,6 +269,8 @@ impl Reader {
             let name = || Shown::new(name);
             let snapshot = found.ok_or_else(|| OpenError::NoSnapshot { name: name() })?;
             superblock = snapshot.superblock(&superblock);
+        } else if let Some(proved) = handed.and_then(|handed| handed.proved(&superblock)) {
+            superblock = proved;
         }
         hold.hold_from(superblock.generation).await?;
         let cache = PageCache::new(options.cache_bytes / 8 * 7);
@@ -297,6 +313,11 @@ impl Reader {
     /// The superblock of that generation.
     pub fn superblock(&self) -> &Superblock {
         &self.0.superblock
+    }
+
+    /// The bytes by which another reader is told of this generation ([`Handed::new`]).
+    pub fn to_hand(&self) -> Vec<u8> {
+        self.0.superblock.encode(SUPERBLOCK_ADDRESSES[0])
     }
 
     /// All snapshots by name that this generation knows, oldest first.

@@ -48,7 +48,7 @@ pub async fn usage(
     leases: Rc<dyn LeaseSource>,
     identity: Option<&Identity>,
 ) -> Result<Usage, OpenError> {
-    let hold = ReaderHold::acquire(leases).await?;
+    let hold = ReaderHold::acquire(leases, None).await?;
     let read = usage_under(medium, &hold, identity).await;
     // The lease ends by itself if this fails.
     let _ = hold.release().await;

@@ -1,5 +1,6 @@
 //! A data set as Python holds it, and calls that wait for its thread.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::future::Future;
 use std::os::unix::ffi::OsStringExt;
@@ -299,6 +300,13 @@ impl Handle {
         Ok(before.max(generation))
     }
 
+    /// What another process needs to open the state that is shown: a superblock, and where this process shows that it holds it.
+    fn handed(&self, py: Python<'_>) -> PyResult<Option<(Cow<'static, [u8]>, String)>> {
+        let answer = self.begin(py, |opened| async move { Ok(opened.to_hand()) })?;
+        let handed = self.answered(py, answer)?;
+        Ok(handed.map(|(superblock, place)| (Cow::Owned(superblock), place)))
+    }
+
     /// Whether it was opened before a fork that made this process.
     fn is_foreign(&self) -> bool {
         !self.process.is_this()
@@ -461,7 +469,7 @@ fn opened(
 
 /// Opens a volume of the cluster with these masters. Waits until one has answered.
 #[pyfunction]
-#[pyo3(signature = (masters, volume, root, *, via, cache_bytes, memory_bytes, reads_in_flight, cache_dir=None, cache_size=0))]
+#[pyo3(signature = (masters, volume, root, *, via, cache_bytes, memory_bytes, reads_in_flight, cache_dir=None, cache_size=0, handed=None))]
 #[allow(clippy::too_many_arguments, reason = "they have names in Python")]
 pub(crate) fn open_volume(
     py: Python<'_>,
@@ -474,6 +482,7 @@ pub(crate) fn open_volume(
     reads_in_flight: usize,
     cache_dir: Option<PathBuf>,
     cache_size: u64,
+    handed: Option<(Vec<u8>, String)>,
 ) -> PyResult<Handle> {
     let nearby = match via {
         "disk" => Nearby::Disk,
@@ -491,6 +500,7 @@ pub(crate) fn open_volume(
         memory_bytes,
         reads_in_flight,
         local: cache_dir.map(|directory| (directory, cache_size)),
+        handed,
         warnings: Warnings::default(),
     };
     opened(
@@ -527,6 +537,7 @@ pub(crate) fn open_file(
         memory_bytes,
         reads_in_flight,
         local: cache_dir.map(|directory| (directory, cache_size)),
+        handed: None,
         warnings: Warnings::default(),
     };
     opened(py, name, Source::File(path), root, options)

@@ -16,6 +16,7 @@ mod handle;
 mod opened;
 mod permutation;
 mod reading;
+mod witness;
 mod worker;
 mod writing;
 

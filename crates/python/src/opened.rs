@@ -12,13 +12,16 @@ use client::{Copies, MasterLeases, Nearby, Session};
 use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
 use packfs::local::{LocalCache, LocalCacheError, prepare};
-use packfs::{Medium, OpenError, OpenFile, Reader, ReaderOptions, is_snapshot_name};
+use packfs::{
+    Handed, Medium, OpenError, OpenFile, Reader, ReaderOptions, Sharing, Witness, is_snapshot_name,
+};
 use proto::client::Masters;
 use reactor::sync::Semaphore;
 
 use crate::bytes::Lending;
 use crate::failure::Failure;
 use crate::handle::locked;
+use crate::witness::{Shown, is_held};
 
 /// Batches of [`Options::batch_bytes`] that are under way at once.
 const BATCHES_AT_ONCE: usize = 2;
@@ -72,6 +75,8 @@ pub(crate) struct Options {
     pub(crate) reads_in_flight: usize,
     /// The directory of a cache on a local disk, and its size in bytes.
     pub(crate) local: Option<(PathBuf, u64)>,
+    /// The state to open if it is held still: a superblock's bytes, and where it is shown who holds it.
+    pub(crate) handed: Option<(Vec<u8>, String)>,
     /// Where is told what is wrong with that cache.
     pub(crate) warnings: Warnings,
 }
@@ -104,6 +109,20 @@ impl Options {
             .ok()
     }
 
+    /// The state that was handed over.
+    fn handed(&self) -> Result<Option<Handed>, Failure> {
+        let Some((superblock, place)) = self.handed.clone() else {
+            return Ok(None);
+        };
+        let handed = Handed::new(
+            &superblock,
+            Box::new(move |generation| is_held(&place, generation)),
+        );
+        handed
+            .map(Some)
+            .map_err(|error| Failure::new(libc::EINVAL, error))
+    }
+
     /// The most content that is asked of the reader with one call, in bytes.
     pub(crate) fn batch_bytes(&self) -> u64 {
         (self.memory_bytes as u64 / 8).clamp(1 << 20, 16 << 20)
@@ -115,11 +134,15 @@ struct Place {
     medium: Medium,
     leases: Rc<dyn LeaseSource>,
     options: ReaderOptions,
+    /// Whether leases are the masters', which every process has to do with.
+    is_shared: bool,
 }
 
 /// See the module.
 pub(crate) struct Opened {
     pub(crate) reader: Reader,
+    /// Shows other processes what the reader's lease holds.
+    shown: Option<Rc<Shown>>,
     place: Rc<Place>,
     /// The directory that paths begin at, without slashes at its ends.
     root: Vec<u8>,
@@ -173,9 +196,12 @@ impl Opened {
             medium,
             leases,
             options: reader_options,
+            is_shared: session.is_some(),
         };
+        let (reader, shown) = place.open(options.handed()?).await?;
         let opened = Self {
-            reader: place.open().await?,
+            reader,
+            shown,
             place: Rc::new(place),
             root,
             session,
@@ -203,14 +229,15 @@ impl Opened {
         if self.place.options.snapshot.is_some() {
             return Ok(None);
         }
-        let reader = match self.reader.newer().await {
+        let (reader, shown) = match self.reader.newer().await {
             Ok(None) => return Ok(None),
-            Ok(Some(reader)) => reader,
-            Err(OpenError::Lease(_)) => self.place.open().await?,
+            Ok(Some(reader)) => (reader, self.shown.clone()),
+            Err(OpenError::Lease(_)) => self.place.open(None).await?,
             Err(error) => return Err(error.into()),
         };
         let newer = Self {
             reader,
+            shown,
             place: self.place.clone(),
             root: self.root.clone(),
             session: self.session.clone(),
@@ -221,6 +248,12 @@ impl Opened {
         };
         newer.check_root().await?;
         Ok(Some(newer))
+    }
+
+    /// What a child needs to open the same state: its superblock, and where it is shown who holds it. `None` for a file, which its readers lock.
+    pub(crate) fn to_hand(&self) -> Option<(Vec<u8>, String)> {
+        let shown = self.shown.as_ref()?;
+        Some((self.reader.to_hand(), shown.place()))
     }
 
     /// A path of the data set as the reader knows it.
@@ -245,8 +278,16 @@ impl Opened {
 }
 
 impl Place {
-    async fn open(&self) -> Result<Reader, OpenError> {
-        Reader::open(self.medium.clone(), self.leases.clone(), &self.options).await
+    /// A reader under a lease of its own, which is shown.
+    async fn open(&self, handed: Option<Handed>) -> Result<(Reader, Option<Rc<Shown>>), OpenError> {
+        // Where there is none, children find no state but the newest.
+        let shown = self.is_shared.then(Shown::new).and_then(Result::ok).map(Rc::new);
+        let sharing = Sharing {
+            witness: shown.clone().map(|shown| shown as Rc<dyn Witness>),
+            handed: handed.filter(|_| self.is_shared),
+        };
+        let opened = Reader::open_sharing(self.medium.clone(), self.leases.clone(), &self.options, &sharing);
+        Ok((opened.await?, shown))
     }
 }
 

@@ -147,7 +147,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     ratios = sorted(theirs[0] / mine[0] for theirs, mine in zip(*taken))
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
 
-    def side(slices: list[tuple[float, float]]) -> dict[str, float]:
+    def told(slices: list[tuple[float, float]]) -> dict[str, float]:
         return {
             "images_per_second": len(paths) / statistics.median(seconds for seconds, _ in slices),
             "cpu_us_per_image": statistics.median(cpu for _, cpu in slices) / len(paths) * 1e6,
@@ -161,8 +161,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "ratio_lower_quartile": quartiles[0],
         "ratio_upper_quartile": quartiles[2],
-        "volume": side(taken[1]),
-        "local": side(taken[0]),
+        "volume": told(taken[1]),
+        "local": told(taken[0]),
         "cold_local": cold,
     }
 

@@ -132,7 +132,7 @@ class RedhareWriter(_Place, storage.StorageWriter):
         if plan.items:
             file_name = f"{staged.prefix}0.distcp"
             with self._writer() as writer:
-                raw = writer.create(posixpath.join(staged.directory, file_name))
+                raw: Any = writer.create(posixpath.join(staged.directory, file_name))
                 with io.BufferedWriter(raw, BUFFER_BYTES) as file:
                     results = [_save(file, file_name, item, planner) for item in plan.items]
         future: Future[list[Any]] = Future()

@@ -40,7 +40,8 @@ class Stream(torch.utils.data.IterableDataset):
     read, so ``prefetch_bytes`` has to hold two windows, or reading waits (one at least, or that is a ValueError). Each worker has
     windows of its own.
 
-    ``state_dict`` and ``load_state_dict`` are for use in one process, or by a loader that calls them in its workers.
+    ``state_dict`` and ``load_state_dict`` are for use in one process, or by a loader that calls them in its workers (torchdata's
+    StatefulDataLoader). Where the workers of a DataLoader iterate, ``state_dict`` in its parent is a RuntimeError.
     """
 
     def __init__(
@@ -74,12 +75,16 @@ class Stream(torch.utils.data.IterableDataset):
         self._epoch = 0
         self._given = 0
         self._begun = False
+        # Whether workers iterate, so that only they know how far it is. In memory that all of them share.
+        self._elsewhere = torch.zeros(1, dtype=torch.uint8).share_memory_()
         self.ahead_bytes_max = 0
         """The most content that was asked for and not yet given, in bytes, so far."""
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch's, from its beginning."""
         self._epoch, self._given, self._begun = epoch, 0, False
+        if torch.utils.data.get_worker_info() is None:
+            self._elsewhere.zero_()
 
     def _order(self) -> Order:
         return Order(len(self.files), epoch=self._epoch, **self._settings)
@@ -94,6 +99,7 @@ class Stream(torch.utils.data.IterableDataset):
         return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
     def __iter__(self) -> Iterator[Any]:
+        self._elsewhere.fill_(torch.utils.data.get_worker_info() is not None)
         share, shares = self._shares()
         if self._begun or self._given >= self._own(share, shares):
             self._epoch, self._given = self._epoch + 1, 0
@@ -206,7 +212,19 @@ class Stream(torch.utils.data.IterableDataset):
         return indices, total
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is. Plain numbers."""
+        """Where the iteration is. Plain numbers.
+
+        Raises RuntimeError in a process that does not know it, since the workers of a DataLoader iterate.
+        """
+        if torch.utils.data.get_worker_info() is None and self._elsewhere.item():
+            raise RuntimeError(
+                "the workers of a DataLoader iterate over this stream, and only they know how far they are: use "
+                "redhare.torch.Loader, whose state_dict() counts what the loop has got, or a loader that asks its workers "
+                "(torchdata's StatefulDataLoader), or num_workers=0"
+            )
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         share, shares = self._shares()
         state = {"epoch": self._epoch, "given": self._given, "samples": len(self.files)}
         return state | self._settings | {"worker": share, "workers": shares}
@@ -216,7 +234,7 @@ class Stream(torch.utils.data.IterableDataset):
 
         Raises ValueError if something that decides the order is another now.
         """
-        now = self.state_dict()
+        now = self._state()
         for name in now.keys() - {"epoch", "given"}:
             # A state of an earlier release has no window, and no block that mattered.
             before = state.get(name, {"window": 0, "block": now["block"]}.get(name))
@@ -226,3 +244,5 @@ class Stream(torch.utils.data.IterableDataset):
                     "another; make the stream as it was, or begin an epoch anew with set_epoch"
                 )
         self._epoch, self._given, self._begun = state["epoch"], state["given"], False
+        if torch.utils.data.get_worker_info() is None:
+            self._elsewhere.zero_()

@@ -14,6 +14,7 @@ use reactor::sync::Notify;
 use reactor::time;
 
 use super::{LeaseError, LeaseSource, ReaderLease, WriterLease};
+use crate::reader::Witness;
 use crate::space::ReaderFloor;
 
 /// A renewal that is not answered by then counts as failed.
@@ -217,17 +218,23 @@ pub(crate) struct ReaderHold {
     lease: Cell<ReaderLease>,
     generation: Cell<u64>,
     trouble: Cell<bool>,
+    /// Shows others what is held.
+    witness: Option<Rc<dyn Witness>>,
 }
 
 impl ReaderHold {
     /// Holds every generation, since the newest is not known yet.
-    pub(crate) async fn acquire(leases: Rc<dyn LeaseSource>) -> Result<Rc<Self>, LeaseError> {
+    pub(crate) async fn acquire(
+        leases: Rc<dyn LeaseSource>,
+        witness: Option<Rc<dyn Witness>>,
+    ) -> Result<Rc<Self>, LeaseError> {
         let lease = leases.acquire_reader(0).await?;
         let hold = Rc::new(Self {
             leases,
             lease: Cell::new(lease),
             generation: Cell::new(0),
             trouble: Cell::new(false),
+            witness,
         });
         let weak = Rc::downgrade(&hold);
         drop(reactor::spawn(keep_reader(weak)));
@@ -236,8 +243,20 @@ impl ReaderHold {
 
     /// Holds nothing older than this generation any more.
     pub(crate) async fn hold_from(&self, generation: u64) -> Result<(), LeaseError> {
+        // Nobody may be shown more than the masters hold.
+        self.tell(generation, self.lease.get().until)?;
         self.generation.set(generation);
         self.renew().await
+    }
+
+    fn tell(&self, generation: u64, until: Instant) -> Result<(), LeaseError> {
+        let Some(witness) = &self.witness else {
+            return Ok(());
+        };
+        let told = witness.tell(generation, until);
+        told.map_err(|error| LeaseError::Unreachable {
+            why: format!("what is held could not be noted: {error}"),
+        })
     }
 
     /// To be asked after bytes arrived and before they are used.
@@ -258,6 +277,8 @@ impl ReaderHold {
             Ok(lease) => {
                 if lease.until > self.lease.get().until {
                     self.lease.set(lease);
+                    // If that fails others are shown an end that is too early.
+                    let _ = self.tell(self.generation.get(), lease.until);
                 }
                 Ok(())
             }
@@ -275,6 +296,7 @@ impl ReaderHold {
         let id = self.lease.get().id;
         let until = Instant::from_nanos(0);
         self.lease.set(ReaderLease { id, until });
+        self.tell(self.generation.get(), until)?;
         answered(self.leases.release_reader(id)).await
     }
 }

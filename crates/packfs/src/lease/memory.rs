@@ -95,6 +95,12 @@ impl LocalLeases {
         Ok(ReaderLease { id, until })
     }
 
+    /// As if the masters had lost every reader's lease.
+    #[cfg(test)]
+    pub(crate) fn forget_readers(&self) {
+        self.0.borrow_mut().readers.clear();
+    }
+
     fn floor(&self) -> ReaderFloor {
         let now = reactor::time::now();
         let mut state = self.0.borrow_mut();

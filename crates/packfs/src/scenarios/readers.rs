@@ -1,10 +1,11 @@
 //! Proved here: a reader on an old snapshot sees it unharmed while the writer commits many times; a planted bug that
 //! ignores leases is found; leases are renewed, and one that ended gives an error and no bytes.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use foundation::Random;
+use foundation::{Instant, Random};
 
 use super::model::{Model, change, read_back};
 use super::support::{
@@ -13,7 +14,8 @@ use super::support::{
 use crate::lease::memory::{LocalLeases, READER_TERM};
 use crate::space::PlantedBug;
 use crate::{
-    InodeNumber, OpenError, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer, format, verify,
+    Handed, InodeNumber, OpenError, ReadError, Reader, ReaderOptions, Sharing, Target, VerifyOptions,
+    Witness, Writer, format, verify,
 };
 
 /// Whether a reader's snapshot stays whole under many commits.
@@ -88,6 +90,131 @@ fn old_snapshots_stay_whole() {
 #[test]
 fn reuse_under_readers_is_found() {
     assert!((0..3).any(|seed| snapshot_survives(seed, PlantedBug::ReuseUnderReaders).is_err()));
+}
+
+/// What a hold has told, for others of the same host.
+#[derive(Default)]
+struct Board(Cell<(u64, Instant)>);
+
+impl Witness for Board {
+    fn tell(&self, generation: u64, until: Instant) -> std::io::Result<()> {
+        self.0.set((generation, until));
+        Ok(())
+    }
+}
+
+impl Board {
+    fn holds(&self, generation: u64) -> bool {
+        let (lowest, until) = self.0.get();
+        lowest <= generation && until > reactor::time::now()
+    }
+}
+
+/// How the first reader's hold ends before another is handed its state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    Stays,
+    Closes,
+    GoesOn,
+    Lapses,
+}
+
+/// Whether a reader that is handed a state finds it as it was, or the newest. `believes` asks nobody whether it is held.
+fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), String> {
+    let (simulation, host) = world(seed);
+    on_host(&simulation, host, move || async move {
+        let mut random = Random::from_seed(seed);
+        let medium = medium();
+        let options = small();
+        format(medium.clone(), leases(), "a formatter", &options)
+            .await
+            .unwrap();
+        let leases = Rc::new(LocalLeases::new());
+        let mut writer = Writer::open(medium.clone(), leases.clone(), &writer_options())
+            .await
+            .unwrap();
+        let mut model = Model::new(options.root);
+        let cold = ReaderOptions {
+            cache_bytes: 0,
+            ..ReaderOptions::default()
+        };
+        for _ in 0..20 {
+            change(&mut writer, &mut model, &mut random).await.unwrap();
+        }
+        writer.commit().await.unwrap();
+        let board = Rc::new(Board::default());
+        let sharing = Sharing {
+            witness: Some(board.clone()),
+            handed: None,
+        };
+        let mut reader = Reader::open_sharing(medium.clone(), leases.clone(), &cold, &sharing)
+            .await
+            .unwrap();
+        let (bytes, state, then) = (reader.to_hand(), reader.generation(), model.clone());
+        for commit in 0..24 {
+            match (commit, first) {
+                (4, First::Closes) => reader.clone().close().await.unwrap(),
+                (4, First::GoesOn) => {
+                    reader = reader.newer().await.unwrap().unwrap();
+                    reader.let_older_go().await.unwrap();
+                }
+                (4, First::Lapses) => {
+                    // The masters have forgotten it; another that opens meanwhile proves nothing.
+                    leases.forget_readers();
+                    reactor::time::sleep(READER_TERM).await;
+                }
+                _ => {}
+            }
+            for _ in 0..random.below(15) {
+                change(&mut writer, &mut model, &mut random).await.unwrap();
+            }
+            writer.commit().await.unwrap();
+        }
+        let bystander = Reader::open(medium.clone(), leases.clone(), &cold).await.unwrap();
+        let is_held = move |generation| believes || board.holds(generation);
+        let sharing = Sharing {
+            witness: None,
+            handed: Some(Handed::new(&bytes, Box::new(is_held)).unwrap()),
+        };
+        let second = Reader::open_sharing(medium.clone(), leases.clone(), &cold, &sharing)
+            .await
+            .unwrap();
+        drop(bystander);
+        let is_then = second.generation() == state;
+        assert_eq!(is_then, first == First::Stays || believes);
+        if first == First::Stays {
+            // From now on it is held by the second alone.
+            reader.close().await.unwrap();
+            for _ in 0..6 {
+                for _ in 0..random.below(15) {
+                    change(&mut writer, &mut model, &mut random).await.unwrap();
+                }
+                writer.commit().await.unwrap();
+            }
+        }
+        let expected = if is_then { then } else { model };
+        match read_back(&second).await? == expected {
+            true => Ok(()),
+            false => Err(format!("generation {state} is not what it was")),
+        }
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_state_that_is_held_is_handed_on() {
+    for seed in 0..3 {
+        for first in [First::Stays, First::Closes, First::GoesOn, First::Lapses] {
+            handed_state_is_whole(seed, first, false).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_believed_to_be_held_is_found_out() {
+    for first in [First::Closes, First::GoesOn] {
+        assert!((0..5).any(|seed| handed_state_is_whole(seed, first, true).is_err()));
+    }
 }
 
 /// Whether a reader that follows sees every commit as it was written, and the one before for as long as it holds it.

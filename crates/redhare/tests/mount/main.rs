@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod boot;
 mod clusters;
 mod handover;
 mod memory;
@@ -33,12 +34,17 @@ fn can_mount(test: &str) -> bool {
         return true;
     }
     let lacking = "there is no /dev/fuse, or no fusermount3; run \"modprobe fuse\" and install fuse3";
+    skip(test, lacking);
+    false
+}
+
+/// Notes that a test is skipped, and why.
+fn skip(test: &str, lacking: &str) {
     eprintln!("SKIPPED {test}: {lacking}");
     if let Ok(list) = std::env::var("REDHARE_SKIPS") {
         let mut list = File::options().append(true).open(list).unwrap();
         writeln!(list, "redhare mount {test}: {lacking}").unwrap();
     }
-    false
 }
 
 /// A mount, served in the foreground by a process of its own.
