@@ -87,7 +87,12 @@ const SIMULATIONS: &[Row] = &[
             "-p",
             "redhare-packfs",
             "--lib",
+            "--",
             "takeover::a_writer",
+            "late_bytes::bytes_that",
+            "handover::a_writer",
+            "readers::old_snapshots",
+            "readers::a_reader_follows",
         ],
     ),
     tests(

@@ -15,8 +15,6 @@ use crate::session::{Session, random};
 
 /// How long a writer's lease is asked for.
 const WRITER_TERM: Duration = Duration::from_secs(30);
-/// What the asker uses of a term: clocks' rates differ by up to 1 %.
-const USABLE_PERCENT: u32 = 99;
 
 /// Leases on a session's volume. For one process: what it holds is known here.
 pub struct MasterLeases {
@@ -120,7 +118,7 @@ impl MasterLeases {
 }
 
 fn usable(term_ms: u64) -> Duration {
-    Duration::from_millis(term_ms) / 100 * USABLE_PERCENT
+    packfs::lease::usable(Duration::from_millis(term_ms))
 }
 
 fn unreachable(error: &ClientError) -> LeaseError {

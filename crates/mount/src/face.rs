@@ -27,6 +27,7 @@ use crate::convert::{GENERATION, attributes, chosen, device, missing, now, numbe
 use crate::listing::Listing;
 use crate::refusal::Refusal;
 use crate::shared::{Caching, Shared};
+use crate::source::Source;
 
 /// Permission bits, set-uid, set-gid and sticky.
 const MODE_BITS: u32 = 0o7777;
@@ -127,7 +128,16 @@ impl Face {
 
 fn reply_entry(shared: &Shared, made: Result<Inode, Refusal>, reply: ReplyEntry) {
     match made {
-        Ok(inode) => reply.entry(&shared.caching.kept(), &attributes(&inode), GENERATION),
+        Ok(inode) => {
+            let node = shared.handles.named(inode.number);
+            let (mut told, kept) = (attributes(&inode), shared.caching.kept());
+            if node == inode.number {
+                return reply.entry(&kept, &told, GENERATION);
+            }
+            // The library takes both numbers from here. The kernel asks for the attributes, and with them the inode's number, when somebody wants them.
+            told.ino = INodeNo(node.0);
+            reply.entry_with_ttls(&Duration::ZERO, &kept, &told, GENERATION);
+        }
         Err(refusal) => reply.error(refusal.errno()),
     }
 }
@@ -192,9 +202,9 @@ impl Filesystem for Face {
         send(&self.sender, Job::Ended);
     }
 
-    fn forget(&self, _request: &Request, ino: INodeNo, _nlookup: u64) {
+    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
         if self.caching == Caching::Following {
-            self.ask(async move |shared| shared.forget(number(ino)));
+            self.ask(async move |shared| shared.forget(number(ino), nlookup));
         }
     }
 
@@ -213,7 +223,8 @@ impl Filesystem for Face {
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.ask_one(ino, async move |shared| {
-            let found = shared.look(async |source| source.stat(number(ino)).await).await;
+            let found = shared.look_at(number(ino), async |source, inode| source.stat(inode).await);
+            let found = found.await;
             reply_attributes(&shared, found, reply);
         });
     }
@@ -381,14 +392,10 @@ impl Filesystem for Face {
                     Err(refusal) => reply.error(refusal.errno()),
                 }
             }),
-            Caching::Following => self.ask(async move |shared| {
-                match shared.look(async |source| source.stat(number(ino)).await).await {
-                    Ok(inode) if shared.contents_kept(&inode) => {
-                        reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE);
-                    }
-                    Ok(_) => reply.opened(handle, FopenFlags::empty()),
-                    Err(refusal) => reply.error(refusal.errno()),
-                }
+            Caching::Following => self.ask(async move |shared| match shared.open(number(ino)).await {
+                Ok(true) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
+                Ok(false) => reply.opened(handle, FopenFlags::empty()),
+                Err(refusal) => reply.error(refusal.errno()),
             }),
         }
     }
@@ -439,7 +446,8 @@ impl Filesystem for Face {
         reply: ReplyData,
     ) {
         self.ask_one(ino, async move |shared| {
-            let found = shared.look(async |source| source.read(number(ino), offset, size.into()).await);
+            let read = async |source: &Source, inode| source.read(inode, offset, size.into()).await;
+            let found = shared.look_at(number(ino), read);
             match found.await {
                 Ok(bytes) => bytes.with(|bytes| reply.data(bytes)),
                 Err(refusal) => reply.error(refusal.errno()),
@@ -490,7 +498,9 @@ impl Filesystem for Face {
         };
         self.ask(async move |shared| {
             let found = shared
-                .look(async |source| source.seek(number(ino), offset, what).await)
+                .look_at(number(ino), async |source, inode| {
+                    source.seek(inode, offset, what).await
+                })
                 .await;
             match found {
                 // Files are shorter than 2^63 bytes.
@@ -570,8 +580,15 @@ impl Filesystem for Face {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        if self.caching != Caching::Writer {
-            return reply.ok();
+        match self.caching {
+            Caching::Writer => {}
+            Caching::Still => return reply.ok(),
+            Caching::Following => {
+                return self.ask(async move |shared| {
+                    reply.ok();
+                    shared.close(number(ino)).await;
+                });
+            }
         }
         self.ask(async move |shared| {
             let done = shared.change_if_written(async |files| files.release(number(ino)).await);
@@ -708,14 +725,17 @@ impl Filesystem for Face {
             if is_statistics && let Some(text) = shared.source.read().await.statistics() {
                 return reply_sized(Ok(text.into_bytes()), size, reply);
             }
-            let found = shared.look(async |source| source.extended(number(ino), &name).await);
+            let extended = async |source: &Source, inode| source.extended(inode, &name).await;
+            let found = shared.look_at(number(ino), extended);
             reply_sized(found.await, size, reply);
         });
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         self.ask(async move |shared| {
-            let names = shared.look(async |source| source.list_extended(number(ino)).await);
+            let names = shared.look_at(number(ino), async |source, inode| {
+                source.list_extended(inode).await
+            });
             let ended = |mut name: Vec<u8>| {
                 name.push(0);
                 name

@@ -20,6 +20,7 @@ mod convert;
 mod direct;
 mod face;
 mod gate;
+mod handles;
 mod helper;
 mod listing;
 mod refusal;
@@ -134,6 +135,9 @@ pub const STATISTICS_ATTRIBUTE: &str = "user.redhare.statistics";
 
 /// A hand-over that failed is tried again after so long.
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(2);
+
+/// So often at least it is looked for open files that have kept a commit for too long.
+const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
 /// More requests do not wait: the kernel allows a few dozen in the background, and one for each thread that asks.
 const JOBS_MAX: usize = 4096;
@@ -279,11 +283,20 @@ async fn tick(shared: Rc<Shared>, options: MountOptions) {
             // What went wrong is in the log, and whoever asks for durability is told.
             let _ = shared.commit().await;
         },
-        Caching::Following => loop {
-            reactor::time::sleep(follow_every(options.follow_within)).await;
-            // The commit that is shown stays until the volume can be read again.
-            let _ = shared.follow().await;
-        },
+        Caching::Following => {
+            let every = follow_every(options.follow_within);
+            let mut due = reactor::time::now() + every;
+            loop {
+                let left = due.since(reactor::time::now());
+                reactor::time::sleep(left.min(EXPIRE_EVERY)).await;
+                shared.expire(handles::PINNED_FOR).await;
+                if due <= reactor::time::now() {
+                    // The commit that is shown stays until the volume can be read again.
+                    let _ = shared.follow().await;
+                    due = reactor::time::now() + every;
+                }
+            }
+        }
     }
 }
 

@@ -44,9 +44,17 @@ impl Listing {
                 reply.add(INodeNo(inode.number.0), offset, file_type(inode.kind), name)
             }
             (Self::Plus(reply), Told::Whole(inode)) => {
-                let kept = shared.caching.kept();
-                let number = INodeNo(inode.number.0);
-                reply.add(number, offset, name, &kept, &attributes(inode), GENERATION)
+                let node = shared.handles.named(inode.number);
+                let (mut told, mut kept) = (attributes(inode), shared.caching.kept());
+                if node != inode.number {
+                    // The inode's number the kernel asks for when somebody wants it.
+                    (told.ino, kept) = (INodeNo(node.0), std::time::Duration::ZERO);
+                }
+                let is_full = reply.add(told.ino, offset, name, &kept, &told, GENERATION);
+                if is_full {
+                    shared.handles.forget(node, 1);
+                }
+                is_full
             }
             (Self::Plus(reply), Told::Kind(inode, kind)) => {
                 let attributes = crate::convert::kind_only(*inode, *kind);

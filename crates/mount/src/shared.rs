@@ -9,6 +9,7 @@ use packfs::{Inode, InodeNumber, Reader, Timestamp};
 use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
+use crate::handles::{At, Handles, Seen};
 use crate::refusal::Refusal;
 use crate::source::{Room, Snapshot, Source, Volume};
 
@@ -54,7 +55,7 @@ impl Caching {
     }
 }
 
-/// Inodes whose contents the kernel may have, as far as we remember; where we do not, it reads anew.
+/// Nodes whose contents the kernel may have, as far as we remember; where we do not, it reads anew.
 const CONTENTS_MAX: usize = 256 << 10;
 
 /// Entries that were listed: cookies and names.
@@ -66,7 +67,9 @@ pub(crate) struct Shared {
     /// The last entries that were listed, by handle: cookies and names.
     pub(crate) listings: RefCell<BTreeMap<u64, Listed>>,
     next_handle: Cell<u64>,
-    /// When an inode was changed whose contents the kernel has.
+    /// What is open of a volume that somebody else writes.
+    pub(crate) handles: Handles,
+    /// When a node was changed whose contents the kernel has.
     contents: RefCell<BTreeMap<InodeNumber, Timestamp>>,
     /// One looks for a commit at a time.
     following: std::rc::Rc<Semaphore>,
@@ -85,6 +88,7 @@ impl Shared {
             caching,
             listings: RefCell::default(),
             next_handle: Cell::new(1),
+            handles: Handles::default(),
             contents: RefCell::default(),
             following: Semaphore::new(1),
             believed_until: Cell::new(reactor::time::now()),
@@ -104,6 +108,87 @@ impl Shared {
         }
         self.follow().await?;
         look(&*self.source.read().await).await
+    }
+
+    /// The same of one of the kernel's nodes, at the commit that it is pinned to if it is.
+    pub(crate) async fn look_at<T>(
+        &self,
+        node: InodeNumber,
+        look: impl AsyncFn(&Source, InodeNumber) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        self.look(async |source| match self.handles.at(node) {
+            At::Newest(inode) => look(source, inode).await,
+            At::Pinned(pinned, inode) => match look(&pinned, inode).await {
+                Err(Refusal::LeaseEnded) => Err(Refusal::STALE),
+                other => other,
+            },
+            At::Gone => Err(Refusal::STALE),
+        })
+        .await
+    }
+
+    /// Opens a file of a volume that somebody else writes, and says whether what the kernel has of its contents is still right.
+    ///
+    /// # Errors
+    /// [`Refusal::STALE`] of a node that is pinned: then the kernel looks the name up, which leads to another.
+    pub(crate) async fn open(&self, node: InodeNumber) -> Result<bool, Refusal> {
+        self.look(async |source| match self.handles.at(node) {
+            At::Newest(inode) => {
+                let inode = source.stat(inode).await?;
+                self.handles.open(node, &inode);
+                Ok(self.contents_kept(node, &inode))
+            }
+            At::Pinned(..) | At::Gone => Err(Refusal::STALE),
+        })
+        .await
+    }
+
+    /// Closes what [`Shared::open`] opened.
+    pub(crate) async fn close(&self, node: InodeNumber) {
+        if self.handles.release(node) {
+            // Nobody may still read at the commit that goes.
+            drop(self.source.change().await);
+            self.let_older_go().await;
+        }
+    }
+
+    /// Gives up what is pinned for so long or longer.
+    pub(crate) async fn expire(&self, age: Duration) {
+        let now = reactor::time::now();
+        if !self.handles.has_expired(age, now) {
+            return;
+        }
+        // Nobody may still read at the commit that goes.
+        let source = self.source.change().await;
+        self.handles.expire(age, now);
+        drop(source);
+        self.let_older_go().await;
+    }
+
+    /// Tells whoever keeps leases what is not needed any more.
+    async fn let_older_go(&self) {
+        let newest = self.source.read().await.reader().cloned();
+        let Some(oldest) = self.handles.oldest().or(newest) else {
+            return;
+        };
+        // If that fails the lease goes on holding more than is needed, or has ended, which the next reader learns.
+        if let Err(error) = oldest.let_older_go().await {
+            tracing::debug!("the reader's lease was not moved on: {error}");
+        }
+    }
+
+    /// Looks for what is open in a newer commit.
+    async fn see(&self, newer: &Reader, seen: &mut Seen) -> Result<(), Refusal> {
+        for (node, inode) in self.handles.unseen(seen) {
+            let found = match newer.inode(inode).await {
+                Ok(inode) => Some(inode),
+                Err(packfs::ReadError::LeaseEnded) => return Err(Refusal::LeaseEnded),
+                // It is gone, or cannot be read there, which whoever opens it there is told.
+                Err(_) => None,
+            };
+            seen.insert(node, found);
+        }
+        Ok(())
     }
 
     /// Changes something.
@@ -210,27 +295,30 @@ impl Shared {
     /// Goes on to the newest commit. Reads go on meanwhile; only while one generation takes the other's place they wait.
     pub(crate) async fn follow(&self) -> Result<(), Refusal> {
         let _alone = self.following.acquire().await;
-        let found = match &*self.source.read().await {
+        let (found, is_held) = match &*self.source.read().await {
             Source::Writing(_) => return Ok(()),
             Source::Reading(snapshot) => match snapshot.newer().await {
                 Ok(None) => return Ok(()),
-                Ok(Some(reader)) => reader,
+                Ok(Some(reader)) => (reader, true),
                 Err(packfs::OpenError::Lease(_)) => {
                     let reader = snapshot.again().await?;
                     self.check_may_follow(snapshot, &reader)?;
-                    reader
+                    (reader, false)
                 }
                 Err(error) => return Err(error.into()),
             },
         };
+        let mut seen = Seen::new();
+        self.see(&found, &mut seen).await?;
         if let Source::Reading(snapshot) = &mut *self.source.change().await {
-            snapshot.replace(found.clone());
-            self.believed_until.set(reactor::time::now() + FOR_SHORT + MARGIN);
+            // What was opened meanwhile.
+            self.see(&found, &mut seen).await?;
+            let now = reactor::time::now();
+            let before = snapshot.replace(found);
+            self.handles.follow(seen, is_held.then_some(before), now);
+            self.believed_until.set(now + FOR_SHORT + MARGIN);
         }
-        // If that fails the lease goes on holding more than is needed, or has ended, which the next reader learns.
-        if let Err(error) = found.let_older_go().await {
-            tracing::debug!("the reader's lease was not moved on: {error}");
-        }
+        self.let_older_go().await;
         Ok(())
     }
 
@@ -250,22 +338,20 @@ impl Shared {
         Err(Refusal::STALE)
     }
 
-    /// Whether what the kernel has of an inode's contents is still right; from now on it has them as they are.
-    pub(crate) fn contents_kept(&self, inode: &Inode) -> bool {
-        if self.caching != Caching::Following {
-            return true;
-        }
+    /// Whether what the kernel has of a node's contents is still right; from now on it has them as they are.
+    fn contents_kept(&self, node: InodeNumber, inode: &Inode) -> bool {
         let changed = inode.attributes.ctime;
         let mut contents = self.contents.borrow_mut();
         if contents.len() >= CONTENTS_MAX {
             contents.clear();
         }
-        contents.insert(inode.number, changed) == Some(changed)
+        contents.insert(node, changed) == Some(changed)
     }
 
-    /// The kernel has nothing of an inode any more.
-    pub(crate) fn forget(&self, inode: InodeNumber) {
-        self.contents.borrow_mut().remove(&inode);
+    /// The kernel has nothing of a node any more, of which it was told so many times.
+    pub(crate) fn forget(&self, node: InodeNumber, times: u64) {
+        self.contents.borrow_mut().remove(&node);
+        self.handles.forget(node, times);
     }
 
     pub(crate) fn open_directory(&self) -> u64 {

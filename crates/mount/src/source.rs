@@ -91,10 +91,13 @@ impl Snapshot {
         Reader::open(volume.medium.clone(), volume.leases.clone(), &volume.options).await
     }
 
-    /// From now on this one is read.
-    pub(crate) fn replace(&mut self, reader: Reader) {
-        self.reader = reader;
-        self.known.get_mut().clear();
+    /// From now on this one is read; what was read before is given back.
+    pub(crate) fn replace(&mut self, reader: Reader) -> Self {
+        Self {
+            volume: self.volume.again(),
+            reader: std::mem::replace(&mut self.reader, reader),
+            known: std::mem::take(&mut self.known),
+        }
     }
 
     pub(crate) async fn close(self) {
@@ -156,6 +159,14 @@ impl Snapshot {
 }
 
 impl Source {
+    /// What is read of a volume that is not written here.
+    pub(crate) fn reader(&self) -> Option<&Reader> {
+        match self {
+            Self::Writing(_) => None,
+            Self::Reading(snapshot) => Some(&snapshot.reader),
+        }
+    }
+
     pub(crate) async fn lookup(&self, directory: InodeNumber, name: &[u8]) -> Result<Inode, Refusal> {
         match self {
             Self::Writing(files) => Ok(files.lookup(directory, name).await?),

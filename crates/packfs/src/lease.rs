@@ -97,6 +97,11 @@ pub struct ReaderLease {
     pub until: Instant,
 }
 
+/// What a holder uses of a term that was granted: so long after the moment at which it asked, by its own clock. Clocks' rates differ by up to 1 %.
+pub fn usable(term: Duration) -> Duration {
+    term / 100 * 99
+}
+
 /// Grants leases on one volume.
 pub trait LeaseSource {
     /// Asks to be the writer. `holder` is shown to those who are refused meanwhile. The token is above every one

@@ -129,6 +129,13 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Manifest {
+    /// Limit and use of a tree: bytes, then files.
+    #[allow(dead_code, reason = "one maker has quotas")]
+    pub(crate) fn quota(&mut self, limit_bytes: u64, bytes: u64, limit_files: u64, files: u64, path: &[u8]) {
+        let line = format!("q {limit_bytes} {bytes} {limit_files} {files} {}\n", hex(path));
+        self.0.push_str(&line);
+    }
+
     pub(crate) fn add(&mut self, kind: char, attributes: &Attributes, links: u32, bytes: &[u8], path: &[u8]) {
         let Attributes {
             mode,

@@ -202,6 +202,15 @@ impl Inode {
         }
     }
 
+    /// Whether the inode, of a later commit, has the bytes that `earlier` had: length and times are the same, or length and the places with their
+    /// checksums. Of a file in so many extents that they stand elsewhere, of which only attributes were changed, it is not known, and the answer is no.
+    pub fn is_content_of(&self, earlier: &Inode) -> bool {
+        let times = |inode: &Inode| (inode.attributes.ctime, inode.attributes.mtime);
+        let is_whole = !matches!(self.layout, Layout::Mapped);
+        (self.kind, self.size) == (earlier.kind, earlier.size)
+            && (times(self) == times(earlier) || is_whole && self.layout == earlier.layout)
+    }
+
     /// The bytes of a value.
     pub fn encode(&self) -> Vec<u8> {
         let layout = self.layout.code(self.size);

@@ -39,6 +39,13 @@ impl LocalLeases {
         Self::default()
     }
 
+    /// When the last reader's lease ends, if there is one.
+    #[cfg(test)]
+    pub(crate) fn readers_end(&self) -> Option<Instant> {
+        let state = self.0.borrow();
+        state.readers.values().map(|(_, until)| *until).max()
+    }
+
     fn grant(&self, holder: &str) -> Result<WriterLease, LeaseError> {
         let now = reactor::time::now();
         let mut state = self.0.borrow_mut();

@@ -37,7 +37,7 @@ impl Reader {
     }
 
     /// Tells whoever keeps leases that nothing before this reader's generation is needed any more. Readers of earlier
-    /// generations under the same lease must not be used from now on.
+    /// generations under the same lease must not be used from now on, those of later ones may: whoever uses several calls it on the oldest.
     pub async fn let_older_go(&self) -> Result<(), LeaseError> {
         self.0.hold.hold_from(self.generation()).await
     }

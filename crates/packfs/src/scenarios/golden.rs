@@ -12,12 +12,13 @@ use reactor::sim::disk::DiskHandle;
 
 use super::model::{CHANGES_OF_VERSION_1, Model, change_of, read_back};
 use super::support::{DISK, leases, on_host, sized_medium, superblock_of, world};
-use crate::format::superblock::Superblock;
+use crate::files::{FileOptions, FileSystem, NewInode, errno};
+use crate::format::superblock::{Features, Superblock};
 use crate::format::{PAGE_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::lease::memory::LocalLeases;
 use crate::{
-    DeviceNumber, Kind, Medium, OpenError, Reader, ReaderOptions, VerifyOptions, Writer, WriterOptions,
-    format, verify,
+    DeviceNumber, InodeNumber, Kind, Medium, OpenError, Reader, ReaderOptions, Timestamp, VerifyOptions,
+    Writer, WriterOptions, format, verify,
 };
 
 /// An image, how its superblock should say it was made, and what is in it.
@@ -30,7 +31,7 @@ struct Golden {
     manifest: &'static str,
 }
 
-const GOLDEN: [Golden; 5] = [
+const GOLDEN: [Golden; 6] = [
     Golden {
         name: "version1",
         version: 1,
@@ -66,13 +67,25 @@ const GOLDEN: [Golden; 5] = [
         image: include_bytes!("../../golden/version2-shared.image"),
         manifest: include_str!("../../golden/version2-shared.manifest"),
     },
+    Golden {
+        name: "version2-quotas",
+        version: 2,
+        features: 32,
+        image: include_bytes!("../../golden/version2-quotas.image"),
+        manifest: include_str!("../../golden/version2-quotas.manifest"),
+    },
 ];
+
+/// The feature.
+const QUOTAS: u32 = Features::QUOTAS.0;
 
 /// What a manifest says of a name: its line up to the path, and of its extended attributes name, length and checksum.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Line {
     fields: String,
     extended: BTreeMap<Vec<u8>, (usize, u32)>,
+    /// Limit and use of the tree below: bytes, then files.
+    quota: Option<[u64; 4]>,
 }
 
 type State = BTreeMap<Vec<u8>, Line>;
@@ -98,6 +111,10 @@ fn manifest(text: &str) -> BTreeMap<Option<Vec<u8>>, State> {
             let (length, sum) = value.split_once(' ').unwrap();
             let value = (length.parse().unwrap(), u32::from_str_radix(sum, 16).unwrap());
             state.get_mut(&path).unwrap().extended.insert(unhex(last), value);
+        } else if let Some(numbers) = fields.strip_prefix("q ") {
+            let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
+            let quota = numbers.try_into().unwrap();
+            state.get_mut(&unhex(last)).unwrap().quota = Some(quota);
         } else {
             path = unhex(last);
             state.entry(path.clone()).or_default().fields = fields.to_owned();
@@ -156,7 +173,22 @@ async fn state_of(reader: &Reader) -> (Model, State) {
             let value = reader.extended(*inode, &name).await.unwrap().unwrap();
             extended.insert(name, (value.len(), crc32c(&value)));
         }
-        state.insert(path.clone(), Line { fields, extended });
+        let quota = None;
+        let line = Line {
+            fields,
+            extended,
+            quota,
+        };
+        state.insert(path.clone(), line);
+    }
+    for (path, quota) in reader.quotas().await.unwrap() {
+        let numbers = [
+            quota.limit_bytes,
+            quota.used_bytes,
+            quota.limit_files,
+            quota.used_files,
+        ];
+        state.get_mut(&path).unwrap().quota = Some(numbers);
     }
     (model, state)
 }
@@ -184,6 +216,48 @@ async fn compare(golden: &Golden, medium: &Medium) -> Model {
     let report = verify(medium, leases, &VerifyOptions::default()).await.unwrap();
     assert!(report.is_clean(), "{}: {:#?}", golden.name, report.problems);
     newest.expect("a manifest has the newest state")
+}
+
+/// What an older program limited stays limited, and what is written now is counted beside what was.
+async fn write_under_quotas(medium: &Medium) {
+    let leases = Rc::new(LocalLeases::new());
+    let (now, root) = (Timestamp::default(), InodeNumber::ROOT);
+    let new = NewInode {
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+    };
+    for round in 1..=3u64 {
+        let opened = FileSystem::open(medium.clone(), leases.clone(), &FileOptions::default()).await;
+        let mut files = opened.unwrap();
+        let alice = files.lookup(root, b"alice").await.unwrap().number;
+        let bob = files.lookup(root, b"bob").await.unwrap().number;
+        let before = files.quota_of(alice).await.unwrap().unwrap();
+        let name = format!("new {round}");
+        let made = files
+            .create(alice, name.as_bytes(), new, now)
+            .await
+            .unwrap()
+            .number;
+        files.write(made, 0, &[7; 5000], now).await.unwrap();
+        let left = before.limit_bytes - before.used_bytes - 5000;
+        let over = vec![7; left as usize + 1];
+        assert_eq!(
+            files.write(made, 5000, &over, now).await.unwrap_err().errno(),
+            errno::EDQUOT
+        );
+        let fits = files.create(bob, name.as_bytes(), new, now).await;
+        assert_eq!(fits.is_ok(), round == 1, "there is room for one");
+        files.commit().await.unwrap();
+        let after = files.quota_of(alice).await.unwrap().unwrap();
+        let used = (before.used_bytes + 5000, before.used_files + 1);
+        assert_eq!((after.used_bytes, after.used_files), used);
+        files.close().await.unwrap();
+        let report = verify(medium, leases.clone(), &VerifyOptions::default())
+            .await
+            .unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+    }
 }
 
 fn version_on(disk: &DiskHandle) -> (u32, u32) {
@@ -217,6 +291,10 @@ fn volumes_of_every_format_open_and_are_written() {
         on_host(&simulation, host, move || async move {
             let medium = sized_medium(length);
             let mut model = compare(&golden, &medium).await;
+            if golden.features & QUOTAS != 0 {
+                write_under_quotas(&medium).await;
+                return;
+            }
             // Then it is changed, through several commits and openings.
             let mut random = Random::from_seed(3);
             let leases = Rc::new(LocalLeases::new());

@@ -10,7 +10,9 @@ use foundation::Random;
 use reactor::time;
 
 use super::model::Model;
-use super::support::{Gate, GatedChannel, GatedLeases, on_host, raw_medium, small, world, writer_options};
+use super::support::{
+    Clock, Gate, GatedChannel, GatedLeases, on_host, raw_medium, small, world, writer_options,
+};
 use super::takeover::{Deeds, Second, write_on};
 use crate::lease::memory::{LocalLeases, WRITER_TERM};
 use crate::lease::{LeaseError, LeaseSource};
@@ -58,7 +60,9 @@ fn hand_over(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
             .unwrap();
         let model = Model::new(options.root);
         let deeds = Deeds::begin(&model);
-        let gated = Rc::new(GatedLeases::new(Rc::new(shared.clone()), process.clone()));
+        let clock = Clock::random(&mut random);
+        let gated = GatedLeases::with_clock(Rc::new(shared.clone()), process.clone(), clock);
+        let gated = Rc::new(gated);
         let mut writer = Writer::open(first, gated, &writer_options()).await.unwrap();
         writer.plant(bug);
         let writing = reactor::spawn(write_on(writer, model, deeds.clone(), seed, PAUSE));

@@ -1,6 +1,6 @@
 //! Proved here: a reader that is stopped at any moment, with a read on its way, and woken after any time gives the bytes of its snapshot or says that its
-//! lease has ended, though the writer meanwhile uses the space of what is read again, and though what lies there then has the same checksum. A planted
-//! bug, to ask for the lease before the bytes are here and not after, is found by the same test.
+//! lease has ended, though the writer meanwhile uses the space of what is read again, and though what lies there then has the same checksum. The reader's clock runs up to 1 % faster or slower
+//! than the masters', and the answer to a renewal comes late at times. Planted bugs, to use all of a term, to count it from the answer, and to ask for the lease before the bytes are here and not after, are found by the same test.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use reactor::time;
 
 use super::local::same_checksum;
 use super::support::{
-    Gate, GatedChannel, GatedLeases, leases, medium, on_host, small, world, writer_options,
+    Clock, ClockBug, Gate, GatedChannel, GatedLeases, leases, medium, on_host, small, world, writer_options,
 };
 use crate::format::entry::Layout;
 use crate::lease::memory::{LocalLeases, READER_TERM};
@@ -60,7 +60,7 @@ struct Seen {
     given: bool,
 }
 
-fn stopped(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
+fn stopped(seed: u64, bug: PlantedBug, clock_bug: ClockBug) -> Result<Seen, String> {
     let (simulation, host) = world(seed);
     let story = move || async move {
         let mut random = Random::from_seed(seed);
@@ -80,7 +80,11 @@ fn stopped(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
 
         let (device, masters) = (Gate::new(), Gate::new());
         let gated = medium.on(|inner| Rc::new(GatedChannel::new(inner, device.clone())));
-        let behind = Rc::new(GatedLeases::new(shared, masters.clone()));
+        let clock = Clock {
+            bug: clock_bug,
+            ..Clock::random(&mut random)
+        };
+        let behind = Rc::new(GatedLeases::with_clock(shared.clone(), masters.clone(), clock));
         let opened = Reader::open(gated, behind, &ReaderOptions::default()).await;
         let reader = opened.unwrap();
         let file = reader.open_file(b"first").await.unwrap();
@@ -90,6 +94,13 @@ fn stopped(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
         };
         time::sleep(micros(&mut random, READER_TERM * 2)).await;
 
+        // At times the answer to its last renewal comes late.
+        if random.chance(1, 2) {
+            masters.close_after(1);
+            time::sleep(READER_TERM / 3 + micros(&mut random, Duration::from_secs(4))).await;
+            masters.open();
+            time::sleep(Duration::from_millis(1)).await;
+        }
         // It stops with its read before the disk, or with the bytes on their way back.
         masters.close();
         match random.chance(1, 2) {
@@ -104,17 +115,34 @@ fn stopped(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
             }
         });
         let woken = time::now() + micros(&mut random, READER_TERM * 3);
-        time::sleep(micros(&mut random, READER_TERM)).await;
+        // Often the bytes come about when the masters let the lease end.
+        let is_close = random.chance(1, 2);
+        let end = shared.readers_end().unwrap_or(woken);
+        let woken = match is_close {
+            true => {
+                let latest = [2, 6][random.below(2) as usize];
+                end + micros(&mut random, Duration::from_secs(latest))
+            }
+            false => woken,
+        };
+        if !is_close {
+            time::sleep(micros(&mut random, READER_TERM)).await;
+        }
         let second = match random.chance(1, 2) {
             true => same_checksum(&first),
             false => first.iter().map(|byte| !byte).collect(),
         };
         writer.remove(root, b"first").await.unwrap();
         writer.commit().await.unwrap();
+        if is_close {
+            let left = end.since(time::now());
+            time::sleep(left.saturating_sub(Duration::from_millis(500))).await;
+        }
         let mut seen = Seen::default();
         while !seen.reused && time::now() < woken {
             seen.reused = use_again(&mut writer, &second, place).await;
-            time::sleep(Duration::from_secs(1)).await;
+            let pause = if is_close { 50 } else { 1000 };
+            time::sleep(Duration::from_millis(pause)).await;
         }
         device.open();
         if random.chance(1, 2) {
@@ -136,7 +164,8 @@ fn bytes_that_come_after_the_leases_end_are_not_given() {
     let seeds = foundation::seeds::from_environment(150);
     let (mut reused, mut given) = (0, 0);
     for &seed in &seeds {
-        let seen = stopped(seed, PlantedBug::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let seen = stopped(seed, PlantedBug::None, ClockBug::None)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         reused += usize::from(seen.reused);
         given += usize::from(seen.given);
     }
@@ -145,16 +174,30 @@ fn bytes_that_come_after_the_leases_end_are_not_given() {
         seeds.len()
     );
     assert!(
-        seeds.len() < 100 || (reused > 20 && given > 20),
+        seeds.len() < 100 || (reused > 20 && given > 2),
         "{reused}, {given}"
     );
 }
 
 #[test]
 fn a_lease_asked_for_before_the_bytes_came_is_found() {
-    let found = (0..150).find_map(|seed| Some((seed, stopped(seed, PlantedBug::LeaseBeforeBytes).err()?)));
+    let found = (0..150).find_map(|seed| {
+        Some((
+            seed,
+            stopped(seed, PlantedBug::LeaseBeforeBytes, ClockBug::None).err()?,
+        ))
+    });
     let (seed, error) = found.expect("150 seeds find the bug");
     // Other bytes with another checksum are read again, and by then the lease is known to have ended.
     assert!(error.contains("gave what lies there now"), "{error}");
     println!("seed {seed}: {error}");
+}
+
+#[test]
+fn terms_that_are_counted_too_long_are_found() {
+    for bug in [ClockBug::IgnoresRates, ClockBug::CountsFromAnswer] {
+        let found = (0..300).find_map(|seed| Some((seed, stopped(seed, PlantedBug::None, bug).err()?)));
+        let (seed, error) = found.expect("300 seeds find the bug");
+        println!("{bug:?}, seed {seed}: {error}");
+    }
 }

@@ -5,20 +5,22 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::fence::TokenKeeper;
 use bdev::{Channel, ChannelExt, Data, Geometry, IoError, Operation, Request};
-use foundation::BlockCount;
+use foundation::{BlockCount, Instant, Random};
 use reactor::file::{File, OpenOptions};
 use reactor::sim::disk::DiskHandle;
 use reactor::sim::{Host, Simulation};
 use reactor::sync::Notify;
+use reactor::time;
 
 use crate::format::page::Page;
 use crate::format::superblock::Superblock;
 use crate::format::{PagePointer, SUPERBLOCK_ADDRESSES};
-use crate::lease::memory::LocalLeases;
-use crate::lease::{LeaseFuture, LeaseSource, ReaderLease, WriterLease};
+use crate::lease::memory::{LocalLeases, READER_TERM, WRITER_TERM};
+use crate::lease::{LeaseFuture, LeaseSource, ReaderLease, WriterLease, usable};
 use crate::{FormatOptions, Medium, Parameters, ReaderFloor, WriterOptions};
 
 pub(super) const VOLUME_BYTES: u64 = 8 << 20;
@@ -274,15 +276,86 @@ impl Channel for GatedChannel {
     }
 }
 
-/// Leases whose keeper cannot be reached while a gate is closed.
+/// What a holder of leases makes of its clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    /// How much faster than the masters' it runs, in millionths.
+    pub(super) rate_ppm: i64,
+    pub(super) bug: ClockBug,
+}
+
+/// A planted mistake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ClockBug {
+    #[default]
+    None,
+    /// All of a term is used, as if rates were equal.
+    IgnoresRates,
+    /// A term begins when the answer is here.
+    CountsFromAnswer,
+}
+
+impl Clock {
+    /// One within the bounds: at them, or between.
+    pub(super) fn random(random: &mut Random) -> Self {
+        const BOUND_PPM: i64 = 10_000;
+        let rate_ppm = match random.below(3) {
+            0 => -BOUND_PPM,
+            1 => BOUND_PPM,
+            _ => random.below(2 * BOUND_PPM as u64) as i64 - BOUND_PPM,
+        };
+        let bug = ClockBug::None;
+        Self { rate_ppm, bug }
+    }
+
+    /// When the holder believes that a term ends, as the masters' clock has it.
+    fn end(self, asked: Instant, answered: Instant, term: Duration) -> Instant {
+        let from = match self.bug {
+            ClockBug::CountsFromAnswer => answered,
+            _ => asked,
+        };
+        let used = match self.bug {
+            ClockBug::IgnoresRates => term,
+            _ => usable(term),
+        };
+        let nanos = used.as_nanos() * 1_000_000 / (1_000_000 + i128::from(self.rate_ppm)) as u128;
+        from + Duration::from_nanos(nanos as u64)
+    }
+}
+
+/// Leases whose keeper cannot be reached while a gate is closed, held as a client of masters does: they count a term by their clock from when they
+/// grant it, the holder by its own from before it asked.
 pub(super) struct GatedLeases {
     leases: Rc<dyn LeaseSource>,
     gate: Gate,
+    clock: Clock,
 }
 
 impl GatedLeases {
     pub(super) fn new(leases: Rc<dyn LeaseSource>, gate: Gate) -> Self {
-        Self { leases, gate }
+        Self::with_clock(leases, gate, Clock::default())
+    }
+
+    pub(super) fn with_clock(leases: Rc<dyn LeaseSource>, gate: Gate, clock: Clock) -> Self {
+        Self { leases, gate, clock }
+    }
+
+    fn writers<'a>(&'a self, answer: LeaseFuture<'a, WriterLease>) -> LeaseFuture<'a, WriterLease> {
+        Box::pin(async move {
+            let asked = time::now();
+            let lease = self.gated(answer).await?;
+            let until = self.clock.end(asked, time::now(), WRITER_TERM);
+            Ok(WriterLease { until, ..lease })
+        })
+    }
+
+    fn readers<'a>(&'a self, answer: LeaseFuture<'a, ReaderLease>) -> LeaseFuture<'a, ReaderLease> {
+        Box::pin(async move {
+            let asked = time::now();
+            let lease = self.gated(answer).await?;
+            let until = self.clock.end(asked, time::now(), READER_TERM);
+            Ok(ReaderLease { until, ..lease })
+        })
     }
 
     fn gated<'a, T: 'a>(&'a self, answer: LeaseFuture<'a, T>) -> LeaseFuture<'a, T> {
@@ -297,11 +370,11 @@ impl GatedLeases {
 
 impl LeaseSource for GatedLeases {
     fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
-        self.gated(self.leases.acquire_writer(holder))
+        self.writers(self.leases.acquire_writer(holder))
     }
 
     fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease> {
-        self.gated(self.leases.take_over_writer(holder))
+        self.writers(self.leases.take_over_writer(holder))
     }
 
     fn wanted_by(&self) -> Option<String> {
@@ -309,7 +382,7 @@ impl LeaseSource for GatedLeases {
     }
 
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
-        self.gated(self.leases.renew_writer(token))
+        self.writers(self.leases.renew_writer(token))
     }
 
     fn release_writer(&self, token: u64) -> LeaseFuture<'_, ()> {
@@ -317,11 +390,11 @@ impl LeaseSource for GatedLeases {
     }
 
     fn acquire_reader(&self, generation: u64) -> LeaseFuture<'_, ReaderLease> {
-        self.gated(self.leases.acquire_reader(generation))
+        self.readers(self.leases.acquire_reader(generation))
     }
 
     fn renew_reader(&self, id: u64, generation: u64) -> LeaseFuture<'_, ReaderLease> {
-        self.gated(self.leases.renew_reader(id, generation))
+        self.readers(self.leases.renew_reader(id, generation))
     }
 
     fn release_reader(&self, id: u64) -> LeaseFuture<'_, ()> {

@@ -13,7 +13,7 @@ use reactor::time;
 
 use super::model::{Model, change, read_back};
 use super::support::{
-    Gate, GatedChannel, GatedLeases, leases, on_host, raw_medium, small, world, writer_options,
+    Clock, Gate, GatedChannel, GatedLeases, leases, on_host, raw_medium, small, world, writer_options,
 };
 use crate::lease::memory::{LocalLeases, WRITER_TERM};
 use crate::lease::{LeaseError, LeaseSource};
@@ -158,7 +158,9 @@ fn overtake(seed: u64, bug: PlantedBug) -> Result<u64, String> {
             .unwrap();
         let model = Model::new(options.root);
         let deeds = Deeds::begin(&model);
-        let gated = Rc::new(GatedLeases::new(Rc::new(shared.clone()), process.clone()));
+        let clock = Clock::random(&mut random);
+        let gated = GatedLeases::with_clock(Rc::new(shared.clone()), process.clone(), clock);
+        let gated = Rc::new(gated);
         let writer = Writer::open(first, gated, &writer_options()).await.unwrap();
         let pause = Duration::from_millis(3);
         let writing = reactor::spawn(write_on(writer, model, deeds.clone(), seed, pause));

@@ -218,3 +218,95 @@ fn a_full_volume_grows_under_its_mounts() {
         "{text}{report}"
     );
 }
+
+/// A file that is open on a mount that follows, and is changed meanwhile: no byte of the new commit comes through the handle, and none of the
+/// old one through a new handle, whatever the kernel has in memory.
+#[test]
+fn an_open_file_stays_as_it_was_and_a_new_handle_has_the_new_bytes() {
+    if !can_mount("an_open_file_stays_as_it_was_and_a_new_handle_has_the_new_bytes") {
+        return;
+    }
+    const OLD: usize = 3_000_000;
+    const NEW: usize = 1_000_003;
+    let place = Place::new("mount-pinned");
+    let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
+    cluster.succeed(&["volume", "create", "data", "--size", "64MiB"]);
+    let cluster = Some(&cluster);
+    format(cluster, "data");
+    let writer = Mount::start(cluster, "data", &place.0.join("writer"), &[]);
+    for name in ["changed", "removed", "linked"] {
+        fs::write(writer.path(name), vec![b'a'; OLD]).unwrap();
+    }
+    fs::hard_link(writer.path("linked"), writer.path("linked too")).unwrap();
+    sync(&writer.directory);
+    // It goes on when it is asked to.
+    let seldom = ["--read-only", "--follow-within", "3600"];
+    let reader = Mount::start(cluster, "data", &place.0.join("reader"), &seldom);
+    let open = |name: &str| {
+        let file = File::open(reader.path(name)).unwrap();
+        // A part of it comes to be in the kernel's memory.
+        file.read_exact_at(&mut [0; 4096], 0).unwrap();
+        file
+    };
+    let held = [open("changed"), open("removed"), open("linked")];
+    let inode = fs::metadata(reader.path("changed")).unwrap().ino();
+
+    // The volume is written over several times, so that what may be used again is.
+    for round in b'b'..=b'k' {
+        fs::write(writer.path("changed"), vec![round; NEW]).unwrap();
+        fs::write(writer.path("linked"), vec![round; NEW]).unwrap();
+        fs::write(writer.path("other"), vec![round; 4_000_000]).unwrap();
+        if round == b'b' {
+            fs::remove_file(writer.path("removed")).unwrap();
+        }
+        sync(&writer.directory);
+        sync(&reader.directory);
+    }
+    let read = |file: &File| {
+        let mut bytes = vec![0; OLD + 1];
+        let (mut at, mut length) = (0, usize::MAX);
+        while length > 0 {
+            length = file.read_at(&mut bytes[at..], at as u64).unwrap();
+            at += length;
+        }
+        bytes.truncate(at);
+        bytes
+    };
+    for _ in 0..3 {
+        for file in &held {
+            assert!(read(file) == vec![b'a'; OLD], "the handle's bytes");
+            assert_eq!(file.metadata().unwrap().len(), OLD as u64);
+        }
+        for name in ["changed", "linked", "linked too"] {
+            assert!(fs::read(reader.path(name)).unwrap() == vec![b'k'; NEW], "{name}");
+            assert_eq!(fs::metadata(reader.path(name)).unwrap().len(), NEW as u64);
+        }
+        assert!(!reader.path("removed").exists());
+        let listed = fs::read_dir(&reader.directory).unwrap();
+        let sizes = listed.map(|entry| entry.unwrap().metadata().unwrap().len());
+        let mut sizes: Vec<_> = sizes.collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [NEW as u64, NEW as u64, NEW as u64, 4_000_000]);
+    }
+    assert_eq!(fs::metadata(reader.path("changed")).unwrap().ino(), inode);
+    assert_eq!(held[0].metadata().unwrap().ino(), inode);
+    // Two later contents are open at once, and then none.
+    let later = open("changed");
+    fs::write(writer.path("changed"), "last").unwrap();
+    sync(&writer.directory);
+    sync(&reader.directory);
+    assert_eq!(fs::read(reader.path("changed")).unwrap(), b"last");
+    assert!(read(&later) == vec![b'k'; NEW]);
+    assert!(read(&held[0]) == vec![b'a'; OLD]);
+    drop((held, later));
+    for name in ["changed", "linked"] {
+        fs::write(writer.path(name), "after").unwrap();
+    }
+    sync(&writer.directory);
+    sync(&reader.directory);
+    for name in ["changed", "linked", "linked too"] {
+        assert_eq!(fs::read(reader.path(name)).unwrap(), b"after");
+    }
+    reader.end();
+    writer.end();
+}
