@@ -9,6 +9,7 @@ __all__ = [
     "Index",
     "Pending",
     "Permutation",
+    "Windows",
     "WriterHandle",
     "open_volume",
     "open_file",

@@ -14,6 +14,10 @@ use crate::output::{Failure, Output};
 /// The promises.
 const MESSAGES_BAR: f64 = 2.0;
 const BUSIEST_BAR: f64 = 1.05;
+/// The same once a server is lost: its chunks have a copy less, so the reads of each fall on two servers instead of three.
+const LOST_BUSIEST_BAR: f64 = 1.1;
+/// So many servers that the copies of those of a lost one are on many others.
+const LOST_SERVERS_MIN: usize = 8;
 /// Reads in flight of each client: one at a time, and enough that the servers are never idle.
 const DEPTHS: [usize; 2] = [1, 8];
 
@@ -59,23 +63,25 @@ pub(super) fn rows(arguments: &ScaleArguments) -> Vec<Row> {
     let sizes: Vec<usize> = sizes
         .take_while(|&size| size <= arguments.servers.into())
         .collect();
-    let all = |is_hot: bool| -> Vec<(Scene, Counted)> {
+    let all = |is_hot: bool, loses_one: bool| -> Vec<(Scene, Counted)> {
         let scene = |servers, depth| Scene {
             servers,
             reads: arguments.reads as usize,
             depth,
             is_hot,
+            loses_one,
             seed: arguments.seed,
         };
         let scenes = sizes
             .iter()
+            .filter(|&&servers| !loses_one || servers >= LOST_SERVERS_MIN)
             .flat_map(|&servers| DEPTHS.map(|depth| scene(servers, depth)));
         scenes.map(|scene| (scene, play(scene))).collect()
     };
-    report_rows(&all(false), &all(true))
+    report_rows(&all(false, false), &all(true, false), &all(false, true))
 }
 
-fn report_rows(spread: &[(Scene, Counted)], hot: &[(Scene, Counted)]) -> Vec<Row> {
+fn report_rows(spread: &[(Scene, Counted)], hot: &[(Scene, Counted)], lost: &[(Scene, Counted)]) -> Vec<Row> {
     let both = || spread.iter().chain(hot).map(|(_, counted)| counted);
     let worst = |value: &dyn Fn(&Counted) -> f64| both().map(value).fold(f64::NAN, f64::max);
     let of_reads = |count: u64, counted: &Counted| count as f64 / counted.reads as f64;
@@ -95,18 +101,18 @@ fn report_rows(spread: &[(Scene, Counted)], hot: &[(Scene, Counted)]) -> Vec<Row
         });
         each.collect::<Vec<_>>().join(", ")
     };
-    let busiest = |name: String, counted: &[(Scene, Counted)]| {
+    let busiest = |name: String, counted: &[(Scene, Counted)], bar: f64| {
         let worst = counted
             .iter()
             .map(|(_, counted)| counted.busiest)
             .fold(f64::NAN, f64::max);
-        let row = Row::new(name, worst, "of the mean", Some(Bar::AtMost(BUSIEST_BAR)));
+        let row = Row::new(name, worst, "of the mean", Some(Bar::AtMost(bar)));
         row.with_note(format!(
             "servers x reads in flight of a client: {}",
             each(counted, &|counted| format!("{:.3}", counted.busiest))
         ))
     };
-    vec![
+    let mut rows = vec![
         Row::new(
             format!("{first_to_last}: calls to masters"),
             worst(&|counted| of_reads(counted.master_calls, counted)),
@@ -129,7 +135,12 @@ fn report_rows(spread: &[(Scene, Counted)], hot: &[(Scene, Counted)]) -> Vec<Row
         .with_note(format!(
             "before that a client makes one to each server that it reads from, {most_connections} at most"
         )),
-        busiest(format!("{first_to_last}: reads of the busiest server"), spread).with_note(format!(
+        busiest(
+            format!("{first_to_last}: reads of the busiest server"),
+            spread,
+            BUSIEST_BAR,
+        )
+        .with_note(format!(
             "servers x reads in flight of a client: {}; latency in the model: {}",
             each(spread, &|counted| format!("{:.3}", counted.busiest)),
             each(spread, &|counted| format!("{:.0} us", counted.latency_us))
@@ -137,8 +148,17 @@ fn report_rows(spread: &[(Scene, Counted)], hot: &[(Scene, Counted)]) -> Vec<Row
         busiest(
             format!("{first_to_last}, all reading one chunk: reads of its busiest copy"),
             hot,
+            BUSIEST_BAR,
         ),
-    ]
+    ];
+    if !lost.is_empty() {
+        rows.push(busiest(
+            format!("the same with {LOST_SERVERS_MIN} servers and more, one of them lost: reads of the busiest of the others"),
+            lost,
+            LOST_BUSIEST_BAR,
+        ));
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -158,12 +178,41 @@ mod tests {
     }
 
     #[test]
+    fn the_reads_of_a_lost_server_fall_on_all_others() {
+        let scene = |loses_one| Scene {
+            servers: 8,
+            reads: 4000,
+            depth: 8,
+            is_hot: false,
+            loses_one,
+            seed: 7,
+        };
+        let (whole, lost) = (play(scene(false)), play(scene(true)));
+        assert!(lost.busiest < LOST_BUSIEST_BAR, "{lost:?}");
+        assert_eq!(lost.messages, 2 * lost.reads, "nobody asks the lost one");
+        assert!(lost.latency_us < whole.latency_us * 1.5, "{whole:?} {lost:?}");
+        let rows = report_rows(
+            &[],
+            &[],
+            &[(
+                scene(true),
+                Counted {
+                    busiest: 1.11,
+                    ..lost
+                },
+            )],
+        );
+        assert!(rows.last().is_some_and(Row::is_missed));
+    }
+
+    #[test]
     fn a_busy_copy_misses_the_bar() {
         let scene = Scene {
             servers: 2,
             reads: 1,
             depth: 1,
             is_hot: false,
+            loses_one: false,
             seed: 1,
         };
         let counted = |busiest, messages, master_calls| Counted {
@@ -175,10 +224,16 @@ mod tests {
             latency_us: 1.0,
         };
         let good = [(scene, counted(1.05, 20, 0))];
-        assert!(report_rows(&good, &good).iter().all(|row| !row.is_missed()));
+        assert!(report_rows(&good, &good, &[]).iter().all(|row| !row.is_missed()));
         let missed = |rows: Vec<Row>| -> Vec<bool> { rows.iter().map(Row::is_missed).collect() };
         let bad = [(scene, counted(1.051, 21, 1))];
-        assert_eq!(missed(report_rows(&good, &bad)), [true, true, false, false, true]);
-        assert_eq!(missed(report_rows(&bad, &good)), [true, true, false, true, false]);
+        assert_eq!(
+            missed(report_rows(&good, &bad, &[])),
+            [true, true, false, false, true]
+        );
+        assert_eq!(
+            missed(report_rows(&bad, &good, &[])),
+            [true, true, false, true, false]
+        );
     }
 }

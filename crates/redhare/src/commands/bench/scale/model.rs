@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bdev::{ChannelExt, Data};
@@ -46,6 +46,8 @@ pub(super) struct Scene {
     pub(super) depth: usize,
     /// Everybody reads one chunk only.
     pub(super) is_hot: bool,
+    /// Before what counts, a server is lost: masters take its copies out of all chunks, and nothing is made anew yet.
+    pub(super) loses_one: bool,
     pub(super) seed: u64,
 }
 
@@ -75,21 +77,51 @@ struct Servers {
     taken_ns: Cell<u64>,
 }
 
-/// The masters, who never have anything new.
+/// The masters, who have something new once at most.
 struct Masters {
-    map: Arc<VolumeMap>,
+    map: Mutex<Arc<VolumeMap>>,
+    version: AtomicU64,
     calls: AtomicU64,
+}
+
+impl Masters {
+    fn current(&self) -> Arc<VolumeMap> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a server's copies out of all chunks.
+    fn lose(&self, lost: NodeId) {
+        let before = self.current();
+        let mut chunks = ChunkMap::new(before.geometry.chunks() as usize);
+        for index in (0..before.geometry.chunks() as u32).map(ChunkIndex) {
+            let Some(mut config) = before.chunks.config(index).cloned() else {
+                continue;
+            };
+            config.members.retain(|member| member.node != lost);
+            if config.write_node == lost
+                && let Some(next) = config.members.first()
+            {
+                config.write_node = next.node;
+            }
+            config.epoch = Epoch(2);
+            chunks.update(index, config).expect("some copies are left");
+        }
+        let geometry = before.geometry.clone();
+        let after = Arc::new(VolumeMap { geometry, chunks });
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = after;
+        self.version.store(2, Ordering::Release);
+    }
 }
 
 struct Source(Arc<Masters>);
 
 impl MapSource for Source {
     fn version(&self) -> u64 {
-        1
+        self.0.version.load(Ordering::Acquire)
     }
 
     fn current(&self) -> Arc<VolumeMap> {
-        self.0.map.clone()
+        self.0.current()
     }
 
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()>>> {
@@ -224,7 +256,8 @@ pub(super) fn play(scene: Scene) -> Counted {
             .filter_map(|chunk| map.geometry.first_lba(ChunkIndex(chunk)))
             .collect();
         let masters = Arc::new(Masters {
-            map,
+            map: Mutex::new(map),
+            version: AtomicU64::new(1),
             calls: AtomicU64::new(0),
         });
         let servers = Rc::new(Servers {
@@ -273,6 +306,14 @@ pub(super) fn play(scene: Scene) -> Counted {
             }
         };
         all_read(scene.reads / 5, scene.seed).await;
+        let lost = scene
+            .loses_one
+            .then(|| servers.served.borrow().keys().next().copied());
+        if let Some(lost) = lost.flatten() {
+            masters.lose(lost);
+            // What was learnt of the others while there was one more of them is given as long again as it took.
+            all_read(scene.reads / 5, scene.seed ^ 1).await;
+        }
         let before = servers.counted(&masters);
         let (served_before, taken_before) = (servers.served.borrow().clone(), servers.taken_ns.get());
         all_read(scene.reads, !scene.seed).await;
@@ -289,7 +330,7 @@ pub(super) fn play(scene: Scene) -> Counted {
             COPIES.min(scene.servers)
         } else {
             scene.servers
-        };
+        } - usize::from(scene.loses_one);
         let most = served.iter().copied().max().unwrap_or(0);
         Counted {
             reads,
