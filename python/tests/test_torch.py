@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import pathlib
 import warnings
 
 import numpy
 import pytest
 import torch
+from conftest import jpeg, program
 from PIL import Image
 
 import redhare
@@ -66,6 +68,120 @@ def test_an_image_folder_says_what_it_lacks(image):
         ImageFolder(image, root="ant/more")
     with pytest.raises(FileNotFoundError, match="no valid file for the classes ant, bee"):
         ImageFolder(image, is_valid_file=lambda path: path.startswith("cat"))
+
+
+def imported(root: pathlib.Path, to: pathlib.Path) -> str:
+    program("fs", "format", f"file:{to}", "--size", "64MiB")
+    program("fs", "import", str(root), f"file:{to}")
+    return f"file:{to}"
+
+
+def linked(root: pathlib.Path, links: dict[str, str]) -> None:
+    for number, path in enumerate(["ant/0.jpg", "ant/more/1.jpg", "ant/more/notes.txt", "bee/2.jpg", "bee/b/b/3.jpg"]):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(jpeg(number))
+    (root / "bee/empty").mkdir()
+    (root / "file").write_bytes(jpeg(9))
+    for path, target in links.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).symlink_to(target)
+
+
+def test_links_are_followed_as_torchvision_does(tmp_path):
+    root = tmp_path / "root"
+    links = {
+        "dog": "ant",  # a class
+        "cow": "./bee//b/",
+        "eel": "dog/../bee/b",  # through a class that is one
+        "fox/x": "../dog/more",
+        "not-a-class": "file",
+        "ant/linked": "../bee",  # directories in a class, of which one has links itself
+        "ant/more.jpg": "../bee/b",
+        "bee/to-empty": "empty",
+        "bee/b/up": "../../ant/more",
+        "ant/9.jpg": "0.jpg",  # files
+        "ant/more/0.jpg": "../../file",
+        "ant/more/8.jpg": "../linked/b/b/3.jpg",
+        "ant/more/7.JPG": "./../more/./8.jpg",
+        "ant/more/6.jpg": "notes.txt",
+        "ant/more/5.txt": "1.jpg",
+        os.fsdecode(b"bee/\xff.jpg"): "2.jpg",
+        "gnu/0.jpg": "../chain/37",
+        "chain/0": "../ant/0.jpg",
+        "chain/z.jpg": "38",  # of 40 links, the most there may be
+        "chain/a/0.jpg": "../../bee/2.jpg",
+    } | {f"chain/{number}": str(number - 1) for number in range(1, 39)}
+    linked(root, links)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images = ImageFolder(imported(root, tmp_path / "image"), transform=pixels)
+    assert images.classes == sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    assert images.samples == torchvision_samples(str(root)) and len(images) > 30
+    for index, (path, target) in enumerate(images.samples):
+        if path.endswith("6.jpg"):
+            continue
+        tensor, found = images[index]
+        with Image.open(root / path) as expected:
+            assert found == target and torch.equal(tensor, pixels(expected.convert("RGB")))
+        assert images.size(index) == (root / path).stat().st_size
+    # Every regular file is one of `Files` once, whatever leads to it.
+    files = {os.path.relpath(os.path.join(top, name), root) for top, _, names in os.walk(root) for name in names}
+    files -= set(links)
+    assert sorted(images.data.path(position) for position in range(len(images.data))) == sorted(files)
+    # Links are relative to the root that was chosen, and do not leave it.
+    with pytest.warns(RuntimeWarning, match="left out: 1, the first of them up, since its target is outside"):
+        below = ImageFolder(images.data.address, root="bee/b")
+    assert [path for path, _ in below.samples] == ["b/3.jpg"]
+
+
+def test_links_that_lead_nowhere_are_left_out(tmp_path):
+    root = tmp_path / "root"
+    refused = {
+        "ant/a0.jpg": str(root / "ant/0.jpg"),
+        "ant/a1": str(root / "bee"),
+        "ant/to-a0.jpg": "a0.jpg",
+        "bee/d0.jpg": "nothing.jpg",
+        "bee/d1.jpg": "../nothing/2.jpg",
+        "bee/d2.jpg": "2.jpg/",
+        "bee/d3.jpg": "2.jpg/../2.jpg",
+        "bee/d4.jpg": "x" * 255,
+        "bee/o0.jpg": "../../root/ant/0.jpg",
+        "bee/o1": "../..",
+        "bee/c0.jpg": "c1.jpg",
+        "bee/c1.jpg": "c0.jpg",
+        "ant/long.jpg": "../pipe/chain/39",
+        "absolute-class": str(root / "ant"),
+        "pipe/p.jpg": "pipe",
+    }
+    followed = {f"pipe/chain/{number}": str(number - 1) for number in range(1, 40)} | {"pipe/chain/0": "../../file"}
+    # Those that torchvision goes round by until the kernel follows no more.
+    rounds = {"ant/up": "..", "ant/self": ".", "ant/more/up": "../../ant", "self": ".", "bee/b/there": "../../ant/hither"}
+    rounds |= {"ant/hither/back": "../../bee", "bee/b/ant": "../../ant/more"}
+    linked(root, refused | followed | rounds | {"ant/good.jpg": "../bee/2.jpg", "pipe/0.jpg": "../file"})
+    os.mkfifo(root / "pipe/pipe")
+    with pytest.warns(RuntimeWarning) as warned:
+        images = ImageFolder(imported(root, tmp_path / "image"))
+    (text,) = [str(warning.message) for warning in warned]
+    assert f"left out: {len(refused)}, the first of them absolute-class, since its target is absolute" in text
+    assert warned[0].filename == __file__
+    assert images.classes == ["ant", "bee", "pipe"]
+    assert [path for path, _ in images.samples] == [
+        "ant/0.jpg",
+        "ant/good.jpg",
+        # bee, by a link in a directory beside; back to ant goes none from there.
+        "ant/hither/back/2.jpg",
+        "ant/hither/back/b/ant/1.jpg",
+        "ant/hither/back/b/b/3.jpg",
+        "ant/more/1.jpg",
+        "bee/2.jpg",
+        "bee/b/ant/1.jpg",
+        "bee/b/b/3.jpg",
+        "pipe/0.jpg",
+    ]
+    classes, paths = images.class_to_idx, [path for path, _ in images.samples]
+    assert images.targets == [classes[path.split("/")[0]] for path in paths]
+    for index, path in enumerate(paths):
+        assert images.data[images._position(index)] == (root / path).read_bytes()
 
 
 @pytest.mark.parametrize("length", [1, 7, 24, 25])

@@ -117,6 +117,12 @@ impl Index {
         self.check(position)?;
         Ok(self.0.size(position).unwrap_or_default())
     }
+
+    /// The paths of the symbolic links, which have no positions.
+    fn links(&self) -> Vec<OsString> {
+        let paths = self.0.links();
+        paths.map(|path| OsString::from_vec(path.to_vec())).collect()
+    }
 }
 
 /// An answer that is on its way.
@@ -366,6 +372,23 @@ impl Handle {
             read.map_err(|error| Failure::from(error).at(&path.0))
         })?;
         Ok(OsString::from_vec(target))
+    }
+
+    /// The targets of symbolic links, in the order asked for.
+    fn readlinks(&self, py: Python<'_>, paths: Vec<PathBytes>) -> PyResult<Vec<OsString>> {
+        self.call(py, |opened| async move {
+            let mut targets = Vec::with_capacity(paths.len());
+            for PathBytes(path) in paths {
+                let read = opened.reader.read_link(&opened.full(&path)).await;
+                let target = read.map_err(|error| Failure::from(error).at(&path))?;
+                targets.push(OsString::from_vec(target));
+                if targets.len().is_multiple_of(LISTED_AT_ONCE) {
+                    // Other calls get their turn.
+                    reactor::yield_now().await;
+                }
+            }
+            Ok(targets)
+        })
     }
 
     /// Reads of the volume, bytes of these, those past nodes, bytes of content, and of the metadata cache; of its pages, those that were found,

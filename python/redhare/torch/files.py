@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.utils.data
 
 from .. import dataset
+from .links import Links
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of `torchvision.datasets.ImageFolder`."""
@@ -75,7 +78,12 @@ class ImageFolder(Files):
     """Images in one directory a class: `torchvision.datasets.ImageFolder` with an address for a path.
 
     ``classes``, ``class_to_idx``, ``samples`` (paths and classes, in torchvision's order), ``imgs`` and ``targets`` are as
-    there, except that ``loader`` takes a file's content and not its path, and that symbolic links are not followed.
+    there, except that ``loader`` takes a file's content and not its path.
+
+    Symbolic links are followed inside the data set, and what is found through one has the link's path. A link with an absolute
+    target, with nothing at its target, with one outside of the data set, or with more than 40 links on its way is left out, with
+    one RuntimeWarning for all of them. A link to a directory that it is in itself, or that the way to it leads through, is not
+    followed either; torchvision goes round there until the kernel follows no more links.
     """
 
     def __init__(
@@ -91,7 +99,14 @@ class ImageFolder(Files):
         self.transform = transform
         self.target_transform = target_transform
         self.loader = loader
-        self.classes = sorted(entry.name for entry in self.data.scan() if entry.kind == "directory")
+        self.classes = [entry.name for entry in self.data.scan() if entry.kind == "directory"]
+        through: list[tuple[str, int]] = []
+        if paths := self.data._files().links():
+            links = Links(self.data, paths)
+            self.classes += links.directories()
+            through = list(links.files())
+            self._warn_of(links.refused)
+        self.classes.sort()
         if not self.classes:
             raise FileNotFoundError(
                 f"Couldn't find any class folder in {self.data.address}; put the images of each class into a directory"
@@ -99,8 +114,8 @@ class ImageFolder(Files):
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         valid = is_valid_file or (lambda path: path.lower().endswith(IMG_EXTENSIONS))
         found: list[tuple[int, str, str, int]] = []
-        for position in range(len(self.data)):
-            path = self.data.path(position)
+        regular = ((self.data.path(position), position) for position in range(len(self.data)))
+        for path, position in itertools.chain(regular, through):
             name, _, rest = path.partition("/")
             if rest and valid(path):
                 directory, _, file = path.rpartition("/")
@@ -118,6 +133,16 @@ class ImageFolder(Files):
                 f"Found no valid file for the classes {names} in {self.data.address}; supported extensions are "
                 f"{', '.join(IMG_EXTENSIONS)}, or give is_valid_file"
             )
+
+    def _warn_of(self, refused: dict[str, str]) -> None:
+        if not refused:
+            return
+        path, why = next(iter(refused.items()))
+        text = (
+            f"symbolic links in {self.data.address} that were left out: {len(refused)}, the first of them {path}, since {why}; "
+            "those with relative targets inside the data set are followed"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def __len__(self) -> int:
         return len(self.samples)
