@@ -27,6 +27,7 @@ mod reservations;
 mod state;
 mod supervise;
 mod target_config;
+mod usage;
 mod watching;
 mod wire;
 

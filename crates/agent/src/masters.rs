@@ -18,10 +18,11 @@ use crate::probe::Prober;
 use crate::reservations;
 use crate::state::StateError;
 use crate::supervise::AgentError;
+use crate::usage::Usage;
 use crate::watching;
 use crate::wire::{
     Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
-    snapshot_note, to_wire,
+    snapshot_note,
 };
 
 /// Pause between attempts to reach the masters.
@@ -93,8 +94,7 @@ pub(crate) struct Life {
     resyncs: Vec<agentlink::Resync>,
     /// Snapshots of which copies are here, as the target says.
     snapshots: Vec<(u32, u64)>,
-    /// What snapshots hold of each disk; nothing of a target that does not say it, or not yet.
-    held: BTreeMap<u128, u64>,
+    usage: Usage,
     /// Which list of complete snapshots the target has; none of one that wants none.
     complete_snapshots: Option<u64>,
     /// Clones that the target was last told to flatten.
@@ -194,7 +194,7 @@ impl Life {
             disks: hello.disks.clone(),
             resyncs: Vec::new(),
             snapshots: Vec::new(),
-            held: BTreeMap::new(),
+            usage: Usage::new(),
             complete_snapshots: None,
             flatten: Vec::new(),
             flattening: Vec::new(),
@@ -248,14 +248,11 @@ impl Life {
             node: self.node_bytes(),
             incarnation: self.incarnation,
             disks: self
-                .disks
-                .iter()
-                .map(|disk| v1::Disk {
-                    held_bytes: self.held.get(&disk.uuid).copied(),
-                    ..to_wire(disk)
-                })
+                .usage
+                .disks(&self.disks)
                 .chain(disks.absent(&self.disks))
                 .collect(),
+            uses: self.usage.due(),
             disk_health,
             samples,
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
@@ -732,7 +729,8 @@ impl Life {
             FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
             FromTarget::Flattening(flattening) => self.flattening = flattening,
             FromTarget::Described(copies) => self.described = copies.into_iter().map(copy_state).collect(),
-            FromTarget::Held(held) => self.held = held.into_iter().collect(),
+            FromTarget::Held(held) => self.usage.held(held),
+            FromTarget::Used(volumes) => self.usage.volumes(volumes),
             FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }
     }

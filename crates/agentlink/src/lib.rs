@@ -437,11 +437,16 @@ pub enum FromTarget {
     /// All volumes of which the target acknowledges no write before it is durable, by number: when the agent has said that it knows this,
     /// and when that has changed.
     SyncWrites(Vec<u32>),
+    /// What the copies of each volume own of the node's disks, by the volume's number: bytes that its chunks own, and bytes that its
+    /// snapshots do. All volumes of which something is here: when the agent has said that it knows this, and when it has changed.
+    Used(Vec<(u32, u64, u64)>),
 }
 
 impl FromTarget {
     /// An agent that knows so many kinds knows reservations of exported volumes, up to [`FromTarget::Reserve`].
     pub const KINDS_OF_RESERVATIONS: u32 = 14;
+    /// One that knows so many kinds passes on what volumes use, by [`FromTarget::Used`].
+    pub const KINDS_OF_USE: u32 = 18;
 }
 
 /// What goes one way over the link.
@@ -467,7 +472,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 17;
+    const KINDS: u32 = 18;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

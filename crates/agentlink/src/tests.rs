@@ -264,6 +264,10 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::SyncWrites(vec![300]))),
         "0400000001001001ac02"
     );
+    assert_eq!(
+        hex(&frame(&FromTarget::Used(vec![(300, 1 << 21, 0)]))),
+        "0900000001001101ac028080800100"
+    );
 }
 
 #[test]
@@ -284,10 +288,7 @@ fn what_each_side_knows_is_counted_right() {
     };
     assert_eq!(last(frame(&sync_writes)) + 1, ToTarget::KINDS);
     assert_eq!(ToTarget::KINDS_OF_SYNC_WRITES, ToTarget::KINDS);
-    assert_eq!(
-        last(frame(&FromTarget::SyncWrites(Vec::new()))) + 1,
-        FromTarget::KINDS
-    );
+    assert_eq!(last(frame(&FromTarget::Used(Vec::new()))) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -102,6 +102,17 @@ impl Blobstore {
     }
 }
 
+impl Blobstore {
+    /// Room that a blob owns, without what it shows of its parents; none of a blob that is not there, or is damaged. Blocks on nothing.
+    pub fn owned_by(&self, id: BlobId) -> ByteCount {
+        let blobs = self.store.blobs.borrow();
+        let clusters = blobs
+            .get(&id)
+            .map_or(0, |blob| blob.map.borrow().allocated_count());
+        ByteCount(clusters * self.store.cluster_pages() * PAGE_BYTES as u64)
+    }
+}
+
 impl Blob {
     /// The blob that shows through where this one has nothing of its own.
     pub fn parent(&self) -> Option<BlobId> {

@@ -22,10 +22,12 @@ pub(crate) mod snapshots;
 pub(crate) mod status;
 mod sync_writes;
 mod unfinished;
+pub(crate) mod uses;
 pub(crate) mod volumes;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use foundation::{ByteCount, Instant, Random};
 
@@ -52,6 +54,7 @@ use reconcile::Reconciler;
 use restored::Restoring;
 use snapshots::{SnapshotKey, Snapshots};
 use unfinished::Unfinished;
+use uses::Uses;
 
 /// How often a decision is made anew when another master was quicker.
 const ATTEMPTS_MAX: u32 = 16;
@@ -92,6 +95,7 @@ pub struct Controller<S> {
     /// The nodes that have asked this master for them.
     data_keys_known: BTreeSet<NodeId>,
     health: Health,
+    uses: Uses,
     /// What nodes are asked about copies of chunks that nobody can serve.
     inquiries: Inquiries,
     /// The store is older than what the nodes have done, and that is being found out.
@@ -167,6 +171,7 @@ impl<S: MetadataStore> Controller<S> {
             data_keys_turned: None,
             data_keys_known: BTreeSet::new(),
             health: Health::default(),
+            uses: Uses::default(),
             inquiries: Inquiries::default(),
             restoring: None,
             planted: Planted::default(),
@@ -198,6 +203,21 @@ impl<S: MetadataStore> Controller<S> {
     /// has a whole term from now on before it counts as gone.
     pub fn listen_anew(&mut self, now: Instant) {
         self.listening = now;
+    }
+
+    /// Whether this master itself has heard any node lately.
+    pub(crate) fn hears_a_node(&self, now: Instant) -> bool {
+        self.has_heard_within(self.settings.heartbeat_timeout, now)
+    }
+
+    /// Whether any node was heard within this time.
+    fn has_heard_within(&self, time: Duration, now: Instant) -> bool {
+        self.heard.values().any(|heard| now.since(heard.at) < time)
+    }
+
+    /// Whether the cluster has nodes that are to be heard.
+    pub(crate) fn expects_nodes(&self, now: Instant) -> Result<bool, ControlError> {
+        Ok(!self.nodes(now)?.is_empty())
     }
 
     pub(crate) fn with_planted(mut self, planted: Planted) -> Self {

@@ -253,7 +253,7 @@ pub enum ControlError {
         why: Box<ControlError>,
     },
     #[error(
-        "{wanted} in {copies} copies do not fit: there is room for {room} on different {places}, {missing} more are needed on each of {copies} {places}; add disks, delete volumes or snapshots, or ask for less"
+        "{wanted} in {copies} copies do not fit: there is room for {room} on different {places}, {missing} more are needed on each of {copies} {places}; add disks, delete volumes or snapshots, ask for less, or let masters promise more than disks have (\"redhare master --overcommit\")"
     )]
     NotEnoughSpace {
         copies: u8,

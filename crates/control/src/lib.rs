@@ -48,6 +48,7 @@ pub use controller::reservations::ReservationsView;
 pub use controller::restored::{Consent, RestoredView};
 pub use controller::snapshots::SnapshotKey;
 pub use controller::status::{NodeStatus, Status, VolumeStatus};
+pub use controller::uses::VolumeUse;
 pub use controller::volumes::CreateVolume;
 pub use controller::{Controller, NodeView};
 pub use error::{ControlError, ErrorKind};

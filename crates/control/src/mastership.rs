@@ -9,10 +9,12 @@
 //!
 //! No clock decides who leads but the store's. A member's own clock decides one thing: whether it
 //! was able to hear nodes. After a gap (it was paused, or the store did not answer) silence is
-//! counted anew, so that no node is left out because its master slept.
+//! counted anew, so that no node is left out because its master slept. A member that leads and hears
+//! no node at all gives the seat to one that may (`deafness`).
 
 use foundation::{Instant, Random};
 
+use self::deafness::Deafness;
 use crate::controller::Controller;
 use crate::error::ControlError;
 use crate::planted::{Bug, Planted};
@@ -50,6 +52,17 @@ pub trait Election {
     /// Blocks until the store has answered.
     fn stand(&mut self) -> Result<Seat, StoreError>;
 
+    /// Says who leads, and takes nothing; to be called instead of [`stand`](Self::stand), as often.
+    /// Blocks until the store has answered.
+    fn look(&mut self) -> Result<Seat, StoreError>;
+
+    /// Whether other masters live, which may take the seat. Blocks until the store has answered.
+    fn has_others(&self) -> Result<bool, StoreError>;
+
+    /// Gives the seat up, if it is still this master's in this reign: the reign is over, and anybody may
+    /// take the seat. Blocks until the store has answered; after an error it may have happened or not.
+    fn resign(&mut self, reign: u64) -> Result<(), StoreError>;
+
     /// A handle whose transactions are committed only while `reign` lasts and it is this master's;
     /// with none, one that only reads. Both refuse with [`StoreError::NotLeading`].
     fn store(&self, reign: Option<u64>) -> Self::Store;
@@ -77,6 +90,7 @@ pub struct Member<E: Election> {
     control: Option<Controller<E::Store>>,
     /// When it was last known to be able to hear nodes.
     listened: Option<Instant>,
+    deafness: Deafness,
     planted: Planted,
     /// What a mistaken member has kept of its last reign.
     #[cfg(any(test, feature = "testing"))]
@@ -93,6 +107,7 @@ impl<E: Election> Member<E> {
             seat: Seat::Vacant,
             control: None,
             listened: None,
+            deafness: Deafness::new(settings.heartbeat_timeout),
             planted: Planted::default(),
             #[cfg(any(test, feature = "testing"))]
             kept: None,
@@ -104,7 +119,14 @@ impl<E: Election> Member<E> {
     /// nothing is known to have changed: a reign whose store does not answer goes on if it answers
     /// again before another one began.
     pub fn step(&mut self, now: Instant) -> Result<bool, ControlError> {
-        let seat = self.election.stand()?;
+        let rests = self.deafness.rests(now);
+        let seat = match rests {
+            true => self.election.look()?,
+            false => self.election.stand()?,
+        };
+        if rests {
+            self.deafness.seen(seat == Seat::Vacant, now);
+        }
         self.sit(seat, now)?;
         let deaf = self.settings.heartbeat_timeout / 2;
         let was_deaf = self.listened.is_none_or(|listened| now.since(listened) > deaf);
@@ -117,7 +139,31 @@ impl<E: Election> Member<E> {
             committed = control.tick(now)?;
         }
         self.listened = Some(now);
+        self.mind_deafness(was_deaf, now)?;
         Ok(committed)
+    }
+
+    /// Gives up a seat from which no node is heard, if there is somebody who may hear them.
+    fn mind_deafness(&mut self, was_deaf: bool, now: Instant) -> Result<(), ControlError> {
+        let (Seat::Ours(leader), Some(control)) = (&self.seat, &self.control) else {
+            self.deafness.begins_anew();
+            return Ok(());
+        };
+        if control.hears_a_node(now) {
+            self.deafness.hears();
+            return Ok(());
+        }
+        if was_deaf {
+            self.deafness.begins_anew();
+        }
+        let is_too_long = self.deafness.is_too_long(now) && !self.planted.is(Bug::LeadsDeaf);
+        if is_too_long && control.expects_nodes(now)? && self.election.has_others()? {
+            let reign = leader.reign;
+            self.election.resign(reign)?;
+            self.deafness.gave_up(now);
+            self.sit(Seat::Vacant, now)?;
+        }
+        Ok(())
     }
 
     /// Takes note of who leads. The seat changes only with the controller on it.
@@ -215,5 +261,6 @@ impl<E: Election> Member<E> {
     }
 }
 
+mod deafness;
 #[cfg(test)]
 mod simulation;

@@ -464,7 +464,7 @@ mod tests {
         let error = place(&disks, 2, &request(8, 2), 0).unwrap_err().to_string();
         assert_eq!(
             error,
-            "8 GiB in 2 copies do not fit: there is room for 6 GiB on different nodes, 2 GiB more are needed on each of 2 nodes; add disks, delete volumes or snapshots, or ask for less"
+            "8 GiB in 2 copies do not fit: there is room for 6 GiB on different nodes, 2 GiB more are needed on each of 2 nodes; add disks, delete volumes or snapshots, ask for less, or let masters promise more than disks have (\"redhare master --overcommit\")"
         );
     }
 

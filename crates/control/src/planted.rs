@@ -12,6 +12,10 @@ pub enum Bug {
     ActsOnMemory,
     /// A gap in which nothing could be heard counts as the nodes' silence.
     CountsDeafness,
+    /// A master that hears nobody any more leaves out the first whose time is over.
+    TrustsDeafEars,
+    /// A master that hears no node keeps the seat for as long as it reaches the store.
+    LeadsDeaf,
     /// The room of a copy that is given up stays promised.
     KeepsRoomOfGivenUp,
     /// A node is not told to delete a copy that is given up.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use foundation::ByteCount;
+
 use crate::identity::ClusterId;
 
 /// Times and bounds of the masters of a cluster.
@@ -32,6 +34,9 @@ pub struct Settings {
     pub moves_max: usize,
     /// How long a key of the data path is in use; what is made with it is believed for one to two of these.
     pub data_key_period: Duration,
+    /// How much of a disk is promised to copies, in percent of its capacity: at least 100. With more, disks may run full by writes to
+    /// volumes that exist.
+    pub overcommit_percent: u32,
     /// Chunk changes remembered for those who ask for what is new; who asks later gets all.
     pub changes_kept: usize,
     /// The identity that a cluster is founded with in an empty store, and that a store which is not empty must have.
@@ -54,8 +59,28 @@ impl Default for Settings {
             rebalance: true,
             moves_max: 4,
             data_key_period: Duration::from_secs(1800),
+            overcommit_percent: 100,
             changes_kept: 65_536,
             cluster: None,
         }
     }
+}
+
+/// Of a disk that is promised more than once, nothing more is promised once this share of it is in use, in percent.
+const FULL_PERCENT: u64 = 90;
+
+impl Settings {
+    /// What of a disk may be promised.
+    pub(crate) fn promised_of(&self, capacity: ByteCount) -> ByteCount {
+        ByteCount(percent(capacity, self.overcommit_percent.max(100).into()))
+    }
+
+    /// Whether a disk is too full to be promised to anybody, though promises allow it. Without overcommitting they never do.
+    pub(crate) fn is_too_full(&self, capacity: ByteCount, used: ByteCount) -> bool {
+        self.overcommit_percent > 100 && used.0 >= percent(capacity, FULL_PERCENT)
+    }
+}
+
+fn percent(of: ByteCount, percent: u64) -> u64 {
+    u64::try_from(u128::from(of.0) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }

@@ -99,6 +99,25 @@ pub enum ConfigError {
         /// The period.
         period_ms: u64,
     },
+    /// Less is promised than there is, or hardly anything of what is promised is there.
+    #[error(
+        "disks cannot be promised {ratio} times; overcommit is a number from 1 (no more than there is) to 100"
+    )]
+    Overcommit {
+        /// What was asked for.
+        ratio: f64,
+    },
+}
+
+/// A ratio of promises to capacity as [`Settings`] has it.
+///
+/// # Errors
+/// One below 1 or above 100, or none at all.
+pub fn overcommit_percent(ratio: f64) -> Result<u32, ConfigError> {
+    match (1.0..=100.0).contains(&ratio) {
+        true => Ok((ratio * 100.0).round() as u32),
+        false => Err(ConfigError::Overcommit { ratio }),
+    }
 }
 
 /// The file's keys.
@@ -109,6 +128,7 @@ struct File {
     heartbeat_timeout_ms: Option<u64>,
     rebuild_after_ms: Option<u64>,
     rebalance: Option<bool>,
+    overcommit: Option<f64>,
     data_key_period_ms: Option<u64>,
     audit_log: Option<PathBuf>,
     issuer: Option<PathBuf>,
@@ -230,6 +250,9 @@ impl Config {
         }
         if let Some(rebalance) = file.rebalance {
             settings.rebalance = rebalance;
+        }
+        if let Some(ratio) = file.overcommit {
+            settings.overcommit_percent = overcommit_percent(ratio)?;
         }
         if let Some(milliseconds) = file.data_key_period_ms {
             settings.data_key_period = Duration::from_millis(milliseconds);

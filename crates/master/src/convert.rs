@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::{
     Chunk, ChunkId, ControlError, CreateVolume, Disk, DiskId, ErrorKind, Flattening, Growing, Incarnation,
     Node, NodeId, NodeView, OriginView, Rack, Resync, Snapshot, SnapshotKey, SnapshotNumber, Spread, Uuid,
-    Volume, VolumeNumber, VolumeState,
+    Volume, VolumeNumber, VolumeState, VolumeUse,
 };
 use foundation::{ByteCount, Epoch};
 use proto::v1;
@@ -242,6 +242,27 @@ pub(crate) fn chunk(id: ChunkId, chunk: &Chunk) -> v1::Chunk {
 
 pub(crate) fn chunks(chunks: &[(ChunkId, Chunk)]) -> Vec<v1::Chunk> {
     chunks.iter().map(|(id, record)| chunk(*id, record)).collect()
+}
+
+/// What a volume uses of disks.
+pub(crate) fn volume_use(volume: VolumeNumber, used: VolumeUse) -> v1::VolumeUse {
+    v1::VolumeUse {
+        volume: volume.0,
+        used_bytes: used.used.0,
+        held_bytes: used.held.0,
+    }
+}
+
+/// What a node says of volumes.
+pub(crate) fn uses(uses: &v1::VolumeUses) -> Vec<(VolumeNumber, VolumeUse)> {
+    let one = |said: &v1::VolumeUse| {
+        let used = VolumeUse {
+            used: ByteCount(said.used_bytes),
+            held: ByteCount(said.held_bytes),
+        };
+        (VolumeNumber(said.volume), used)
+    };
+    uses.volumes.iter().map(one).collect()
 }
 
 pub(crate) fn volume(volume: &Volume) -> v1::Volume {

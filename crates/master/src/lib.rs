@@ -29,7 +29,7 @@ mod sync_writes;
 mod watch;
 mod whose;
 
-pub use config::{Config, ConfigError, StoreConfig};
+pub use config::{Config, ConfigError, StoreConfig, overcommit_percent};
 pub use convert::{ConvertError, uuid_text};
 pub use etcd::{EtcdConfig, EtcdConfigError, EtcdStore};
 pub use proto::client::{Client, ClientError, Masters};

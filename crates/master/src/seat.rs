@@ -59,6 +59,28 @@ impl Election for Candidate {
         }
     }
 
+    fn look(&mut self) -> Result<Seat, StoreError> {
+        match self {
+            Self::Redb { leader, .. } => Ok(Seat::Ours(leader.clone())),
+            Self::Etcd(election) => election.look(),
+        }
+    }
+
+    fn has_others(&self) -> Result<bool, StoreError> {
+        match self {
+            Self::Redb { .. } => Ok(false),
+            Self::Etcd(election) => election.has_others(),
+        }
+    }
+
+    fn resign(&mut self, reign: u64) -> Result<(), StoreError> {
+        match self {
+            // There is nobody else: it is never asked to.
+            Self::Redb { .. } => Ok(()),
+            Self::Etcd(election) => election.resign(reign),
+        }
+    }
+
     fn store(&self, reign: Option<u64>) -> Store {
         match self {
             Self::Redb { store, .. } => Store::Redb(store.clone()),

@@ -121,6 +121,14 @@ impl Nodes for Face {
         let answer = self.engine.heartbeat(heartbeat).await?;
         self.note_copies((node, request.incarnation), &request.described_copies)
             .await?;
+        if let Some(said) = request.uses.as_ref().map(convert::uses) {
+            let life = (node, Incarnation(request.incarnation));
+            let note = move |control: &mut crate::engine::Control, _| {
+                control.note_use(life, said);
+                Ok(())
+            };
+            self.engine.call(note).await?;
+        }
         let mut complete_snapshots = None;
         if request
             .complete_snapshots
@@ -263,15 +271,22 @@ impl Volumes for Face {
         &self,
         _: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
-        let read = |control: &mut crate::engine::Control, _| {
+        let read = |control: &mut crate::engine::Control, now| {
             let with_origin = |volume: &Volume| {
                 let origin = control.origin_of(volume)?;
-                Ok(convert::volume_with_origin(volume, origin))
+                Ok::<_, control::ControlError>(convert::volume_with_origin(volume, origin))
             };
-            control.volumes()?.iter().map(with_origin).collect()
+            let volumes: Result<Vec<_>, _> = control.volumes()?.iter().map(with_origin).collect();
+            Ok((volumes?, control.uses(now)?))
         };
-        let volumes = self.engine.read(read).await?;
-        Ok(Response::new(v1::ListVolumesResponse { volumes }))
+        let (volumes, uses) = self.engine.read(read).await?;
+        let uses = uses.map(|uses| v1::VolumeUses {
+            volumes: uses
+                .into_iter()
+                .map(|(volume, used)| convert::volume_use(volume, used))
+                .collect(),
+        });
+        Ok(Response::new(v1::ListVolumesResponse { volumes, uses }))
     }
 
     async fn show(
@@ -287,15 +302,23 @@ impl Volumes for Face {
             let resyncs = control.resyncs(number, now);
             let origin = control.origin_of(&volume)?;
             let waiting = control.nodes_without_sync_writes(&volume, now)?;
-            Ok(((volume, origin), chunks, control.nodes(now)?, (resyncs, waiting)))
+            let used = control.uses(now)?;
+            let used = used.map(|uses| uses.get(&number).copied().unwrap_or_default());
+            Ok((
+                (volume, origin, used),
+                chunks,
+                control.nodes(now)?,
+                (resyncs, waiting),
+            ))
         };
-        let ((volume, origin), chunks, nodes, (resyncs, waiting)) = self.engine.read(call).await?;
+        let ((volume, origin, used), chunks, nodes, (resyncs, waiting)) = self.engine.read(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume_with_origin(&volume, origin)),
             nodes: convert::addresses(nodes.values(), &chunks, &volume.portals),
             chunks: convert::chunks(&chunks),
             waiting_nodes: convert::node_ids(&waiting),
+            r#use: used.map(|used| convert::volume_use(volume.number, used)),
         }))
     }
 

@@ -39,5 +39,8 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         lacking_copies: volume.lacking_copies,
         lacking_bytes: volume.lacking.0,
         lacking_left_ms: volume.mend_left.map(milliseconds),
+        r#use: volume
+            .used
+            .map(|used| convert::volume_use(volume.volume.number, used)),
     }
 }

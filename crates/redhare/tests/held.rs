@@ -1,5 +1,6 @@
 //! What snapshots hold on disks is shown, and counts where a new volume is placed, with processes of their own: disks that it fills
-//! are left to others, and are taken again when the snapshots are deleted.
+//! are left to others, and are taken again when the snapshots are deleted. What a volume owns of disks is shown apart from what
+//! its snapshots do.
 
 mod support;
 
@@ -71,6 +72,17 @@ impl Test {
     }
 }
 
+impl Test {
+    /// What "data" owns of disks, and what its snapshots do, as `volume list` says; none while a node has not said it.
+    fn used(&self) -> Option<(u64, u64)> {
+        let listed = self.cluster.json(&["volume", "list"]);
+        let volumes = listed.as_array().unwrap();
+        let data = volumes.iter().find(|volume| volume["name"] == "data").unwrap();
+        let used = &data["disk_use"];
+        Some((used["used_bytes"].as_u64()?, used["held_bytes"].as_u64()?))
+    }
+}
+
 #[test]
 fn disks_that_snapshots_fill_are_left_to_others() {
     let cluster = Nodes::start(Place::in_memory("held"), &["--no-rebalance"], 4);
@@ -105,6 +117,18 @@ fn disks_that_snapshots_fill_are_left_to_others() {
             false => *held == 0,
         })
     });
+    // Two copies of each of two snapshots; what the chunk's own blobs have is what was not written again.
+    let room = 16 * MIB;
+    wait_until("the masters say so of the volume", || {
+        test.used()
+            .is_some_and(|(used, held)| used < room && (4 * CHUNK..4 * CHUNK + room).contains(&held))
+    });
+    let said = test.cluster.run(&["volume", "show", "data"]).stdout;
+    let said = String::from_utf8(said).unwrap();
+    assert!(
+        said.contains(" on disks, all copies together, ") && said.contains(" of it for snapshots alone"),
+        "{said}"
+    );
     let said = test.cluster.run(&["status"]).stdout;
     let said = String::from_utf8(said).unwrap();
     let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -125,6 +149,10 @@ fn disks_that_snapshots_fill_are_left_to_others() {
     }
     wait_until("nothing is held any more", || {
         test.held().iter().all(|(_, held)| *held == 0)
+    });
+    wait_until("the volume owns again what it shows, and nothing else", || {
+        test.used()
+            .is_some_and(|(used, held)| held == 0 && (2 * CHUNK..2 * CHUNK + room).contains(&used))
     });
     wait_until("the second deleted volume is gone", || {
         let listed = test.cluster.json(&["volume", "list"]);

@@ -1,6 +1,6 @@
 //! Three masters as processes on one etcd, three nodes and a client that writes and reads: the master that leads is
 //! killed, and another one answers soon; all masters end, and the client goes on; they return, and
-//! every node is as before, in sync.
+//! every node is as before, in sync. One that leads and is cut from everybody but etcd gives up its seat.
 
 #[path = "../../master/src/etcd/testing.rs"]
 mod etcd;
@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use etcd::Etcd;
+use support::forward::Forward;
 use support::load::{self, Load};
 use support::{Place, REDHARE, free_ports, wait_until};
 
@@ -71,18 +72,30 @@ impl Drop for Cluster {
 struct Cluster {
     place: Place,
     store: String,
+    /// Where each is reached, and its process.
     masters: Vec<(String, Option<Running>)>,
+    /// Where each listens, behind that.
+    listens: Vec<String>,
+    forwards: Vec<Forward>,
     nodes: Vec<Running>,
 }
 
 impl Cluster {
     fn start(place: Place, etcd: &Etcd) -> Self {
         let (base, more) = (free_ports(), free_ports());
-        let masters = (0..3).map(|index| (format!("127.0.0.1:{}", base + index), None));
+        let listens: Vec<String> = (0..3)
+            .map(|index| format!("127.0.0.1:{}", base + index))
+            .collect();
+        let forwards: Vec<Forward> = listens.iter().cloned().map(Forward::to).collect();
+        let masters = forwards
+            .iter()
+            .map(|forward| (forward.address().to_owned(), None));
         let mut cluster = Self {
             place,
             store: format!("etcd://{}/test", etcd.endpoints()),
             masters: masters.collect(),
+            listens,
+            forwards,
             nodes: Vec::new(),
         };
         for index in 0..3 {
@@ -130,8 +143,16 @@ impl Cluster {
     }
 
     fn start_master(&mut self, index: usize) {
-        let address = self.masters[index].0.clone();
-        let arguments = ["master", "--listen", &address, "--store", &self.store];
+        let (address, listen) = (self.masters[index].0.clone(), &self.listens[index]);
+        let arguments = [
+            "master",
+            "--listen",
+            listen,
+            "--advertise",
+            &address,
+            "--store",
+            &self.store,
+        ];
         let running = Running::start(&self.place.0, &format!("master{index}"), &arguments);
         self.masters[index].1 = Some(running);
     }
@@ -262,6 +283,23 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
     // Longer than a term of silence: no node was left out by those who took over.
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(cluster.chunks(), epochs, "a living node was left out");
+
+    // A master that only etcd reaches gives its seat to one that hears the nodes.
+    let deaf = cluster.leader().expect("one leads");
+    cluster.forwards[deaf].cut(true);
+    let began = Instant::now();
+    wait_until(
+        "another master leads, since the one that does hears nobody",
+        || cluster.leader().is_some_and(|other| other != deaf),
+    );
+    println!(
+        "a leading master that hears nobody was followed by another one after {:?}",
+        began.elapsed()
+    );
+    load.wait_for(100);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(cluster.chunks(), epochs, "a living node was left out");
+    cluster.forwards[deaf].cut(false);
 
     for index in 0..3 {
         cluster.masters[index].1 = None;

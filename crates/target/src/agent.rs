@@ -31,6 +31,9 @@ const RESYNCS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether there are other snapshots than the agent knows, and whether they hold more or less.
 const SNAPSHOTS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often it is looked what volumes own of the disks: a step for each copy.
+const USED_INTERVAL: Duration = Duration::from_secs(2);
+
 /// How often it is looked whether the disks' health has changed.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -96,6 +99,9 @@ pub fn listen(
                         let _ = sender.try_send(FromTarget::SyncWrites(node.sync_writes().all()));
                         drop(spawn(tell_flattening(Rc::downgrade(&node), sender.clone())));
                         drop(spawn(tell_held(Rc::downgrade(&node), sender.clone())));
+                        if kinds >= FromTarget::KINDS_OF_USE {
+                            drop(spawn(tell_used(Rc::downgrade(&node), sender.clone())));
+                        }
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
                 }
@@ -185,6 +191,23 @@ async fn tell_held(node: Weak<Node>, sender: ToAgent) {
         }
         drop(node);
         time::sleep(SNAPSHOTS_INTERVAL).await;
+    }
+}
+
+/// Also that there is nothing.
+async fn tell_used(node: Weak<Node>, sender: ToAgent) {
+    let mut told = None;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let used = node.used();
+        if told.as_ref() != Some(&used) {
+            if sender.try_send(FromTarget::Used(used.clone())).is_err() {
+                return;
+            }
+            told = Some(used);
+        }
+        drop(node);
+        time::sleep(USED_INTERVAL).await;
     }
 }
 

@@ -476,16 +476,23 @@ impl<S: MetadataStore> Controller<S> {
             if sync_writes && !self.knows_sync_writes(node) {
                 continue;
             }
-            let held = self.heard.get(&node).map(|heard| &heard.held);
+            let heard = self.heard.get(&node);
+            let held = heard.map(|heard| &heard.held);
             for disk in &view.record.disks {
+                let used = heard.and_then(|heard| heard.used.get(&disk.id)).copied();
+                let is_full = self.settings.is_too_full(disk.capacity, used.unwrap_or_default());
                 if self.care.is_drained(node, Some(disk.id)) {
                     continue;
                 }
+                let allocated = allocated.get(&(node, disk.id)).copied().unwrap_or_default();
                 candidates.push(Candidate {
                     node,
                     disk: disk.id,
-                    capacity: disk.capacity,
-                    allocated: allocated.get(&(node, disk.id)).copied().unwrap_or_default(),
+                    capacity: match is_full {
+                        true => allocated,
+                        false => self.settings.promised_of(disk.capacity),
+                    },
+                    allocated,
                     held: held
                         .and_then(|held| held.get(&disk.id))
                         .copied()

@@ -228,7 +228,11 @@ impl<S: MetadataStore> Controller<S> {
         for disk in &mut disks {
             (disk.used, disk.held) = (ByteCount(0), None);
             let allocated = self.allocated(node, disk.id)?.0;
-            if disk.capacity < allocated {
+            // One that is as large as it was may be promised more often than masters do now.
+            let before =
+                stored.and_then(|stored| stored.record.disks.iter().find(|known| known.id == disk.id));
+            let is_smaller = before.is_none_or(|before| disk.capacity < before.capacity);
+            if is_smaller && self.settings.promised_of(disk.capacity) < allocated {
                 let (disk, capacity) = (disk.id, disk.capacity);
                 return Err(ControlError::DiskInUse {
                     node,

@@ -10,6 +10,7 @@ use crate::controller::clones::OriginView;
 use crate::controller::drain::Drained;
 use crate::controller::health::DiskHealth;
 use crate::controller::nodes::Resync;
+use crate::controller::uses::VolumeUse;
 use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
 use crate::identity::{ClusterId, VolumeNumber};
@@ -73,6 +74,8 @@ pub struct VolumeStatus {
     pub resyncs: Vec<Resync>,
     /// What it is a clone of.
     pub origin: Option<OriginView>,
+    /// What it uses of disks, as [`Controller::uses`] has it.
+    pub used: Option<VolumeUse>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -81,7 +84,9 @@ impl<S: MetadataStore> Controller<S> {
         let (nodes, racks) = (self.nodes(now)?, self.racks(now)?);
         let standings: BTreeMap<_, _> = nodes.iter().map(|(&id, view)| (id, view.standing())).collect();
         let mut volumes: BTreeMap<VolumeNumber, VolumeStatus> = BTreeMap::new();
+        let uses = self.uses_on(&nodes);
         for volume in self.volumes()? {
+            let used = |uses: &BTreeMap<_, VolumeUse>| uses.get(&volume.number).copied().unwrap_or_default();
             let status = VolumeStatus {
                 chunks: 0,
                 degraded_chunks: 0,
@@ -92,6 +97,7 @@ impl<S: MetadataStore> Controller<S> {
                 crowded_chunks: 0,
                 resyncs: self.resyncs(volume.number, now),
                 origin: self.origin_of(&volume)?,
+                used: uses.as_ref().map(used),
                 volume,
             };
             volumes.insert(status.volume.number, status);

@@ -1,12 +1,12 @@
 //! Three masters, one etcd and five nodes in virtual time from one seed: masters crash, are paused
-//! and cut off from etcd; etcd loses its quorum and comes back with every lease at its full term;
+//! and cut off from etcd, one hears no node from some moment on; etcd loses its quorum and comes back with every lease at its full term;
 //! other programs write into it; answers to commits get lost; nodes die, return, and look for the
 //! master that leads.
 //!
 //! Checked: only the one who leads commits; no node that lived all the while is left out; epochs
 //! grow; no chunk falls below its minimum; a reader's lease that its holder relies on is known to
-//! whoever leads; once faults stop, somebody leads, the dead are left out, and a volume can be
-//! created.
+//! whoever leads; once faults stop, somebody leads who hears nodes, the dead are left out, and a
+//! volume can be created.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// How long faults go on, and how long there are none after that.
 const FAULTS: u32 = 900;
 const QUIET: u32 = 250;
+/// The same where a master stays deaf: it may have led twice before, and is twice as patient each time.
+const QUIET_DEAF: u32 = 600;
 const BEAT: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The term of a master's lease. It is over before a new reign counts anybody's silence.
@@ -61,6 +63,8 @@ struct World {
     masters: Vec<Member<EtcdElection>>,
     /// Until then a master does nothing.
     paused: [Instant; MASTERS],
+    /// No node reaches this master any more, nor it a node.
+    deaf: Option<usize>,
     nodes: Vec<Node>,
     random: Random,
     now: Instant,
@@ -104,6 +108,7 @@ impl World {
             masters: Vec::new(),
             etcd,
             paused: [now; MASTERS],
+            deaf: None,
             nodes: Vec::new(),
             random: Random::from_seed(seed),
             now,
@@ -139,7 +144,8 @@ impl World {
     }
 
     fn run(mut self) -> Outcome {
-        for step in 0..FAULTS + QUIET {
+        let mut step = 0;
+        while step < FAULTS + self.deaf.map_or(QUIET, |_| QUIET_DEAF) {
             self.now = self.now + STEP;
             self.etcd.borrow_mut().pass(self.now);
             if step < FAULTS {
@@ -152,6 +158,7 @@ impl World {
             self.move_nodes();
             self.use_the_cluster(step);
             self.check();
+            step += 1;
         }
         self.check_quiet()
     }
@@ -184,6 +191,7 @@ impl World {
                     self.nodes[node].beats_at = until + span;
                 }
             }
+            19 if self.deaf.is_none() => self.deaf = Some(master),
             _ => {}
         }
     }
@@ -252,6 +260,9 @@ impl World {
 
     /// None once a master that leads has heard it; otherwise whom to ask next.
     fn beat(&mut self, index: usize, master: usize) -> Option<usize> {
+        if self.deaf == Some(master) {
+            return Some((master + 1) % MASTERS);
+        }
         let node = &mut self.nodes[index];
         let control = match self.masters[master].lead() {
             Ok(control) => control,
@@ -386,6 +397,11 @@ impl World {
 
     fn check_quiet(mut self) -> Outcome {
         let (now, seed) = (self.now, self.seed);
+        let seated = self.etcd.borrow().leader();
+        assert!(
+            seated.is_none() || seated != self.deaf,
+            "the one who leads hears nobody"
+        );
         let chunks = std::mem::take(&mut self.chunks);
         let living: Vec<(NodeId, Incarnation)> = self
             .nodes
@@ -420,15 +436,21 @@ impl World {
     }
 }
 
+/// What is said of a node that was left out without a reason.
+const LEFT_OUT: &str = "lives and was left out";
+
 /// Seeds until the mistake shows; none if it never did.
-fn seeds_to_find(bug: Bug, most: u64) -> Option<u64> {
+fn seeds_to_find(bug: Bug, says: &str, most: u64) -> Option<u64> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let found = (0..most).find(|&seed| {
         std::panic::catch_unwind(|| World::new(seed, Some(bug)).run())
             .err()
-            .and_then(|panic| panic.downcast::<String>().ok())
-            .is_some_and(|text| text.contains("lives and was left out"))
+            .and_then(|panic| match panic.downcast::<String>() {
+                Ok(text) => Some(*text),
+                Err(panic) => panic.downcast::<&str>().ok().map(|text| (*text).to_owned()),
+            })
+            .is_some_and(|text| text.contains(says))
     });
     std::panic::set_hook(hook);
     found.map(|seed| seed + 1)
@@ -469,14 +491,28 @@ fn one_seed_gives_one_run() {
 
 #[test]
 fn a_new_reign_that_acts_on_memory_is_found() {
-    let seeds = seeds_to_find(Bug::ActsOnMemory, 40).expect("it is found");
+    let seeds = seeds_to_find(Bug::ActsOnMemory, LEFT_OUT, 40).expect("it is found");
     println!("found with seed {}", seeds - 1);
     assert!(seeds <= 20, "it took {seeds} seeds");
 }
 
 #[test]
 fn deafness_that_counts_as_silence_is_found() {
-    let seeds = seeds_to_find(Bug::CountsDeafness, 40).expect("it is found");
+    let seeds = seeds_to_find(Bug::CountsDeafness, LEFT_OUT, 40).expect("it is found");
     println!("found with seed {}", seeds - 1);
     assert!(seeds <= 20, "it took {seeds} seeds");
+}
+
+#[test]
+fn a_master_that_leads_and_hears_nobody_is_found() {
+    let seeds = seeds_to_find(Bug::LeadsDeaf, "hears nobody", 60).expect("it is found");
+    println!("found with seed {}", seeds - 1);
+    assert!(seeds <= 40, "it took {seeds} seeds");
+}
+
+#[test]
+fn a_deaf_master_that_leaves_out_the_first_is_found() {
+    let seeds = seeds_to_find(Bug::TrustsDeafEars, LEFT_OUT, 60).expect("it is found");
+    println!("found with seed {}", seeds - 1);
+    assert!(seeds <= 40, "it took {seeds} seeds");
 }

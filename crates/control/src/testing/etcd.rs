@@ -395,17 +395,11 @@ impl Election for EtcdElection {
     type Store = Handle;
 
     fn stand(&mut self) -> Result<Seat, StoreError> {
-        let mut etcd = self.etcd.borrow_mut();
-        etcd.check(self.master)?;
-        let end = etcd.now + etcd.lease;
-        etcd.leases.entry(self.master).or_insert(end);
-        if let Some((master, leader)) = &etcd.leader {
-            let leader = leader.clone();
-            return Ok(match *master == self.master {
-                true => Seat::Ours(leader),
-                false => Seat::Theirs(leader),
-            });
+        let seat = self.look()?;
+        if seat != Seat::Vacant {
+            return Ok(seat);
         }
+        let mut etcd = self.etcd.borrow_mut();
         etcd.revision += 1;
         let leader = Leader {
             address: self.master.to_string(),
@@ -414,6 +408,37 @@ impl Election for EtcdElection {
         };
         etcd.leader = Some((self.master, leader.clone()));
         Ok(Seat::Ours(leader))
+    }
+
+    fn look(&mut self) -> Result<Seat, StoreError> {
+        let mut etcd = self.etcd.borrow_mut();
+        etcd.check(self.master)?;
+        let end = etcd.now + etcd.lease;
+        etcd.leases.entry(self.master).or_insert(end);
+        Ok(match &etcd.leader {
+            None => Seat::Vacant,
+            Some((master, leader)) if *master == self.master => Seat::Ours(leader.clone()),
+            Some((_, leader)) => Seat::Theirs(leader.clone()),
+        })
+    }
+
+    fn has_others(&self) -> Result<bool, StoreError> {
+        let etcd = self.etcd.borrow();
+        etcd.check(self.master)?;
+        Ok(etcd
+            .leases
+            .keys()
+            .any(|&other| other != self.master && other != usize::MAX))
+    }
+
+    fn resign(&mut self, reign: u64) -> Result<(), StoreError> {
+        let mut etcd = self.etcd.borrow_mut();
+        etcd.check(self.master)?;
+        if etcd.reigns(self.master, Some(reign)) {
+            etcd.leader = None;
+            etcd.revision += 1;
+        }
+        Ok(())
     }
 
     fn store(&self, reign: Option<u64>) -> Handle {

@@ -191,6 +191,35 @@ impl Election for EtcdElection {
         self.seated(lease.id)
     }
 
+    fn look(&mut self) -> Result<Seat, StoreError> {
+        let lease = self.lease()?;
+        self.seated(lease.id)
+    }
+
+    fn has_others(&self) -> Result<bool, StoreError> {
+        Ok(self
+            .present()?
+            .iter()
+            .any(|present| present.address != self.address))
+    }
+
+    fn resign(&mut self, reign: u64) -> Result<(), StoreError> {
+        let name = key(&self.link, LEADER);
+        let made = i64::try_from(reign).unwrap_or(i64::MAX);
+        let txn = Txn::new()
+            .when([Compare::create_revision(name.clone(), CompareOp::Equal, made)])
+            .and_then([TxnOp::delete(name, None)]);
+        // Repeated, it fails on a key that is gone, or another reign's.
+        self.link.call(Repeat::Yes, |client| {
+            let txn = txn.clone();
+            async move { client.kv_client().txn(txn).await }
+        })?;
+        tracing::warn!(
+            "no node has been heard by this master for long: it gives the masters' seat to another one"
+        );
+        Ok(())
+    }
+
     fn store(&self, reign: Option<u64>) -> EtcdStore {
         self.store.under(reign)
     }

@@ -185,6 +185,39 @@ fn a_deposed_master_changes_nothing() {
 }
 
 #[test]
+fn a_seat_that_is_given_up_goes_to_another_one_that_lives() {
+    if !is_there("a master in etcd gives up its seat") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut first = election(config(&etcd, "r"), "127.0.0.1:1");
+    let old = lead(&mut first);
+    assert_eq!(first.has_others(), Ok(false));
+    let mut second = election(config(&etcd, "r"), "127.0.0.1:2");
+    let reign = |seat| match seat {
+        Ok(Seat::Ours(leader) | Seat::Theirs(leader)) => leader.reign,
+        other => panic!("{other:?}"),
+    };
+    let first_reign = reign(second.look());
+    assert_eq!((first.has_others(), reign(first.look())), (Ok(true), first_reign));
+    // Another one's seat, or another reign's, is not given up.
+    second.resign(first_reign + 1).unwrap();
+    assert_eq!(reign(first.look()), first_reign);
+    first.resign(first_reign).unwrap();
+    assert_eq!(
+        (first.look(), second.look()),
+        (Ok(Seat::Vacant), Ok(Seat::Vacant))
+    );
+    let error = old.commit(&put("a", "1")).unwrap_err();
+    assert!(matches!(error, StoreError::NotLeading { .. }), "{error}");
+    let new = lead(&mut second);
+    // Late, and of no effect.
+    first.resign(first_reign).unwrap();
+    assert!(matches!(new.commit(&put("a", "2")), Ok(Committed::At { .. })));
+    assert!(matches!(first.look(), Ok(Seat::Theirs(_))));
+}
+
+#[test]
 fn a_lease_is_kept_alive_and_taken_anew_when_etcd_has_lost_it() {
     if !is_there("etcd keeps the lease of the master that leads") {
         return;

@@ -173,6 +173,8 @@ struct VolumeRow {
     name: String,
     number: u32,
     size_bytes: u64,
+    /// What it owns of disks; null where not every living node has said it yet.
+    disk_use: Option<super::volume::DiskUse>,
     state: &'static str,
     /// Its copies keep checksums of their blocks.
     checksums: bool,
@@ -353,6 +355,7 @@ fn volume_row(status: &v1::VolumeStatus) -> Option<VolumeRow> {
         name: volume.name.clone(),
         number: volume.number,
         size_bytes: volume.size_bytes,
+        disk_use: status.r#use.as_ref().map(super::volume::DiskUse::of),
         state: super::volume::state(volume),
         checksums: volume.checksums,
         origin: super::volume::origin(volume),
@@ -422,9 +425,17 @@ fn describe(view: &StatusView) -> String {
         table(&rows)
     );
     let mut rows = vec![
-        ["VOLUME", "SIZE", "STATE", "CHUNKS", "CHECKSUMS", "HEALTH"]
-            .map(String::from)
-            .to_vec(),
+        [
+            "VOLUME",
+            "SIZE",
+            "ON DISKS",
+            "STATE",
+            "CHUNKS",
+            "CHECKSUMS",
+            "HEALTH",
+        ]
+        .map(String::from)
+        .to_vec(),
     ];
     for volume in &view.volumes {
         let health = match (volume.state, volume.waiting_chunks, volume.degraded_chunks) {
@@ -456,6 +467,7 @@ fn describe(view: &StatusView) -> String {
         rows.push(vec![
             volume.name.clone(),
             bytes(volume.size_bytes),
+            super::volume::on_disks(volume.disk_use),
             volume.state.to_owned(),
             volume.chunks.to_string(),
             on_or_off(volume.checksums).to_owned(),

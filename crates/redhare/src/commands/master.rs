@@ -41,6 +41,10 @@ pub(crate) struct MasterArguments {
     /// Leave copies where they are when nodes or disks are added; otherwise they move until every node is used to the same share
     #[arg(long)]
     no_rebalance: bool,
+    /// Promise so many times what the disks have to volumes, which take room only as they are written: 1.5, say. Disks can then run full, and
+    /// writes wait for room; say the same to every master
+    #[arg(long, value_name = "RATIO")]
+    overcommit: Option<f64>,
     #[command(flatten)]
     credentials: super::credentials::CredentialArguments,
     /// Append a line of JSON to this file for each action that changes something, and each that was refused to who asked; SIGHUP opens it anew
@@ -49,7 +53,7 @@ pub(crate) struct MasterArguments {
     /// Directory of an issuer, as "redhare ca issuer" makes it: give certificates to nodes and clients that come with a join token
     #[arg(long, value_name = "DIR")]
     issuer: Option<PathBuf>,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), data_key_period_ms (1800000), audit_log, issuer, [tls] (authority, certificate, key) and [etcd]
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), overcommit (1.0), data_key_period_ms (1800000), audit_log, issuer, [tls] (authority, certificate, key) and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -70,6 +74,9 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     }
     if let Some(seconds) = arguments.rebuild_after {
         config.settings.rebuild_after = std::time::Duration::from_secs(seconds);
+    }
+    if let Some(ratio) = arguments.overcommit {
+        config.settings.overcommit_percent = master::overcommit_percent(ratio).map_err(Failure::new)?;
     }
     if arguments.no_rebalance {
         config.settings.rebalance = false;

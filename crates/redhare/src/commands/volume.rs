@@ -1,6 +1,7 @@
 //! `redhare volume`.
 
 mod clone;
+mod disk_use;
 mod force;
 mod leases;
 mod moves;
@@ -15,6 +16,7 @@ use foundation::ByteCount;
 use master::{Client, uuid_text, v1};
 
 pub(crate) use clone::{OriginView, origin};
+pub(crate) use disk_use::{DiskUse, on_disks};
 
 use super::cluster::ClusterArguments;
 use crate::output::{Failure, Output, table};
@@ -258,6 +260,8 @@ struct VolumeView {
     checksums: bool,
     /// Every write is durable on every copy in sync before it is acknowledged.
     sync_writes: bool,
+    /// What it owns of disks; null where not every living node has said it yet, or it was not asked.
+    disk_use: Option<DiskUse>,
     /// What no two copies of a chunk may have in common; absent if nobody has said it.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<&'static str>,
@@ -357,7 +361,13 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
         }
         Volume::List => {
             let call = |client: Client| async move { client.list_volumes(v1::ListVolumesRequest {}).await };
-            let views: Vec<VolumeView> = cluster.call(call)?.volumes.iter().map(view).collect();
+            let answer = cluster.call(call)?;
+            let mut views: Vec<VolumeView> = answer.volumes.iter().map(view).collect();
+            if let Some(uses) = &answer.uses {
+                views
+                    .iter_mut()
+                    .for_each(|view| view.disk_use = Some(DiskUse::among(uses, view.number)));
+            }
             output.print(&views, || list(&views));
         }
         Volume::Show { name } => {
@@ -366,7 +376,10 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             let described = answer.volume.unwrap_or_default();
             let view = ShowView {
                 export: exported(&described, &answer.nodes),
-                volume: view(&described),
+                volume: VolumeView {
+                    disk_use: answer.r#use.as_ref().map(DiskUse::of),
+                    ..view(&described)
+                },
                 not_yet_sync_nodes: answer.waiting_nodes.iter().map(|node| uuid_text(node)).collect(),
                 chunks: answer
                     .chunks
@@ -542,6 +555,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
         chunk_bytes: geometry.chunk_bytes,
         checksums: volume.checksums,
         sync_writes: volume.sync_writes,
+        disk_use: None,
         spread: match volume.spread() {
             v1::Spread::Unspecified => None,
             v1::Spread::Node => Some("node"),
@@ -588,7 +602,7 @@ fn sizes(view: &VolumeView) -> String {
 
 fn list(views: &[VolumeView]) -> String {
     let has_clones = views.iter().any(|view| view.origin.is_some());
-    let mut head = vec!["NAME", "NUMBER", "SIZE", "COPIES", "STATE"];
+    let mut head = vec!["NAME", "NUMBER", "SIZE", "ON DISKS", "COPIES", "STATE"];
     head.extend(has_clones.then_some("ORIGIN"));
     let mut rows = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
     for view in views {
@@ -596,6 +610,7 @@ fn list(views: &[VolumeView]) -> String {
             view.name.clone(),
             view.number.to_string(),
             sizes(view),
+            on_disks(view.disk_use),
             view.copies.to_string(),
             view.state.to_owned(),
         ];
@@ -633,6 +648,9 @@ fn show(view: &ShowView) -> String {
         super::cluster::on_or_off(volume.checksums),
         volume.state
     );
+    if let Some(disk_use) = volume.disk_use {
+        text.push_str(&disk_use.describe());
+    }
     if let Some(spread) = volume.spread {
         text.push_str(&format!("no two copies of a chunk in one {spread}\n\n"));
     }

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod ensemble;
+pub(crate) mod forward;
 pub(crate) mod load;
 pub(crate) mod nodes;
 

@@ -355,6 +355,21 @@ impl Copies {
         self.disks.iter().map(held).collect()
     }
 
+    /// What each volume's copies own of the disks: its chunks, and its snapshots.
+    pub(super) fn used(&self) -> Vec<(u32, u64, u64)> {
+        let owned = |disk: usize, blob| self.disks[disk].store.owned_by(blob).0;
+        let mut used: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for (chunk, copy) in &*self.copies.borrow() {
+            used.entry(chunk.volume.0).or_default().0 += owned(copy.disk, copy.blob);
+        }
+        for (copy, place) in &*self.kept.at.borrow() {
+            used.entry(copy.0.volume.0).or_default().1 += owned(place.disk, place.blob);
+        }
+        used.into_iter()
+            .map(|(volume, (chunks, snapshots))| (volume, chunks, snapshots))
+            .collect()
+    }
+
     /// Whether a copy can be made on a disk, and which one that is; `None` if it is here.
     fn check_new(&self, chunk: ChunkId, geometry: &Geometry, uuid: u128) -> Result<Option<usize>, CopyError> {
         if geometry.block_bytes as usize != BLOCK_BYTES {

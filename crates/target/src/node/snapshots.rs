@@ -361,6 +361,11 @@ impl Node {
         self.copies.held()
     }
 
+    /// What each volume's copies own of the disks, by its number, in bytes: its chunks, and its snapshots. A step for each copy.
+    pub fn used(&self) -> Vec<(u32, u64, u64)> {
+        self.copies.used()
+    }
+
     /// All snapshots of which copies are here, as the agent hears it.
     pub(crate) fn snapshots(&self) -> Vec<(u32, u64)> {
         let all = self.copies.snapshots();

@@ -82,7 +82,11 @@ impl World {
         let mut damaged = Vec::new();
         let mut armed = false;
         for node in members {
-            let disk = self.disk(node, chunk);
+            // Where masters place copies, one may be on its way.
+            let Some(disk) = self.nodes[node].disks.get_mut(&chunk) else {
+                armed = true;
+                continue;
+            };
             armed |= disk.harm.is_some();
             if !disk.damage().is_empty() {
                 damaged.push(node);

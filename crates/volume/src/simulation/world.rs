@@ -184,7 +184,7 @@ impl World {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
-        if (snapshots || restored || forced || whole) && scenario == HARM {
+        if (snapshots || restored || forced) && scenario == HARM {
             // Nothing repairs a snapshot yet; and where nodes die at any time, the other copy of a block may be gone.
             scenario = 3;
         }
@@ -227,7 +227,7 @@ impl World {
             forced: forced.then(|| Box::new(Forced::new(seed))),
             restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
             flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
-            whole: whole.then(|| Box::new(Whole::new(seed, nodes, shape.chunks, masters_bug))),
+            whole: whole.then(|| Box::new(Whole::new(seed, (nodes, copies), shape.chunks, masters_bug))),
             injected: Vec::new(),
             due: BTreeSet::new(),
             script,

@@ -18,7 +18,7 @@ use crate::configuration::ChunkConfig;
 use crate::identity::SnapshotId;
 use crate::simulation::events::Event;
 use crate::simulation::injected::Injected;
-use crate::simulation::world::{MS, SECOND, US, World};
+use crate::simulation::world::{HARM, MS, SECOND, US, World};
 
 /// A master steps so often ...
 const STEP: u64 = 250 * MS;
@@ -420,6 +420,8 @@ impl World {
             return;
         }
         let (now, nodes) = (self.now, self.shape.nodes as u64);
+        // Where disks do harm, the other copy of a block may be the only good one: none is left out without need.
+        let may_cut = self.shape.scenario != HARM;
         let whole = self.of_whole();
         let random = &mut whole.random;
         let mut master = random.below(MASTERS as u64) as usize;
@@ -446,13 +448,13 @@ impl World {
                 vec![MasterFault::NoQuorum { until }]
             }
             6..=8 => vec![MasterFault::LoseAnswers { lost }],
-            9 => vec![MasterFault::Cut {
+            9 if may_cut => vec![MasterFault::Cut {
                 node,
                 master,
                 to_master,
                 until,
             }],
-            10 => {
+            10 if may_cut => {
                 // A master that nobody hears, or that hears nobody.
                 let cut = |node| MasterFault::Cut {
                     node,

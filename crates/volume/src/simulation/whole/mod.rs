@@ -21,13 +21,15 @@ mod snapshots;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use control::mastership::Member;
 use control::testing::{Bug, Etcd, EtcdElection};
-use control::{Chunk, ControlError, CreateVolume, Disk, DiskId, Heartbeat, Incarnation, Registration, Uuid};
+use control::{
+    Chunk, ControlError, CreateVolume, Disk, DiskId, Heartbeat, Incarnation, Rack, Registration, Uuid,
+};
 use foundation::{ByteCount, Instant, Random};
 
 use super::events::Event;
@@ -149,6 +151,8 @@ pub(in crate::simulation) struct Whole {
     past: VecDeque<Vec<ChunkConfig>>,
     /// The life of each node that the master in the seat has heard last, and when.
     heard: Vec<(u64, u64)>,
+    /// Nodes are in so many racks, as many as a chunk has copies; 0 for nodes without racks.
+    racks: usize,
     /// Room of each disk.
     capacity: ByteCount,
     planted: Option<Bug>,
@@ -221,7 +225,12 @@ fn config_of(chunk: &Chunk) -> ChunkConfig {
 }
 
 impl Whole {
-    pub(in crate::simulation) fn new(seed: u64, nodes: usize, chunks: usize, planted: Option<Bug>) -> Self {
+    pub(in crate::simulation) fn new(
+        seed: u64,
+        (nodes, copies): (usize, u8),
+        chunks: usize,
+        planted: Option<Bug>,
+    ) -> Self {
         let mut random = Random::from_seed(seed ^ 0x7468_0e1e);
         let settings = control::Settings {
             heartbeat_interval: Duration::from_millis(300),
@@ -246,6 +255,7 @@ impl Whole {
             in_use: chunks,
             first_chunks: chunks,
             grows: random.chance(1, 2),
+            racks: usize::from(copies) * usize::from(random.chance(1, 2)),
             past: VecDeque::new(),
             heard: vec![(0, 0); nodes],
             // Each disk could take a copy of every chunk, and little more.
@@ -287,12 +297,28 @@ impl Whole {
         (0..DISKS).map(disk).collect()
     }
 
+    fn rack_of(&self, node: usize) -> Option<usize> {
+        (self.racks > 0).then(|| node % self.racks)
+    }
+
+    /// Whether two copies of a chunk are in one rack, though masters would bring them apart.
+    fn is_crowded(&self) -> bool {
+        let crowded = |chunk: &Chunk| {
+            let racks = chunk.copies.iter().map(|copy| self.rack_of(index_of(copy.node)));
+            let different: BTreeSet<_> = racks.collect();
+            different.len() < chunk.copies.len()
+        };
+        self.racks > 0 && self.settings.rebalance && self.chunks.iter().any(crowded)
+    }
+
     fn registration(&self, node: usize, life: Option<u64>, ended: u64) -> Registration {
         Registration {
             cluster: None,
             node: named(node),
             peer_address: format!("192.0.2.{}:4420", node + 1),
-            rack: None,
+            rack: self
+                .rack_of(node)
+                .and_then(|rack| Rack::new(&format!("r{rack}")).ok()),
             incarnation: life.map(Incarnation),
             ended_through: Incarnation(ended),
             disks: self.disks(node),
@@ -371,7 +397,8 @@ impl World {
         // Copies that move are where masters do most.
         let scenario = match seed % 3 {
             0 => REBUILD,
-            _ => seed / 3 % SCENARIOS,
+            // Full disks, too, which are none of those that other worlds draw.
+            _ => seed / 3 % (SCENARIOS + 1),
         };
         let kinds = Kinds {
             whole: true,
@@ -559,6 +586,7 @@ impl World {
             && etcd.drains().is_empty()
             && etcd.volumes() == [VOLUME]
             && whole.in_use == whole.chunks.len()
+            && !whole.is_crowded()
             && chunks.flat_map(Chunk::members).all(lives)
     }
 

@@ -14,6 +14,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let (mut reigns, mut lost, mut left_out, mut recovered) = (0, 0, 0, 0);
     let (mut volumes, mut leases, mut renewals, mut given_back, mut outlived) = (0, 0, 0, 0, 0);
     let (mut lost_maps, mut old_maps, mut grown, mut snapshots, mut given_up) = (0, 0, 0, 0, 0);
+    let (mut damage_seen, mut without_room, mut in_racks) = (0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
         if let Err(why) = world.run_as_asked(seeds.len() == 1) {
@@ -25,7 +26,10 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         }
         operations += world.done_ops;
         moved += world.places.moved;
+        damage_seen += world.damage_seen;
+        without_room += world.without_room;
         let whole = world.of_whole();
+        in_racks += u64::from(whole.racks > 0);
         reigns += whole.reigns;
         lost += whole.lost;
         left_out += whole.left_out;
@@ -52,6 +56,9 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         "{leases} write leases, {renewals} times renewed, {given_back} given back, {outlived} lives outlived, {lost_maps} maps \
          lost, {old_maps} old ones, {grown} chunks added, {snapshots} snapshots, {given_up} given up"
     );
+    println!(
+        "{damage_seen} blocks did not fit their checksums, {without_room} times a copy found no room, {in_racks} clusters in racks"
+    );
     assert!(
         failed.is_empty(),
         "replay with REDHARE_SEED=S, S one of {failed:?}"
@@ -62,6 +69,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let is_much = is_much && renewals > many && given_back > 0 && outlived > 0 && grown > many / 4;
     let is_much =
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
+    let is_much = is_much && damage_seen > 0 && without_room > many / 4 && in_racks > many / 4;
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
