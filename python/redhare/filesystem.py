@@ -9,14 +9,16 @@ import io
 import os
 import posixpath
 import secrets
+import sys
 import tempfile
 import threading
+import types
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
-from fsspec.core import get_compression, has_magic
+from fsspec.core import OpenFile, get_compression, has_magic
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.transaction import Transaction
 
@@ -283,7 +285,8 @@ class RedhareFileSystem(AbstractFileSystem):
             raise
 
     def open(self, path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-        """As fsspec's. A file that is written has its name, and is committed, when it is closed; an exception in its ``with`` drops it."""
+        """As fsspec's. A file that is written has its name, and is committed, when it is closed; an exception in its ``with``, or in that of
+        ``fsspec.open``, drops it."""
         if "r" in mode:
             return super().open(path, mode, *args, **kwargs)
         text = {name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs}
@@ -467,8 +470,20 @@ class NewFile(io.BufferedIOBase):
         """Bytes so far."""
         return self._open_content().tell()
 
+    def _is_given_up(self) -> bool:
+        """Whether a ``with fsspec.open(...)`` closes this because its body raised. fsspec's `OpenFile` is told of that and does not tell its
+        files, so it is asked for what it was told."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is OpenFile.__exit__.__code__ and any(file is self for file in frame.f_locals["self"].fobjects):
+                return frame.f_locals["args"][0] is not None
+            frame = frame.f_back
+        return False
+
     def close(self) -> None:
         """Makes the file, and commits unless a transaction will."""
+        if self._content is not None and self._is_given_up():
+            return self.discard()
         content, self._content = self._content, None
         super().close()
         if content is not None:

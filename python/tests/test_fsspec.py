@@ -232,6 +232,57 @@ def test_pandas_and_pyarrow_write(volume):
     assert pyarrow.parquet.read_table("parts", filesystem=files).num_rows == 30
 
 
+class Half(Exception):
+    """Something that goes wrong in mid-file."""
+
+
+def half_written(whole: str, **options) -> None:
+    with pytest.raises(Half), fsspec.open(whole, **options) as file:
+        file.write("half" if "t" in options["mode"] else b"half")
+        file.flush()
+        raise Half
+
+
+def test_what_was_half_written_is_dropped(volume):
+    files, inside = fsspec.core.url_to_fs(volume)
+    files.pipe(f"{volume}/old", b"old")
+    state = files.dataset.generation
+    for mode in ("wb", "wt"):
+        for compression in (None, "gzip"):
+            for name in ("old", "new"):
+                half_written(f"{volume}/{name}", mode=mode, compression=compression)
+    # Several at once, and one in a transaction that goes on.
+    with pytest.raises(Half), fsspec.open_files([f"{volume}/one", f"{volume}/two"], "wb") as opened:
+        for file in opened:
+            file.write(b"half")
+        raise Half
+    files.dataset.refresh()
+    assert files.dataset.generation == state, "nothing was committed"
+    half_written(f"{volume}/deep/new", mode="wb")
+    assert files.cat(f"{volume}/old") == b"old" and len(files.find(inside)) == 1 and not hidden(files)
+    with files.transaction:
+        half_written(f"{volume}/new", mode="wb")
+        with fsspec.open(f"{volume}/whole", "wb") as file:
+            file.write(b"whole")
+    assert sorted(files.cat(inside, recursive=True).values()) == [b"old", b"whole"]
+
+    # What is closed without an exception of its own is there, whatever else has gone wrong.
+    try:
+        raise Half
+    except Half:
+        with fsspec.open(f"{volume}/report", "wt") as file:
+            file.write("what went wrong")
+    opener = fsspec.open(f"{volume}/by hand", "wb")
+    try:
+        file = opener.open()
+        file.write(b"by hand")
+        raise Half
+    except Half:
+        opener.close()
+    files.dataset.refresh()
+    assert files.cat(f"{volume}/report") == b"what went wrong" and files.cat(f"{volume}/by hand") == b"by hand"
+
+
 def test_addresses(cluster):
     files, path = fsspec.core.url_to_fs(f"{cluster.address}/ant/notes.txt")
     assert path == f"{cluster.address}/ant/notes.txt" and files.cat_file(path) == b"no image\n"

@@ -104,6 +104,7 @@ const SIMULATIONS: &[Row] = &[
             "redhare-packfs",
             "--lib",
             "hour::an_hour",
+            "crowd::a_crowd",
         ],
     ),
     tests(

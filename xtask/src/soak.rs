@@ -71,6 +71,11 @@ const PARTS: &[Part] = &[
         run: |_| script(guests::long_fio()),
     },
     Part {
+        name: "directory",
+        what: "a directory of a million entries on a mount: listed, looked up, partly removed, in bounded memory",
+        run: |_| directory(),
+    },
+    Part {
         name: "faults",
         what: "twenty minutes of `tests/linearizability/run`, two faults at a time, a stock kernel in a guest with fio and verification on an exported volume beside it",
         run: |_| script(guests::long_faults()),
@@ -292,6 +297,29 @@ fn walk() -> Ended {
         Ok(_) => Outcome::Failed,
     };
     Ended { outcome, said }
+}
+
+/// The test of a large directory, with a million entries; `make test` has a tenth of them.
+fn directory() -> Ended {
+    let mut command = cargo(&["test", "--release", "-p", "redhare", "--test", "mount", "large::"]);
+    command
+        .args(["--", "--nocapture"])
+        .env("REDHARE_DIRECTORY_ENTRIES", "1000000");
+    let mut said = Vec::new();
+    let ended = test::stream(&mut command, |line| {
+        if line.contains(" entries, ") {
+            said.push(line.to_owned());
+        }
+    });
+    let outcome = match ended {
+        Err(why) => Outcome::Unusable(why),
+        Ok(ended) if ended.success() && said.is_empty() => {
+            Outcome::Unusable("nothing can be mounted here; it says above why".to_owned())
+        }
+        Ok(ended) if ended.success() => Outcome::Passed,
+        Ok(_) => Outcome::Failed,
+    };
+    script((outcome, said))
 }
 
 fn script((outcome, said): (Outcome, Vec<String>)) -> Ended {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use control::{
-    ControlError, Controller, CreateVolume, Disk, DiskId, ErrorKind, MemoryStore, NodeId, Registration,
-    SessionId, Settings, Uuid, VolumeNumber, WriterToken,
+    ControlError, Controller, CreateVolume, Disk, DiskId, ErrorKind, MemoryStore, MetadataStore, NodeId,
+    Registration, SessionId, Settings, Uuid, VolumeNumber, WriterToken,
 };
 use foundation::{ByteCount, Instant};
 
@@ -160,6 +160,58 @@ fn readers_pin_the_oldest_generation_for_sixty_seconds() {
     assert_eq!(oldest(&mut second, at(155)), None);
     first.release_reader(VOLUME, BOB).unwrap();
     first.release_reader(VOLUME, BOB).unwrap();
+}
+
+/// Readers that die give nothing back; what the store has of them goes with their terms, however many come.
+#[test]
+fn the_store_has_no_more_records_of_readers_than_there_may_be() {
+    const COME: u64 = 50;
+    let store = MemoryStore::new();
+    let mut master = with_volume(&store);
+    const HOLDER: &str = "one of many";
+    let records = || {
+        let entries = store.range(b"", &[0xff; 64], usize::MAX).unwrap();
+        let names_it = |value: &[u8]| value.windows(HOLDER.len()).any(|part| part == HOLDER.as_bytes());
+        entries
+            .iter()
+            .filter(|entry| names_it(&entry.versioned.value))
+            .count() as u64
+    };
+    let Settings {
+        reader_term,
+        audit_interval,
+        ..
+    } = Settings::default();
+    // Each second so many come, hold a generation twice, and are never heard of again.
+    let lasting = reader_term.as_secs() + audit_interval.as_secs() + 2;
+    let mut most = 0;
+    let seconds = 4 * lasting;
+    for second in 1..=seconds {
+        for number in 0..COME {
+            let session = SessionId(Uuid(u128::from(second * COME + number + 10)));
+            for generation in [0, second] {
+                let held = master.hold_reader(VOLUME, session, HOLDER, generation, at(second));
+                assert_eq!(held, Ok(reader_term));
+            }
+        }
+        master.tick(at(second)).unwrap();
+        if second % 10 == 0 {
+            most = most.max(records());
+        }
+    }
+    assert!(
+        most <= lasting * COME,
+        "{most} records of {} readers",
+        seconds * COME
+    );
+    assert!(
+        most > reader_term.as_secs() * COME,
+        "a term's worth of them is there"
+    );
+    for second in seconds..seconds + lasting {
+        master.tick(at(second)).unwrap();
+    }
+    assert_eq!(records(), 0);
 }
 
 #[test]

@@ -608,7 +608,7 @@ impl Filesystem for Face {
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.ask(async move |shared| {
-            let handle = FileHandle(shared.open_directory());
+            let handle = FileHandle(shared.new_handle());
             reply.opened(handle, FopenFlags::empty());
         });
     }
@@ -722,7 +722,8 @@ impl Filesystem for Face {
         }
         let is_statistics = ino == INodeNo::ROOT && name == crate::STATISTICS_ATTRIBUTE.as_bytes();
         self.ask(async move |shared| {
-            if is_statistics && let Some(text) = shared.source.read().await.statistics() {
+            if is_statistics {
+                let text = shared.statistics().await;
                 return reply_sized(Ok(text.into_bytes()), size, reply);
             }
             let extended = async |source: &Source, inode| source.extended(inode, &name).await;

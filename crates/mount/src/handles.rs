@@ -5,7 +5,7 @@
 //! to another node from then on. A node's number is the inode's own wherever no pin is in the way.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,10 +13,6 @@ use foundation::Instant;
 use packfs::{Inode, InodeNumber, Reader};
 
 use crate::source::{Snapshot, Source};
-
-/// A file that is open is read as it was for so long after the commit that changed it was seen; then it is ESTALE. So long a
-/// reader may keep a writer from using space again.
-pub(crate) const PINNED_FOR: Duration = Duration::from_secs(600);
 
 /// Numbers of nodes that are no inode's own begin here; inodes, numbered one after the other, do not come so far.
 const FIRST_OTHER: u64 = 1 << 63;
@@ -59,6 +55,22 @@ pub(crate) enum At {
 
 /// What became of open files in a newer commit: the inode there, if it has it.
 pub(crate) type Seen = BTreeMap<InodeNumber, Option<Inode>>;
+
+/// What is open of a volume that somebody else writes. The kernel bounds all of it: by the files that programs may have open, and `others` by what
+/// it remembers of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HandleStatistics {
+    /// Nodes that are open.
+    pub(crate) open: usize,
+    /// Those that are read at an earlier commit.
+    pub(crate) pinned: usize,
+    /// Those that cannot be read any more.
+    pub(crate) stale: usize,
+    /// Commits that are kept for the pinned ones.
+    pub(crate) commits: usize,
+    /// Nodes that are no inode's own.
+    pub(crate) others: usize,
+}
 
 /// See the module. Everything is by the kernel's number of a node.
 #[derive(Default)]
@@ -187,6 +199,29 @@ impl Handles {
         }
     }
 
+    /// What is open, and what it holds.
+    pub(crate) fn statistics(&self) -> HandleStatistics {
+        let opened = self.opened.borrow();
+        let mut commits = BTreeSet::new();
+        let mut found = HandleStatistics {
+            open: opened.len(),
+            others: self.others.borrow().len(),
+            ..HandleStatistics::default()
+        };
+        for opened in opened.values() {
+            match &opened.pin {
+                Some(Pin::Held(source, _)) => {
+                    found.pinned += 1;
+                    commits.extend(source.reader().map(Reader::generation));
+                }
+                Some(Pin::Gone) => found.stale += 1,
+                None => {}
+            }
+        }
+        found.commits = commits.len();
+        found
+    }
+
     /// The reader of the oldest commit that something is pinned to.
     pub(crate) fn oldest(&self) -> Option<Reader> {
         let opened = self.opened.borrow();
@@ -199,222 +234,4 @@ impl Handles {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use packfs::files::{FileOptions, FileSystem, NewInode, SetAttributes};
-    use packfs::{FormatOptions, Medium, ReaderOptions, Timestamp};
-
-    use bdev::BlockDevice;
-    use bdev::fence::TokenKeeper;
-    use bdev::memory::MemoryDevice;
-    use foundation::BlockCount;
-    use packfs::lease::LeaseSource;
-    use packfs::lease::memory::LocalLeases;
-
-    use crate::refusal::Refusal;
-    use crate::shared::{Caching, Shared};
-    use crate::source::Volume;
-
-    const ROOT: InodeNumber = InodeNumber::ROOT;
-
-    struct World {
-        files: FileSystem,
-        shared: Shared,
-        leases: LocalLeases,
-        token: u64,
-    }
-
-    /// A mount that follows what the writer does.
-    async fn world() -> World {
-        let device = MemoryDevice::new(4096, BlockCount(8192)).unwrap();
-        let medium = Medium::new(TokenKeeper::new().over(device.open_channel().unwrap()));
-        let leases = LocalLeases::new();
-        let keeper = || Rc::new(leases.clone());
-        packfs::format(medium.clone(), keeper(), "a test", &FormatOptions::default())
-            .await
-            .unwrap();
-        let opened = FileSystem::open(medium.clone(), keeper(), &FileOptions::default()).await;
-        let volume = Volume {
-            medium,
-            leases: keeper(),
-            options: ReaderOptions {
-                cache_bytes: 0,
-                ..ReaderOptions::default()
-            },
-        };
-        let source = Source::Reading(Box::new(volume.read().await.unwrap()));
-        let shared = Shared::new(source, Caching::Following);
-        let files = opened.unwrap();
-        // The first was the one that formatted.
-        let token = 2;
-        World {
-            files,
-            shared,
-            leases,
-            token,
-        }
-    }
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp {
-            seconds,
-            nanoseconds: 0,
-        }
-    }
-
-    impl World {
-        async fn write(&mut self, name: &[u8], seconds: i64, bytes: &[u8]) {
-            let (files, now) = (&mut self.files, at(seconds));
-            let new = NewInode {
-                mode: 0o644,
-                uid: 0,
-                gid: 0,
-            };
-            let inode = match files.lookup(ROOT, name).await {
-                Ok(inode) => inode,
-                Err(_) => files.create(ROOT, name, new, now).await.unwrap(),
-            };
-            let cut = SetAttributes {
-                size: Some(bytes.len() as u64),
-                ..SetAttributes::default()
-            };
-            files.set_attributes(inode.number, &cut, now).await.unwrap();
-            files.write(inode.number, 0, bytes, now).await.unwrap();
-        }
-
-        async fn commit(&mut self) {
-            self.files.commit().await.unwrap();
-            self.shared.follow().await.unwrap();
-        }
-
-        async fn name(&self, name: &[u8]) -> InodeNumber {
-            let found = self
-                .shared
-                .look(async |source| source.lookup(ROOT, name).await)
-                .await;
-            self.shared.handles.named(found.unwrap().number)
-        }
-
-        async fn read(&self, node: InodeNumber) -> Result<Vec<u8>, Refusal> {
-            let read = async |source: &Source, inode| source.read(inode, 0, 1 << 20).await;
-            let bytes = self.shared.look_at(node, read).await?;
-            Ok(bytes.with(<[u8]>::to_vec))
-        }
-
-        /// The oldest commit that readers hold.
-        async fn held(&self) -> Option<u64> {
-            self.leases.reader_floor(self.token).await.unwrap().0
-        }
-    }
-
-    fn run(test: impl AsyncFnOnce() + 'static) {
-        reactor::run(&reactor::Config::default(), async move { test().await }).unwrap();
-    }
-
-    /// One that is open goes on at its commit while names lead to what is new; closed, it lets the commit go.
-    #[test]
-    fn an_open_file_is_read_at_its_commit_and_names_lead_to_the_new_one() {
-        run(async || {
-            let mut world = world().await;
-            world.write(b"f", 1, &[1; 100_000]).await;
-            world.write(b"same", 1, &[7; 50_000]).await;
-            world.commit().await;
-            let (old, same) = (world.name(b"f").await, world.name(b"same").await);
-            world.shared.open(old).await.unwrap();
-            world.shared.open(same).await.unwrap();
-            let first = world.shared.source.read().await.reader().unwrap().generation();
-            for round in 2..30u8 {
-                world.write(b"f", round.into(), &[round; 70_000]).await;
-                world.commit().await;
-            }
-            assert_eq!(world.read(old).await.unwrap(), [1; 100_000]);
-            assert_eq!(world.name(b"same").await, same, "unchanged");
-            let new = world.name(b"f").await;
-            assert!(new != old && new == world.name(b"f").await);
-            assert_eq!(world.read(new).await.unwrap(), [29; 70_000]);
-            assert_eq!(
-                world.shared.open(old).await,
-                Err(Refusal::STALE),
-                "looked up anew"
-            );
-            assert!(!world.shared.open(new).await.unwrap());
-            assert_eq!(world.held().await, Some(first), "the oldest that is open");
-
-            // The second content is open as well when a third comes, and then the name goes.
-            world.write(b"f", 30, b"third").await;
-            world.commit().await;
-            let third = world.name(b"f").await;
-            assert!(third != new && third != old);
-            world.shared.open(third).await.unwrap();
-            world.files.unlink(ROOT, b"f", at(31)).await.unwrap();
-            world.commit().await;
-            assert_eq!(world.read(old).await.unwrap(), [1; 100_000]);
-            assert_eq!(world.read(new).await.unwrap(), [29; 70_000]);
-            assert_eq!(world.read(third).await.unwrap(), b"third");
-            assert_eq!(world.read(same).await.unwrap(), [7; 50_000]);
-
-            world.shared.close(old).await;
-            assert!(world.held().await > Some(first));
-            world.shared.close(third).await;
-            world.shared.close(new).await;
-            let newest = world.files.generation();
-            assert_eq!(
-                world.held().await,
-                Some(newest),
-                "one that is unchanged holds nothing"
-            );
-            // What the kernel has forgotten is not kept.
-            world.shared.forget(new, 2);
-            world.shared.forget(third, 1);
-            assert_eq!(world.shared.handles.others.borrow().len(), 0);
-        });
-    }
-
-    #[test]
-    fn attributes_alone_pin_nothing() {
-        run(async || {
-            let mut world = world().await;
-            world.write(b"f", 1, &[1; 100_000]).await;
-            world.commit().await;
-            let node = world.name(b"f").await;
-            world.shared.open(node).await.unwrap();
-            let set = SetAttributes {
-                mode: Some(0o600),
-                ..SetAttributes::default()
-            };
-            world.files.set_attributes(node, &set, at(2)).await.unwrap();
-            world.commit().await;
-            assert_eq!(world.name(b"f").await, node);
-            assert_eq!(world.held().await, Some(world.files.generation()));
-        });
-    }
-
-    #[test]
-    fn what_is_open_for_too_long_is_stale_and_holds_nothing() {
-        run(async || {
-            let mut world = world().await;
-            world.write(b"f", 1, &[1; 100_000]).await;
-            world.commit().await;
-            let old = world.name(b"f").await;
-            world.shared.open(old).await.unwrap();
-            world.write(b"f", 2, &[2; 100_000]).await;
-            world.commit().await;
-            world.shared.expire(PINNED_FOR).await;
-            assert_eq!(world.read(old).await.unwrap(), [1; 100_000]);
-            assert!(world.held().await < Some(world.files.generation()));
-            world.shared.expire(Duration::ZERO).await;
-            assert_eq!(world.read(old).await, Err(Refusal::STALE));
-            assert_eq!(world.held().await, Some(world.files.generation()));
-            let new = world.name(b"f").await;
-            assert_ne!(new, old, "the kernel has the old bytes under the old number");
-            assert_eq!(world.read(new).await.unwrap(), [2; 100_000]);
-            world.shared.close(old).await;
-            assert_eq!(
-                world.name(b"f").await,
-                old,
-                "there is nothing in the way any more"
-            );
-            assert_eq!(world.read(old).await.unwrap(), [2; 100_000]);
-        });
-    }
-}
+mod tests;

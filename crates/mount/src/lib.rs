@@ -22,10 +22,12 @@ mod face;
 mod gate;
 mod handles;
 mod helper;
+mod kept;
 mod listing;
 mod refusal;
 mod shared;
 mod source;
+mod statistics;
 
 use std::io;
 use std::path::PathBuf;
@@ -60,10 +62,16 @@ pub struct MountOptions {
     pub commit_every: Duration,
     /// Where commits are followed, each is seen within so long; [`FOLLOW_WITHIN`] at least.
     pub follow_within: Duration,
+    /// There, a file that is open is read as it was for so long after a commit that changed it was seen; then it is ESTALE. So long it may keep a writer from
+    /// using space again. [`KEEP_CHANGED`] unless told.
+    pub keep_changed: Duration,
 }
 
 /// The least time within which a mount that follows promises to show a commit, unless somebody asks it at once (`fsync`).
 pub const FOLLOW_WITHIN: Duration = Duration::from_secs(1);
+
+/// [`MountOptions::keep_changed`] unless told.
+pub const KEEP_CHANGED: Duration = Duration::from_secs(600);
 
 /// What a mount shows.
 pub struct Contents {
@@ -129,7 +137,7 @@ impl Contents {
 /// not listed, and is nothing that the volume holds.
 pub const PROCESS_ATTRIBUTE: &str = "user.redhare.process";
 
-/// The extended attribute of the root of a mount that only reads: what its caches have done, as a JSON object of numbers. Of several
+/// The extended attribute of a mount's root that tells what its caches have done and what takes memory, as a JSON object of numbers. Of several
 /// reactors it is the first one's; a mount that follows commits counts content anew at each. It is not listed.
 pub const STATISTICS_ATTRIBUTE: &str = "user.redhare.statistics";
 
@@ -288,8 +296,8 @@ async fn tick(shared: Rc<Shared>, options: MountOptions) {
             let mut due = reactor::time::now() + every;
             loop {
                 let left = due.since(reactor::time::now());
-                reactor::time::sleep(left.min(EXPIRE_EVERY)).await;
-                shared.expire(handles::PINNED_FOR).await;
+                reactor::time::sleep(left.min(EXPIRE_EVERY).min(options.keep_changed)).await;
+                shared.expire(options.keep_changed).await;
                 if due <= reactor::time::now() {
                     // The commit that is shown stays until the volume can be read again.
                     let _ = shared.follow().await;

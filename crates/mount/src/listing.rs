@@ -97,10 +97,7 @@ impl Shared {
             }
         }
         let mut after = offset.checked_sub(AFTER_PARENT).filter(|cookie| *cookie > 0);
-        let mut after_name = self.listings.borrow().get(&handle).and_then(|listed| {
-            let found = listed.iter().find(|(cookie, _)| Some(*cookie) == after);
-            found.map(|(_, name)| name.clone())
-        });
+        let mut after_name = after.and_then(|cookie| self.listed_name(handle, cookie));
         let mut added = Vec::new();
         let plus = reply.wants_attributes();
         loop {
@@ -119,15 +116,6 @@ impl Shared {
         }
         self.listed(handle, added);
         Ok(())
-    }
-
-    /// Remembers the entries that the kernel has been given: it goes on after one of them.
-    fn listed(&self, handle: u64, added: Vec<(u64, Vec<u8>)>) {
-        if let Some(listing) = self.listings.borrow_mut().get_mut(&handle)
-            && !added.is_empty()
-        {
-            *listing = added;
-        }
     }
 }
 

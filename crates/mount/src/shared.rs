@@ -1,7 +1,6 @@
 //! What all requests share: the file system behind its gate, and what the kernel has open and cached.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use packfs::files::{FileError, FileSystem};
@@ -10,6 +9,7 @@ use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
 use crate::handles::{At, Handles, Seen};
+use crate::kept::{Kept, KeptStatistics};
 use crate::refusal::Refusal;
 use crate::source::{Room, Snapshot, Source, Volume};
 
@@ -55,8 +55,9 @@ impl Caching {
     }
 }
 
-/// Nodes whose contents the kernel may have, as far as we remember; where we do not, it reads anew.
-const CONTENTS_MAX: usize = 256 << 10;
+/// Bound of the memory for entries that were listed last, in bytes. A listing that is not remembered any more goes on from its cookie, which
+/// costs a lookup elsewhere, and for which the entry has to be there still (a writer remembers some thousand that were removed).
+const LISTINGS_BYTES: usize = 4 << 20;
 
 /// Entries that were listed: cookies and names.
 pub(crate) type Listed = Vec<(u64, Vec<u8>)>;
@@ -65,12 +66,12 @@ pub(crate) struct Shared {
     pub(crate) source: Gate<Source>,
     pub(crate) caching: Caching,
     /// The last entries that were listed, by handle: cookies and names.
-    pub(crate) listings: RefCell<BTreeMap<u64, Listed>>,
+    listings: RefCell<Kept<Listed>>,
     next_handle: Cell<u64>,
     /// What is open of a volume that somebody else writes.
     pub(crate) handles: Handles,
-    /// When a node was changed whose contents the kernel has.
-    contents: RefCell<BTreeMap<InodeNumber, Timestamp>>,
+    /// When a node was changed whose contents the kernel has, as far as that is remembered; where it is not, the kernel reads anew.
+    pub(crate) contents: RefCell<Kept<Timestamp>>,
     /// One looks for a commit at a time.
     following: std::rc::Rc<Semaphore>,
     /// The kernel may believe names and attributes of an earlier commit until then.
@@ -83,13 +84,18 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(source: Source, caching: Caching) -> Self {
+        let contents_bytes = match &source {
+            Source::Reading(snapshot) => snapshot.volume().contents_bytes(),
+            // Its kernel believes what it has.
+            Source::Writing(_) => 0,
+        };
         Self {
             source: Gate::new(source),
             caching,
-            listings: RefCell::default(),
+            listings: RefCell::new(Kept::new(LISTINGS_BYTES)),
             next_handle: Cell::new(1),
             handles: Handles::default(),
-            contents: RefCell::default(),
+            contents: RefCell::new(Kept::new(contents_bytes)),
             following: Semaphore::new(1),
             believed_until: Cell::new(reactor::time::now()),
             growth_due: Cell::new(reactor::time::now() + GROWTH_PAUSE),
@@ -341,29 +347,51 @@ impl Shared {
     /// Whether what the kernel has of a node's contents is still right; from now on it has them as they are.
     fn contents_kept(&self, node: InodeNumber, inode: &Inode) -> bool {
         let changed = inode.attributes.ctime;
-        let mut contents = self.contents.borrow_mut();
-        if contents.len() >= CONTENTS_MAX {
-            contents.clear();
-        }
-        contents.insert(node, changed) == Some(changed)
+        let before = self.contents.borrow_mut().insert(node.0, changed, 0);
+        before == Some(changed)
     }
 
     /// The kernel has nothing of a node any more, of which it was told so many times.
     pub(crate) fn forget(&self, node: InodeNumber, times: u64) {
-        self.contents.borrow_mut().remove(&node);
+        self.contents.borrow_mut().remove(node.0);
         self.handles.forget(node, times);
     }
 
-    pub(crate) fn open_directory(&self) -> u64 {
+    /// A number for a directory that is opened.
+    pub(crate) fn new_handle(&self) -> u64 {
         let handle = self.next_handle.get();
         self.next_handle.set(handle + 1);
-        self.listings.borrow_mut().insert(handle, Vec::new());
         handle
     }
 
-    pub(crate) fn release_directory(&self, handle: u64) {
-        self.listings.borrow_mut().remove(&handle);
+    /// Remembers the entries that the kernel has been given through a handle: it goes on after one of them.
+    pub(crate) fn listed(&self, handle: u64, entries: Listed) {
+        if !entries.is_empty() {
+            let bytes = listing_bytes(&entries);
+            self.listings.borrow_mut().insert(handle, entries, bytes);
+        }
     }
+
+    /// The name that an entry had when it was listed, if that is remembered.
+    pub(crate) fn listed_name(&self, handle: u64, cookie: u64) -> Option<Vec<u8>> {
+        let listings = self.listings.borrow();
+        let found = listings.get(handle)?.iter().find(|(listed, _)| *listed == cookie);
+        found.map(|(_, name)| name.clone())
+    }
+
+    pub(crate) fn release_directory(&self, handle: u64) {
+        self.listings.borrow_mut().remove(handle);
+    }
+
+    pub(crate) fn listings(&self) -> KeptStatistics {
+        self.listings.borrow().statistics()
+    }
+}
+
+/// Heap memory of what was listed, in bytes.
+fn listing_bytes(entries: &Listed) -> usize {
+    let names: usize = entries.iter().map(|(_, name)| name.capacity().max(16) + 16).sum();
+    entries.capacity() * size_of::<(u64, Vec<u8>)>() + names
 }
 
 #[cfg(test)]

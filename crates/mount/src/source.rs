@@ -1,16 +1,16 @@
 //! What is mounted: the file system of the one writer, or a reader's generation.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use packfs::files::{FileSystem, Listed};
 use packfs::lease::LeaseSource;
 use packfs::{
-    Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Quota, Reader, ReaderOptions, Seek,
-    Totals,
+    Content, Inode, InodeNumber, Kind, Medium, OpenError, OpenFile, Quota, Reader, ReaderOptions,
+    ReaderStatistics, Seek, Totals,
 };
 
+use crate::kept::{Kept, KeptStatistics};
 use crate::refusal::Refusal;
 
 /// A volume that is read, and how it is opened again after its lease has ended.
@@ -19,7 +19,8 @@ pub struct Volume {
     pub medium: Medium,
     /// Who keeps the lease.
     pub leases: Rc<dyn LeaseSource>,
-    /// Caches and bounds.
+    /// Caches and bounds. Of `cache_bytes` a part is for what the mount itself remembers: an eighth for inodes, a sixteenth for which
+    /// contents the kernel has; the rest is the reader's, whose files are never read by path here.
     pub options: ReaderOptions,
 }
 
@@ -28,11 +29,15 @@ pub(crate) struct Snapshot {
     volume: Volume,
     reader: Reader,
     /// Inodes that the kernel has asked for lately, so that reading one asks the index no more.
-    known: RefCell<BTreeMap<InodeNumber, OpenFile>>,
+    known: RefCell<Kept<OpenFile>>,
 }
 
-/// Inodes that are remembered at most; then all are forgotten.
-const KNOWN_MAX: usize = 64 << 10;
+/// The share of [`Volume::options`]' `cache_bytes` that is for inodes, and that which is for the kernel's contents ([`Volume::contents_bytes`]).
+const KNOWN_SHARE: usize = 8;
+const CONTENTS_SHARE: usize = 16;
+
+/// What an [`OpenFile`] takes besides its inode, in bytes: the path that errors show, and what the allocations of both take.
+const OPEN_FILE_BYTES: usize = 128;
 
 /// See the module.
 pub(crate) enum Source {
@@ -65,13 +70,31 @@ impl Volume {
         }
     }
 
+    fn known_bytes(&self) -> usize {
+        self.options.cache_bytes / KNOWN_SHARE
+    }
+
+    /// Bound of the memory for which contents the kernel has, in bytes.
+    pub(crate) fn contents_bytes(&self) -> usize {
+        self.options.cache_bytes / CONTENTS_SHARE
+    }
+
+    async fn open(&self) -> Result<Reader, OpenError> {
+        let options = ReaderOptions {
+            cache_bytes: self.options.cache_bytes - self.known_bytes() - self.contents_bytes(),
+            by_path: false,
+            ..self.options.clone()
+        };
+        Reader::open(self.medium.clone(), self.leases.clone(), &options).await
+    }
+
     /// The newest generation.
     pub(crate) async fn read(self) -> Result<Snapshot, OpenError> {
-        let reader = Reader::open(self.medium.clone(), self.leases.clone(), &self.options).await?;
+        let reader = self.open().await?;
         Ok(Snapshot {
+            known: RefCell::new(Kept::new(self.known_bytes())),
             volume: self,
             reader,
-            known: RefCell::default(),
         })
     }
 }
@@ -87,17 +110,35 @@ impl Snapshot {
 
     /// A reader under a new lease, after the old one has ended.
     pub(crate) async fn again(&self) -> Result<Reader, OpenError> {
-        let volume = &self.volume;
-        Reader::open(volume.medium.clone(), volume.leases.clone(), &volume.options).await
+        self.volume.open().await
     }
 
-    /// From now on this one is read; what was read before is given back.
+    /// From now on this one is read; what was read before is given back, and remembers nothing: there may be many of those, and each
+    /// is kept for a few files.
     pub(crate) fn replace(&mut self, reader: Reader) -> Self {
+        self.known.borrow_mut().clear();
+        let before = std::mem::replace(&mut self.reader, reader);
+        before.keep_nothing_ahead();
         Self {
             volume: self.volume.again(),
-            reader: std::mem::replace(&mut self.reader, reader),
-            known: std::mem::take(&mut self.known),
+            reader: before,
+            known: RefCell::new(Kept::new(0)),
         }
+    }
+
+    /// What its reader has done.
+    pub(crate) fn statistics(&self) -> ReaderStatistics {
+        self.reader.statistics()
+    }
+
+    /// What is remembered of inodes.
+    pub(crate) fn known(&self) -> KeptStatistics {
+        self.known.borrow().statistics()
+    }
+
+    /// How it is read.
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
     }
 
     pub(crate) async fn close(self) {
@@ -109,16 +150,15 @@ impl Snapshot {
 
     fn remember(&self, inode: &Inode) -> OpenFile {
         let file = self.reader.file(inode.clone());
-        let mut known = self.known.borrow_mut();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(inode.number, file.clone());
+        let bytes = file.inode.memory_bytes() + OPEN_FILE_BYTES;
+        self.known
+            .borrow_mut()
+            .insert(inode.number.0, file.clone(), bytes);
         file
     }
 
     async fn file(&self, number: InodeNumber) -> Result<OpenFile, Refusal> {
-        let known = self.known.borrow().get(&number).cloned();
+        let known = self.known.borrow().get(number.0).cloned();
         match known {
             Some(file) => Ok(file),
             None => Ok(self.remember(&self.reader.inode(number).await?)),
@@ -265,42 +305,6 @@ impl Source {
             Self::Writing(files) => Ok(files.list_extended(inode).await?),
             Self::Reading(snapshot) => Ok(snapshot.reader.list_extended(inode).await?),
         }
-    }
-
-    /// What the caches of a reader have done, as JSON; none of a writer, whose kernel has everything.
-    pub(crate) fn statistics(&self) -> Option<String> {
-        let Self::Reading(snapshot) = self else {
-            return None;
-        };
-        let done = snapshot.reader.statistics();
-        let numbers = [
-            ("generation", snapshot.reader.generation()),
-            ("page_hits", done.cache.hits),
-            ("page_misses", done.cache.misses),
-            ("pages_evicted", done.cache.evicted),
-            ("pages_ahead", done.cache.ahead),
-            ("page_bytes", done.cache.bytes as u64),
-            ("directory_bytes", done.directory_bytes as u64),
-            ("packed_bytes", done.packed_bytes as u64),
-            ("data_hits", done.data.hits),
-            ("data_misses", done.data.misses),
-            ("data_ahead", done.data.ahead),
-            ("data_bytes", done.data.bytes as u64),
-            ("local_on", done.local.on.into()),
-            ("local_hits", done.local.hits),
-            ("local_misses", done.local.misses),
-            ("local_damaged", done.local.damaged),
-            ("local_hit_bytes", done.local.hit_bytes),
-            ("local_stored", done.local.stored),
-            ("local_stored_bytes", done.local.stored_bytes),
-            ("local_dropped", done.local.dropped),
-            ("local_file_bytes", done.local.file_bytes),
-            ("reads", done.reads),
-            ("read_bytes", done.read_bytes),
-            ("content_bytes", done.content_bytes),
-        ];
-        let members = numbers.map(|(name, number)| format!("\"{name}\": {number}"));
-        Some(format!("{{{}}}", members.join(", ")))
     }
 
     /// Room, and the quota that an inode is under. Where that cannot be read, only the room is told.

@@ -134,6 +134,21 @@ impl FileSystem {
         self.writer.uncommitted_bytes()
     }
 
+    /// The bound of [`FileSystem::dirty_bytes`], in bytes.
+    pub fn dirty_bytes_max(&self) -> usize {
+        self.dirty_bytes_max
+    }
+
+    /// The bound of [`FileSystem::uncommitted_bytes`], in bytes.
+    pub fn uncommitted_bytes_max(&self) -> u64 {
+        self.index_bytes_max
+    }
+
+    /// Inodes that are open ([`FileSystem::open_inode`]).
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     /// See [`Writer::wanted_by`].
     pub fn wanted_by(&self) -> Option<String> {
         self.writer.wanted_by()

@@ -57,6 +57,9 @@ pub struct ReaderOptions {
     pub snapshot: Option<Vec<u8>>,
     /// Bound of the metadata cache, in bytes.
     pub cache_bytes: usize,
+    /// Whether files are read by their paths: then an eighth of `cache_bytes` is for where paths lead to, and the rest for pages of the
+    /// index; otherwise all of it is for pages.
+    pub by_path: bool,
     /// Bound of the memory for content that is read ahead of whoever reads files in the order in which they lie, in bytes; 0 for none.
     /// Content that is handed out from there keeps its whole read (256 KiB) in memory until it is dropped.
     pub data_cache_bytes: usize,
@@ -76,11 +79,22 @@ impl Default for ReaderOptions {
             identity: None,
             snapshot: None,
             cache_bytes: 64 << 20,
+            by_path: true,
             data_cache_bytes: 0,
             reads_in_flight: 32,
             join_gap_bytes: 8 << 10,
             run_bytes_max: 256 << 10,
             batch_bytes_max: 32 << 20,
+        }
+    }
+}
+
+impl ReaderOptions {
+    /// The share of each of the two tables by path: directories, and places of small files.
+    fn path_table_bytes(&self) -> usize {
+        match self.by_path {
+            true => self.cache_bytes / 16,
+            false => 0,
         }
     }
 }
@@ -273,7 +287,7 @@ impl Reader {
             superblock = proved;
         }
         hold.hold_from(superblock.generation).await?;
-        let cache = PageCache::new(options.cache_bytes / 8 * 7);
+        let cache = PageCache::new(options.cache_bytes - 2 * options.path_table_bytes());
         let permits = Semaphore::new(options.reads_in_flight.max(1));
         Ok(Self::assemble(medium, superblock, cache, hold, permits, options))
     }
@@ -292,8 +306,8 @@ impl Reader {
             medium,
             superblock,
             hold: hold.clone(),
-            directories: directories::Directories::new(options.cache_bytes / 16),
-            packed: packed::PackedFiles::new(options.cache_bytes / 16),
+            directories: directories::Directories::new(options.path_table_bytes()),
+            packed: packed::PackedFiles::new(options.path_table_bytes()),
             ahead: ahead::Ahead::new(options.data_cache_bytes),
             permits,
             options: options.clone(),
@@ -330,6 +344,12 @@ impl Reader {
     /// Gives the lease back; further reads fail.
     pub async fn close(self) -> Result<(), LeaseError> {
         self.0.hold.release().await
+    }
+
+    /// From now on this one keeps no content that is read ahead, of which readers that came from it by [`Reader::newer`] have memory of their own:
+    /// for one that is kept for the few files that are still read at its generation.
+    pub fn keep_nothing_ahead(&self) {
+        self.0.ahead.end();
     }
 
     /// What it has done so far.

@@ -3,6 +3,7 @@
 mod clones;
 mod compaction;
 mod crash;
+mod crowd;
 mod damage;
 mod files_crash;
 mod files_hostile;

@@ -194,6 +194,16 @@ impl Layout {
 }
 
 impl Inode {
+    /// Memory it takes, with what its layout has beside it, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let beside = match &self.layout {
+            Layout::Inline(bytes) => bytes.capacity(),
+            Layout::Extents(extents) => extents.capacity() * size_of::<Extent>(),
+            Layout::Mapped | Layout::Device(_) => 0,
+        };
+        size_of::<Self>() + beside
+    }
+
     /// Which device it is; `None` for everything else.
     pub fn device(&self) -> Option<DeviceNumber> {
         match self.layout {

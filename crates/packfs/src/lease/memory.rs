@@ -46,6 +46,12 @@ impl LocalLeases {
         state.readers.values().map(|(_, until)| *until).max()
     }
 
+    /// Readers that are remembered.
+    #[cfg(test)]
+    pub(crate) fn reader_count(&self) -> usize {
+        self.0.borrow().readers.len()
+    }
+
     fn grant(&self, holder: &str) -> Result<WriterLease, LeaseError> {
         let now = reactor::time::now();
         let mut state = self.0.borrow_mut();

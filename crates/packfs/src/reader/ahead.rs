@@ -60,7 +60,7 @@ struct Kept {
 
 /// See the module. Belongs to one reader.
 pub(super) struct Ahead {
-    limit_bytes: u64,
+    limit_bytes: Cell<u64>,
     way: Cell<Way>,
     /// By where they begin, with their lengths; none overlaps another.
     kept: RefCell<BTreeMap<u64, (u64, Rc<Kept>)>>,
@@ -96,7 +96,7 @@ impl Drop for Reading {
 impl Ahead {
     pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
-            limit_bytes: limit_bytes as u64,
+            limit_bytes: Cell::new(limit_bytes as u64),
             way: Cell::default(),
             kept: RefCell::default(),
             order: RefCell::default(),
@@ -107,9 +107,17 @@ impl Ahead {
         }
     }
 
+    /// Drops what is kept, and keeps nothing from now on. What is on its way goes when it has come.
+    pub(super) fn end(&self) {
+        self.limit_bytes.set(0);
+        self.kept.borrow_mut().clear();
+        self.order.borrow_mut().clear();
+        self.bytes.set(0);
+    }
+
     /// The bytes that hold a range, and where they begin, if they are here or on their way.
     pub(super) async fn find(&self, address: u64, length: u64) -> Option<(u64, Buffer)> {
-        if self.limit_bytes < AHEAD_BYTES {
+        if self.limit_bytes.get() < AHEAD_BYTES {
             return None;
         }
         let found = {
@@ -131,7 +139,7 @@ impl Ahead {
 
     /// Notes a read, and says what to read ahead now. `capacity` is the volume's.
     pub(super) fn notice(&self, address: u64, length: u64, capacity: u64) -> Vec<Reading> {
-        if self.limit_bytes < AHEAD_BYTES {
+        if self.limit_bytes.get() < AHEAD_BYTES {
             return Vec::new();
         }
         let way = self.way.get();
@@ -154,7 +162,7 @@ impl Ahead {
         if way.streak >= STREAK_MIN {
             // Twice as far at each read that follows, up to the bound; half of what may be kept is for those who are behind.
             let distance = (AHEAD_BYTES << (way.streak - STREAK_MIN).min(8)).min(DISTANCE_MAX);
-            let distance = distance.min((self.limit_bytes / 2).max(AHEAD_BYTES));
+            let distance = distance.min((self.limit_bytes.get() / 2).max(AHEAD_BYTES));
             let mut at = way.asked_until.max(way.front.next_multiple_of(4096));
             // Half of the distance is used up before it is filled again.
             if at < way.front + distance / 2 + AHEAD_BYTES {
@@ -180,7 +188,7 @@ impl Ahead {
             return None;
         }
         let mut order = self.order.borrow_mut();
-        while self.bytes.get() + length > self.limit_bytes {
+        while self.bytes.get() + length > self.limit_bytes.get() {
             let oldest = *order.front()?;
             let (held, bytes) = kept.get(&oldest)?;
             if !bytes.ended.get() {

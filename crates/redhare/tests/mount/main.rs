@@ -8,7 +8,10 @@ mod support;
 mod boot;
 mod clusters;
 mod handover;
+mod large;
+mod maps;
 mod memory;
+mod pinned;
 mod programs;
 
 use std::collections::BTreeMap;

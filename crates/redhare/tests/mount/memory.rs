@@ -3,7 +3,7 @@
 use super::*;
 
 /// Numbers that a mount tells of its caches.
-fn statistics(mount: &Mount) -> serde_json::Value {
+pub(super) fn statistics(mount: &Mount) -> serde_json::Value {
     let mut text = vec![0; 4096];
     let length = rustix::fs::getxattr(&mount.directory, "user.redhare.statistics", &mut text).unwrap();
     serde_json::from_slice(&text[..length]).unwrap()
@@ -78,6 +78,59 @@ fn a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores() {
         "others answered, too: {said}"
     );
     assert_eq!(number(&said, "data_ahead"), 0, "{said}");
+    mount.end();
+}
+
+/// All that a mount remembers lies within `--cache`, and it says how much that is.
+#[test]
+fn what_a_mount_remembers_lies_within_the_bound_that_was_given() {
+    if !can_mount("what_a_mount_remembers_lies_within_the_bound_that_was_given") {
+        return;
+    }
+    let place = Place::new("mount-bound");
+    let source = place.0.join("source");
+    fs::create_dir_all(&source).unwrap();
+    for number in 0..3000 {
+        fs::write(source.join(format!("{number:04}")), number.to_string()).unwrap();
+    }
+    let volume = format!("file:{}", place.0.join("volume").display());
+    succeed(None, &["format", &volume, "--size", "64MiB"]);
+    succeed(None, &["import", source.to_str().unwrap(), &volume]);
+    let number = |said: &serde_json::Value, name: &str| said[name].as_u64().unwrap();
+    for (round, more) in [&["--stay"][..], &[]].into_iter().enumerate() {
+        let options = [&["--read-only", "--cache", "512KiB"][..], more].concat();
+        let mount = Mount::start(None, &volume, &place.0.join(format!("mount{round}")), &options);
+        for file in 0..3000 {
+            let name = format!("{:04}", file * 7 % 3000);
+            let read = fs::read_to_string(mount.path(&name)).unwrap();
+            assert_eq!(read, (file * 7 % 3000).to_string());
+            if file % 100 == 0 {
+                let said = statistics(&mount);
+                assert!(number(&said, "cache_bytes") <= 512 << 10, "{said}");
+            }
+        }
+        let said = statistics(&mount);
+        assert_eq!(number(&said, "cache_bytes_max"), 512 << 10, "{said}");
+        assert!(number(&said, "inodes_evicted") > 1000, "{said}");
+        assert!(number(&said, "inodes") > 50, "not all went at once: {said}");
+        if more.is_empty() {
+            assert!(number(&said, "contents_evicted") > 1000, "{said}");
+            assert!(number(&said, "contents") > 50, "not all went at once: {said}");
+        }
+        mount.end();
+    }
+    // One that writes tells what waits in its memory.
+    let mount = Mount::start(None, &volume, &place.0.join("writes"), &[]);
+    fs::write(mount.path("new"), vec![7; 100_000]).unwrap();
+    let open = File::open(mount.path("new")).unwrap();
+    let said = statistics(&mount);
+    assert!(
+        number(&said, "dirty_bytes") <= number(&said, "dirty_bytes_max"),
+        "{said}"
+    );
+    assert_eq!(number(&said, "dirty_bytes_max"), 32 << 20, "{said}");
+    assert_eq!(number(&said, "open_files"), 1, "{said}");
+    drop(open);
     mount.end();
 }
 

@@ -51,6 +51,10 @@ pub(super) struct MountArguments {
     /// Seconds within which a commit of whoever writes is seen; fsync of any file or directory of the mount has it look at once
     #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "read_only", conflicts_with = "stay", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     follow_within: u32,
+    /// Seconds for which a file that is open goes on being read as it was after a commit that changed or removed it was seen; then it is ESTALE,
+    /// and a writer may use its space again
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "read_only", conflicts_with = "stay", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    keep_changed: u32,
     /// Let other users in too; what they may do the modes say
     #[arg(long)]
     allow_other: bool,
@@ -66,7 +70,7 @@ pub(super) struct MountArguments {
     /// Threads that answer what is asked of a mount with --stay, each with a channel and an index of its own
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "stay", value_parser = clap::value_parser!(u16).range(1..=64))]
     cores: u16,
-    /// Bound of the memory for names and inodes, with --read-only
+    /// Bound of the memory for names, inodes and what the kernel has of them, with --read-only
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "read_only")]
     cache: ByteCount,
     /// Bound of the memory for content that is read ahead where files are read in the order in which they lie, with --read-only;
@@ -164,6 +168,7 @@ async fn serve(arguments: &MountArguments, output: &Output) -> Result<(), Failur
             threads: arguments.threads.into(),
             commit_every: COMMIT_EVERY,
             follow_within: Duration::from_secs(arguments.follow_within.into()),
+            keep_changed: Duration::from_secs(arguments.keep_changed.into()),
         },
         helpers,
     );
