@@ -52,6 +52,8 @@ pub(crate) enum PlantedBug {
     SharedNotCounted,
     /// A reader asks whether its lease lasts before it reads, and not when the bytes are here.
     LeaseBeforeBytes,
+    /// Others are shown that a reader holds less only after the masters were told.
+    ToldAfterMasters,
     /// A writer that was asked to hand over does so before its changes are durable.
     HandOverBeforeCommit,
     /// What a new snapshot has is not added to what snapshots hold.
