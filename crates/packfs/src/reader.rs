@@ -389,6 +389,9 @@ impl Reader {
     pub(crate) fn plant(&self, bug: crate::space::PlantedBug) {
         let asks_early = bug == crate::space::PlantedBug::LeaseBeforeBytes;
         self.0.asked_early.set(asks_early.then_some(true));
+        if bug == crate::space::PlantedBug::ToldAfterMasters {
+            self.0.hold.tell_late();
+        }
     }
 
     fn tree_error(&self, path: &[u8], source: TreeError) -> ReadError {

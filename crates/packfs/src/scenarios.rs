@@ -15,6 +15,8 @@ mod fsck_pages;
 mod golden;
 mod growth;
 mod handover;
+mod held;
+mod held_crash;
 mod hour;
 mod import;
 mod late_bytes;

@@ -1,9 +1,11 @@
 //! What is free, what will be, and what a writer may take: pure bookkeeping, counted in pages of 4 KiB.
 //!
 //! Data segments grow from the volume's beginning, pages of the tree from its end. What commit N frees waits
-//! until commit N+1 is durable and no reader lease or named snapshot is at or below N: so both superblocks and
-//! every reader find their trees whole.
+//! until commit N+1 is durable, no reader lease is at or below N, and no named snapshot has it: so both superblocks, every
+//! reader and every snapshot find their trees whole. What snapshots have may not be known ([`Space::hold`]); then all that was
+//! freed since the oldest of them waits.
 
+mod held;
 mod ranges;
 mod record;
 mod recount;
@@ -20,18 +22,6 @@ pub(crate) use recount::Recount;
 /// The lowest generation that a reader lease or named snapshot holds; `None` if none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaderFloor(pub Option<u64>);
-
-impl ReaderFloor {
-    /// What both hold.
-    pub(crate) fn and(self, other: ReaderFloor) -> ReaderFloor {
-        ReaderFloor([self.0, other.0].into_iter().flatten().min())
-    }
-
-    /// Whether what commit `generation` freed is needed by no reader.
-    fn lies_above(self, generation: u64) -> bool {
-        self.0.is_none_or(|lowest| lowest > generation)
-    }
-}
 
 /// A run of pages that holds packed data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,8 +52,16 @@ pub(crate) enum PlantedBug {
     SharedNotCounted,
     /// A reader asks whether its lease lasts before it reads, and not when the bytes are here.
     LeaseBeforeBytes,
+    /// Others are shown that a reader holds less only after the masters were told.
+    ToldAfterMasters,
     /// A writer that was asked to hand over does so before its changes are durable.
     HandOverBeforeCommit,
+    /// What a new snapshot has is not added to what snapshots hold.
+    SnapshotNotHeld,
+    /// Of a snapshot's tree only the pages are taken for held, not the segments of its content.
+    ContentNotHeld,
+    /// A snapshot that was deleted counts no more, though the tree before may come back and has it.
+    DeletedNotHeld,
 }
 
 /// See the module.
@@ -87,6 +85,10 @@ pub(crate) struct Space {
     touched: BTreeSet<u64>,
     /// The next record states everything, not what has changed.
     state_all: bool,
+    /// Pages that named snapshots have, or more than those; `None` where that is not known.
+    held: Option<Ranges>,
+    /// What commits through this one freed and is here still was compared with `held`: snapshots have all of it.
+    sifted: u64,
     #[cfg(test)]
     pub(crate) bug: PlantedBug,
 }
@@ -114,6 +116,8 @@ impl Space {
             freed_now: Ranges::default(),
             touched: BTreeSet::new(),
             state_all: false,
+            held: None,
+            sifted: 0,
             #[cfg(test)]
             bug: PlantedBug::None,
         }
@@ -138,34 +142,46 @@ impl Space {
         waiting + self.freed_now.pages()
     }
 
-    /// Those of them that stay until what holds generations from `floor` on is gone.
-    pub(crate) fn held_pages(&self, floor: ReaderFloor) -> u64 {
-        let held = self
-            .freed
-            .iter()
-            .filter(|(generation, _)| !floor.lies_above(**generation));
-        held.map(|(_, ranges)| ranges.pages()).sum()
-    }
-
-    /// Makes free what the rule allows: `durable` is the last durable commit.
-    pub(crate) fn release(&mut self, durable: u64, floor: ReaderFloor) {
+    /// Makes free what the rule allows: `durable` is the last durable commit, `readers` what leases hold, `named` the oldest
+    /// snapshot by name.
+    pub(crate) fn release(&mut self, durable: u64, readers: ReaderFloor, named: ReaderFloor) {
         #[cfg(test)]
-        let (durable, floor) = match self.bug {
-            PlantedBug::ReuseOneCommitEarly => (durable + 1, floor),
-            PlantedBug::ReuseUnderReaders => (durable, ReaderFloor(None)),
-            _ => (durable, floor),
+        let (durable, readers, named) = match self.bug {
+            PlantedBug::ReuseOneCommitEarly => (durable + 1, readers, named),
+            PlantedBug::ReuseUnderReaders => (durable, ReaderFloor(None), ReaderFloor(None)),
+            _ => (durable, readers, named),
         };
-        let past: Vec<u64> = self
+        // What commits before this one freed neither the other superblock's tree nor a reader needs.
+        let end = readers.0.map_or(durable, |lowest| lowest.min(durable));
+        // Before this one, snapshots do not either.
+        let open = named.0.map_or(end, |oldest| oldest.min(end));
+        let mut past: Vec<u64> = self
             .freed
-            .keys()
-            .copied()
-            .filter(|&generation| generation < durable && floor.lies_above(generation))
+            .range(..open)
+            .map(|(&generation, _)| generation)
             .collect();
+        let unsifted = open.max(self.sifted.saturating_add(1))..end;
+        if self.held.is_some() && !unsifted.is_empty() {
+            past.extend(self.freed.range(unsifted).map(|(&generation, _)| generation));
+            // Whoever opens the volume next does not know what is held: the record says what is free.
+            self.state_all |= self.sifted == 0 && past.last().is_some_and(|&last| last >= open);
+            self.sifted = end - 1;
+        }
         for generation in past {
-            let ranges = self.freed.remove(&generation).expect("the key was just listed");
+            let mut ranges = self.freed.remove(&generation).expect("the key was just listed");
+            let kept = match &self.held {
+                Some(held) if generation >= open => ranges.common(held),
+                _ => Ranges::default(),
+            };
+            for (start, count) in kept.iter() {
+                ranges.remove(start, count);
+            }
             for (start, count) in ranges.iter() {
                 let fresh = self.free.insert(start, count);
                 assert!(fresh, "pages {start}+{count} were freed twice");
+            }
+            if kept.pages() > 0 {
+                self.freed.insert(generation, kept);
             }
         }
     }
@@ -328,7 +344,7 @@ mod tests {
             let before = space.free_pages();
             let page = space.take_page().unwrap();
             space.freed.entry(5).or_default().insert(page, 1);
-            space.release(durable, ReaderFloor(floor));
+            space.release(durable, ReaderFloor(floor), ReaderFloor(None));
             assert_eq!(space.free_pages() == before, reusable, "{durable} {floor:?}");
         }
     }

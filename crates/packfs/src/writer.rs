@@ -12,6 +12,7 @@ mod extended;
 mod extents;
 mod format;
 mod growth;
+mod held;
 mod namespace;
 mod orphans;
 mod outbox;
@@ -109,6 +110,7 @@ pub struct Writer {
     directories: BTreeSet<InodeNumber>,
     compaction: compact::Compaction,
     floors: snapshots::Floors,
+    holding: held::Holding,
     quotas: quotas::Quotas,
     /// The volume's size, which the next commit states.
     volume_bytes: u64,
@@ -214,6 +216,7 @@ impl Writer {
             directories: BTreeSet::from([InodeNumber::ROOT]),
             compaction: compact::Compaction::default(),
             floors: snapshots::Floors::default(),
+            holding: held::Holding::default(),
             quotas: quotas::Quotas::default(),
             volume_bytes: superblock.volume_bytes,
             looked_for_growth: None,

@@ -100,7 +100,10 @@ impl FileSystem {
     /// of room, and tries to make what that change lacked.
     async fn make_missed_room(&mut self) {
         let wanted = std::mem::take(&mut self.missed_bytes);
-        if wanted == 0 && self.writer.waiting_bytes() <= self.writer.free_bytes() {
+        // What snapshots hold stays, however many commits there are.
+        let waiting = self.writer.waiting_bytes().0;
+        let waiting = waiting.saturating_sub(self.writer.held_bytes().0);
+        if wanted == 0 && waiting <= self.writer.free_bytes().0 {
             return;
         }
         // The commit stands; whoever asks for room again is told what there is.

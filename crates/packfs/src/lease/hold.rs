@@ -220,6 +220,9 @@ pub(crate) struct ReaderHold {
     trouble: Cell<bool>,
     /// Shows others what is held.
     witness: Option<Rc<dyn Witness>>,
+    /// A planted bug: whoever is shown what is held learns of less only after the masters did.
+    #[cfg(test)]
+    tells_late: Cell<bool>,
 }
 
 impl ReaderHold {
@@ -235,6 +238,8 @@ impl ReaderHold {
             generation: Cell::new(0),
             trouble: Cell::new(false),
             witness,
+            #[cfg(test)]
+            tells_late: Cell::new(false),
         });
         let weak = Rc::downgrade(&hold);
         drop(reactor::spawn(keep_reader(weak)));
@@ -243,6 +248,12 @@ impl ReaderHold {
 
     /// Holds nothing older than this generation any more.
     pub(crate) async fn hold_from(&self, generation: u64) -> Result<(), LeaseError> {
+        #[cfg(test)]
+        if self.tells_late.get() {
+            self.generation.set(generation);
+            self.renew().await?;
+            return self.tell(generation, self.lease.get().until);
+        }
         // Nobody may be shown more than the masters hold.
         self.tell(generation, self.lease.get().until)?;
         self.generation.set(generation);
@@ -257,6 +268,11 @@ impl ReaderHold {
         told.map_err(|error| LeaseError::Unreachable {
             why: format!("what is held could not be noted: {error}"),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tell_late(&self) {
+        self.tells_late.set(true);
     }
 
     /// To be asked after bytes arrived and before they are used.
@@ -296,6 +312,11 @@ impl ReaderHold {
         let id = self.lease.get().id;
         let until = Instant::from_nanos(0);
         self.lease.set(ReaderLease { id, until });
+        #[cfg(test)]
+        if self.tells_late.get() {
+            answered(self.leases.release_reader(id)).await?;
+            return self.tell(self.generation.get(), until);
+        }
         self.tell(self.generation.get(), until)?;
         answered(self.leases.release_reader(id)).await
     }

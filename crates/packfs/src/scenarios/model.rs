@@ -296,7 +296,7 @@ async fn stream(
     writer.finish_file(stream, parent, name, attributes).await
 }
 
-async fn remove(writer: &mut Writer, model: &mut Model, path: &[u8]) -> Result<(), WriteError> {
+pub(super) async fn remove(writer: &mut Writer, model: &mut Model, path: &[u8]) -> Result<(), WriteError> {
     let (parent, name) = split(path);
     let result = writer.remove(model.names[parent], name).await;
     let inode = model.names[path];

@@ -118,10 +118,23 @@ enum First {
     Closes,
     GoesOn,
     Lapses,
+    /// As two of those before, and the masters' answer, that they know, has not come yet.
+    IsClosing,
+    IsGoingOn,
 }
 
-/// Whether a reader that is handed a state finds it as it was, or the newest. `believes` asks nobody whether it is held.
-fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), String> {
+/// What is wrong with the handing on, if anything is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// The second reader asks nobody whether the state is held, or asked before it had a lease.
+    Believes,
+    /// The first one shows that it holds less only after the masters were told.
+    TellsLate,
+}
+
+/// Whether a reader that is handed a state finds it as it was, or the newest.
+fn handed_state_is_whole(seed: u64, first: First, mistake: Mistake) -> Result<(), String> {
     let (simulation, host) = world(seed);
     on_host(&simulation, host, move || async move {
         let mut random = Random::from_seed(seed);
@@ -148,9 +161,14 @@ fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), 
             witness: Some(board.clone()),
             handed: None,
         };
-        let mut reader = Reader::open_sharing(medium.clone(), leases.clone(), &cold, &sharing)
+        let masters = Gate::new();
+        let gated = Rc::new(GatedLeases::new(leases.clone(), masters.clone()));
+        let mut reader = Reader::open_sharing(medium.clone(), gated, &cold, &sharing)
             .await
             .unwrap();
+        if mistake == Mistake::TellsLate {
+            reader.plant(PlantedBug::ToldAfterMasters);
+        }
         let (bytes, state, then) = (reader.to_hand(), reader.generation(), model.clone());
         for commit in 0..24 {
             match (commit, first) {
@@ -158,6 +176,18 @@ fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), 
                 (4, First::GoesOn) => {
                     reader = reader.newer().await.unwrap().unwrap();
                     reader.let_older_go().await.unwrap();
+                }
+                (4, First::IsClosing | First::IsGoingOn) => {
+                    let newer = reader.newer().await.unwrap().unwrap();
+                    // The question goes through, and the answer waits.
+                    masters.close_after(1);
+                    drop(reactor::spawn(async move {
+                        match first {
+                            First::IsClosing => newer.close().await,
+                            _ => newer.let_older_go().await,
+                        }
+                    }));
+                    reactor::time::sleep(Duration::from_millis(1)).await;
                 }
                 (4, First::Lapses) => {
                     // The masters have forgotten it; another that opens meanwhile proves nothing.
@@ -172,7 +202,7 @@ fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), 
             writer.commit().await.unwrap();
         }
         let bystander = Reader::open(medium.clone(), leases.clone(), &cold).await.unwrap();
-        let is_held = move |generation| believes || board.holds(generation);
+        let is_held = move |generation| mistake == Mistake::Believes || board.holds(generation);
         let sharing = Sharing {
             witness: None,
             handed: Some(Handed::new(&bytes, Box::new(is_held)).unwrap()),
@@ -182,7 +212,7 @@ fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), 
             .unwrap();
         drop(bystander);
         let is_then = second.generation() == state;
-        assert_eq!(is_then, first == First::Stays || believes);
+        assert_eq!(is_then, first == First::Stays || mistake != Mistake::None);
         if first == First::Stays {
             // From now on it is held by the second alone.
             reader.close().await.unwrap();
@@ -205,8 +235,15 @@ fn handed_state_is_whole(seed: u64, first: First, believes: bool) -> Result<(), 
 #[test]
 fn a_state_that_is_held_is_handed_on() {
     for seed in 0..3 {
-        for first in [First::Stays, First::Closes, First::GoesOn, First::Lapses] {
-            handed_state_is_whole(seed, first, false).unwrap();
+        for first in [
+            First::Stays,
+            First::Closes,
+            First::GoesOn,
+            First::Lapses,
+            First::IsClosing,
+            First::IsGoingOn,
+        ] {
+            handed_state_is_whole(seed, first, Mistake::None).unwrap();
         }
     }
 }
@@ -214,7 +251,14 @@ fn a_state_that_is_held_is_handed_on() {
 #[test]
 fn a_state_that_is_believed_to_be_held_is_found_out() {
     for first in [First::Closes, First::GoesOn] {
-        assert!((0..5).any(|seed| handed_state_is_whole(seed, first, true).is_err()));
+        assert!((0..5).any(|seed| handed_state_is_whole(seed, first, Mistake::Believes).is_err()));
+    }
+}
+
+#[test]
+fn telling_after_the_masters_is_found_out() {
+    for first in [First::IsClosing, First::IsGoingOn] {
+        assert!((0..5).any(|seed| handed_state_is_whole(seed, first, Mistake::TellsLate).is_err()));
     }
 }
 

@@ -81,6 +81,32 @@ impl Ranges {
         taken
     }
 
+    /// Adds a range, of which some may be in the set.
+    pub(crate) fn add(&mut self, start: u64, count: u64) {
+        if !self.holds(start, count) {
+            self.remove(start, count);
+            self.insert(start, count);
+        }
+    }
+
+    /// What is in both sets. Takes a look-up for each range of this one, and a step for each range that is found.
+    pub(crate) fn common(&self, other: &Self) -> Self {
+        let mut common = Self::default();
+        for (start, count) in self.iter() {
+            let end = start + count;
+            // The last range that begins before this one may reach into it.
+            let first = other.by_start.range(..=start).next_back();
+            let first = first.map_or(start, |(&first, _)| first);
+            for (&from, &length) in other.by_start.range(first..end) {
+                let (from, to) = (from.max(start), (from + length).min(end));
+                if from < to {
+                    common.insert(from, to - from);
+                }
+            }
+        }
+        common
+    }
+
     /// Takes the highest page.
     pub(crate) fn take_highest(&mut self) -> Option<u64> {
         let (&start, &count) = self.by_start.last_key_value()?;
@@ -132,6 +158,27 @@ mod tests {
                 let joined = ranges.iter().zip(ranges.iter().skip(1)).all(|((s, n), (t, _))| s + n < t);
                 prop_assert!(joined);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn common_pages_are_those_of_both(
+            one in proptest::collection::vec((0..60u64, 1..9u64), 0..12),
+            other in proptest::collection::vec((0..60u64, 1..9u64), 0..12),
+        ) {
+            let made = |parts: &[(u64, u64)]| {
+                let mut ranges = Ranges::default();
+                parts.iter().for_each(|&(start, count)| ranges.add(start, count));
+                let pages: BTreeSet<u64> = parts.iter().flat_map(|&(start, count)| start..start + count).collect();
+                (ranges, pages)
+            };
+            let ((one, of_one), (other, of_other)) = (made(&one), made(&other));
+            let common = one.common(&other);
+            let listed: Vec<u64> = common.iter().flat_map(|(start, count)| start..start + count).collect();
+            prop_assert_eq!(&listed, &of_one.intersection(&of_other).copied().collect::<Vec<_>>());
+            prop_assert_eq!(common.pages(), listed.len() as u64);
+            prop_assert_eq!(one.pages(), of_one.len() as u64);
         }
     }
 

@@ -17,9 +17,18 @@ impl Space {
         kept.map(|s| dead(s.filled, s.live_bytes)).sum()
     }
 
+    /// Those of them that emptying segments would give back: not where snapshots by name have something in the segment.
+    pub(crate) fn gainable_bytes(&self) -> u64 {
+        let dead = |filled: u64, live: u64| (filled * PAGE_BYTES_U64).saturating_sub(live);
+        let kept = self.segments.iter().filter(|(_, s)| s.live_bytes > 0);
+        let kept = kept.filter(|(start, _)| !self.is_held(**start));
+        kept.map(|(_, s)| dead(s.filled, s.live_bytes)).sum()
+    }
+
     /// The segments whose emptying gives most for what it costs: the least live first, none that is more than three
-    /// quarters live, and no more than `budget_bytes` of live data in all. Left out are the one that is being written
-    /// those that a pass could not empty and that have not changed since (`stuck`: what was live in them), and those that `kept` says.
+    /// quarters live, and no more than `budget_bytes` of live data in all. Left out are the one that is being written,
+    /// those that a pass could not empty and that have not changed since (`stuck`: what was live in them), those in which snapshots by
+    /// name have something, and those that `kept` says.
     pub(crate) fn victims(
         &self,
         open: Option<u64>,
@@ -36,6 +45,7 @@ impl Space {
                     && Some(**start) != open
                     && stuck.get(start) != Some(&segment.live_bytes)
                     && !kept(**start)
+                    && !self.is_held(**start)
             })
             .map(|(&start, segment)| (segment.live_bytes, start))
             .collect();

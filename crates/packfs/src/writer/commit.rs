@@ -158,10 +158,10 @@ impl Writer {
 
     /// Makes free what neither the two superblocks nor any reader need. Without an answer about readers
     /// nothing becomes free this time.
-    pub(super) async fn release_space(&mut self) {
+    pub(crate) async fn release_space(&mut self) {
         if let Ok(readers) = self.hold.reader_floor().await {
-            let floor = readers.and(self.snapshot_floor());
-            self.space.release(self.superblock.generation, floor);
+            let named = self.snapshot_floor();
+            self.space.release(self.superblock.generation, readers, named);
         }
     }
 }

@@ -7,6 +7,10 @@
 //! extents read once, each live byte of the chosen segments read and written once, each leaf that names one changed
 //! once. Nothing about a pass stands on the volume: one that is cut off is as if it had ended there.
 //!
+//! A segment in which a snapshot by name has anything is not chosen: the snapshot would hold it, emptied or not (`held`). What stands in
+//! the others was written after the newest snapshot was made, and so were the leaves that name it: moving it makes no second copy of
+//! anything that a snapshot has, neither of content nor of index.
+//!
 //! A segment in which anything is shared is not chosen: nothing says who has the bytes of an extent besides, and moving it for one would make
 //! two of them. Which these are is read from the record of shared bytes before the first pass, and kept in memory then.
 
@@ -98,12 +102,18 @@ impl Writer {
     pub(super) async fn compact_along(&mut self) -> Result<(), WriteError> {
         if self.compaction.pass.is_none() {
             let volume = self.volume_bytes;
-            let (dead, left) = (self.space.dead_bytes(), self.compaction.left);
-            let short = self.free_bytes().0 < volume / 4;
+            if self.free_bytes().0 >= volume / 4 {
+                return Ok(());
+            }
+            let held = self.held_bytes().0;
+            if held > volume / 16 || self.space.dead_bytes() > volume / 8 {
+                self.learn_held_along(ALONG_LEAVES as u64).await;
+            }
+            let (dead, left) = (self.space.gainable_bytes(), self.compaction.left);
             let much = dead > volume / 8 && dead > left + volume / 16;
             // What readers hold would only grow.
-            let waits = self.waiting_bytes().0 > volume / 8;
-            if !short || !much || waits || !self.has_no_snapshots() {
+            let waits = self.waiting_bytes().0.saturating_sub(held) > volume / 8;
+            if !much || waits {
                 return Ok(());
             }
             match self.begin_pass().await {
@@ -122,8 +132,11 @@ impl Writer {
         }
     }
 
-    /// Chooses segments; `false` where none is worth it or there is no room to move anything to.
+    /// Chooses segments; `false` where none is worth it, there is no room to move anything to, or it is not known what snapshots have.
     async fn begin_pass(&mut self) -> Result<bool, WriteError> {
+        if !self.knows_held() {
+            return Ok(false);
+        }
         let segment = self.space.segment_pages();
         let spare = self.space.free_pages().saturating_sub(self.pages_needed() + 32);
         // Half of the room, so that what is freed meanwhile may wait for its commits.
@@ -147,7 +160,7 @@ impl Writer {
         progress.segments += victims.len() as u64;
         progress.planned.0 += planned;
         let cursor = Vec::new();
-        self.compaction.dead = self.space.dead_bytes();
+        self.compaction.dead = self.space.gainable_bytes();
         self.compaction.hoped = (victims.len() as u64 * segment * PAGE_BYTES_U64).saturating_sub(planned);
         self.compaction.pass = Some(Pass { victims, cursor });
         Ok(true)
@@ -192,6 +205,11 @@ impl Writer {
         }
     }
 
+    /// Gives a pass up: a new snapshot has whatever it would move.
+    pub(super) fn stop_pass(&mut self) {
+        self.compaction.pass = None;
+    }
+
     fn end_pass(&mut self) {
         let Some(pass) = self.compaction.pass.take() else {
             return;
@@ -205,7 +223,7 @@ impl Writer {
                 self.compaction.stuck.insert(start, live);
             }
         }
-        let dead = self.space.dead_bytes();
+        let dead = self.space.gainable_bytes();
         let gained = self.compaction.dead.saturating_sub(dead) >= self.compaction.hoped / 4;
         self.compaction.left = if gained { 0 } else { dead };
     }
@@ -407,24 +425,22 @@ impl Writer {
         }
     }
 
-    /// Compacts until nothing is worth it any more. Does nothing while there is a snapshot by name, which would hold
-    /// what is emptied. Commits, so nothing that is under way may be half done. `tell` is
-    /// called after each step.
+    /// Compacts until nothing is worth it any more. What snapshots by name have stays where it is; which that is is read from their
+    /// trees first, unless it is known, and the rest of what was given back since they were made becomes free. Commits, so nothing that is under
+    /// way may be half done. `tell` is called after each step.
     ///
     /// # Errors
-    /// As [`Writer::commit`]. Nothing is lost by one.
+    /// As [`Writer::commit`], and where a snapshot's tree cannot be read. Nothing is lost by one.
     pub async fn compact(
         &mut self,
         mut tell: impl FnMut(&CompactionProgress),
     ) -> Result<CompactionProgress, WriteError> {
         self.compaction.stuck.clear();
-        if !self.has_no_snapshots() {
-            return Ok(self.compaction.progress);
-        }
+        self.learn_held().await?;
         // What dies by moving is less from pass to pass, but packing leaves gaps: it ends where dead bytes stay.
         let mut dead = u64::MAX;
-        while self.space.dead_bytes() < dead {
-            dead = self.space.dead_bytes();
+        while self.space.gainable_bytes() < dead {
+            dead = self.space.gainable_bytes();
             if !self.run_pass(&mut tell).await? {
                 break;
             }
@@ -432,12 +448,19 @@ impl Writer {
         Ok(self.compaction.progress)
     }
 
-    /// Makes room for `wanted` bytes of content by compaction, if that can be: not while readers or snapshots hold what
-    /// it would free. Commits.
+    /// Makes room for `wanted` bytes of content by compaction, if that can be: not while readers hold what it would free.
+    /// Commits.
     pub(crate) async fn reclaim(&mut self, wanted: ByteCount) -> Result<(), WriteError> {
         let held = self.hold.reader_floor().await;
-        if !self.has_no_snapshots() || held.is_err() || held.is_ok_and(|floor| floor.0.is_some()) {
+        if held.is_err() || held.is_ok_and(|floor| floor.0.is_some()) {
             return Ok(());
+        }
+        if !self.has_failed_to_learn_held() {
+            match self.learn_held().await {
+                // Without it all that may be a snapshot's stays.
+                Err(WriteError::Tree(_)) => return Ok(()),
+                learned => learned?,
+            }
         }
         for _ in 0..RECLAIM_PASSES {
             let free = self.space.free_pages();
@@ -454,6 +477,7 @@ impl Writer {
     /// One small step of a pass, begun if there is none.
     #[cfg(test)]
     pub(crate) async fn compact_a_little(&mut self) -> Result<(), WriteError> {
+        self.learn_held_along(3).await;
         if self.compaction.pass.is_none() && !self.begin_pass().await? {
             self.compaction.stuck.clear();
             return Ok(());

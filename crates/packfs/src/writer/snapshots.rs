@@ -1,8 +1,9 @@
 //! Snapshots by name: a generation that stays although nobody reads it.
 //!
 //! A snapshot is a cell of the tree that has the root of an older tree. What keeps that tree whole is the rule for space:
-//! what commit N frees is not used again while a named snapshot is at or below N. A snapshot that is deleted counts
-//! until the commit after the one that deleted it, because a superblock may be lost and the one before comes back.
+//! what commit N frees is not used again while a named snapshot has it, or while one is at or below N where it is not known
+//! what they have (`held`). A snapshot that is deleted counts until the commit after the one that deleted it, because a superblock
+//! may be lost and the one before comes back.
 
 use super::Writer;
 use crate::error::{TreeError, WriteError};
@@ -23,6 +24,8 @@ pub(super) struct Floors {
     durable: Option<u64>,
     /// That of the commit before.
     before: Option<u64>,
+    /// Commits until no tree on the volume has a snapshot that the one that is changed has not.
+    unsettled: u32,
 }
 
 fn least(snapshots: &[Snapshot]) -> Option<u64> {
@@ -41,6 +44,7 @@ impl Writer {
             durable: found,
             // Not known here: nothing is used again before the first commit.
             before: Some(0),
+            unsettled: 1,
         };
         Ok(())
     }
@@ -51,6 +55,7 @@ impl Writer {
             now: Some(0),
             durable: Some(0),
             before: Some(0),
+            unsettled: u32::MAX,
         };
     }
 
@@ -58,15 +63,32 @@ impl Writer {
     pub(super) fn pass_floors_on(&mut self) {
         self.floors.before = self.floors.durable;
         self.floors.durable = self.floors.now;
+        self.floors.unsettled = self.floors.unsettled.saturating_sub(1);
+        self.forget_held_without_snapshots();
+    }
+
+    /// Whether the snapshots of the tree that is changed are all that any tree on the volume has.
+    pub(super) fn floors_are_settled(&self) -> bool {
+        #[cfg(test)]
+        if self.space.bug == crate::space::PlantedBug::DeletedNotHeld {
+            return true;
+        }
+        self.floors.unsettled == 0
     }
 
     /// What snapshots by name still need.
     pub(super) fn snapshot_floor(&self) -> ReaderFloor {
-        let Floors { now, durable, before } = self.floors;
+        #[cfg(test)]
+        if self.space.bug == crate::space::PlantedBug::DeletedNotHeld {
+            return ReaderFloor(self.floors.now);
+        }
+        let Floors {
+            now, durable, before, ..
+        } = self.floors;
         ReaderFloor([now, durable, before].into_iter().flatten().min())
     }
 
-    /// Whether there are none, so that what is given back comes back.
+    /// Whether there are none.
     pub(super) fn has_no_snapshots(&self) -> bool {
         self.floors.now.is_none()
     }
@@ -76,7 +98,8 @@ impl Writer {
         Ok(snapshots::list(&self.tree).await?)
     }
 
-    /// Bytes of the volume that only snapshots hold: what was given back since the oldest of them.
+    /// Bytes of the volume that only snapshots hold; where it is not known what they have, all that was given back since the oldest of
+    /// them.
     pub fn held_bytes(&self) -> ByteCount {
         let floor = self.snapshot_floor();
         ByteCount(self.space.held_pages(floor) * crate::format::PAGE_BYTES_U64)
@@ -97,6 +120,8 @@ impl Writer {
             return Err(WriteError::SnapshotExists { name });
         }
         self.commit().await?;
+        self.hold_new_snapshot();
+        self.stop_pass();
         let snapshot = Snapshot::of(&self.superblock, name, now);
         self.features = self.features.with(Features::SNAPSHOTS);
         self.put(snapshot.key().encode(), snapshot.encode()).await?;
@@ -121,6 +146,8 @@ impl Writer {
         let deleted = listed.swap_remove(index);
         self.take(&deleted.key().encode()).await?;
         self.floors.now = least(&listed);
+        self.floors.unsettled = 2;
+        self.unhold_snapshot();
         self.commit_always().await?;
         self.commit_always().await?;
         Ok(())

@@ -12,6 +12,7 @@ use crate::output::{Failure, Output};
 /// Move what is live out of mostly dead segments, so that their space can be used again
 ///
 /// Writers do it along with their commits where space gets short; this does all of it now. Readers go on meanwhile.
+/// What snapshots have stays where it is: their trees are read first, and what none of them has becomes free.
 #[derive(Args)]
 #[command(after_help = "Example:\n  redhare fs compact file:images.packfs")]
 pub(super) struct CompactArguments {
@@ -35,6 +36,7 @@ struct CompactView {
     free_bytes_before: u64,
     free_bytes: u64,
     waiting_bytes: u64,
+    held_by_snapshots_bytes: u64,
 }
 
 pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result<(), Failure> {
@@ -47,17 +49,6 @@ pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result
     };
     let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
     let mut writer = writer.map_err(|error| volume.failure(error))?;
-    let held = writer.snapshots().await.map_err(|error| volume.failure(error))?;
-    if let Some(oldest) = held.first() {
-        let name = String::from_utf8_lossy(&oldest.name).into_owned();
-        let count = held.len();
-        // The lease ends by itself if this fails.
-        let _ = writer.close().await;
-        return Err(volume.failure(format!(
-            "snapshots ({count}), the oldest of them \"{name}\", hold everything that compaction would free; delete them \
-             first (redhare fs snapshot delete {volume} NAME)"
-        )));
-    }
     let (dead, free) = (writer.dead_bytes(), writer.free_bytes());
     let shown = !arguments.quiet && !output.is_json();
     let progress = writer
@@ -78,16 +69,19 @@ pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result
         free_bytes_before: free.0,
         free_bytes: writer.free_bytes().0,
         waiting_bytes: writer.waiting_bytes().0,
+        held_by_snapshots_bytes: writer.held_bytes().0,
     };
     writer.close().await.map_err(|error| volume.failure(error))?;
     output.print(&view, || {
         let mut text = format!(
-            "{volume}: {} moved out of {} segments; {} free (before: {}), {} wait for readers",
+            "{volume}: {} moved out of {} segments; {} free (before: {}), {} wait for commits, readers and snapshots, {} of them \
+             for snapshots",
             progress.moved,
             view.segments,
             ByteCount(view.free_bytes),
             free,
-            ByteCount(view.waiting_bytes)
+            ByteCount(view.waiting_bytes),
+            ByteCount(view.held_by_snapshots_bytes)
         );
         if view.unreadable_extents > 0 {
             text += &format!(
