@@ -168,6 +168,7 @@ mod tests {
             state: "ready",
             checksums: true,
             origin: None,
+            disk_use: None,
             portals: Vec::new(),
             chunks: 16,
             degraded_chunks: degraded,
