@@ -145,6 +145,7 @@ impl Fake {
                         sync_volumes: Vec::new(),
                         disk_health: Vec::new(),
                         samples: Vec::new(),
+                        uses: None,
                         complete_snapshots: None,
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
