@@ -9,7 +9,7 @@ use crate::planted;
 /// and the room promised is theirs, whatever happens to nodes, masters, etcd and the ways between them.
 #[test]
 fn clusters_with_masters_of_their_own_keep_their_promises() {
-    let seeds = foundation::seeds::from_environment(80);
+    let seeds = foundation::seeds::from_environment(100);
     let (mut operations, mut moved, mut failed) = (0, 0, Vec::new());
     let (mut reigns, mut lost, mut left_out, mut recovered) = (0, 0, 0, 0);
     let (mut volumes, mut leases, mut renewals, mut given_back, mut outlived) = (0, 0, 0, 0, 0);
@@ -69,7 +69,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let is_much = is_much && renewals > many && given_back > 0 && outlived > 0 && grown > many / 4;
     let is_much =
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
-    let is_much = is_much && damage_seen > 0 && without_room > many / 4 && in_racks > many / 4;
+    let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
