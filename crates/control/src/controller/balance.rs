@@ -7,6 +7,9 @@
 //! done then is done by [`crate::places`], as for a drain. A move is only begun if afterwards the node that gave is still
 //! used no less than the one that took: so each one lowers the sum of the squares of what is used, weighted by the
 //! capacities, and they end. They begin when two nodes differ by more than [`BEGINS`] of the mean, and end at [`ENDS`].
+//!
+//! Copies go from nodes that have more than their share to such as have less, so that each moves once. Where that helps no more and
+//! two nodes still differ too much, all chunks of the one have a copy on the other: then also by nodes that have what they should.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -82,6 +85,9 @@ pub(super) struct Balancer {
     /// Where the pass over all chunks goes on, and whether it has begun a move.
     cursor: Vec<u8>,
     has_moved: bool,
+    /// Whether it has come upon chunks that are about to change, and whether it takes detours.
+    has_left_out: bool,
+    by_detours: bool,
     /// What a whole pass could not make better: promises alone, since what snapshots hold changes with each of them.
     settled: Vec<Candidate>,
     /// The chunk with two copies in one rack that was looked at last.
@@ -96,6 +102,8 @@ impl Default for Balancer {
             is_active: false,
             cursor: keys::CHUNKS.to_vec(),
             has_moved: false,
+            has_left_out: false,
+            by_detours: false,
             settled: Vec::new(),
             crowded: None,
             state: RebalanceState::Waiting("the masters have just started"),
@@ -194,9 +202,11 @@ impl Shares {
     }
 
     /// The best move of a copy of `bytes` from one of `sources`, each of which may go to some of `targets`, if any makes it better.
+    /// By detours also from nodes that have no more than their share, and to such as have it.
     fn best(
         &self,
         bytes: u64,
+        by_detours: bool,
         mut sources: Vec<NodeId>,
         targets: &[NodeId],
         may: impl Fn(NodeId, NodeId) -> bool,
@@ -206,11 +216,9 @@ impl Shares {
             let to = targets.iter().copied().filter(|to| may(from, *to));
             let to = to.min_by(|a, b| self.compare(*a, *b))?;
             let (high, low) = (self.nodes[&from], self.nodes[&to]);
-            let gains = !high.without(bytes).is_below(low.with(bytes))
-                && self.all.is_below(high)
-                && low.is_below(self.all)
-                && self.differ(low, high, ENDS);
-            gains.then_some((from, to))
+            let direct = self.all.is_below(high) && low.is_below(self.all);
+            let gains = !high.without(bytes).is_below(low.with(bytes)) && self.differ(low, high, ENDS);
+            (gains && (direct || by_detours)).then_some((from, to))
         })
     }
 
@@ -322,7 +330,7 @@ impl<S: MetadataStore> Controller<S> {
         self.spread_out(&mut candidates, &mut shares, &racks, standings, now)?;
         let difference = if self.balancer.is_active { ENDS } else { BEGINS };
         if shares.differ_at_most(difference) || promises(&candidates) == self.balancer.settled {
-            self.balancer.is_active = false;
+            (self.balancer.is_active, self.balancer.by_detours) = (false, false);
             return Ok(self.at_rest());
         }
         self.balancer.is_active = true;
@@ -437,13 +445,15 @@ impl<S: MetadataStore> Controller<S> {
                 revision: entry.versioned.revision,
             };
             if !self.is_right(id, &stored.record, &of_volume.record, standings, now) {
+                self.balancer.has_left_out = true;
                 continue;
             }
             let bytes = of_volume.record.geometry.chunk;
             let ways = Ways::of(&of_volume.record, &stored.record, shares, &candidates, racks);
             // No rack gets a second copy by it.
             let may = |from, to| ways.crowd(from, to) <= ways.crowd(from, from);
-            let Some((from, to)) = shares.best(bytes.0, ways.sources.clone(), &ways.targets, may) else {
+            let (sources, by_detours) = (ways.sources.clone(), self.balancer.by_detours);
+            let Some((from, to)) = shares.best(bytes.0, by_detours, sources, &ways.targets, may) else {
                 continue;
             };
             let by_command = false;
@@ -457,9 +467,17 @@ impl<S: MetadataStore> Controller<S> {
             Some(last) if entries.len() == PAGE => self.balancer.cursor = keys::after(&last.key),
             _ => {
                 self.balancer.cursor = keys::CHUNKS.to_vec();
-                // Nothing that could be moved makes it better, until something changes.
+                let was_by_detours = std::mem::take(&mut self.balancer.by_detours);
+                let has_left_out = std::mem::take(&mut self.balancer.has_left_out);
                 if !std::mem::take(&mut self.balancer.has_moved) && self.care.moves.is_empty() {
-                    self.balancer.settled = before;
+                    if !was_by_detours && !shares.differ_at_most(BEGINS) {
+                        self.balancer.by_detours = true;
+                        return Ok(RebalanceState::Moving);
+                    }
+                    // Nothing that could be moved makes it better, until something changes.
+                    if !has_left_out {
+                        self.balancer.settled = before;
+                    }
                     self.balancer.is_active = false;
                     return Ok(RebalanceState::Even);
                 }

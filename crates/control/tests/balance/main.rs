@@ -447,6 +447,13 @@ fn grows(seed: u64) -> (u32, u32, f64) {
     (world.moves, world.deaths, f64::from(world.moves) / due)
 }
 
+/// Found by a soak: node 5, twice as large as others, had too few copies, and all chunks of node 6, which had too many, had a
+/// copy there already. It takes a move by a node that has what it should.
+#[test]
+fn who_has_too_many_gives_by_others_to_whom_it_cannot_give() {
+    grows(179_570_892_339);
+}
+
 #[test]
 fn a_cluster_that_grows_becomes_even_under_faults_and_then_rests() {
     let seeds = foundation::seeds::from_environment(12);

@@ -29,7 +29,8 @@ fn a_cluster_that_grows_in_racks_becomes_even_under_faults_with_copies_in_differ
         world.assert_even("after");
         world.assert_whole();
         assert_eq!(world.crowded(), 0);
-        assert!(world.moves > 150, "{} moves", world.moves);
+        // 200 copies are due to the new ones; what died meanwhile was made anew there without a move.
+        assert!(world.moves > 100, "{} moves", world.moves);
     }
 }
 
