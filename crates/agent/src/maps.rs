@@ -1,19 +1,41 @@
 //! What the masters' maps of volumes say to a node: which copies belong here, and where an exported volume's chunks are.
 
-use agentlink::{Chunk, Configuration};
+use agentlink::{Chunk, Configuration, ToTarget};
 use proto::client::{Client, ClientError};
 use proto::v1;
 
 use crate::wire::{Kind, configuration, first_copies_from, is_growth, kind_of, number};
 
-/// Chunks asked for in one part of a map.
+/// Chunks asked for in one part of a map, and chunks whose places one message names.
 const MAP_PART: u32 = 4096;
 
 /// Where the chunks of an exported volume are.
 #[derive(Default)]
 pub(crate) struct Routes {
-    pub(crate) chunks: Vec<(u32, Configuration)>,
-    pub(crate) nodes: Vec<(u128, String)>,
+    chunks: Vec<(u32, Configuration)>,
+    /// Node and disk of each copy.
+    places: Vec<(u32, Vec<(u128, u128)>)>,
+    nodes: Vec<(u128, String)>,
+}
+
+impl Routes {
+    /// What a target on `node` that exports the volume needs of it, in this order.
+    pub(crate) fn messages(self, volume: u32, node: u128) -> Vec<ToTarget> {
+        let Self {
+            chunks,
+            places,
+            nodes,
+        } = self;
+        // A node that exports a volume need not have a copy of it.
+        let others = nodes.into_iter().filter(|(other, _)| *other != node).collect();
+        let mut messages = vec![ToTarget::Peers(others)];
+        messages.extend(places.chunks(MAP_PART as usize).map(|part| ToTarget::Places {
+            volume,
+            chunks: part.to_vec(),
+        }));
+        messages.push(ToTarget::Routes { volume, chunks });
+        messages
+    }
 }
 
 /// A copy that belongs on this node.
@@ -106,9 +128,15 @@ pub(crate) async fn read_routes(client: &Client, volume: u32) -> Result<Routes, 
             .nodes
             .extend(nodes.filter_map(|node| Some((number(&node.node)?, node.peer_address.clone()))));
         let chunks = map.chunks.iter();
+        routes.chunks.extend(
+            chunks
+                .clone()
+                .filter_map(|chunk| Some((chunk.index, configuration(chunk)?))),
+        );
+        let place = |copy: &v1::Copy| Some((number(&copy.node)?, number(&copy.disk)?));
         routes
-            .chunks
-            .extend(chunks.filter_map(|chunk| Some((chunk.index, configuration(chunk)?))));
+            .places
+            .extend(chunks.map(|chunk| (chunk.index, chunk.copies.iter().filter_map(place).collect())));
         match map.chunks.last() {
             Some(last) if map.chunks.len() >= MAP_PART as usize && last.index < u32::MAX => {
                 first_chunk = last.index + 1;

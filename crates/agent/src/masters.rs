@@ -375,11 +375,10 @@ impl Life {
             Answer::Routes(volume, answer) => {
                 self.routing.remove(&volume);
                 match answer {
-                    Ok(Routes { chunks, nodes }) => {
-                        // A node that exports a volume need not have a copy of it.
-                        let nodes = nodes.into_iter().filter(|(node, _)| *node != self.node).collect();
-                        let _ = link.send.send(ToTarget::Peers(nodes)).await;
-                        let _ = link.send.send(ToTarget::Routes { volume, chunks }).await;
+                    Ok(routes) => {
+                        for message in routes.messages(volume, self.node) {
+                            let _ = link.send.send(message).await;
+                        }
                     }
                     Err(error) => tracing::warn!(volume, %error, "no newer map of an exported volume"),
                 }

@@ -201,6 +201,14 @@ pub enum ToTarget {
         /// It is.
         is_on: bool,
     },
+    /// On which disks of their nodes the copies lie that the next [`ToTarget::Routes`] of the volume names, in any number of frames:
+    /// who reads avoids those that are slow.
+    Places {
+        /// The volume's number.
+        volume: u32,
+        /// Node and disk of each copy by chunk index.
+        chunks: Vec<(u32, Vec<(u128, u128)>)>,
+    },
 }
 
 /// What a copy says of itself.
@@ -467,7 +475,7 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 20;
+    const KINDS: u32 = 21;
     const KINDS_BEFORE: u32 = 11;
 }
 

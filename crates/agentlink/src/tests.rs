@@ -242,6 +242,13 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             },
             "04000000010013ac0201",
         ),
+        (
+            ToTarget::Places {
+                volume: 300,
+                chunks: vec![(3, vec![(5, 9)])],
+            },
+            "08000000010014ac020103010509",
+        ),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
@@ -286,8 +293,12 @@ fn what_each_side_knows_is_counted_right() {
         volume: 1,
         is_on: true,
     };
-    assert_eq!(last(frame(&sync_writes)) + 1, ToTarget::KINDS);
-    assert_eq!(ToTarget::KINDS_OF_SYNC_WRITES, ToTarget::KINDS);
+    let places = ToTarget::Places {
+        volume: 1,
+        chunks: Vec::new(),
+    };
+    assert_eq!(last(frame(&sync_writes)) + 1, ToTarget::KINDS_OF_SYNC_WRITES);
+    assert_eq!(last(frame(&places)) + 1, ToTarget::KINDS);
     assert_eq!(last(frame(&FromTarget::Used(Vec::new()))) + 1, FromTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,

@@ -343,8 +343,12 @@ async fn read_map_here(client: &Client, whose: &Whose) -> Result<v1::GetMapRespo
     }
 }
 
+fn number(bytes: &[u8]) -> Option<u128> {
+    Some(u128::from_be_bytes(bytes.try_into().ok()?))
+}
+
 fn node_id(bytes: &[u8]) -> Option<NodeId> {
-    Some(NodeId(u128::from_be_bytes(bytes.try_into().ok()?)))
+    number(bytes).map(NodeId)
 }
 
 fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
@@ -389,9 +393,13 @@ fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
             write_node,
             members,
         };
-        chunks
-            .update(ChunkIndex(chunk.index), config)
-            .map_err(|error| error.to_string())?;
+        let index = ChunkIndex(chunk.index);
+        chunks.update(index, config).map_err(|error| error.to_string())?;
+        for copy in &chunk.copies {
+            if let (Some(node), Some(disk)) = (node_id(&copy.node), number(&copy.disk)) {
+                chunks.lies_on(index, node, disk);
+            }
+        }
     }
     Ok(State {
         map: Arc::new(VolumeMap { geometry, chunks }),

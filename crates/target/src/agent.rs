@@ -356,6 +356,7 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             let chunks: Vec<_> = chunks.iter().map(config).collect();
             portals.learn(volume::VolumeNumber(volume), &chunks);
         }
+        ToTarget::Places { volume, chunks } => portals.lie_on(volume::VolumeNumber(volume), chunks),
         ToTarget::Reservations {
             volume,
             request,

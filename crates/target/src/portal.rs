@@ -330,6 +330,13 @@ impl Portals {
             exported.news.notify();
         }
     }
+
+    /// On which disks of their nodes the copies lie that [`Portals::learn`] is told of next: node and disk of each, by chunk index.
+    pub fn lie_on(&self, volume: VolumeNumber, chunks: Vec<(u32, Vec<(u128, u128)>)>) {
+        if let Some(exported) = self.exported.borrow().get(&volume) {
+            exported.routes.lie_on(chunks);
+        }
+    }
 }
 
 impl Exported {

@@ -1,5 +1,6 @@
 //! The map of an exported volume: what the masters say, by way of the node agent.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +12,15 @@ use volume::{ChunkConfig, ChunkIndex, ChunkMap, Geometry, NodeId, VolumeNumber};
 
 use super::find;
 
+type Places = BTreeMap<u32, Vec<(u128, u128)>>;
+
 /// See the module.
 pub(super) struct Routes {
     node: NodeId,
     volume: VolumeNumber,
     map: Mutex<Arc<VolumeMap>>,
+    /// Node and disk of each copy, by chunk index, for the configurations to come: a map is made anew once, not for each part.
+    places: Mutex<Places>,
     version: AtomicU64,
 }
 
@@ -27,6 +32,7 @@ impl Routes {
             node,
             volume,
             map: Mutex::new(Arc::new(VolumeMap { geometry, chunks })),
+            places: Mutex::default(),
             version: AtomicU64::new(1),
         })
     }
@@ -35,13 +41,28 @@ impl Routes {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what is newer.
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes on which disks of their nodes the copies lie that the next [`Routes::learn`] names.
+    pub(super) fn lie_on(&self, chunks: Vec<(u32, Vec<(u128, u128)>)>) {
+        self.places().extend(chunks);
+    }
+
+    /// Takes over what is newer, and where those copies lie as far as that was said before.
     pub(super) fn learn(&self, chunks: &[(ChunkIndex, ChunkConfig)]) {
+        let places = std::mem::take(&mut *self.places());
         let mut map = self.map();
         let mut known = map.chunks.clone();
         for (chunk, config) in chunks {
             if let Err(error) = known.update(*chunk, config.clone()) {
                 tracing::warn!(volume = self.volume.0, %error, "the masters' map of an exported volume cannot be used");
+            }
+        }
+        for (chunk, copies) in places {
+            for (node, disk) in copies {
+                known.lies_on(ChunkIndex(chunk), NodeId(node), disk);
             }
         }
         let geometry = map.geometry.clone();
@@ -75,5 +96,51 @@ impl MapSource for Routes {
             }
             exported.news.until(|| exported.routes.version() != before).await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foundation::Epoch;
+    use volume::{Incarnation, Membership};
+
+    use super::*;
+
+    #[test]
+    fn where_copies_lie_is_learned_and_outlives_the_next_epoch() {
+        let geometry = Geometry {
+            block_bytes: 4096,
+            metadata_bytes: 0,
+            stripe_unit_blocks: 4,
+            chunk_blocks: 32,
+            region_blocks: 8,
+            copies: 1,
+            minimum: 1,
+            group_chunks: vec![1],
+        };
+        let routes = Routes::new(NodeId(1), VolumeNumber(7), geometry);
+        let chunk = ChunkIndex(0);
+        let config = |epoch| ChunkConfig {
+            epoch: Epoch(epoch),
+            write_node: NodeId(2),
+            members: vec![Membership {
+                node: NodeId(2),
+                incarnation: Incarnation(1),
+            }],
+        };
+        routes.learn(&[(chunk, config(1))]);
+        let before = routes.current();
+        routes.lie_on(vec![(0, vec![(2, 77), (3, 78)]), (9, vec![(2, 77)])]);
+        routes.learn(&[(chunk, config(1))]);
+        let after = routes.current();
+        assert_ne!(
+            before.chunks.write_route(chunk),
+            after.chunks.write_route(chunk),
+            "by another disk"
+        );
+        routes.learn(&[(chunk, config(2))]);
+        let mut later = routes.current().chunks.write_route(chunk).unwrap();
+        later.epoch = Epoch(1);
+        assert_eq!(Some(later), after.chunks.write_route(chunk));
     }
 }

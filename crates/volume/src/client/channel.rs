@@ -42,10 +42,9 @@ pub(super) enum Waiting {
 /// A command with a node.
 pub(super) struct Attempt {
     generation: u32,
-    pub(super) node: NodeId,
+    pub(super) route: Route,
     pub(super) chunk: ChunkIndex,
     pub(super) is_read: bool,
-    pub(super) epoch: Epoch,
     session: u64,
     pub(super) sent: Instant,
     pub(super) waiting: Waiting,
@@ -468,12 +467,12 @@ impl Core {
         };
         let generation = self.generation.get().wrapping_add(1);
         self.generation.set(generation);
+        let is_read = command.operation == NativeOperation::Read;
         let attempt = Attempt {
             generation,
-            node: route.node,
+            route,
             chunk: place.chunk,
-            is_read: command.operation == NativeOperation::Read,
-            epoch: route.epoch,
+            is_read,
             session,
             sent: time::now(),
             waiting,
@@ -481,7 +480,7 @@ impl Core {
         let index = self.attempts.borrow_mut().insert(attempt);
         let tag = u64::from(generation) << 32
             | u64::from(u32::try_from(index).expect("fewer than 2^32 commands are under way"));
-        self.view.borrow_mut().chunks.started(route.node);
+        self.view.borrow_mut().chunks.started(route, is_read);
         let sink = self.this.upgrade().expect("the caller holds the core");
         self.peers
             .submit(route.node, session, command, place, data, Reply::new(sink, tag));
@@ -507,7 +506,7 @@ impl Core {
 
     /// A node did not answer in time: what it was asked may have been done, or may still be.
     fn given_up(&self, attempt: &Attempt) {
-        self.view.borrow_mut().chunks.lost(attempt.node);
+        self.view.borrow_mut().chunks.lost(attempt.route.node);
         if attempt.session != 0 {
             self.sessions.renew(attempt.session);
         }
@@ -522,11 +521,11 @@ impl Core {
 
     fn note_end(&self, attempt: &Attempt, status: PeerStatus) {
         let mut view = self.view.borrow_mut();
-        let latency = time::now().since(attempt.sent);
+        let took = attempt.is_read.then(|| time::now().since(attempt.sent));
         match status {
-            PeerStatus::Answered(status) => drop(view.chunks.finished(attempt.node, latency, status)),
-            PeerStatus::Failed(_) => drop(view.chunks.finished(attempt.node, latency, Status::DeviceFailed)),
-            PeerStatus::Unreachable | PeerStatus::Lost => view.chunks.lost(attempt.node),
+            PeerStatus::Answered(status) => drop(view.chunks.finished(attempt.route, took, status)),
+            PeerStatus::Failed(_) => drop(view.chunks.finished(attempt.route, took, Status::DeviceFailed)),
+            PeerStatus::Unreachable | PeerStatus::Lost => view.chunks.lost(attempt.route.node),
         }
     }
 
@@ -609,8 +608,8 @@ impl AnswerSink for Core {
             }
             Waiting::First(job) => {
                 let ended = Ended {
-                    node: attempt.node,
-                    epoch: attempt.epoch,
+                    node: attempt.route.node,
+                    epoch: attempt.route.epoch,
                     session: attempt.session,
                     status: answer.status,
                 };

@@ -72,7 +72,7 @@ impl Core {
         let now = time::now();
         let nodes: Vec<NodeId> = {
             let attempts = self.attempts.borrow();
-            let mut nodes: Vec<_> = attempts.iter().map(|(_, attempt)| attempt.node).collect();
+            let mut nodes: Vec<_> = attempts.iter().map(|(_, attempt)| attempt.route.node).collect();
             nodes.sort_unstable();
             nodes.dedup();
             nodes
@@ -106,7 +106,7 @@ impl Core {
     fn leave_silent(self: &Rc<Self>, node: NodeId, now: Instant) {
         let (mut reads, mut moved, mut must_ask) = (Vec::new(), Vec::new(), false);
         for (index, attempt) in &*self.attempts.borrow() {
-            if attempt.node != node {
+            if attempt.route.node != node {
                 continue;
             }
             let tag = attempt.tag(index);
@@ -126,7 +126,7 @@ impl Core {
                 continue;
             }
             let route = self.write_route(attempt.chunk);
-            if route.is_some_and(|route| route.epoch > attempt.epoch && route.node != node) {
+            if route.is_some_and(|route| route.epoch > attempt.route.epoch && route.node != node) {
                 moved.push(tag);
             } else {
                 must_ask = true;

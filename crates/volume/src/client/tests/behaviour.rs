@@ -9,7 +9,7 @@ use foundation::{BlockCount, Epoch, Lba};
 use reactor::sim::Simulation;
 use reactor::{Buffer, BufferMut, BufferPool, time};
 
-use super::nodes::{BLOCK, Fault, Nodes, config, links};
+use super::nodes::{BLOCK, Fault, Nodes, config, disk, links};
 use crate::client::{ClientOptions, VolumeChannel, VolumeDevice};
 use crate::identity::NodeId;
 use crate::message::codec::NativeOperation;
@@ -538,6 +538,35 @@ fn slow_copies_are_asked_seldom() {
         let slow = members[0].node;
         let asked = nodes.seen.borrow().iter().filter(|seen| seen.0 == slow).count();
         assert!(asked <= 2, "the slow copy was asked {asked} times of 200");
+    });
+}
+
+#[test]
+fn a_slow_disk_is_asked_seldom_and_the_other_of_its_node_as_ever() {
+    simulate(|nodes, _device, channel| async move {
+        for node in 1..=4 {
+            nodes.delay_us.borrow_mut().insert(NodeId(node), 100);
+        }
+        let is_in =
+            |node: NodeId, chunk: u32| config(chunk, 1).members.iter().any(|member| member.node == node);
+        let both = config(0, 1).members.into_iter().map(|member| member.node);
+        let slow = both.into_iter().find(|&node| is_in(node, 1)).unwrap();
+        nodes.slow_disk.set(Some((slow, disk(0), 20_000)));
+        // The first blocks of the first two chunks, which lie on different disks.
+        let mut asked = [0, 0];
+        for round in 0..400 {
+            let chunk = round % 2;
+            let before = nodes.seen.borrow().len();
+            read(&channel, [0, 4][chunk], 1).await;
+            let seen = nodes.seen.borrow();
+            asked[chunk] += seen[before..].iter().filter(|seen| seen.0 == slow).count();
+        }
+        assert!(asked[0] <= 2, "the slow disk was asked {} times of 200", asked[0]);
+        assert!(
+            asked[1] >= 50,
+            "its neighbour was asked {} times of 200",
+            asked[1]
+        );
     });
 }
 

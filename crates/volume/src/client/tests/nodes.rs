@@ -58,6 +58,11 @@ pub(super) fn config(chunk: u32, epoch: u64) -> ChunkConfig {
     }
 }
 
+/// On which of its node's two disks a chunk's copies lie.
+pub(super) fn disk(chunk: u32) -> u128 {
+    10 + u128::from(chunk % 2)
+}
+
 /// What is committed, and what clients have been told of it.
 pub(super) struct Masters {
     committed: Mutex<(Geometry, Vec<ChunkConfig>)>,
@@ -112,7 +117,11 @@ impl Masters {
 fn map_of(geometry: &Geometry, configs: &[ChunkConfig]) -> VolumeMap {
     let mut chunks = ChunkMap::new(configs.len());
     for (index, config) in configs.iter().enumerate() {
-        chunks.update(ChunkIndex(index as u32), config.clone()).unwrap();
+        let chunk = ChunkIndex(index as u32);
+        chunks.update(chunk, config.clone()).unwrap();
+        for member in &config.members {
+            chunks.lies_on(chunk, member.node, disk(chunk.0));
+        }
     }
     VolumeMap {
         geometry: geometry.clone(),
@@ -182,6 +191,8 @@ pub(super) struct Nodes {
     pub(super) planted: RefCell<VecDeque<(Option<NodeId>, Fault)>>,
     pub(super) chaos: RefCell<Option<Chaos>>,
     pub(super) delay_us: RefCell<BTreeMap<NodeId, u64>>,
+    /// A disk that takes so much longer.
+    pub(super) slow_disk: Cell<Option<(NodeId, u128, u64)>>,
     pub(super) seen: RefCell<Vec<(NodeId, u64, NativeCommand)>>,
     held: RefCell<Vec<(Reply, Data)>>,
     /// Nodes that say nothing at all.
@@ -210,6 +221,7 @@ impl Nodes {
             planted: RefCell::default(),
             chaos: RefCell::default(),
             delay_us: RefCell::default(),
+            slow_disk: Cell::new(None),
             seen: RefCell::default(),
             held: RefCell::default(),
             silent: RefCell::default(),
@@ -422,7 +434,12 @@ impl Nodes {
         data: Data,
         reply: Reply,
     ) {
-        let delay = self.delay_us.borrow().get(&node).copied().unwrap_or(0);
+        let mut delay = self.delay_us.borrow().get(&node).copied().unwrap_or(0);
+        if let Some((slow, slow_disk, us)) = self.slow_disk.get()
+            && (slow, slow_disk) == (node, disk(self.chunk_of(&command)))
+        {
+            delay += us;
+        }
         let jitter = match &mut *self.chaos.borrow_mut() {
             Some(chaos) => chaos.random.below(3000),
             None => 0,
