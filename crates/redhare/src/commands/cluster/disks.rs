@@ -57,13 +57,33 @@ impl DiskRow {
             // Put out of service and given up by all copies: nothing is missing.
             ("out of service", _) if self.allocated_bytes > 0 => self.state,
             (_, true) => "full",
-            _ => return None,
+            _ => return self.shortage(),
         };
         let name = self.uuid.get(..8).unwrap_or(&self.uuid);
         Some(match self.why.is_empty() {
             true => format!("disk {name} is {state}"),
             false => format!("disk {name} is {state} ({})", self.why),
         })
+    }
+}
+
+impl DiskRow {
+    /// That it is about to be full, if more may still be written to it than it has room for: what is promised to copies, with what
+    /// snapshots hold, is more than there is (`redhare master --overcommit`).
+    fn shortage(&self) -> Option<String> {
+        let promised = self.allocated_bytes.saturating_add(self.held_bytes.unwrap_or(0));
+        let (used, capacity) = (u128::from(self.used_bytes), u128::from(self.capacity_bytes));
+        if promised <= self.capacity_bytes || used * 10 < capacity * 9 {
+            return None;
+        }
+        let name = self.uuid.get(..8).unwrap_or(&self.uuid);
+        Some(format!(
+            "disk {name} is {} % full, with {} promised and {} there (copies that find no room go out of sync: add disks, or delete \
+             volumes or snapshots)",
+            used * 100 / capacity.max(1),
+            ByteCount(promised),
+            ByteCount(self.capacity_bytes)
+        ))
     }
 }
 
@@ -224,5 +244,35 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(state_of(None), "unknown");
+    }
+
+    #[test]
+    fn a_disk_that_is_nearly_full_is_trouble_if_more_is_promised_than_it_has() {
+        let trouble = |used_bytes, allocated_bytes, held_bytes| {
+            let disk = v1::Disk {
+                uuid: vec![7; 16],
+                capacity_bytes: 1000 << 20,
+                used_bytes,
+                held_bytes,
+            };
+            let status = v1::DiskStatus {
+                disk: Some(disk),
+                allocated_bytes,
+                ..v1::DiskStatus::default()
+            };
+            let node = v1::NodeStatus {
+                disks: vec![status],
+                ..v1::NodeStatus::default()
+            };
+            rows(&node)[0].trouble()
+        };
+        assert_eq!(trouble(990 << 20, 1000 << 20, Some(0)), None);
+        assert_eq!(trouble(899 << 20, 1500 << 20, None), None);
+        let told = trouble(930 << 20, 1500 << 20, Some(0)).unwrap();
+        assert!(
+            told.contains("93 % full, with 1.5 GiB promised and 1000 MiB there"),
+            "{told}"
+        );
+        assert!(trouble(930 << 20, 900 << 20, Some(101 << 20)).is_some());
     }
 }
