@@ -205,6 +205,15 @@ impl<S: MetadataStore> Controller<S> {
         self.listening = now;
     }
 
+    /// What was not heard for `gap` up to now says nothing: this master has stood still for that long, which is too short to begin
+    /// anew. Every node has as much longer before it counts as gone.
+    pub(crate) fn forgive(&mut self, gap: Duration, now: Instant) {
+        self.listening = now.min(self.listening + gap);
+        for heard in self.heard.values_mut() {
+            heard.at = now.min(heard.at + gap);
+        }
+    }
+
     /// Whether this master itself has heard any node lately.
     pub(crate) fn hears_a_node(&self, now: Instant) -> bool {
         self.has_heard_within(self.settings.heartbeat_timeout, now)
@@ -213,11 +222,6 @@ impl<S: MetadataStore> Controller<S> {
     /// Whether any node was heard within this time.
     fn has_heard_within(&self, time: Duration, now: Instant) -> bool {
         self.heard.values().any(|heard| now.since(heard.at) < time)
-    }
-
-    /// Whether the cluster has nodes that are to be heard.
-    pub(crate) fn expects_nodes(&self, now: Instant) -> Result<bool, ControlError> {
-        Ok(!self.nodes(now)?.is_empty())
     }
 
     pub(crate) fn with_planted(mut self, planted: Planted) -> Self {

@@ -129,12 +129,17 @@ impl<E: Election> Member<E> {
         }
         self.sit(seat, now)?;
         let deaf = self.settings.heartbeat_timeout / 2;
-        let was_deaf = self.listened.is_none_or(|listened| now.since(listened) > deaf);
-        let forgives = was_deaf && !self.planted.is(Bug::CountsDeafness);
+        let gap = self.listened.map(|listened| now.since(listened));
+        let was_deaf = gap.is_none_or(|gap| gap > deaf);
+        let forgives = !self.planted.is(Bug::CountsDeafness);
         let mut committed = false;
         if let (Seat::Ours(_), Some(control)) = (&self.seat, &mut self.control) {
-            if forgives {
-                control.listen_anew(now);
+            match gap.filter(|_| !was_deaf) {
+                _ if !forgives => {}
+                None => control.listen_anew(now),
+                // Nodes that were not answered look for other masters, and take a while to come back.
+                Some(gap) if gap > self.settings.heartbeat_interval => control.forgive(gap, now),
+                Some(_) => {}
             }
             committed = control.tick(now)?;
         }
@@ -157,7 +162,8 @@ impl<E: Election> Member<E> {
             self.deafness.begins_anew();
         }
         let is_too_long = self.deafness.is_too_long(now) && !self.planted.is(Bug::LeadsDeaf);
-        if is_too_long && control.expects_nodes(now)? && self.election.has_others()? {
+        // Also where no node is known: one that nobody can register with keeps every node out.
+        if is_too_long && self.election.has_others()? {
             let reign = leader.reign;
             self.election.resign(reign)?;
             self.deafness.gave_up(now);

@@ -32,6 +32,10 @@ pub enum Bug {
     GrowsUnderSnapshot,
     /// A snapshot that was given up is completed all the same.
     CompletesGivenUp,
+    /// What hosts have reserved is replaced whatever its version is.
+    ReplacesUncompared,
+    /// A token of what is reserved is noted as in force by a portal that does not know of all chunks.
+    NotesFewerChunks,
 }
 
 /// The mistake planted in one master, if any.

@@ -207,6 +207,7 @@ fn a_chunk_that_lacks_a_copy_gets_one_whatever_snapshots_hold() {
     cluster.held = BTreeMap::from([(4, ROOM)]);
     let volume = cluster.create("data", 6, 3).unwrap();
     assert_eq!(cluster.copies(volume), [6, 6, 6, 0]);
+    cluster.control.set_rebalance(false).unwrap();
     // Who only wants a node emptied waits for room.
     let refused = cluster.control.drain(node(1), None, cluster.now).unwrap_err();
     assert!(

@@ -6,7 +6,7 @@ use foundation::{ByteCount, Instant};
 
 use crate::controller::{ATTEMPTS_MAX, Controller, contended};
 use crate::error::ControlError;
-use crate::identity::{DiskId, NodeId, VolumeNumber};
+use crate::identity::{ChunkId, DiskId, NodeId, VolumeNumber};
 use crate::keys;
 use crate::model::{Chunk, Node, Number, Volume};
 use crate::pace::Work;
@@ -90,9 +90,9 @@ impl<S: MetadataStore> Controller<S> {
     pub fn left_to_drain(&self, node: NodeId, disk: Option<DiskId>) -> Result<Drained, ControlError> {
         let sizes = self.chunk_sizes()?;
         let mut drained = Drained::default();
-        self.each_copy_on(node, disk, |number, _| {
+        self.each_copy_on(node, disk, |id, _| {
             drained.copies += 1;
-            drained.bytes.0 += sizes.get(&number).map_or(0, |bytes| bytes.0);
+            drained.bytes.0 += sizes.get(&id.volume).map_or(0, |bytes| bytes.0);
         })?;
         Ok(drained)
     }
@@ -107,7 +107,7 @@ impl<S: MetadataStore> Controller<S> {
         &self,
         node: NodeId,
         disk: Option<DiskId>,
-        mut each: impl FnMut(VolumeNumber, Chunk),
+        mut each: impl FnMut(ChunkId, Chunk),
     ) -> Result<(), ControlError> {
         let end = keys::end_of(keys::CHUNKS);
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
@@ -116,7 +116,7 @@ impl<S: MetadataStore> Controller<S> {
             if let Some(id) = keys::parse_chunk(key)
                 && stored.record.copies.iter().any(is_there)
             {
-                each(id.volume, stored.record);
+                each(id, stored.record);
             }
         })
     }
@@ -136,7 +136,7 @@ impl<S: MetadataStore> Controller<S> {
             self.racks(now)?,
         );
         let mut chunks = Vec::new();
-        self.each_copy_on(node, disk, |number, chunk| chunks.push((number, chunk)))?;
+        self.each_copy_on(node, disk, |id, chunk| chunks.push((id, chunk)))?;
         let mut candidates = self.candidates(now)?;
         candidates.retain(|place| place.node != node || disk.is_some() && Some(place.disk) != disk);
         // On its own node a copy cannot stand twice: it goes to another one even if only its disk is drained.
@@ -147,18 +147,27 @@ impl<S: MetadataStore> Controller<S> {
         let others = others.collect::<std::collections::BTreeSet<_>>().len();
         let copies = chunks.len();
         let (mut placed, mut lacking, mut too_few, mut crowded) = (0usize, ByteCount(0), None, 0usize);
-        for (number, chunk) in &chunks {
-            let Some(volume) = volumes.get(number) else {
+        for (id, chunk) in &chunks {
+            let Some(volume) = volumes.get(&id.volume) else {
                 continue;
             };
             let bytes = volume.geometry.chunk;
-            let may = |place: NodeId| !chunk.has_copy_on(place);
+            // A copy that moves has its place already, and leaves one behind.
+            let moving = self.care.moves.get(id);
+            let leaves = moving
+                .map(|moving| moving.from)
+                .filter(|from| chunk.has_copy_on(*from));
+            if disk.is_none() && leaves == Some(node) {
+                placed += 1;
+                continue;
+            }
+            let may = |place: NodeId| !chunk.has_copy_on(place) || leaves == Some(place);
             let others = || {
                 chunk
                     .copies
                     .iter()
                     .map(|copy| copy.node)
-                    .filter(|other| *other != node)
+                    .filter(|other| *other != node && leaves != Some(*other))
             };
             let spread = racks.spread_of(volume);
             let crowd = |place: NodeId| may(place).then(|| racks.crowd(spread, place, others()));

@@ -10,6 +10,7 @@ use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber, WriterToken};
 use crate::keys;
 use crate::model::{FEATURE_RESERVATIONS, Reservations, Volume, VolumeState, WriterLease};
+use crate::planted::Bug;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -127,7 +128,7 @@ impl<S: MetadataStore> Controller<S> {
                 let volume = volume.name.clone();
                 return Err(ControlError::NotPortal { volume, node });
             }
-            if found.reservations.version != expected {
+            if found.reservations.version != expected && !self.planted.is(Bug::ReplacesUncompared) {
                 return Ok(None);
             }
             // Whatever went before: a node that does not know it may have come since, or the first one was an administrator's.
@@ -146,7 +147,7 @@ impl<S: MetadataStore> Controller<S> {
                 found.reservations.token
             };
             let stored = Reservations {
-                version: expected + 1,
+                version: found.reservations.version + 1,
                 token,
                 enforced: found.reservations.enforced,
                 ..next.clone()
@@ -187,7 +188,7 @@ impl<S: MetadataStore> Controller<S> {
         for _ in 0..ATTEMPTS_MAX {
             let found = self.find_reservations(number)?;
             let volume = &found.volume.record;
-            if chunks < volume.geometry.chunk_count() {
+            if chunks < volume.geometry.chunk_count() && !self.planted.is(Bug::NotesFewerChunks) {
                 return Err(ControlError::NotEveryChunk {
                     volume: volume.name.clone(),
                     chunks: volume.geometry.chunk_count(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use foundation::{Instant, Random};
 
 use crate::mastership::{Election, Leader, Seat};
-use crate::model::{Chunk, Node, Number, Snapshot, Volume};
+use crate::model::{Chunk, Node, Number, Reservations, Snapshot, Volume};
 use crate::record::Record;
 use crate::store::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
 use crate::{ChunkId, DiskId, NodeId, SnapshotKey, VolumeNumber, keys};
@@ -226,6 +226,13 @@ impl Etcd {
         let key = keys::volume(number);
         let found = self.keys.get(&key)?;
         Some(Volume::decode(&key, &found.value).expect("what was encoded"))
+    }
+
+    /// What the hosts of a volume have reserved, if they ever have.
+    pub fn reservations(&self, number: VolumeNumber) -> Option<Reservations> {
+        let key = keys::reservations(number);
+        let found = self.keys.get(&key)?;
+        Some(Reservations::decode(&key, &found.value).expect("what was encoded"))
     }
 
     /// A node's record.

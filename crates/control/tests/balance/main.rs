@@ -544,6 +544,39 @@ fn a_copy_is_moved_by_command_and_what_cannot_be_is_refused_with_the_numbers() {
     assert!(said.contains("is not alive"), "{said}");
 }
 
+/// While a copy moves, its chunk has one on every node: what it leaves behind is a place all the same.
+#[test]
+fn a_node_is_drained_while_copies_move() {
+    for drains_source in [false, true] {
+        let store = MemoryStore::new();
+        let mut world = World::new(&store, 6);
+        for number in 1..=4 {
+            world.add_node(number, &[4096 * 16 * MIB]);
+        }
+        world.steps(2);
+        world.create(20);
+        world.control.set_rebalance(false).unwrap();
+        world.steps(4);
+        let before = world.chunks()[7].1.clone();
+        let (from, other) = (before.copies[0].node, before.copies[1].node);
+        let to = (1..=4).map(node).find(|id| !before.has_copy_on(*id)).unwrap();
+        let now = world.now;
+        world.control.move_copy("v0", 7, from, to, now).unwrap();
+        world.step();
+        assert_eq!(world.chunks()[7].1.copies.len(), 4);
+        let drained = if drains_source { from } else { other };
+        let now = world.now;
+        world.control.drain(drained, None, now).unwrap();
+        world.until_quiet(600);
+        let chunks = world.chunks();
+        assert!(
+            chunks
+                .iter()
+                .all(|(_, chunk)| !chunk.has_copy_on(drained) && chunk.member_count() == 3)
+        );
+    }
+}
+
 #[test]
 fn writes_move_to_the_node_that_is_asked_for() {
     let store = MemoryStore::new();
