@@ -191,12 +191,13 @@ impl World {
         let state = self.at_portal(portal);
         state.numbers += 1;
         let number = state.numbers;
-        let masters = self.shape.nodes;
-        self.send(
-            portal,
-            masters,
-            Event::Reserve(ReserveEvent::Call { portal, number, call }),
-        );
+        if self.whole.is_some() {
+            self.call_by_engine(portal, number, call);
+        } else {
+            let masters = self.shape.nodes;
+            let event = ReserveEvent::Call { portal, number, call };
+            self.send(portal, masters, Event::Reserve(event));
+        }
         self.at(
             ANSWER_LIMIT,
             Event::Reserve(ReserveEvent::CallTimeout { portal, number }),

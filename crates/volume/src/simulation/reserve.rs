@@ -23,7 +23,7 @@ pub(super) const HOSTS: usize = 3;
 /// Portals, on the first nodes.
 pub(super) const PORTALS: usize = 2;
 /// How much older an answer may be than the moment at which it is given.
-const BEHIND_MAX: u64 = 3 * SECOND;
+pub(super) const BEHIND_MAX: u64 = 3 * SECOND;
 /// Chunks, at most.
 const CHUNKS_MAX: usize = 6;
 /// Operations that every client must get done after faults have stopped.
@@ -33,9 +33,9 @@ const LAST_OPERATIONS: u32 = 3;
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) struct Kind {
     /// Others may not even read.
-    exclusive: bool,
+    pub(super) exclusive: bool,
     /// Every registrant may what the holder may.
-    registrants: bool,
+    pub(super) registrants: bool,
 }
 
 /// What a host wants changed.
@@ -308,6 +308,13 @@ impl Reserved {
         }
     }
 
+    /// The record as it was then.
+    pub(super) fn record_of(&self, then: u64) -> &View {
+        // What was there until later than that.
+        let older = self.before.iter().find(|(until, _)| *until > then);
+        older.map_or(&self.record, |(_, view)| view)
+    }
+
     /// Whether a host has had a right ever since.
     pub(super) fn has_had(&self, host: usize, changes: bool, since: u64) -> bool {
         let right = match changes {
@@ -454,12 +461,8 @@ impl World {
             Call::Read => {
                 let behind = !healing && self.random.chance(1, 5);
                 let behind = if behind { self.random.below(BEHIND_MAX) } else { 0 };
-                let reserved = self.reserved();
-                // As it was then: what was there until later than that.
                 let then = now.saturating_sub(behind);
-                let older = reserved.before.iter().find(|(until, _)| *until > then);
-                let view = older.map_or(&reserved.record, |(_, view)| view);
-                (Some(view.clone()), true)
+                (Some(self.reserved().record_of(then).clone()), true)
             }
             Call::Replace {
                 expected,
@@ -501,7 +504,7 @@ impl World {
         }
     }
 
-    fn store_record(&mut self, change: impl FnOnce(&mut View)) {
+    pub(super) fn store_record(&mut self, change: impl FnOnce(&mut View)) {
         let now = self.now;
         let reserved = self.reserved();
         reserved.before.push((now, reserved.record.clone()));
@@ -510,7 +513,7 @@ impl World {
     }
 
     /// Another state is stored: what it gives counts from now on.
-    fn rights_stored(&mut self) {
+    pub(super) fn rights_stored(&mut self) {
         let now = self.now;
         let reserved = self.reserved();
         let (token, rules) = (reserved.record.token, reserved.record.rules.clone());
@@ -541,8 +544,10 @@ impl World {
     }
 
     /// The volume grows when it hurts: while somebody is losing a right, or has just lost it.
-    fn grow_soon(&mut self) {
-        if self.random.chance(1, 12) {
+    pub(super) fn grow_soon(&mut self) {
+        // Masters of their own need a while for it, so that it often comes too late.
+        let rare = if self.whole.is_some() { 4 } else { 12 };
+        if self.random.chance(1, rare) {
             let delay = self.random.below(60 * MS);
             self.at(delay, Event::Reserve(ReserveEvent::Grow));
         }
@@ -550,6 +555,9 @@ impl World {
 
     /// One more chunk, once there are nodes for its copies: they are made before the volume has it.
     fn grow(&mut self) {
+        if self.whole.is_some() {
+            return self.grow_by_masters();
+        }
         let chunk = self.shape.chunks;
         if self.healing || chunk >= CHUNKS_MAX {
             return;

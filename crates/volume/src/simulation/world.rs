@@ -227,7 +227,15 @@ impl World {
             forced: forced.then(|| Box::new(Forced::new(seed))),
             restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
             flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
-            whole: whole.then(|| Box::new(Whole::new(seed, (nodes, copies), shape.chunks, masters_bug))),
+            whole: whole.then(|| {
+                Box::new(Whole::new(
+                    seed,
+                    (nodes, copies),
+                    shape.chunks,
+                    reserved,
+                    masters_bug,
+                ))
+            }),
             injected: Vec::new(),
             due: BTreeSet::new(),
             script,

@@ -14,6 +14,7 @@ use super::{Answer, MASTERS, News, WholeEvent, config_of, index_of};
 use crate::configuration::ChunkConfig;
 use crate::identity::{Incarnation, SnapshotId};
 use crate::simulation::events::Event;
+use crate::simulation::reserve::{self, ReserveEvent};
 use crate::simulation::world::{MS, SECOND, US, World, chunk_id, node_id, node_index};
 
 /// How often a node says that it lives.
@@ -55,6 +56,8 @@ pub(in crate::simulation) enum Call {
     },
     /// Which of a growing volume's new chunks the node shall have copies of.
     Places { growth: Grows },
+    /// What a portal asks about reservations, by its own number.
+    Reserve { number: u64, asked: reserve::Call },
     /// What was committed after `known`, from now on.
     Watch { watch: u64, known: u64 },
 }
@@ -62,10 +65,32 @@ pub(in crate::simulation) enum Call {
 /// What an engine tells its target.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(in crate::simulation) enum Told {
-    Configure { chunk: usize, config: ChunkConfig },
-    Ended { node: usize, life: u64 },
-    Create { chunk: usize },
-    Delete { chunk: usize, epoch: Epoch },
+    Configure {
+        chunk: usize,
+        config: ChunkConfig,
+    },
+    Ended {
+        node: usize,
+        life: u64,
+    },
+    Create {
+        chunk: usize,
+    },
+    Delete {
+        chunk: usize,
+        epoch: Epoch,
+    },
+    /// The volume that it exports has so many chunks, and reservations of this version.
+    Export {
+        chunks: usize,
+        version: u64,
+    },
+    /// What its portal asked is answered; none of what was not done.
+    Reserved {
+        number: u64,
+        found: Option<reserve::View>,
+        done: bool,
+    },
 }
 
 /// How far a life of the target is.
@@ -228,7 +253,7 @@ impl World {
         }
     }
 
-    fn ask_master(&mut self, node: usize, call: Call) {
+    pub(super) fn ask_master(&mut self, node: usize, call: Call) {
         let engine = self.engine(node);
         engine.last_call += 1;
         let (number, master) = (engine.last_call, engine.master);
@@ -293,16 +318,24 @@ impl World {
                     volumes,
                     grow,
                     forget,
+                    export,
                 },
                 _,
             ) => {
                 engine.volumes = volumes;
+                if let Some((chunks, version)) = export {
+                    self.tell_target(node, Told::Export { chunks, version });
+                }
                 self.take_duties(node, remove, name_copies);
                 self.take_growth(node, &grow);
                 self.forget_snapshots(node, &forget);
             }
             (Answer::Placed(placed), Call::Places { growth }) => {
                 self.engine_has_places(node, growth, placed);
+            }
+            (Answer::Reserved { found, done }, Call::Reserve { number, .. }) => {
+                let found = Some(found);
+                self.tell_target(node, Told::Reserved { number, found, done });
             }
             (Answer::Outlived, Call::Register { life: Some(_), .. }) => {
                 // A request for a number that was given up, or one of before, was carried out late: nobody will hear this life any
@@ -331,6 +364,10 @@ impl World {
             // Perhaps the one that named the copies.
             Call::Beat { .. } => engine.name_copies_at = now,
             Call::Watch { .. } => engine.heard_at = 0,
+            &Call::Reserve { number, .. } => {
+                let (found, done) = (None, false);
+                self.tell_target(node, Told::Reserved { number, found, done });
+            }
             // The next heartbeat is answered with it again.
             Call::Propose { .. } | Call::Places { .. } => {}
         }
@@ -495,7 +532,7 @@ impl World {
         }
     }
 
-    fn tell_target(&mut self, node: usize, told: Told) {
+    pub(super) fn tell_target(&mut self, node: usize, told: Told) {
         let now = self.now;
         let life = self.nodes[node].life;
         let whole = self.of_whole();
@@ -521,6 +558,24 @@ impl World {
             Told::Ended { node: peer, life } => self.core(node, None, |core, now| {
                 core.handle_incarnation_ended(now, node_id(peer), Incarnation(life));
             }),
+            Told::Export { chunks, version } => {
+                let portal = node;
+                self.reserve(ReserveEvent::Export {
+                    portal,
+                    life,
+                    chunks,
+                    version,
+                });
+            }
+            Told::Reserved { number, found, done } => {
+                let portal = node;
+                self.reserve(ReserveEvent::Answer {
+                    portal,
+                    number,
+                    found,
+                    done,
+                });
+            }
             Told::Create { chunk } => {
                 let delay = self.of_whole().random.between(MS, 40 * MS);
                 self.at(delay, Event::Whole(WholeEvent::Made { node, life, chunk }));

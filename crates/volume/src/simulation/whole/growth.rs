@@ -8,8 +8,16 @@ use control::testing::Handle;
 use control::{Chunk, ControlError, Controller, Growing};
 use foundation::{ByteCount, Instant};
 
-/// By how many chunks it grows in all.
-pub(super) const GROWTH_MAX: usize = 3;
+/// By how many chunks it grows in all, and where hosts reserve it.
+const GROWTH_MAX: usize = 3;
+const GROWTH_MAX_OF_HOSTS: usize = 9;
+
+pub(super) fn growth_max(reserved: bool) -> usize {
+    match reserved {
+        true => GROWTH_MAX_OF_HOSTS,
+        false => GROWTH_MAX,
+    }
+}
 
 /// A growth, as a node is told of it: its first new chunk, and how many chunks there are with it.
 pub(super) type Grows = (u32, u32);
@@ -45,13 +53,21 @@ pub(super) fn places_of(
 impl World {
     /// The operator lets the volume grow, if it is drawn.
     pub(super) fn let_grow(&mut self) {
-        let (now, healing) = (self.now, self.healing);
         let whole = self.of_whole();
-        if healing || !whole.grows || whole.random.chance(3, 4) {
+        if whole.grows && whole.random.chance(1, 4) {
+            let wanted = whole.in_use + 1 + whole.random.below(2) as usize;
+            self.let_grow_to(wanted);
+        }
+    }
+
+    /// The volume is to have so many chunks.
+    pub(super) fn let_grow_to(&mut self, wanted: usize) {
+        if self.healing {
             return;
         }
-        let most = whole.first_chunks + GROWTH_MAX;
-        let wanted = whole.in_use + 1 + whole.random.below(2) as usize;
+        let (now, reserved) = (self.now, self.reserved.is_some());
+        let whole = self.of_whole();
+        let most = whole.first_chunks + growth_max(reserved);
         let Some(master) = whole.seated(now).filter(|_| wanted <= most) else {
             return;
         };
@@ -93,6 +109,9 @@ impl World {
         }
         whole.grown += (count - before) as u64;
         whole.in_use = count;
+        if let Some(reserved) = &mut self.reserved {
+            reserved.grown += (count - before) as u64;
+        }
         for index in before..count {
             let Some(chunk) = self.of_whole().chunks.get(index).cloned() else {
                 return self.fail(format!("the volume has chunk {index}, which has no place"));

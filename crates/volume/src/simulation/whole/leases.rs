@@ -100,8 +100,15 @@ impl World {
         let Some(writer) = is_last.then_some(writers.last).or(old) else {
             return;
         };
-        // Some end without a word, and some hear late that they were overtaken.
-        if healing || whole.random.chance(1, 8) {
+        if healing {
+            return;
+        }
+        // Some end without a word, and some stand still for long and hear late that they were overtaken.
+        if whole.random.chance(1, 8) {
+            let pause = whole.random.between(TERM, 4 * TERM);
+            if whole.random.chance(1, 2) {
+                self.at(pause, Event::Whole(WholeEvent::Renew { token }));
+            }
             return;
         }
         let session = SessionId(control::Uuid(u128::from(writer.session)));

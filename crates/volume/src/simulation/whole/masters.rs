@@ -13,11 +13,12 @@ use control::{
 use foundation::{ByteCount, Epoch, Instant, Random};
 
 use super::growth::{self, Grows};
-use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, index_of, named};
+use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, index_of, named, reserve};
 use crate::configuration::ChunkConfig;
 use crate::identity::SnapshotId;
 use crate::simulation::events::Event;
 use crate::simulation::injected::Injected;
+use crate::simulation::reserve::View;
 use crate::simulation::world::{HARM, MS, SECOND, US, World};
 
 /// A master steps so often ...
@@ -77,6 +78,13 @@ pub(in crate::simulation) enum Answer {
         grow: Vec<Grows>,
         /// Snapshots whose copies are to be deleted.
         forget: Vec<SnapshotId>,
+        /// It exports the volume: its chunks, and the version of its reservations.
+        export: Option<(usize, u64)>,
+    },
+    /// What is reserved, and whether what was asked is done.
+    Reserved {
+        found: View,
+        done: bool,
     },
     /// New chunks of which the node shall have copies.
     Placed(Vec<usize>),
@@ -163,7 +171,7 @@ impl Master {
 }
 
 /// As `crates/master/src/convert.rs` has it.
-fn refusal(error: &ControlError) -> Answer {
+pub(super) fn refusal(error: &ControlError) -> Answer {
     if matches!(error, ControlError::StaleIncarnation { theirs, known, .. } if theirs <= known) {
         return Answer::Outlived;
     }
@@ -227,6 +235,9 @@ impl World {
     }
 
     fn answer_of(&mut self, master: usize, node: usize, call: Call) -> Answer {
+        if let Call::Reserve { asked, .. } = call {
+            return self.answer_about_reservations(master, node, asked);
+        }
         let now = self.now;
         let whole = self.of_whole();
         let clock = whole.masters[master].clock(now);
@@ -292,6 +303,7 @@ impl World {
                                 .iter()
                                 .map(|(_, number)| SnapshotId(number.0))
                                 .collect(),
+                            export: reserve::exported(&answer.exports),
                             grow: answer.grow.iter().filter_map(growth::grows).collect(),
                         }
                     }
@@ -325,6 +337,7 @@ impl World {
                     Err(error) => refusal(&error),
                 }
             }
+            Call::Reserve { .. } => unreachable!("it is answered above"),
             Call::Watch { watch, known } => {
                 let (number, sent) = (watch, 0);
                 let watch = Watch { number, known, sent };

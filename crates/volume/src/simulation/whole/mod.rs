@@ -3,7 +3,7 @@
 //!
 //! Played by stand-ins are what moves words between them: each node's engine (`engine`), the masters' processes and the way to them
 //! (`masters`). Clients read maps (`maps`) and get write leases (`leases`) there, the volume grows (`growth`), and snapshots of it are
-//! begun and completed (`snapshots`). Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
+//! begun and completed (`snapshots`); or hosts reserve it, through portals (`reserve`). Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
 //! answer is lost and which take effect later, or never. A copy takes the room of a chunk in the masters' books, of 16 MiB, and has
 //! [`CHUNK_BLOCKS`](super::world::CHUNK_BLOCKS) blocks.
 //!
@@ -16,6 +16,7 @@ mod growth;
 mod leases;
 mod maps;
 mod masters;
+mod reserve;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -229,6 +230,7 @@ impl Whole {
         seed: u64,
         (nodes, copies): (usize, u8),
         chunks: usize,
+        reserved: bool,
         planted: Option<Bug>,
     ) -> Self {
         let mut random = Random::from_seed(seed ^ 0x7468_0e1e);
@@ -259,7 +261,7 @@ impl Whole {
             past: VecDeque::new(),
             heard: vec![(0, 0); nodes],
             // Each disk could take a copy of every chunk, and little more.
-            capacity: ByteCount(CHUNK.0 * (chunks + growth::GROWTH_MAX) as u64 + CHUNK.0 / 2),
+            capacity: ByteCount(CHUNK.0 * (chunks + growth::growth_max(reserved)) as u64 + CHUNK.0 / 2),
             planted,
             reigns: 0,
             lost: 0,
@@ -405,10 +407,23 @@ impl World {
             snapshots: seed % 2 == 1,
             // Their copies follow those of the chunks.
             keeps: seed % 4 == 1,
+            reserved: seed % 4 == 2 && planted.is_none(),
             masters_bug: planted,
             ..Kinds::default()
         };
         Self::make(seed, None, Some(scenario), kinds)
+    }
+
+    /// One whose volume hosts reserve, with a mistake of masters or one of nodes.
+    #[cfg(test)]
+    fn whole_with_hosts(seed: u64, planted: Option<Bug>, of_nodes: Option<crate::planted::Bug>) -> Self {
+        let kinds = Kinds {
+            whole: true,
+            reserved: true,
+            masters_bug: planted,
+            ..Kinds::default()
+        };
+        Self::make(seed, of_nodes, None, kinds)
     }
 
     fn of_whole(&mut self) -> &mut Whole {
@@ -424,10 +439,16 @@ impl World {
             self.shape.chunks,
             self.now,
         );
+        let exports = self.reserved.is_some();
         let whole = self.of_whole();
+        // Where hosts reserve it, it grows when that hurts them.
+        whole.grows &= !exports;
         whole
             .found(kind, chunks, now)
             .expect("nothing is wrong with a new cluster");
+        if exports {
+            whole.export(now).expect("nothing is wrong with a new cluster");
+        }
         whole.chunks.iter().map(config_of).collect()
     }
 
@@ -485,6 +506,11 @@ impl World {
 
     /// Looks at what was committed, in the order of the commits, and has the rest of the world see it.
     fn note_committed(&mut self, by: By) {
+        self.note_chunks(by);
+        self.note_reservations();
+    }
+
+    fn note_chunks(&mut self, by: By) {
         self.check_snapshot_records();
         let changes = self.of_whole().etcd.borrow_mut().take_changes();
         if changes.is_empty() {

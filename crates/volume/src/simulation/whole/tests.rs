@@ -15,6 +15,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let (mut volumes, mut leases, mut renewals, mut given_back, mut outlived) = (0, 0, 0, 0, 0);
     let (mut lost_maps, mut old_maps, mut grown, mut snapshots, mut given_up) = (0, 0, 0, 0, 0);
     let (mut damage_seen, mut without_room, mut in_racks) = (0, 0, 0);
+    let (mut reserved, mut changes, mut refused) = (0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
         if let Err(why) = world.run_as_asked(seeds.len() == 1) {
@@ -42,6 +43,11 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         lost_maps += whole.lost_maps;
         old_maps += whole.old_maps;
         grown += whole.grown;
+        if let Some(hosts) = &world.reserved {
+            reserved += 1;
+            changes += hosts.changes;
+            refused += hosts.refused;
+        }
         if let Some(made) = &world.snapshots {
             snapshots += made.completed;
             given_up += made.aborted;
@@ -57,7 +63,8 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
          lost, {old_maps} old ones, {grown} chunks added, {snapshots} snapshots, {given_up} given up"
     );
     println!(
-        "{damage_seen} blocks did not fit their checksums, {without_room} times a copy found no room, {in_racks} clusters in racks"
+        "{damage_seen} blocks did not fit their checksums, {without_room} times a copy found no room, {in_racks} clusters in racks, \
+         {reserved} with hosts: {changes} changes of reservations in force, {refused} commands refused"
     );
     assert!(
         failed.is_empty(),
@@ -70,6 +77,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let is_much =
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
     let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
+    let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
@@ -96,6 +104,10 @@ fn finds(world: impl Fn(u64) -> World + std::panic::RefUnwindSafe, most: u64) ->
 fn planted_mistakes_of_masters_are_found() {
     let limit = 300;
     let mut missed = Vec::new();
+    let mut look_for = |bug, world: fn(u64, Bug) -> World| match finds(|seed| world(seed, bug), limit) {
+        Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
+        None => missed.push(bug),
+    };
     for bug in [
         Bug::ActsOnMemory,
         Bug::KeepsRoomOfGivenUp,
@@ -107,30 +119,43 @@ fn planted_mistakes_of_masters_are_found() {
         Bug::GrowsUnderSnapshot,
         Bug::CompletesGivenUp,
     ] {
-        match finds(|seed| World::whole(seed, Some(bug)), limit) {
-            Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
-            None => missed.push(bug),
-        }
+        look_for(bug, |seed, bug| World::whole(seed, Some(bug)));
+    }
+    for bug in [Bug::ReplacesUncompared, Bug::NotesFewerChunks] {
+        look_for(bug, |seed, bug| World::whole_with_hosts(seed, Some(bug), None));
     }
     assert!(missed.is_empty(), "not found in {limit} seeds: {missed:?}");
 }
 
-/// Also those of nodes: what clients see is looked at here as everywhere.
+/// Also those of nodes and portals: what clients see is looked at here as everywhere.
 #[test]
 fn planted_mistakes_of_nodes_are_found_beside_real_masters() {
     use planted::Bug;
     let limit = 200;
+    let look_for = |bug, world: fn(u64, Bug) -> World| {
+        let found = finds(|seed| world(seed, bug), limit);
+        let (seed, why) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {limit} seeds"));
+        println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default());
+    };
+    let plain = |seed, bug| {
+        let kinds = Kinds {
+            whole: true,
+            ..Kinds::default()
+        };
+        World::make(seed, Some(bug), None, kinds)
+    };
     for bug in [
         Bug::WriteNodeReadsUnsettled,
         Bug::OldSessionAccepted,
         Bug::SealWithoutGate,
     ] {
-        let kinds = Kinds {
-            whole: true,
-            ..Kinds::default()
-        };
-        let found = finds(|seed| World::make(seed, Some(bug), None, kinds), limit);
-        let (seed, why) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {limit} seeds"));
-        println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default());
+        look_for(bug, plain);
+    }
+    for bug in [
+        Bug::PortalReadsUnfenced,
+        Bug::EnforcedBeforeAllKnow,
+        Bug::OldAnswerTaken,
+    ] {
+        look_for(bug, |seed, bug| World::whole_with_hosts(seed, None, Some(bug)));
     }
 }
