@@ -2,7 +2,7 @@
 
 use foundation::{ByteCount, Instant};
 
-use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
+use crate::controller::{ATTEMPTS_MAX, Controller, NodeView, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{DiskId, NodeId};
 use crate::keys;
@@ -110,6 +110,17 @@ impl<S: MetadataStore> Controller<S> {
                 let remedy = format!("unpin them (\"redhare volume set {name} --write-node any\")");
                 return refuse(format!("the writes of volume {name} are pinned to it"), remedy);
             }
+        }
+        let awaits = |view: &NodeView| {
+            let lives = view.record.ended_through < view.record.incarnation;
+            lives && view.is_alive && !view.is_heard
+        };
+        if self.nodes(now)?.get(&node).is_some_and(awaits) {
+            return refuse(
+                "this master, which leads since a moment ago, has not heard it yet, and it may have the only copies of snapshots"
+                    .to_owned(),
+                "try again in a few seconds".to_owned(),
+            );
         }
         let snapshots = self.snapshots_on(node);
         if snapshots > 0 {

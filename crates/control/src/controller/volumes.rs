@@ -573,22 +573,31 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// Whether every in-sync copy of the chunks from `first_chunk` on has been reported by the life that is in sync.
-    pub(super) fn is_prepared(&self, number: VolumeNumber, first_chunk: u32) -> Result<bool, ControlError> {
+    /// Whether every in-sync copy of the chunks from `first_chunk` on has been reported by the life that is in sync. Copies may have moved
+    /// since it was noted which nodes have some: those that have now are to report.
+    pub(super) fn is_prepared(
+        &mut self,
+        number: VolumeNumber,
+        first_chunk: u32,
+    ) -> Result<bool, ControlError> {
         let Some(unfinished) = self.unfinished.get(&number) else {
             return Ok(false);
         };
         if unfinished.reported.is_empty() {
             return Ok(false);
         }
-        let mut all = true;
+        let (mut all, mut nodes) = (true, BTreeSet::new());
         let (first, end) = keys::chunks_of(number, first_chunk);
         self.read_range::<Chunk>(first, &end, |_, stored| {
+            nodes.extend(stored.record.copies.iter().map(|copy| copy.node));
             all &= stored
                 .record
                 .members()
                 .all(|member| unfinished.reported.contains(&member));
         })?;
+        if let Some(unfinished) = self.unfinished.get_mut(&number) {
+            unfinished.nodes = Some(nodes);
+        }
         Ok(all)
     }
 

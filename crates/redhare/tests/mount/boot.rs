@@ -65,7 +65,7 @@ chmod 700 "$MNT.cache"
 reads="cluster=$MASTERS,cache=32MiB,data_cache=0,cache_dir=$MNT.cache,cache_size=16MiB,log=$MNT.log"
 # What was written last may be committed a moment after umount has returned.
 for round in $(seq 100); do
-    mount -t redhare -o "$reads,follow_within=2" data /mnt/data
+    mount -t redhare -o "$reads,follow_within=2,keep_changed=60" data /mnt/data
     grep -q more /mnt/data/file && break
     umount /mnt/data
     sleep 0.1

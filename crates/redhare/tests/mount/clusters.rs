@@ -18,7 +18,7 @@ fn a_clusters_volume_is_written_read_elsewhere_and_recovered_after_a_kill() {
         "--chunk-size",
         "32MiB",
     ]);
-    let cluster = Some(&cluster);
+    let (all, cluster) = (&cluster, Some(&cluster));
     format(cluster, "data");
     let local = place.0.join("local");
     make_tree(&local);
@@ -103,6 +103,22 @@ fn a_clusters_volume_is_written_read_elsewhere_and_recovered_after_a_kill() {
     seldom.end();
     still.end();
     reader.end();
+
+    // A snapshot of the volume shows what was committed when it was made.
+    let then = tree(&writer.directory);
+    all.succeed(&["volume", "snapshot", "create", "data", "kept"]);
+    fs::write(writer.path("later"), "not there").unwrap();
+    sync(&writer.path("later"));
+    let kept = place.0.join("kept");
+    for more in [&["--read-only"][..], &["--read-only", "--stay"]] {
+        let mount = Mount::start(cluster, "data@@kept", &kept, more);
+        sync(&mount.directory);
+        assert!(tree(&mount.directory) == then, "with {more:?}");
+        let error = fs::write(mount.path("new"), "").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        mount.end();
+    }
+    all.succeed(&["volume", "snapshot", "delete", "data", "kept"]);
 
     // What was synced is there after a crash; its lease has to end first.
     fs::write(writer.path("last"), "synced").unwrap();

@@ -170,6 +170,12 @@ impl World {
         for client in self.clients.iter().filter(|c| !c.is_done()) {
             text += &format!("\n {client:?}");
         }
+        if let Some(reserved) = &self.reserved {
+            text += &reserved.describe();
+        }
+        if let Some(whole) = &self.whole {
+            text += &whole.describe();
+        }
         text
     }
 }

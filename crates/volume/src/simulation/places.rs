@@ -282,8 +282,10 @@ impl World {
     pub(super) fn nothing_is_left_over(&self) -> bool {
         let placed = |node: usize, chunk: &usize| self.places.of_chunk[*chunk].contains(&node);
         let nodes = self.nodes.iter().enumerate();
-        let right =
-            |(node, sim): (usize, &super::shape::Node)| sim.disks.keys().all(|chunk| placed(node, chunk));
+        // What a node that was removed has concerns nobody any more.
+        let right = |(node, sim): (usize, &super::shape::Node)| {
+            sim.disks.keys().all(|chunk| placed(node, chunk)) || self.is_removed(node)
+        };
         nodes.into_iter().all(right)
             && self
                 .places

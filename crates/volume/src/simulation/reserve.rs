@@ -315,6 +315,15 @@ impl Reserved {
         older.map_or(&self.record, |(_, view)| view)
     }
 
+    /// What may be left to be done.
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("\n reserved {:?}, hosts {:?}", self.record, self.hosts);
+        for (index, portal) in self.portals.iter().enumerate() {
+            text += &format!("\n portal {index}: {portal:?}");
+        }
+        text + &format!("\n last operations {:?}", self.last_operations)
+    }
+
     /// Whether a host has had a right ever since.
     pub(super) fn has_had(&self, host: usize, changes: bool, since: u64) -> bool {
         let right = match changes {

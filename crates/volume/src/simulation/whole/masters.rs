@@ -544,7 +544,11 @@ impl World {
     /// Has the master that leads drain what is to be drained, end what is not, and make and delete volumes that nobody uses.
     pub(super) fn operator(&mut self) {
         let now = self.now;
-        let (wanted, healing) = (self.places.draining.clone(), self.healing);
+        let mut wanted = self.places.draining.clone();
+        for (node, drains) in wanted.iter_mut().enumerate() {
+            *drains |= self.is_to_leave(node);
+        }
+        let healing = self.healing;
         let whole = self.of_whole();
         let drained = whole.etcd.borrow().drains();
         let seated = whole.etcd.borrow().leader();
@@ -573,6 +577,7 @@ impl World {
         }
         self.let_grow();
         self.delete_a_snapshot();
+        self.remove_a_node();
         self.operator_comes_again();
     }
 }

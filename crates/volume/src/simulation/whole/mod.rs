@@ -16,6 +16,7 @@ mod growth;
 mod leases;
 mod maps;
 mod masters;
+mod removal;
 mod reserve;
 mod snapshots;
 #[cfg(test)]
@@ -157,6 +158,8 @@ pub(in crate::simulation) struct Whole {
     /// Room of each disk.
     capacity: ByteCount,
     planted: Option<Bug>,
+    /// The node that is to be taken out of the cluster.
+    leaving: Option<removal::Leaving>,
     writers: leases::Writers,
     snapshots_named: u64,
     snapshot_states: BTreeMap<control::SnapshotKey, control::SnapshotState>,
@@ -263,6 +266,7 @@ impl Whole {
             // Each disk could take a copy of every chunk, and little more.
             capacity: ByteCount(CHUNK.0 * (chunks + growth::growth_max(reserved)) as u64 + CHUNK.0 / 2),
             planted,
+            leaving: None,
             reigns: 0,
             lost: 0,
             left_out: 0,
@@ -280,6 +284,21 @@ impl Whole {
             snapshot_states: BTreeMap::new(),
             random,
         }
+    }
+
+    /// What may be left to be done.
+    pub(in crate::simulation) fn describe(&self) -> String {
+        let etcd = self.etcd.borrow();
+        format!(
+            "\n seat {:?}, late commits {}, drains {:?}, volumes {:?}, {} of {} chunks in use, two copies in one rack {}",
+            etcd.leader(),
+            etcd.has_late(),
+            etcd.drains(),
+            etcd.volumes(),
+            self.in_use,
+            self.chunks.len(),
+            self.is_crowded(),
+        )
     }
 
     fn member(&mut self, master: usize) -> Member<EtcdElection> {
@@ -461,6 +480,7 @@ impl World {
             let delay = self.of_whole().random.below(100 * MS);
             self.at(delay, Event::Whole(WholeEvent::Step { master, life: 0 }));
         }
+        self.let_one_leave();
         let first = self.of_whole().random.below(2 * SECOND);
         self.at(first, Event::Whole(WholeEvent::Fault));
         self.at(SECOND, Event::Whole(WholeEvent::Operator));
@@ -539,6 +559,7 @@ impl World {
         self.check_growth();
         self.keep_map();
         self.check_space();
+        self.check_removed();
     }
 
     /// What must hold of a chunk's configuration and the one that follows it.
@@ -626,7 +647,7 @@ impl World {
             let placed: Vec<usize> = chunk.copies.iter().map(|copy| index_of(copy.node)).collect();
             let nodes = 0..self.shape.nodes;
             let there: Vec<usize> = nodes
-                .filter(|&node| self.nodes[node].disks.contains_key(&index))
+                .filter(|&node| self.nodes[node].disks.contains_key(&index) && !self.is_removed(node))
                 .collect();
             if placed != there || placed.len() != usize::from(self.shape.copies) {
                 wrong = Some(format!(

@@ -15,7 +15,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let (mut volumes, mut leases, mut renewals, mut given_back, mut outlived) = (0, 0, 0, 0, 0);
     let (mut lost_maps, mut old_maps, mut grown, mut snapshots, mut given_up) = (0, 0, 0, 0, 0);
     let (mut damage_seen, mut without_room, mut in_racks) = (0, 0, 0);
-    let (mut reserved, mut changes, mut refused) = (0, 0, 0);
+    let (mut reserved, mut changes, mut refused, mut removed) = (0, 0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
         if let Err(why) = world.run_as_asked(seeds.len() == 1) {
@@ -25,6 +25,9 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
                 .for_each(|line| println!("seed {seed}: {line}"));
             failed.push(seed);
         }
+        removed += (0..world.shape.nodes)
+            .filter(|node| world.is_removed(*node))
+            .count() as u64;
         operations += world.done_ops;
         moved += world.places.moved;
         damage_seen += world.damage_seen;
@@ -64,7 +67,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     );
     println!(
         "{damage_seen} blocks did not fit their checksums, {without_room} times a copy found no room, {in_racks} clusters in racks, \
-         {reserved} with hosts: {changes} changes of reservations in force, {refused} commands refused"
+         {reserved} with hosts: {changes} changes of reservations in force, {refused} commands refused; {removed} nodes removed"
     );
     assert!(
         failed.is_empty(),
@@ -78,7 +81,15 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
     let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
     let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
+    let is_much = is_much && removed > many / 50;
     assert!(is_much || many < 10, "hardly anything happened");
+}
+
+/// While the volume grew, a copy of its new chunk moved to a node that was not asked whether it had made it.
+#[test]
+fn a_volume_grows_though_a_copy_of_its_new_chunk_moves() {
+    let run = World::whole(9_000_594, None).run();
+    assert!(run.is_ok(), "{run:?}");
 }
 
 #[test]
