@@ -90,6 +90,8 @@ pub struct Member<E: Election> {
     control: Option<Controller<E::Store>>,
     /// When it was last known to be able to hear nodes.
     listened: Option<Instant>,
+    /// It was longer ago than a heartbeat's interval, the last time.
+    stood_still: bool,
     deafness: Deafness,
     planted: Planted,
     /// What a mistaken member has kept of its last reign.
@@ -107,6 +109,7 @@ impl<E: Election> Member<E> {
             seat: Seat::Vacant,
             control: None,
             listened: None,
+            stood_still: false,
             deafness: Deafness::new(settings.heartbeat_timeout),
             planted: Planted::default(),
             #[cfg(any(test, feature = "testing"))]
@@ -132,18 +135,22 @@ impl<E: Election> Member<E> {
         let gap = self.listened.map(|listened| now.since(listened));
         let was_deaf = gap.is_none_or(|gap| gap > deaf);
         let forgives = !self.planted.is(Bug::CountsDeafness);
+        let interval = self.settings.heartbeat_interval;
         let mut committed = false;
         if let (Seat::Ours(_), Some(control)) = (&self.seat, &mut self.control) {
             match gap.filter(|_| !was_deaf) {
                 _ if !forgives => {}
                 None => control.listen_anew(now),
-                // Nodes that were not answered look for other masters, and take a while to come back.
-                Some(gap) if gap > self.settings.heartbeat_interval => control.forgive(gap, now),
+                // Nodes that were not answered look for other masters, and take a while to come back. One that is always slow must find
+                // the dead, too: then what it takes each time is silence, up to a heartbeat's interval.
+                Some(gap) if self.stood_still => control.forgive(gap.saturating_sub(interval), now),
+                Some(gap) if gap > interval => control.forgive(gap, now),
                 Some(_) => {}
             }
             committed = control.tick(now)?;
         }
         self.listened = Some(now);
+        self.stood_still = gap.is_some_and(|gap| gap > interval);
         self.mind_deafness(was_deaf, now)?;
         Ok(committed)
     }

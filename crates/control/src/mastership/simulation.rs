@@ -69,6 +69,7 @@ struct World {
     random: Random,
     now: Instant,
     steps_at: [Instant; MASTERS],
+    step_every: Duration,
     chunks: BTreeMap<ChunkId, Chunk>,
     /// When a reader last asked for its lease with success.
     reader: Option<(VolumeNumber, Instant)>,
@@ -113,6 +114,7 @@ impl World {
             random: Random::from_seed(seed),
             now,
             steps_at: [now; MASTERS],
+            step_every: Duration::from_millis(300),
             chunks: BTreeMap::new(),
             reader: None,
             reigns: 0,
@@ -222,7 +224,7 @@ impl World {
             if self.now < self.steps_at[index] {
                 continue;
             }
-            self.steps_at[index] = self.now + Duration::from_millis(300);
+            self.steps_at[index] = self.now + self.step_every;
             let led = self.masters[index].lead().is_ok();
             // An error is a store that does not answer; the member goes on.
             let _ = self.masters[index].step(self.now);
@@ -489,6 +491,33 @@ fn masters_come_and_go_and_no_living_node_is_left_out() {
 #[test]
 fn who_looked_for_another_master_while_this_one_stood_still_is_not_left_out() {
     World::new(179_573_905_156, None).run();
+}
+
+/// Each step takes longer than a heartbeat's interval.
+#[test]
+fn a_master_that_is_always_slow_finds_the_dead() {
+    let mut world = World::new(1, None);
+    world.step_every = Duration::from_millis(900);
+    let pass = |world: &mut World, steps: std::ops::Range<u32>| {
+        for step in steps {
+            world.now = world.now + STEP;
+            world.etcd.borrow_mut().pass(world.now);
+            world.move_masters();
+            world.move_nodes();
+            world.use_the_cluster(step);
+            world.check();
+        }
+    };
+    let counts = |world: &World| {
+        let members = world.chunks.values().flat_map(Chunk::members);
+        members.filter(|member| member.0 == node_id(1)).count()
+    };
+    pass(&mut world, 0..300);
+    assert!(counts(&world) > 0, "it has copies");
+    world.nodes[0].lives_since = None;
+    world.nodes[0].beats_at = world.now + Duration::from_secs(1000);
+    pass(&mut world, 300..400);
+    assert_eq!(counts(&world), 0, "10 s after its end");
 }
 
 /// The first master in the seat never hears anybody, so that no node is ever known to it.
