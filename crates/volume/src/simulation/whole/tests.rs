@@ -81,7 +81,8 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
     let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
     let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
-    let is_much = is_much && removed > many / 50;
+    // A few worlds of a hundred have somebody who is to go, and some of these come to it.
+    let is_much = is_much && (removed > 0 || many < 100);
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
