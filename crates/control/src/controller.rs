@@ -134,6 +134,14 @@ pub struct NodeView {
     pub is_heard: bool,
 }
 
+impl NodeView {
+    /// Whether it may still be on its way to a master that has just begun to lead.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let lives = self.record.ended_through < self.record.incarnation;
+        lives && self.is_alive && !self.is_heard
+    }
+}
+
 /// A record and the store's revision at which it was put.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored<R> {

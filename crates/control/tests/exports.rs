@@ -249,6 +249,13 @@ fn a_node_is_removed_once_nothing_needs_it_and_never_comes_back() {
     register(&mut master, 5, at(3));
     assert!(refusal(&mut master, 5, at(4)).contains("it lives"));
     master.remove_node(node(5), at(7)).unwrap();
+    // Nor is one removed of which a master that has just begun to lead does not know what it has.
+    register(&mut master, 6, at(8));
+    master.drain(node(6), None, at(8)).unwrap();
+    let mut fresh = Controller::open(&store, Settings::default(), 3, at(8)).unwrap();
+    let said = refusal(&mut fresh, 6, at(8));
+    assert!(said.contains("has not heard it yet"), "{said}");
+    master.remove_node(node(6), at(8)).unwrap();
 }
 
 fn registered(hosts: &[u8], holder: u8) -> Reservations {

@@ -111,11 +111,7 @@ impl<S: MetadataStore> Controller<S> {
                 return refuse(format!("the writes of volume {name} are pinned to it"), remedy);
             }
         }
-        let awaits = |view: &NodeView| {
-            let lives = view.record.ended_through < view.record.incarnation;
-            lives && view.is_alive && !view.is_heard
-        };
-        if self.nodes(now)?.get(&node).is_some_and(awaits) {
+        if self.nodes(now)?.get(&node).is_some_and(NodeView::is_awaited) {
             return refuse(
                 "this master, which leads since a moment ago, has not heard it yet, and it may have the only copies of snapshots"
                     .to_owned(),

@@ -8,7 +8,7 @@ use foundation::{ByteCount, Epoch, Instant};
 use crate::controller::exports::PORTALS_MAX;
 use crate::controller::reconcile::spread;
 use crate::controller::unfinished::Unfinished;
-use crate::controller::{ATTEMPTS_MAX, Controller, NodeView, PAGE, Stored, contended};
+use crate::controller::{ATTEMPTS_MAX, Controller, PAGE, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
 use crate::keys;
@@ -393,11 +393,7 @@ impl<S: MetadataStore> Controller<S> {
         now: Instant,
     ) -> Result<ControlError, ControlError> {
         let nodes = self.nodes(now)?;
-        let is_awaited = |view: &&NodeView| {
-            let lives = view.record.ended_through < view.record.incarnation;
-            lives && view.is_alive && !view.is_heard
-        };
-        let awaited = nodes.values().filter(is_awaited).count();
+        let awaited = nodes.values().filter(|view| view.is_awaited()).count();
         Ok(match awaited {
             0 => why,
             _ => ControlError::NodesAwaited {

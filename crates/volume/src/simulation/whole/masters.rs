@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use control::mastership::Member;
+use control::mastership::{Member, NotLeading};
 use control::testing::{EtcdElection, Handle, Lost};
 use control::{
     Changes, Chunk, ControlError, Controller, CreateVolume, ErrorKind, Incarnation, Resync, Scope,
@@ -170,6 +170,12 @@ impl Master {
     }
 }
 
+/// The answer of a master that does not lead.
+pub(super) fn sent_on(master: usize, elsewhere: NotLeading) -> Answer {
+    let leader = elsewhere.leader.and_then(|leader| leader.address.parse().ok());
+    Answer::Elsewhere(leader.filter(|&leader| leader != master && leader < MASTERS))
+}
+
 /// As `crates/master/src/convert.rs` has it.
 pub(super) fn refusal(error: &ControlError) -> Answer {
     if matches!(error, ControlError::StaleIncarnation { theirs, known, .. } if theirs <= known) {
@@ -244,10 +250,7 @@ impl World {
         let is_seated = whole.etcd.borrow().leader() == Some(master);
         let cluster = match whole.masters[master].member.lead() {
             Ok(control) => control.cluster(),
-            Err(elsewhere) => {
-                let leader = elsewhere.leader.and_then(|leader| leader.address.parse().ok());
-                return Answer::Elsewhere(leader.filter(|&leader| leader != master && leader < MASTERS));
-            }
+            Err(elsewhere) => return sent_on(master, elsewhere),
         };
         match call {
             Call::Register { life, ended } => {

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use control::{ControlError, Export, ExportVolume, Reservations, ReservationsView};
 
-use super::masters::refusal;
-use super::{Answer, By, Call, MASTERS, VOLUME, named};
+use super::masters::{refusal, sent_on};
+use super::{Answer, By, Call, VOLUME, named};
 use crate::identity::WriterToken;
 use crate::simulation::reserve::{self, BEHIND_MAX, Change, Kind, PORTALS, Rules, View};
 use crate::simulation::world::World;
@@ -165,10 +165,7 @@ impl World {
         }
         let control = match own.member.lead() {
             Ok(control) => control,
-            Err(elsewhere) => {
-                let leader = elsewhere.leader.and_then(|leader| leader.address.parse().ok());
-                return Answer::Elsewhere(leader.filter(|&leader| leader != master && leader < MASTERS));
-            }
+            Err(elsewhere) => return sent_on(master, elsewhere),
         };
         let answered = match asked {
             reserve::Call::Replace {
