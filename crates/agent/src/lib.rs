@@ -15,6 +15,7 @@
 mod data_keys;
 mod disks;
 mod health;
+mod keeping;
 mod link;
 pub mod lock;
 mod maps;

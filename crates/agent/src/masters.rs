@@ -11,6 +11,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use crate::data_keys;
 use crate::disks::Disks;
+use crate::keeping::Keeping;
 use crate::link::{Hello, Link};
 use crate::maps::{Placed, Routes, read_places, read_routes};
 use crate::policy::Silence;
@@ -22,7 +23,6 @@ use crate::usage::Usage;
 use crate::watching;
 use crate::wire::{
     Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
-    snapshot_note,
 };
 
 /// Pause between attempts to reach the masters.
@@ -33,8 +33,6 @@ const ANSWERS: usize = 64;
 const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 /// How often the masters hear how the disks are; at once when that has changed.
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
-/// Notes of snapshots in one frame: names are longer than the numbers of a list.
-const NOTES_MAX: usize = 4096;
 /// How often a node whose heartbeats are refused makes itself known again.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 /// Proposals under way; the target makes the others again.
@@ -95,8 +93,7 @@ pub(crate) struct Life {
     /// Snapshots of which copies are here, as the target says.
     snapshots: Vec<(u32, u64)>,
     usage: Usage,
-    /// Which list of complete snapshots the target has; none of one that wants none.
-    complete_snapshots: Option<u64>,
+    keeping: Keeping,
     /// Clones that the target was last told to flatten.
     flatten: Vec<u32>,
     /// How copies are that the masters asked about, until they have been told.
@@ -195,7 +192,7 @@ impl Life {
             resyncs: Vec::new(),
             snapshots: Vec::new(),
             usage: Usage::new(),
-            complete_snapshots: None,
+            keeping: Keeping::default(),
             flatten: Vec::new(),
             flattening: Vec::new(),
             described: Vec::new(),
@@ -264,7 +261,8 @@ impl Life {
             names_copies,
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
-            complete_snapshots: self.complete_snapshots,
+            complete_snapshots: self.keeping.version(),
+            kept_copies: self.keeping.kept(),
             flattening: flattening(&self.flattening, &self.flatten),
             knows_reservations: self.reserves,
             knows_sync_writes: self.syncs,
@@ -423,17 +421,8 @@ impl Life {
             let removed = answer.remove_snapshots.iter().map(|id| (id.volume, id.number));
             let _ = link.send.send(ToTarget::DeleteSnapshots(removed.collect())).await;
         }
-        if let Some(list) = answer.complete_snapshots
-            && self.complete_snapshots.is_some()
-        {
-            let named = list.snapshots.iter();
-            let named = named.map(|snapshot| (snapshot.volume, snapshot.number, snapshot.chunks));
-            self.complete_snapshots = Some(list.version);
-            let _ = link.send.send(ToTarget::KeepSnapshots(named.collect())).await;
-            let notes: Vec<_> = list.snapshots.into_iter().filter_map(snapshot_note).collect();
-            for notes in notes.chunks(NOTES_MAX) {
-                let _ = link.send.send(ToTarget::NoteSnapshots(notes.to_vec())).await;
-            }
+        if let Some(list) = answer.complete_snapshots {
+            self.keeping.learn(list, link).await;
         }
         if !answer.describe_copies.is_empty() {
             let chunk = |id: &v1::ChunkId| Chunk {
@@ -724,8 +713,12 @@ impl Life {
             FromTarget::Disks(disks) => self.disks = disks,
             FromTarget::Resyncs(resyncs) => self.resyncs = resyncs,
             FromTarget::Snapshots(snapshots) => self.snapshots = snapshots,
-            // None is the list of a cluster without snapshots.
-            FromTarget::WantSnapshots => self.complete_snapshots = Some(0),
+            FromTarget::WantSnapshots => self.keeping.is_wanted(),
+            FromTarget::Kept {
+                lists,
+                copies: count,
+                digest,
+            } => self.keeping.heard(lists, v1::KeptCopies { count, digest }),
             FromTarget::Flattening(flattening) => self.flattening = flattening,
             FromTarget::Described(copies) => self.described = copies.into_iter().map(copy_state).collect(),
             FromTarget::Held(held) => self.usage.held(held),

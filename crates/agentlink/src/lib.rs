@@ -448,6 +448,16 @@ pub enum FromTarget {
     /// What the copies of each volume own of the node's disks, by the volume's number: bytes that its chunks own, and bytes that its
     /// snapshots do. All volumes of which something is here: when the agent has said that it knows this, and when it has changed.
     Used(Vec<(u32, u64, u64)>),
+    /// How many copies of complete snapshots are here beside the copies of chunks that are in sync here. When that has changed, and
+    /// the agent has said that it knows this.
+    Kept {
+        /// By which list: that of so many [`ToTarget::KeepSnapshots`] on this connection; 0 for one of before it.
+        lists: u32,
+        /// So many.
+        copies: u64,
+        /// Which, as `foundation::KeptCopies` has it.
+        digest: u64,
+    },
 }
 
 impl FromTarget {
@@ -455,6 +465,8 @@ impl FromTarget {
     pub const KINDS_OF_RESERVATIONS: u32 = 14;
     /// One that knows so many kinds passes on what volumes use, by [`FromTarget::Used`].
     pub const KINDS_OF_USE: u32 = 18;
+    /// One that knows so many kinds passes on how many copies of snapshots are here, by [`FromTarget::Kept`].
+    pub const KINDS_OF_KEPT: u32 = 19;
 }
 
 /// What goes one way over the link.
@@ -480,7 +492,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 18;
+    const KINDS: u32 = 19;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -275,6 +275,12 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Used(vec![(300, 1 << 21, 0)]))),
         "0900000001001101ac028080800100"
     );
+    let kept = FromTarget::Kept {
+        lists: 3,
+        copies: 300,
+        digest: 128,
+    };
+    assert_eq!(hex(&frame(&kept)), "0600000001001203ac028001");
 }
 
 #[test]
@@ -299,7 +305,17 @@ fn what_each_side_knows_is_counted_right() {
     };
     assert_eq!(last(frame(&sync_writes)) + 1, ToTarget::KINDS_OF_SYNC_WRITES);
     assert_eq!(last(frame(&places)) + 1, ToTarget::KINDS);
-    assert_eq!(last(frame(&FromTarget::Used(Vec::new()))) + 1, FromTarget::KINDS);
+    assert_eq!(
+        last(frame(&FromTarget::Used(Vec::new()))) + 1,
+        FromTarget::KINDS_OF_USE
+    );
+    let kept = FromTarget::Kept {
+        lists: 0,
+        copies: 0,
+        digest: 0,
+    };
+    assert_eq!(last(frame(&kept)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_KEPT);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -12,6 +12,7 @@ pub(crate) mod force;
 pub(crate) mod growth;
 pub(crate) mod health;
 pub(crate) mod joining;
+mod keeping;
 pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;
@@ -29,7 +30,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use foundation::{ByteCount, Instant, Random};
+use foundation::{ByteCount, Instant, KeptCopies, Random};
 
 use crate::configuration::Standing;
 use crate::error::ControlError;
@@ -119,6 +120,8 @@ struct Heard {
     reserves: bool,
     /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
     syncs: Option<BTreeSet<VolumeNumber>>,
+    /// Which copies of snapshots it has beside copies of chunks in sync, by the list of complete ones of that version.
+    kept: Option<(u64, KeptCopies)>,
 }
 
 /// A node as the masters see it now.

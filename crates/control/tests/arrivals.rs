@@ -56,6 +56,7 @@ fn beat(master: &mut Controller<&MemoryStore>, cluster: ClusterId, number: u128,
         flattening: Vec::new(),
         reserves: true,
         syncs: None,
+        kept: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

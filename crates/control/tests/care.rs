@@ -124,6 +124,7 @@ impl Cluster {
                 flattening: Vec::new(),
                 reserves: true,
                 syncs: None,
+                kept: None,
                 snapshots: Default::default(),
             };
             self.control.heartbeat(&heartbeat, self.now).unwrap();

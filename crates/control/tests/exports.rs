@@ -59,6 +59,7 @@ fn beat_of(master: &mut Master<'_>, number: u128, reserves: bool, now: Instant) 
         flattening: Vec::new(),
         reserves,
         syncs: None,
+        kept: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap().exports

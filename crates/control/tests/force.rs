@@ -134,6 +134,7 @@ impl Cluster {
                     flattening: Vec::new(),
                     reserves: true,
                     syncs: None,
+                    kept: None,
                     snapshots: BTreeSet::default(),
                 };
                 let has_no_news = self.control.has_no_news(&heartbeat);

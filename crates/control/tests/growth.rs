@@ -77,6 +77,7 @@ impl<'a> Cluster<'a> {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: None,
             snapshots: Default::default(),
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
@@ -262,6 +263,7 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: None,
             snapshots: Default::default(),
         };
         cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();

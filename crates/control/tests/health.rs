@@ -52,6 +52,7 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
         flattening: Vec::new(),
         reserves: true,
         syncs: None,
+        kept: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

@@ -265,6 +265,7 @@ impl History {
                 flattening: Vec::new(),
                 reserves: true,
                 syncs: None,
+                kept: None,
                 snapshots: Default::default(),
             };
             self.masters[master].heartbeat(&heartbeat, self.now)?;

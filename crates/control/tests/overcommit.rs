@@ -84,6 +84,7 @@ impl Cluster {
             let heartbeat = Heartbeat {
                 reserves: true,
                 syncs: None,
+                kept: None,
                 cluster: self.control.cluster(),
                 node: node(number),
                 incarnation,

@@ -163,6 +163,7 @@ impl<'a> World<'a> {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: None,
         };
         let described: Vec<(ChunkId, Option<CopyState>)> = fake
             .describe

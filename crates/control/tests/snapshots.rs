@@ -9,7 +9,7 @@ use control::{
     Incarnation, MemoryStore, NodeId, Registration, Settings, Snapshot, SnapshotKey, SnapshotNumber,
     SnapshotState, Uuid, VolumeNumber, VolumeState,
 };
-use foundation::{ByteCount, Instant};
+use foundation::{ByteCount, Instant, KeptCopies};
 
 const MIB: u64 = 1 << 20;
 const NODES: u64 = 3;
@@ -20,6 +20,8 @@ struct Cluster<'a> {
     lives: BTreeMap<u64, Incarnation>,
     volume: VolumeNumber,
     now: Instant,
+    /// What nodes say that they have of which list of snapshots.
+    kept: BTreeMap<u64, (u64, KeptCopies)>,
 }
 
 fn node(number: u64) -> NodeId {
@@ -38,6 +40,8 @@ fn disks(number: u64) -> Vec<Disk> {
 fn settings() -> Settings {
     Settings {
         snapshot_term: Duration::from_secs(5),
+        // A node that is new stays empty.
+        rebalance: false,
         ..Settings::default()
     }
 }
@@ -71,6 +75,7 @@ impl<'a> Cluster<'a> {
             lives,
             volume,
             now,
+            kept: BTreeMap::new(),
         };
         cluster.all_beat(&[volume], &[]);
         cluster.tick();
@@ -96,6 +101,7 @@ impl<'a> Cluster<'a> {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: self.kept.get(&number).copied(),
             snapshots: snapshots.iter().copied().collect(),
         }
     }
@@ -317,4 +323,86 @@ fn names_and_numbers_of_snapshots_are_bounded() {
     cluster.complete(&next).unwrap();
     let full = cluster.begin("more").unwrap_err().to_string();
     assert!(full.contains("has 64 snapshots, which is the most"), "{full}");
+}
+
+/// A dead node that has no copy of any chunk is removed when all others are known to have their copies of snapshots, whoever leads.
+#[test]
+fn a_dead_node_is_removed_once_all_others_have_their_snapshots() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let snapshot = cluster.begin("before").unwrap();
+    let id = key(&snapshot);
+    cluster.complete(&snapshot).unwrap();
+    // A fourth node, which has nothing of the volume, and said so before it died.
+    let registration = Registration {
+        cluster: None,
+        node: node(4),
+        peer_address: "192.0.2.4:4420".to_owned(),
+        rack: None,
+        incarnation: None,
+        ended_through: Incarnation(0),
+        disks: disks(4),
+    };
+    let life = cluster.control.register(&registration, cluster.now).unwrap();
+    cluster.lives.insert(4, life.incarnation);
+    cluster.beat(4, &[], &[]);
+    cluster.pass(Duration::from_secs(8), &[id]);
+    let version = cluster.control.complete_snapshots().0;
+    let refusal = |cluster: &mut Cluster<'_>| {
+        let error = cluster.control.remove_node(node(4), cluster.now).unwrap_err();
+        error.to_string()
+    };
+    let said = refusal(&mut cluster);
+    assert!(
+        said.contains("has not said yet") && said.contains("the 5 copies"),
+        "{said}"
+    );
+    let volume = cluster.volume.0;
+    let note = |cluster: &mut Cluster<'_>, number, version, copies: u64| {
+        let mut kept = KeptCopies::default();
+        for index in 0..5 {
+            kept.note(
+                volume,
+                index,
+                copies / 5 + u64::from(u64::from(index) < copies % 5),
+            );
+        }
+        cluster.kept.insert(number, (version, kept));
+        cluster.beat(number, &[], &[]);
+    };
+    for number in 1..=2 {
+        note(&mut cluster, number, version, 5);
+    }
+    note(&mut cluster, 3, version, 4);
+    let said = refusal(&mut cluster);
+    assert!(
+        said.contains("has 4 of the 5 copies") && said.contains(&node(3).to_string()),
+        "{said}"
+    );
+    // What was counted by another list says nothing of this one.
+    note(&mut cluster, 3, version + 1, 5);
+    assert!(refusal(&mut cluster).contains("has not said yet"));
+    // Nor as many copies of other chunks.
+    let mut others = KeptCopies::default();
+    others.note(volume, 7, 5);
+    cluster.kept.insert(3, (version, others));
+    cluster.beat(3, &[], &[]);
+    assert!(refusal(&mut cluster).contains("of other chunks"));
+    note(&mut cluster, 3, version, 5);
+    // Nor does what was said before a further snapshot.
+    let further = cluster.begin("after").unwrap();
+    cluster.complete(&further).unwrap();
+    let said = refusal(&mut cluster);
+    assert!(said.contains("the 10 copies"), "{said}");
+    let version = cluster.control.complete_snapshots().0;
+    // A master that leads since then, and has never heard the dead node, goes by the same.
+    let now = cluster.now;
+    cluster.control = Controller::open(&store, settings(), 5, now).unwrap();
+    cluster.kept.clear();
+    cluster.pass(Duration::from_secs(8), &[id, key(&further)]);
+    assert!(refusal(&mut cluster).contains("has not said yet"));
+    for number in 1..=3 {
+        note(&mut cluster, number, version, 10);
+    }
+    cluster.control.remove_node(node(4), cluster.now).unwrap();
 }

@@ -56,6 +56,7 @@ fn beat(master: &mut Master<'_>, (number, life): (u128, u64), syncs: &Syncs, now
         flattening: Vec::new(),
         reserves: true,
         syncs: syncs.clone(),
+        kept: None,
         snapshots: Default::default(),
     };
     master.heartbeat(&heartbeat, now).unwrap();

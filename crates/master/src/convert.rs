@@ -7,7 +7,7 @@ use control::{
     Node, NodeId, NodeView, OriginView, Rack, Resync, Snapshot, SnapshotKey, SnapshotNumber, Spread, Uuid,
     Volume, VolumeNumber, VolumeState, VolumeUse,
 };
-use foundation::{ByteCount, Epoch};
+use foundation::{ByteCount, Epoch, KeptCopies};
 use proto::v1;
 use thiserror::Error;
 use tonic::metadata::MetadataValue;
@@ -133,6 +133,13 @@ pub(crate) fn chunk_ids(chunks: &[v1::ChunkId]) -> Vec<ChunkId> {
 
 pub(crate) fn snapshot_key(id: &v1::SnapshotId) -> SnapshotKey {
     (VolumeNumber(id.volume), SnapshotNumber(id.number))
+}
+
+pub(crate) fn kept_copies(kept: &v1::KeptCopies) -> KeptCopies {
+    KeptCopies {
+        count: kept.count,
+        digest: kept.digest,
+    }
 }
 
 pub(crate) fn complete_snapshots(

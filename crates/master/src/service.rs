@@ -1,5 +1,7 @@
 //! The services of `redhare.v1`: each call is checked, handed to the controller, and answered.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use control::{
@@ -12,6 +14,8 @@ use proto::v1::chunks_server::Chunks;
 use proto::v1::leases_server::Leases;
 use proto::v1::nodes_server::Nodes;
 use proto::v1::volumes_server::Volumes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status};
 
 use crate::access::{about, check_node};
@@ -24,6 +28,8 @@ use crate::watch::{self, Feed, WatchStream};
 const MAP_CHUNKS_MAX: usize = 4096;
 /// How long a creation waits for the nodes.
 const CREATE_WAIT: Duration = Duration::from_secs(20);
+/// How long whoever holds a write lease is let wait for another to ask for it.
+const WANTED_WAIT: Duration = Duration::from_secs(20);
 /// How often a creation that waits looks at the store without being told to.
 const CREATE_LOOK: Duration = Duration::from_millis(500);
 
@@ -35,6 +41,8 @@ pub(crate) struct Face {
     pub(crate) settings: Settings,
     pub(crate) store: StoreFace,
     pub(crate) office: crate::joining::Office,
+    /// Somebody has asked for a write lease that another holds.
+    pub(crate) wanted: Arc<Notify>,
 }
 
 /// The store as `redhare status` shows it.
@@ -112,6 +120,9 @@ impl Nodes for Face {
             syncs: request
                 .knows_sync_writes
                 .then(|| volumes(&request.sync_volumes).into_iter().collect()),
+            kept: request
+                .complete_snapshots
+                .zip(request.kept_copies.as_ref().map(convert::kept_copies)),
         };
         let node = heartbeat.node;
         let (reports, samples) = (
@@ -224,12 +235,12 @@ impl Face {
     /// Waits until the nodes have made all copies of a volume, which has been changed as `what` says.
     async fn wait_for_copies(&self, mut volume: Volume, what: &str) -> Result<Volume, Status> {
         let mut news = self.engine.news();
-        let deadline = tokio::time::Instant::now() + CREATE_WAIT;
+        let deadline = Instant::now() + CREATE_WAIT;
         while !volume.is_settled() {
             // Another master may bring it on: then there are no news here.
-            let look = tokio::time::Instant::now() + CREATE_LOOK;
-            let waited = tokio::time::timeout_at(look.min(deadline), news.changed()).await;
-            if matches!(waited, Ok(Err(_))) || tokio::time::Instant::now() >= deadline {
+            let look = Instant::now() + CREATE_LOOK;
+            let waited = timeout_at(look.min(deadline), news.changed()).await;
+            if matches!(waited, Ok(Err(_))) || Instant::now() >= deadline {
                 return Err(Status::deadline_exceeded(format!(
                     "volume \"{}\" {what}, but its nodes have not made all copies within {} s; \"redhare status\" \
                      shows which nodes are silent, and \"redhare volume list\" when they have done it",
@@ -609,12 +620,41 @@ impl Leases for Face {
         let term = Some(request.term_ms)
             .filter(|&term| term > 0)
             .map(Duration::from_millis);
-        let call = move |control: &mut crate::engine::Control, now| match request.take_over {
-            true => control.take_over_writer(number, session, &request.holder, term, now),
-            false => control.acquire_writer(number, session, &request.holder, term, now),
+        let (holder, take_over) = (request.holder, request.take_over);
+        let call = move |control: &mut crate::engine::Control, now| match take_over {
+            true => control.take_over_writer(number, session, &holder, term, now),
+            false => control.acquire_writer(number, session, &holder, term, now),
         };
-        let lease = self.engine.call(call).await?;
-        Ok(Response::new(writer_lease(number, lease)))
+        let lease = self.engine.call(call).await;
+        if take_over && lease.is_err() {
+            self.wanted.notify_waiters();
+        }
+        Ok(Response::new(writer_lease(number, lease?)))
+    }
+
+    async fn await_wanted(
+        &self,
+        request: Request<v1::AwaitWantedRequest>,
+    ) -> Result<Response<v1::WriterLease>, Status> {
+        let request = request.into_inner();
+        let number = VolumeNumber(request.volume);
+        let session = SessionId(uuid("session", &request.session)?);
+        let token = WriterToken(request.token);
+        let deadline = Instant::now() + Duration::from_millis(request.wait_ms).min(WANTED_WAIT);
+        loop {
+            // From before the look on, so that nobody who asks after it is missed.
+            let mut asked = pin!(self.wanted.notified());
+            asked.as_mut().enable();
+            let look = move |control: &mut crate::engine::Control, now| {
+                control.held_writer(number, session, token, now)
+            };
+            let lease = self.engine.call(look).await?;
+            if lease.wanted_by.is_some() || Instant::now() >= deadline {
+                return Ok(Response::new(writer_lease(number, lease)));
+            }
+            // Late or asked: the next look tells.
+            drop(timeout_at(deadline, asked).await);
+        }
     }
 
     async fn renew_writer(

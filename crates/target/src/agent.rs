@@ -102,6 +102,9 @@ pub fn listen(
                         if kinds >= FromTarget::KINDS_OF_USE {
                             drop(spawn(tell_used(Rc::downgrade(&node), sender.clone())));
                         }
+                        if kinds >= FromTarget::KINDS_OF_KEPT {
+                            drop(spawn(tell_kept(Rc::downgrade(&node), sender.clone())));
+                        }
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
                 }
@@ -124,6 +127,7 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
     drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_snapshots(Rc::downgrade(node), sender.clone())));
     node.set_agent(sender.clone());
+    node.forget_lists();
     node.want_passes();
     drop(spawn(async move {
         while let Some(message) = receiver.recv().await {
@@ -208,6 +212,24 @@ async fn tell_used(node: Weak<Node>, sender: ToAgent) {
         }
         drop(node);
         time::sleep(USED_INTERVAL).await;
+    }
+}
+
+async fn tell_kept(node: Weak<Node>, sender: ToAgent) {
+    let mut told = None;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let now @ (lists, kept) = node.kept_snapshots();
+        let message = FromTarget::Kept {
+            lists,
+            copies: kept.count,
+            digest: kept.digest,
+        };
+        if told.replace(now) != Some(now) && sender.try_send(message).is_err() {
+            return;
+        }
+        drop(node);
+        time::sleep(SNAPSHOTS_INTERVAL).await;
     }
 }
 

@@ -14,6 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foundation::KeptCopies;
+
 use crate::identity::{ChunkId, NodeId, SnapshotId, VolumeNumber};
 use crate::planted::{Bug, Planted};
 
@@ -60,18 +62,32 @@ impl Keeper {
         chunks.is_some_and(|chunks| chunk.index.0 < *chunks)
     }
 
-    /// The snapshots of a chunk, whose copy is in sync here, that are not here yet; oldest first.
-    pub fn lacking<'a>(
-        &'a self,
-        chunk: ChunkId,
-        holds: impl Fn(SnapshotCopy) -> bool + 'a,
-    ) -> impl Iterator<Item = SnapshotCopy> + 'a {
+    /// Of chunks whose copies are in sync here: the copies that are lacking, the oldest of each chunk first, and those that are here.
+    pub fn look(
+        &self,
+        in_sync: impl IntoIterator<Item = ChunkId>,
+        holds: impl Fn(SnapshotCopy) -> bool,
+    ) -> (Vec<SnapshotCopy>, KeptCopies) {
+        let (mut lacking, mut here) = (Vec::new(), KeptCopies::default());
+        for chunk in in_sync {
+            let mut held = 0;
+            for copy in self.belonging(chunk) {
+                match holds(copy) {
+                    true => held += 1,
+                    false => lacking.push(copy),
+                }
+            }
+            here.note(chunk.volume.0, chunk.index.0, held);
+        }
+        (lacking, here)
+    }
+
+    /// The copies that belong beside this chunk's; oldest first.
+    fn belonging(&self, chunk: ChunkId) -> impl Iterator<Item = SnapshotCopy> + '_ {
         let of_volume = (chunk.volume, SnapshotId(0))..=(chunk.volume, SnapshotId(u64::MAX));
         let of_volume = self.complete.range(of_volume);
         let of_chunk = of_volume.filter(move |(_, chunks)| chunk.index.0 < **chunks);
-        of_chunk
-            .map(move |((_, snapshot), _)| (chunk, *snapshot))
-            .filter(move |copy| !holds(*copy))
+        of_chunk.map(move |((_, snapshot), _)| (chunk, *snapshot))
     }
 
     /// Begins to let a copy go that is here, of a chunk that has no copy here: from now on it counts for nobody. The attempt's number,
@@ -144,18 +160,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_what_is_complete_and_not_here() {
+    fn what_belongs_beside_a_chunk_is_what_is_complete_and_has_it() {
         let keeper = keeper();
-        let lacking = |index, held: &[u64]| -> Vec<u64> {
-            let holds = |(_, snapshot): SnapshotCopy| held.contains(&snapshot.0);
-            let all = keeper.lacking(chunk(index), holds);
+        let belonging = |index| -> Vec<u64> {
+            let all = keeper.belonging(chunk(index));
             all.map(|(_, snapshot)| snapshot.0).collect()
         };
-        assert_eq!(lacking(1, &[]), [7, 9]);
-        assert_eq!(lacking(1, &[7]), [9]);
+        assert_eq!(belonging(1), [7, 9]);
         // The volume has grown between the two, and again since.
-        assert_eq!(lacking(2, &[]), [9]);
-        assert_eq!(lacking(3, &[]), [] as [u64; 0]);
+        assert_eq!(belonging(2), [9]);
+        assert_eq!(belonging(3), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn what_is_here_is_told_from_what_is_lacking() {
+        let keeper = keeper();
+        let here = [(chunk(0), SnapshotId(7)), (chunk(2), SnapshotId(9))];
+        let (lacking, kept) = keeper.look([0, 2, 3].map(chunk), |copy| here.contains(&copy));
+        assert_eq!(lacking, [(chunk(0), SnapshotId(9))]);
+        let mut same = KeptCopies::default();
+        same.note(3, 2, 1);
+        same.note(3, 0, 1);
+        assert_eq!(kept, same);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use foundation::{ByteCount, Epoch, Instant};
+use foundation::{ByteCount, Epoch, Instant, KeptCopies};
 
 use crate::controller::clones::Flattening;
 use crate::controller::exports::Export;
@@ -85,6 +85,9 @@ pub struct Heartbeat {
     pub reserves: bool,
     /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
     pub syncs: Option<BTreeSet<VolumeNumber>>,
+    /// Which copies it has of the snapshots of the list of this version ([`Controller::complete_snapshots`]), beside copies of chunks that
+    /// are in sync; none until it has looked.
+    pub kept: Option<(u64, KeptCopies)>,
 }
 
 /// A copy that is sent what it has missed.
@@ -292,6 +295,7 @@ impl<S: MetadataStore> Controller<S> {
                 heard.snapshots = Some(heartbeat.snapshots.clone());
                 heard.reserves = heartbeat.reserves;
                 heard.syncs.clone_from(&heartbeat.syncs);
+                heard.kept = heartbeat.kept;
             }
             for resync in &heartbeat.resyncs {
                 self.care.note_resync(resync.node, now);
@@ -332,6 +336,7 @@ impl<S: MetadataStore> Controller<S> {
             flattening,
             reserves,
             syncs,
+            kept: _,
         } = heartbeat;
         let lives_on = self.heard.get(node).is_some_and(|heard| {
             heard.incarnation == *incarnation
@@ -401,6 +406,7 @@ impl<S: MetadataStore> Controller<S> {
             snapshots: None,
             reserves: false,
             syncs: None,
+            kept: None,
         };
         if self.heard.insert(id, heard).is_none() {
             self.arrival = now;

@@ -113,19 +113,17 @@ impl<S: MetadataStore> Controller<S> {
         }
         if self.nodes(now)?.get(&node).is_some_and(NodeView::is_awaited) {
             return refuse(
-                "this master, which leads since a moment ago, has not heard it yet, and it may have the only copies of snapshots"
-                    .to_owned(),
+                "this master, which leads since a moment ago, has not heard it yet".to_owned(),
                 "try again in a few seconds".to_owned(),
             );
         }
-        let snapshots = self.snapshots_on(node);
-        if snapshots > 0 {
+        let is_heard = self.is_heard(node, stored.record.incarnation, now);
+        if let Some(why) = self.needs_for_snapshots(node, is_heard)? {
             return refuse(
-                format!("its disks have copies of {snapshots} snapshots of volumes that other nodes have not made yet"),
-                "drain it and wait until they have (\"redhare volume snapshot list VOLUME\" counts the copies), or delete those snapshots".to_owned(),
+                why,
+                "drain it and wait until others have them (\"redhare volume snapshot list VOLUME\" counts the copies), or delete those snapshots".to_owned(),
             );
         }
-        let is_heard = self.is_heard(node, stored.record.incarnation, now);
         if is_heard && !is_drained {
             return refuse(
                 "it lives, and copies may be placed on it".to_owned(),
@@ -133,6 +131,24 @@ impl<S: MetadataStore> Controller<S> {
             );
         }
         Ok(promised)
+    }
+
+    /// Why a node may have copies of snapshots that others lack. One that lives says which it has, and lets go what others have. What one
+    /// that does not said last may be older than the last snapshot, and a new master has not heard it: there it counts whether all others
+    /// have theirs.
+    fn needs_for_snapshots(&mut self, node: NodeId, is_heard: bool) -> Result<Option<String>, ControlError> {
+        match self.snapshots_on(node).filter(|_| is_heard) {
+            Some(0) => Ok(None),
+            Some(count) => Ok(Some(format!(
+                "its disks have copies of {count} snapshots of volumes that other nodes have not made yet"
+            ))),
+            None => {
+                let lacks = self.lacks_of_snapshots()?;
+                Ok(lacks.map(|lacks| {
+                    format!("its disks may have copies of snapshots that nobody else has: {lacks}")
+                }))
+            }
+        }
     }
 
     /// Refuses a node that was removed for good.

@@ -5,6 +5,7 @@
 //! record, or one in deletion: that is all it has to know, and it asks with each heartbeat.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use foundation::Instant;
 
@@ -38,6 +39,11 @@ pub(crate) fn first_number(random: u64) -> u64 {
 
 /// A snapshot as nodes and masters name it to each other.
 pub type SnapshotKey = (VolumeNumber, SnapshotNumber);
+
+/// The range of a volume's snapshots.
+pub(super) fn all_of(volume: VolumeNumber) -> RangeInclusive<SnapshotKey> {
+    (volume, SnapshotNumber(0))..=(volume, SnapshotNumber(u64::MAX))
+}
 
 /// What the store says of all snapshots, as far as this master knows.
 #[derive(Debug, Default)]
@@ -94,6 +100,11 @@ impl Snapshots {
                 .bytes()
                 .fold(state, |state, byte| mix(state, byte.into()))
         })
+    }
+
+    /// Those that are complete.
+    pub(super) fn complete(&self) -> &BTreeMap<SnapshotKey, Snapshot> {
+        &self.complete
     }
 
     /// The version of what is complete.
@@ -407,17 +418,23 @@ impl<S: MetadataStore> Controller<S> {
         (self.snapshots.version(), self.snapshots.complete.clone())
     }
 
-    /// The snapshots of which a node said that it has copies, when it was last heard.
-    pub(super) fn snapshots_on(&self, node: NodeId) -> usize {
+    /// Of how many snapshots a node said that it has copies when it was last heard; none if this life of it has not said it.
+    pub(super) fn snapshots_on(&self, node: NodeId) -> Option<usize> {
         let heard = self.heard.get(&node).and_then(|heard| heard.snapshots.as_ref());
-        heard.map_or(0, BTreeSet::len)
+        heard.map(BTreeSet::len)
+    }
+
+    /// Reads anew which there are, if another master has changed anything since.
+    pub(super) fn refresh_snapshots(&mut self) -> Result<(), ControlError> {
+        match self.snapshots.strangers == self.changes.strangers() {
+            true => Ok(()),
+            false => self.note_snapshots(),
+        }
     }
 
     /// Gives up those that are pending for too long, and forgets those in deletion of which no living node has copies.
     pub(super) fn look_after_snapshots(&mut self, now: Instant) -> Result<(), ControlError> {
-        if self.snapshots.strangers != self.changes.strangers() {
-            self.note_snapshots()?;
-        }
+        self.refresh_snapshots()?;
         let Snapshots { known, pending, .. } = &mut self.snapshots;
         let is_pending = |id: &SnapshotKey| known.get(id) == Some(&SnapshotState::Pending);
         pending.retain(|id, _| is_pending(id));

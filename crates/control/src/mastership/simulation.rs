@@ -316,6 +316,7 @@ impl World {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: None,
         };
         match control.heartbeat(&heartbeat, self.now) {
             Ok(_) => None,

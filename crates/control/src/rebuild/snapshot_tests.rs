@@ -70,6 +70,7 @@ impl<'a> Masters<'a> {
         let heartbeat = Heartbeat {
             reserves: true,
             syncs: None,
+            kept: None,
             cluster: self.control.cluster(),
             node: node(number),
             incarnation: Incarnation(2),

@@ -166,6 +166,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 flattening: Vec::new(),
                 reserves: true,
                 syncs: None,
+                kept: None,
             };
             control.heartbeat(&heartbeat, now).unwrap();
         }

@@ -240,6 +240,7 @@ impl<'a> World<'a> {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: None,
             snapshots: Default::default(),
         };
         match self.control.heartbeat(&heartbeat, self.now) {

@@ -147,6 +147,7 @@ impl Fake {
                         samples: Vec::new(),
                         uses: None,
                         complete_snapshots: None,
+                        kept_copies: None,
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

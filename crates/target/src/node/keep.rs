@@ -12,7 +12,7 @@ use std::time::Duration;
 use bdev::{ChannelExt, Data};
 use blobstore::Blob;
 use fabrics::target::Call;
-use foundation::{Epoch, Instant, Lba};
+use foundation::{Epoch, Instant, KeptCopies, Lba};
 use protocols::nvme::Status as NvmeStatus;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{NativeCommand, NativeFields, NativeOperation, native_status_code};
@@ -55,6 +55,7 @@ impl Node {
     pub fn keep_snapshots(&self, complete: impl IntoIterator<Item = ((VolumeNumber, SnapshotId), u32)>) {
         let kept = &self.copies.kept;
         kept.keeper.borrow_mut().learn(complete);
+        kept.lists.set(kept.lists.get() + 1);
         if !kept.keeping.replace(true) {
             drop(spawn(run(Rc::downgrade(&self.own()))));
         }
@@ -68,20 +69,30 @@ impl Node {
             .is_some_and(|member| member.is_member(node, incarnation))
     }
 
+    /// An agent has connected: what it sends it counts from 0.
+    pub fn forget_lists(&self) {
+        self.copies.kept.lists.set(0);
+        self.copies.kept.counted.set((0, KeptCopies::default()));
+    }
+
+    /// By which list of this connection's (0 for none), and which copies of complete snapshots are here beside copies of chunks that
+    /// are in sync. As of the last look, which may be seconds ago.
+    pub fn kept_snapshots(&self) -> (u32, KeptCopies) {
+        self.copies.kept.counted.get()
+    }
+
     /// Copies that are to be made, the oldest of each chunk first, and copies that have no place here.
     fn snapshots_to_look_after(&self) -> (Vec<Key>, Vec<Key>) {
         let kept = &self.copies.kept;
         let (keeper, at) = (kept.keeper.borrow(), kept.at.borrow());
         if keeper.is_idle() {
+            kept.counted.set((kept.lists.get(), KeptCopies::default()));
             return (Vec::new(), Vec::new());
         }
         let chunks = self.copies.chunks().into_iter();
         let in_sync = chunks.filter(|chunk| self.is_in_sync(*chunk));
-        let lacking = in_sync.flat_map(|chunk| {
-            keeper
-                .lacking(chunk, |key| at.contains_key(&key))
-                .collect::<Vec<_>>()
-        });
+        let (lacking, here) = keeper.look(in_sync, |key| at.contains_key(&key));
+        kept.counted.set((kept.lists.get(), here));
         // One that a clone shows beside another goes only when that has data of its own.
         let is_shown = |place: &KeptPlace| {
             let blob = self.copies.store(place.disk).blob(place.blob);
@@ -91,7 +102,7 @@ impl Node {
             keeper.is_complete(**key) && !self.copies.has_any(key.0) && !is_shown(place)
         };
         (
-            lacking.collect(),
+            lacking,
             at.iter().filter(has_no_place).map(|(key, _)| *key).collect(),
         )
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bdev::{Channel, ChannelExt, IoError};
 use blobstore::BlobId;
-use foundation::{BlockCount, Lba};
+use foundation::{BlockCount, KeptCopies, Lba};
 use reactor::{Buffer, spawn, time};
 use volume::message::codec::NativeCommand;
 use volume::{
@@ -52,6 +52,10 @@ pub(super) struct Kept {
     pub(super) keeper: RefCell<Keeper>,
     /// That is being looked after.
     pub(super) keeping: Cell<bool>,
+    /// How many lists of complete snapshots the agent has sent on its present connection.
+    pub(super) lists: Cell<u32>,
+    /// By the list of this number: copies here of complete snapshots, beside copies of chunks that are in sync.
+    pub(super) counted: Cell<(u32, KeptCopies)>,
     /// What of them is known to be wrong.
     pub(super) rot: RefCell<Rot>,
     /// What the masters say of complete snapshots, and the copies beside which that is not noted yet.

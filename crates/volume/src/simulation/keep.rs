@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use foundation::KeptCopies;
+
 use super::disk::Layer;
 use super::snapshots::{Snapshots, Truth};
 use super::world::{Event, MS, World, chunk_id, node_id};
 use crate::identity::{Incarnation, SnapshotId};
-use crate::keep::Keeper;
+use crate::keep::{Keeper, SnapshotCopy};
 
 /// A chunk's part in a snapshot.
 pub(super) type Part = (usize, SnapshotId);
@@ -19,6 +21,10 @@ pub(super) struct Kept {
     /// Of chunks whose copy went, and those that were made from others'. On disks: a crash leaves them.
     pub(super) layers: BTreeMap<Part, Layer>,
     pub(super) keeper: Keeper,
+    /// The masters' list that the keeper has learnt, where there are masters: 0 before it has.
+    pub(super) list: u64,
+    /// By that list, what is here beside chunks that are in sync: told with heartbeats.
+    pub(super) counted: Option<KeptCopies>,
 }
 
 /// What nodes say to each other and to themselves.
@@ -93,6 +99,7 @@ impl World {
         let sim = &mut self.nodes[node];
         sim.kept.keeper = Keeper::default();
         sim.kept.keeper.plant(planted);
+        (sim.kept.list, sim.kept.counted) = (0, None);
         let life = sim.life;
         let event = KeepEvent::Step;
         self.at(MS, Event::Keep { node, life, event });
@@ -144,20 +151,26 @@ impl World {
         }
     }
 
+    fn is_in_sync(&self, node: usize, chunk: usize) -> bool {
+        let sim = &self.nodes[node];
+        let member = sim.core.as_ref().and_then(|core| core.member(chunk_id(chunk)));
+        member.is_some_and(|m| m.is_member(node_id(node), Incarnation(sim.life)))
+    }
+
     /// Whether a node is to have a copy that it has not.
     fn lacks(&self, node: usize, part: Part) -> bool {
         let sim = &self.nodes[node];
-        let core = sim.core.as_ref();
-        let member = core.and_then(|core| core.member(chunk_id(part.0)));
-        let in_sync = member.is_some_and(|m| m.is_member(node_id(node), Incarnation(sim.life)));
-        in_sync && sim.kept.keeper.is_complete((chunk_id(part.0), part.1)) && self.layer(node, part).is_none()
+        self.is_in_sync(node, part.0)
+            && sim.kept.keeper.is_complete((chunk_id(part.0), part.1))
+            && self.layer(node, part).is_none()
     }
 
     fn keep_step(&mut self, node: usize, life: u64) {
         let event = KeepEvent::Step;
         self.at(60 * MS, Event::Keep { node, life, event });
         let (masters, chunks) = (self.shape.nodes, self.shape.chunks);
-        if self.blocked[masters][node] <= self.now {
+        // Where there are masters it comes with what they answer.
+        if self.whole.is_none() && self.blocked[masters][node] <= self.now {
             let volume = chunk_id(0).volume;
             let complete = self.keeps().complete.iter();
             // Of as many chunks as the volume had then.
@@ -166,13 +179,15 @@ impl World {
                 .collect();
             self.nodes[node].kept.keeper.learn(complete);
         }
-        let mut lacking = Vec::new();
-        for chunk in (0..chunks).filter(|&chunk| self.nodes[node].disks.contains_key(&chunk)) {
-            let holds = |(_, snapshot)| self.layer(node, (chunk, snapshot)).is_some();
-            let all = self.nodes[node].kept.keeper.lacking(chunk_id(chunk), holds);
-            lacking.extend(all.map(|(_, snapshot)| (chunk, snapshot)));
-        }
-        lacking.retain(|part| self.lacks(node, *part));
+        let here =
+            |chunk: &usize| self.nodes[node].disks.contains_key(chunk) && self.is_in_sync(node, *chunk);
+        let part = |(chunk, snapshot): SnapshotCopy| (chunk.index.0 as usize, snapshot);
+        let keeper = &self.nodes[node].kept.keeper;
+        let in_sync = (0..chunks).filter(here).map(chunk_id);
+        let (lacking, counted) = keeper.look(in_sync, |copy| self.layer(node, part(copy)).is_some());
+        let lacking: Vec<Part> = lacking.into_iter().map(part).collect();
+        let kept = &mut self.nodes[node].kept;
+        kept.counted = (kept.list > 0).then_some(counted);
         let nodes = self.shape.nodes;
         if !lacking.is_empty() {
             let random = &mut self.keeps().random;
@@ -200,7 +215,11 @@ impl World {
         let Some(attempt) = self.nodes[node].kept.keeper.begin_to_leave(copy) else {
             return;
         };
-        for to in (0..nodes).filter(|&to| to != node) {
+        // Nobody knows where one is that was removed.
+        for to in 0..nodes {
+            if to == node || self.is_removed(to) {
+                continue;
+            }
             let from = node;
             let ask = KeepEvent::Ask {
                 from,
@@ -250,13 +269,18 @@ impl World {
         sim.kept.layers.remove(&part);
         sim.kept.keeper.has_gone(copy);
         self.keeps().gone += 1;
-        let holders = (0..self.shape.nodes).filter(|&other| self.layer(other, part).is_some());
-        let left = holders.count();
+        let left = self.holders(part);
         if left < copies && self.keeps().complete.contains_key(&snapshot) {
             self.fail(format!(
                 "node {node} let its copy of snapshot {snapshot:?} of chunk {chunk} go: {left} of {copies} copies are left"
             ));
         }
+    }
+
+    /// How many nodes of the cluster have a copy.
+    pub(super) fn holders(&self, part: Part) -> usize {
+        let nodes = (0..self.shape.nodes).filter(|&node| !self.is_removed(node));
+        nodes.filter(|&node| self.layer(node, part).is_some()).count()
     }
 
     /// Every complete snapshot is where its chunks are, and nowhere else.
@@ -266,7 +290,7 @@ impl World {
         };
         let in_place = |snapshot: &SnapshotId, chunk: usize| {
             let members = self.members_of(chunk);
-            let nodes = 0..self.shape.nodes;
+            let nodes = (0..self.shape.nodes).filter(|&node| !self.is_removed(node));
             let right =
                 |node: usize| self.layer(node, (chunk, *snapshot)).is_some() == members.contains(&node);
             nodes.into_iter().all(right)

@@ -101,6 +101,7 @@ impl Cluster {
                 flattening: Vec::new(),
                 reserves: true,
                 syncs: None,
+                kept: None,
             };
             let answer = self.control().heartbeat(&heartbeat, now).unwrap();
             told.0.extend(answer.prepare);

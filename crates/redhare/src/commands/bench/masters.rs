@@ -217,6 +217,7 @@ impl Cluster {
                 flattening: Vec::new(),
                 reserves: true,
                 syncs: None,
+                kept: None,
                 snapshots: Default::default(),
             };
             self.control

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use control::Chunk;
-use foundation::Epoch;
+use foundation::{Epoch, KeptCopies};
 
 use super::growth::Grows;
 use super::{Answer, MASTERS, News, WholeEvent, config_of, index_of};
@@ -45,6 +45,8 @@ pub(in crate::simulation) enum Call {
         grown: Vec<Grows>,
         /// The snapshots of which it has copies.
         snapshots: Vec<SnapshotId>,
+        /// Which list of complete ones it has, and which copies of those beside chunks in sync, if it has looked since it got that.
+        kept: Option<(u64, Option<KeptCopies>)>,
         /// Chunk, node, bytes left, bytes in all.
         resyncs: Vec<(usize, usize, u64, u64)>,
     },
@@ -318,11 +320,17 @@ impl World {
                     volumes,
                     grow,
                     forget,
+                    complete,
                     export,
                 },
-                _,
+                Call::Beat { life, .. },
             ) => {
                 engine.volumes = volumes;
+                if let Some(list) = complete
+                    && engine.stage == Stage::Serving(life)
+                {
+                    self.learn_complete(node, list);
+                }
                 if let Some((chunks, version)) = export {
                     self.tell_target(node, Told::Export { chunks, version });
                 }
@@ -422,7 +430,7 @@ impl World {
             (chunk, to, progress.left_bytes, progress.total_bytes)
         };
         let resyncs = resyncs.map(resync).collect();
-        let (grown, snapshots) = (self.grown_on(node), self.snapshots_on(node));
+        let (grown, snapshots, kept) = (self.grown_on(node), self.snapshots_on(node), self.kept_on(node));
         let engine = self.engine(node);
         let names = now >= engine.name_copies_at;
         if names {
@@ -435,6 +443,7 @@ impl World {
             volumes: engine.volumes.clone(),
             grown,
             snapshots,
+            kept,
             resyncs,
         }
     }

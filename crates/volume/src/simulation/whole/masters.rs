@@ -13,7 +13,7 @@ use control::{
 use foundation::{ByteCount, Epoch, Instant, Random};
 
 use super::growth::{self, Grows};
-use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, index_of, named, reserve};
+use super::{By, CHUNK, Call, MASTERS, VOLUME, WholeEvent, chunk_named, index_of, named, reserve, snapshots};
 use crate::configuration::ChunkConfig;
 use crate::identity::SnapshotId;
 use crate::simulation::events::Event;
@@ -78,6 +78,8 @@ pub(in crate::simulation) enum Answer {
         grow: Vec<Grows>,
         /// Snapshots whose copies are to be deleted.
         forget: Vec<SnapshotId>,
+        /// Another list of complete snapshots than the node has, with the chunks of each.
+        complete: Option<(u64, Vec<(SnapshotId, u32)>)>,
         /// It exports the volume: its chunks, and the version of its reservations.
         export: Option<(usize, u64)>,
     },
@@ -267,6 +269,7 @@ impl World {
                 volumes: [prepared, gone],
                 grown,
                 snapshots,
+                kept,
                 resyncs,
             } => {
                 let mut heartbeat = whole.heartbeat(node, life, cluster);
@@ -288,8 +291,13 @@ impl World {
                     elapsed: Duration::ZERO,
                 };
                 heartbeat.resyncs = resyncs.into_iter().map(resync).collect();
+                heartbeat.kept = kept.and_then(|(list, kept)| Some((list, kept?)));
                 match whole.masters[master].leads().heartbeat(&heartbeat, clock) {
                     Ok(answer) => {
+                        let control = whole.masters[master].leads();
+                        let complete = kept
+                            .filter(|(list, _)| *list != answer.complete_snapshots)
+                            .map(|_| snapshots::list_of(control));
                         if is_seated {
                             whole.heard[node] = (life, now);
                         }
@@ -306,6 +314,7 @@ impl World {
                                 .iter()
                                 .map(|(_, number)| SnapshotId(number.0))
                                 .collect(),
+                            complete,
                             export: reserve::exported(&answer.exports),
                             grow: answer.grow.iter().filter_map(growth::grows).collect(),
                         }

@@ -365,6 +365,7 @@ impl Whole {
             flattening: Vec::new(),
             reserves: true,
             syncs: None,
+            kept: None,
         }
     }
 

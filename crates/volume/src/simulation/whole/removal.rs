@@ -2,29 +2,37 @@
 //! refused from then on, dead or alive, whatever it still has.
 
 use super::{index_of, named};
+use crate::simulation::injected::Injected;
 use crate::simulation::world::{REBUILD, SECOND, World};
+
+/// Longer than masters wait before they place copies anew.
+const DEAD: u64 = 12 * SECOND;
 
 /// Who is to go, and from when on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     node: usize,
     from: u64,
+    /// It dies with that, and comes back late: whether it is needed for a snapshot it does not say itself.
+    dies: bool,
 }
 
 impl World {
-    /// Draws whether a node is to go: one that can be spared, also of its rack, exports nothing, and has no copies of snapshots.
+    /// Draws whether a node is to go: one that can be spared, also of its rack, exports nothing, and whose copies of snapshots others make.
     pub(super) fn let_one_leave(&mut self) {
         let (nodes, copies) = (self.shape.nodes, usize::from(self.shape.copies));
-        let has_others = self.snapshots.is_some() || self.reserved.is_some();
+        let has_others = self.snapshots.is_some() && !self.shape.keeps || self.reserved.is_some();
         if self.shape.scenario != REBUILD || has_others || nodes <= copies {
             return;
         }
+        let keeps = self.shape.keeps;
         let whole = self.of_whole();
         let node = nodes - 1;
         let stays_in_rack = |other: usize| whole.rack_of(other) == whole.rack_of(node);
         if whole.racks == 0 || (0..node).any(stays_in_rack) {
             let from = whole.random.between(2 * SECOND, 12 * SECOND);
-            whole.leaving = Some(Leaving { node, from });
+            let dies = keeps && whole.random.chance(1, 2);
+            whole.leaving = Some(Leaving { node, from, dies });
         }
     }
 
@@ -44,12 +52,20 @@ impl World {
             return;
         }
         let whole = self.of_whole();
+        if let Some(leaving) = whole.leaving.as_mut().filter(|leaving| leaving.dies) {
+            leaving.dies = false;
+            let (node, power, down) = (leaving.node, false, DEAD);
+            return self.inject(Injected::Crash { node, power, down });
+        }
         if let Some(master) = whole.seated(now) {
             let clock = whole.masters[master].clock(now);
             if let Ok(control) = whole.masters[master].member.lead() {
                 // Refused, or not answered: tried again.
                 drop(control.remove_node(named(leaving.node), clock));
             }
+        }
+        if self.is_removed(leaving.node) {
+            self.check_snapshots_without(leaving.node);
         }
     }
 

@@ -2,12 +2,14 @@
 //! by its maker or by masters that have waited for too long. Nodes name the snapshots of which they have copies, and delete what they
 //! are told to. Complete ones are deleted now and then.
 
-use control::{ControlError, SnapshotKey, SnapshotNumber, SnapshotState};
+use control::testing::Handle;
+use control::{ControlError, Controller, SnapshotKey, SnapshotNumber, SnapshotState};
+use foundation::KeptCopies;
 
 use super::{By, VOLUME, WholeEvent};
 use crate::identity::SnapshotId;
 use crate::simulation::events::Event;
-use crate::simulation::world::{MS, World};
+use crate::simulation::world::{MS, World, chunk_id};
 
 /// Before a master is asked again that did not answer.
 const AGAIN: u64 = 100 * MS;
@@ -31,7 +33,49 @@ fn key_of(snapshot: SnapshotId) -> SnapshotKey {
     (VOLUME, SnapshotNumber(snapshot.0))
 }
 
+/// The list of complete snapshots as nodes get it: its version, and the chunks of each.
+pub(super) fn list_of(control: &Controller<Handle>) -> (u64, Vec<(SnapshotId, u32)>) {
+    let (version, complete) = control.complete_snapshots();
+    let of_volume = complete.iter().filter(|((volume, _), _)| *volume == VOLUME);
+    let named = of_volume.map(|((_, number), snapshot)| (SnapshotId(number.0), snapshot.chunks));
+    (version, named.collect())
+}
+
 impl World {
+    /// A node hears another list of complete snapshots.
+    pub(super) fn learn_complete(&mut self, node: usize, (list, complete): (u64, Vec<(SnapshotId, u32)>)) {
+        let volume = chunk_id(0).volume;
+        let named = complete
+            .into_iter()
+            .map(|(snapshot, chunks)| ((volume, snapshot), chunks));
+        let kept = &mut self.nodes[node].kept;
+        kept.keeper.learn(named);
+        (kept.list, kept.counted) = (list, None);
+    }
+
+    /// Which list of complete snapshots a node has, and what it has of them as far as it has looked; none where nobody looks after them.
+    pub(super) fn kept_on(&self, node: usize) -> Option<(u64, Option<KeptCopies>)> {
+        let kept = &self.nodes[node].kept;
+        self.shape.keeps.then_some((kept.list, kept.counted))
+    }
+
+    /// A node was removed for good: nothing that is complete may have needed it.
+    pub(super) fn check_snapshots_without(&mut self, node: usize) {
+        let copies = usize::from(self.shape.copies);
+        let records = self.of_whole().etcd.borrow().snapshots();
+        for (key, record) in records {
+            let complete = record.state == SnapshotState::Complete;
+            for chunk in (0..record.chunks as usize).filter(|_| complete) {
+                let holders = self.holders((chunk, SnapshotId(key.1.0)));
+                if holders < copies && self.layer(node, (chunk, SnapshotId(key.1.0))).is_some() {
+                    return self.fail(format!(
+                        "node {node} was removed, and snapshot {key:?} of chunk {chunk} has {holders} of {copies} copies without it"
+                    ));
+                }
+            }
+        }
+    }
+
     /// Begins a snapshot at the master in the seat: its number, and of how many chunks it is. None if it was refused, or nobody answers.
     pub(in crate::simulation) fn begin_at_masters(&mut self) -> Option<(SnapshotId, usize)> {
         let now = self.now;
