@@ -105,6 +105,13 @@ const GUESTS: &[Guest] = &[
         argument: Argument::Program,
         environment: &[],
     },
+    Guest {
+        name: "fsx while targets die, on mounts that are killed and taken over",
+        script: TAKEOVERS,
+        argument: Argument::Program,
+        // A few of each; `soak` has ten minutes, and draws others.
+        environment: &[("SEED", "1795654082"), ("SECONDS_LONG", "20"), ("DEATHS", "1")],
+    },
 ];
 
 const POSIX: &str = "tests/posix/run";

@@ -13,6 +13,8 @@ use reactor::time;
 
 use crate::session::{Session, random};
 
+/// How long a writer lets masters wait for another to ask for its lease.
+const WANTED_WAIT: Duration = Duration::from_secs(10);
 /// How long a writer's lease is asked for.
 const WRITER_TERM: Duration = Duration::from_secs(30);
 
@@ -23,7 +25,7 @@ pub struct MasterLeases {
     holder: String,
     /// Proves to the masters that it is the same writer who renews.
     writer: [u8; 16],
-    /// Who else asked to be the writer, as the last renewal told.
+    /// Who else asked to be the writer, as masters told last.
     wanted: RefCell<Option<String>>,
     readers: RefCell<BTreeMap<u64, [u8; 16]>>,
     next_reader: Cell<u64>,
@@ -44,6 +46,10 @@ impl MasterLeases {
 
     fn volume(&self) -> u32 {
         self.session.number().0
+    }
+
+    fn told(&self, wanted_by: String) {
+        *self.wanted.borrow_mut() = Some(wanted_by).filter(|who| !who.is_empty());
     }
 
     /// Who is in the way, if somebody is.
@@ -155,6 +161,29 @@ impl LeaseSource for MasterLeases {
         self.wanted.borrow().clone()
     }
 
+    fn await_wanted(&self, token: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(async move {
+            let request = v1::AwaitWantedRequest {
+                volume: self.volume(),
+                token,
+                session: self.writer.to_vec(),
+                wait_ms: WANTED_WAIT.as_millis() as u64,
+            };
+            match self
+                .session
+                .call(move |client| async move { client.await_wanted(request).await })
+                .await
+            {
+                Some(Ok(lease)) => {
+                    self.told(lease.wanted_by);
+                    Ok(())
+                }
+                Some(Err(error)) => Err(lost(&error)),
+                None => Err(ended_session()),
+            }
+        })
+    }
+
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {
         Box::pin(async move {
             let asked = time::now();
@@ -170,7 +199,7 @@ impl LeaseSource for MasterLeases {
                 .await
             {
                 Some(Ok(lease)) => {
-                    *self.wanted.borrow_mut() = Some(lease.wanted_by).filter(|who| !who.is_empty());
+                    self.told(lease.wanted_by);
                     Ok(WriterLease {
                         token,
                         until: asked + usable(lease.term_ms),

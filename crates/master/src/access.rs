@@ -102,6 +102,7 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.DataPath/GetPasses", Access::Read, Audit::No),
     ("/redhare.v1.Leases/AcquireWriter", Access::Use, Audit::Yes),
     ("/redhare.v1.Leases/RenewWriter", Access::Use, Audit::No),
+    ("/redhare.v1.Leases/AwaitWanted", Access::Use, Audit::No),
     ("/redhare.v1.Leases/ReleaseWriter", Access::Use, Audit::Yes),
     // Who reads a file system holds the generation that it reads.
     ("/redhare.v1.Leases/HoldReader", Access::Read, Audit::No),

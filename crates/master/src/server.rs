@@ -227,6 +227,7 @@ impl Master {
                     issuer: config.issuer.clone(),
                     credentials: credentials.clone(),
                 },
+                wanted: Arc::default(),
             },
             credentials,
             policy: Arc::new(Policy { cluster, audit }),

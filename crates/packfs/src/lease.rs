@@ -109,12 +109,19 @@ pub trait LeaseSource {
     /// ([`bdev::Operation::Fence`]), which comes before the superblock is read.
     fn acquire_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease>;
 
-    /// The same, and where another is the writer, that one is asked to hand over: it learns so at its next renewal. To be asked again every second for as long as it
+    /// The same, and where another is the writer, that one is asked to hand over: it learns so by [`LeaseSource::await_wanted`], or at its next renewal. To be asked again every second for as long as it
     /// is wanted; who asks no more is forgotten.
     fn take_over_writer<'a>(&'a self, holder: &'a str) -> LeaseFuture<'a, WriterLease>;
 
-    /// Who else asked to be the writer, as the last renewal told.
+    /// Who else asked to be the writer, as was told last.
     fn wanted_by(&self) -> Option<String>;
+
+    /// Waits until another asks to be the writer, but not for long: [`LeaseSource::wanted_by`] says whether one did. Renews nothing.
+    /// [`LeaseError::Unreachable`] may be tried again; after every other error it is known from renewals only. A source that cannot tell
+    /// waits without end.
+    fn await_wanted(&self, _token: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
 
     /// Goes on being the writer, also after the lease's end if nobody else has been the writer since.
     /// [`LeaseError::Unreachable`] may be tried again; every other error is for good.

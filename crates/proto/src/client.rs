@@ -618,6 +618,8 @@ calls! {
     acquire_writer(Yes, CALL_LIMIT): LeasesClient.acquire_writer(AcquireWriterRequest) -> WriterLease;
     /// Renews it.
     renew_writer(Yes, CALL_LIMIT): LeasesClient.renew_writer(RenewWriterRequest) -> WriterLease;
+    /// Waits until another asks for it.
+    await_wanted(Yes, CALL_LIMIT): LeasesClient.await_wanted(AwaitWantedRequest) -> WriterLease;
     /// Gives it back.
     release_writer(Yes, CALL_LIMIT): LeasesClient.release_writer(ReleaseWriterRequest) -> ReleaseWriterResponse;
     /// Takes or renews a reader's lease.

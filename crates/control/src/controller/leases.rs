@@ -218,23 +218,58 @@ impl<S: MetadataStore> Controller<S> {
 
     /// The write lease of a volume, if somebody holds it.
     pub fn writer(&mut self, number: VolumeNumber, now: Instant) -> Result<Option<WriterView>, ControlError> {
-        let key = keys::writer(number);
-        let Some(Stored { record, revision }) = self.read::<WriterLease>(&key)? else {
+        let Some(stored) = self.read::<WriterLease>(&keys::writer(number))? else {
             return Ok(None);
         };
-        let remaining = self.lease_clock.remaining(&key, revision, record.term, now);
-        if record.session.is_none() || remaining.is_zero() {
-            return Ok(None);
-        }
+        let is_held = stored.record.session.is_some();
+        let view = self.writer_view(number, stored, now);
+        Ok(Some(view).filter(|view| is_held && !view.remaining.is_zero()))
+    }
+
+    /// The write lease that this session has by this token, as it stands; also one whose time is over, as long as no other has got it
+    /// since.
+    pub fn held_writer(
+        &mut self,
+        number: VolumeNumber,
+        session: SessionId,
+        token: WriterToken,
+        now: Instant,
+    ) -> Result<WriterView, ControlError> {
+        self.volume(number)?;
+        let stored = self.read::<WriterLease>(&keys::writer(number))?;
+        let current = stored
+            .as_ref()
+            .map_or(WriterToken(0), |stored| stored.record.token);
+        let is_ours = |stored: &Stored<WriterLease>| {
+            stored.record.token == token && stored.record.session == Some(session)
+        };
+        let lost = ControlError::WriterLost {
+            volume: number,
+            token,
+            current,
+        };
+        let stored = stored.filter(is_ours).ok_or(lost)?;
+        Ok(self.writer_view(number, stored, now))
+    }
+
+    fn writer_view(
+        &mut self,
+        number: VolumeNumber,
+        Stored { record, revision }: Stored<WriterLease>,
+        now: Instant,
+    ) -> WriterView {
+        let remaining = self
+            .lease_clock
+            .remaining(&keys::writer(number), revision, record.term, now);
         let wanted = self.lease_clock.wanted.get(&number);
         let wanted = wanted.filter(|(_, asked)| now.since(*asked) < WANTED_TERM);
-        Ok(Some(WriterView {
+        WriterView {
             wanted_by: wanted.map(|(who, _)| who.clone()),
             token: record.token,
             holder: record.holder,
             term: record.term,
             remaining,
-        }))
+        }
     }
 
     /// Takes or renews a reader's lease on a generation, which never goes back. Answers its term,

@@ -217,6 +217,58 @@ fn deletion_gives_the_space_back_and_leases_are_kept() {
 }
 
 #[test]
+fn who_holds_the_write_lease_hears_at_once_who_wants_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let master = Running::start(directory.path(), 0);
+    runtime().block_on(async {
+        let client = client(master.port()).await;
+        let _nodes = (Fake::start(&client, 1).await, Fake::start(&client, 2).await);
+        create(&client, "data", 2).await.unwrap();
+        let acquire = |session: u8, holder: &str| v1::AcquireWriterRequest {
+            take_over: session > 1,
+            volume: 1,
+            holder: holder.to_owned(),
+            term_ms: 0,
+            session: fake::uuid(session),
+        };
+        let await_wanted = |token, wait_ms| v1::AwaitWantedRequest {
+            volume: 1,
+            token,
+            session: fake::uuid(1),
+            wait_ms,
+        };
+        let lease = client.acquire_writer(acquire(1, "alice")).await.unwrap();
+        let unwanted = client.await_wanted(await_wanted(lease.token, 1)).await.unwrap();
+        assert_eq!(unwanted.wanted_by, "");
+        // It waits for longer than anybody waits here; only being asked ends it in time.
+        let waiting = client.await_wanted(await_wanted(lease.token, 20_000));
+        let asking = async {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            client.acquire_writer(acquire(2, "bob")).await
+        };
+        let began = std::time::Instant::now();
+        let (heard, refused) = tokio::join!(waiting, asking);
+        assert_eq!(code(refused.unwrap_err()).0, Code::FailedPrecondition);
+        assert_eq!(heard.unwrap().wanted_by, "bob");
+        assert!(began.elapsed() < std::time::Duration::from_secs(15));
+        // Whoever asked shortly before is told of at once, too; and whose lease is another's by now hears that.
+        let wanted = client.await_wanted(await_wanted(lease.token, 20_000)).await;
+        assert_eq!(wanted.unwrap().wanted_by, "bob");
+        let (token, session) = (lease.token, fake::uuid(1));
+        let release = v1::ReleaseWriterRequest {
+            volume: 1,
+            token,
+            session,
+        };
+        client.release_writer(release).await.unwrap();
+        client.acquire_writer(acquire(2, "bob")).await.unwrap();
+        let lost = client.await_wanted(await_wanted(lease.token, 20_000)).await;
+        assert_eq!(code(lost.unwrap_err()).0, Code::FailedPrecondition);
+    });
+    master.end();
+}
+
+#[test]
 fn a_second_master_on_the_store_and_an_absent_one_are_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let master = Running::start(directory.path(), 0);

@@ -88,8 +88,8 @@ impl WriterHold {
             ended: RefCell::default(),
             asked: Notify::new(),
         });
-        let weak = Rc::downgrade(&hold);
-        drop(reactor::spawn(keep_writer(weak)));
+        drop(reactor::spawn(keep_writer(Rc::downgrade(&hold))));
+        drop(reactor::spawn(hear_of_others(Rc::downgrade(&hold))));
         Ok(hold)
     }
 
@@ -209,6 +209,30 @@ async fn keep_writer(weak: Weak<WriterHold>) {
         if hold.ended.borrow().is_some() {
             return;
         }
+    }
+}
+
+/// Says at once when another asks for the lease; renewals would say it seconds later.
+async fn hear_of_others(weak: Weak<WriterHold>) {
+    loop {
+        let lasting = weak.upgrade().filter(|hold| hold.ended.borrow().is_none());
+        let Some((leases, token)) = lasting.map(|hold| (hold.leases.clone(), hold.token())) else {
+            return;
+        };
+        let heard = leases.await_wanted(token).await;
+        let Some(hold) = weak.upgrade() else { return };
+        let pause = match heard {
+            Ok(()) if hold.wanted_by().is_some() => {
+                hold.asked.notify();
+                // It is not handed over before everything is committed.
+                ASK_EVERY
+            }
+            Ok(()) => continue,
+            Err(LeaseError::Unreachable { .. }) => RETRY_AFTER,
+            Err(_) => return,
+        };
+        drop(hold);
+        time::sleep(pause).await;
     }
 }
 

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use foundation::Instant;
+use reactor::sync::Notify;
+use reactor::time;
 
 use super::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease};
 use crate::space::ReaderFloor;
@@ -14,6 +16,8 @@ use crate::space::ReaderFloor;
 pub const READER_TERM: Duration = Duration::from_secs(60);
 /// The term that writers get.
 pub const WRITER_TERM: Duration = Duration::from_secs(30);
+/// A writer waits for so long at a time to be asked to hand over.
+const WANTED_WAIT: Duration = Duration::from_secs(10);
 /// Who asks a writer to hand over and does not ask again is forgotten after so long.
 const WANTED_TERM: Duration = Duration::from_secs(5);
 
@@ -23,8 +27,10 @@ struct State {
     writer: Option<(String, WriterLease)>,
     /// Who asked for it last, and until when that counts.
     wanted: Option<(String, Instant)>,
-    /// The same as the last renewal told.
+    /// The same as the writer was told last.
     told: Option<String>,
+    /// Somebody has asked for it.
+    asked: Rc<Notify>,
     readers: BTreeMap<u64, (u64, Instant)>,
     next_reader: u64,
 }
@@ -92,6 +98,22 @@ impl LocalLeases {
         }
     }
 
+    /// Tells the writer who has asked for its lease, if one has; also true if it is another's by now.
+    fn is_wanted(&self, token: u64) -> bool {
+        let now = reactor::time::now();
+        let State {
+            writer, wanted, told, ..
+        } = &mut *self.0.borrow_mut();
+        match writer {
+            Some((_, lease)) if lease.token == token => {
+                let lasts = wanted.as_ref().filter(|(_, until)| *until > now);
+                *told = lasts.map(|(who, _)| who.clone());
+                told.is_some()
+            }
+            _ => true,
+        }
+    }
+
     fn hold(&self, id: Option<u64>, generation: u64) -> Result<ReaderLease, LeaseError> {
         let now = reactor::time::now();
         let until = now + READER_TERM;
@@ -132,7 +154,9 @@ impl LeaseSource for LocalLeases {
             let granted = self.grant(holder);
             if granted.is_err() {
                 let until = reactor::time::now() + WANTED_TERM;
-                self.0.borrow_mut().wanted = Some((holder.to_owned(), until));
+                let mut state = self.0.borrow_mut();
+                state.wanted = Some((holder.to_owned(), until));
+                state.asked.notify();
             }
             granted
         })
@@ -140,6 +164,19 @@ impl LeaseSource for LocalLeases {
 
     fn wanted_by(&self) -> Option<String> {
         self.0.borrow().told.clone()
+    }
+
+    fn await_wanted(&self, token: u64) -> LeaseFuture<'_, ()> {
+        Box::pin(async move {
+            let asked = self.0.borrow().asked.clone();
+            let wanted = asked.until(|| self.is_wanted(token));
+            // Nobody has asked if this is late.
+            let _ = time::timeout(WANTED_WAIT, wanted).await;
+            match &self.0.borrow().writer {
+                Some((_, lease)) if lease.token == token => Ok(()),
+                _ => Err(LeaseError::Ended),
+            }
+        })
     }
 
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {

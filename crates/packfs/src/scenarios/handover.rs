@@ -19,8 +19,10 @@ use crate::lease::{LeaseError, LeaseSource};
 use crate::space::PlantedBug;
 use crate::{Attributes, InodeNumber, OpenError, WriteError, Writer, WriterOptions, format};
 
-/// A third of the term passes between renewals, and half a second until it is asked for again; the rest is for commits.
-const LISTENING: Duration = Duration::from_secs(12);
+/// Half a second until it is asked for again; the rest is for commits.
+const LISTENING: Duration = Duration::from_millis(2_500);
+/// Where it is told by its renewals only, a third of the term passes between these.
+const RENEWING: Duration = Duration::from_secs(12);
 /// So long is asked.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The first writer does nothing for so long at most.
@@ -61,7 +63,14 @@ fn hand_over(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
         let model = Model::new(options.root);
         let deeds = Deeds::begin(&model);
         let clock = Clock::random(&mut random);
-        let gated = GatedLeases::with_clock(Rc::new(shared.clone()), process.clone(), clock);
+        let mut gated = GatedLeases::with_clock(Rc::new(shared.clone()), process.clone(), clock);
+        let listening = match random.chance(1, 2) {
+            true => LISTENING,
+            false => {
+                gated = gated.reticent();
+                RENEWING
+            }
+        };
         let gated = Rc::new(gated);
         let mut writer = Writer::open(first, gated, &writer_options()).await.unwrap();
         writer.plant(bug);
@@ -70,7 +79,8 @@ fn hand_over(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
 
         let fates = [Fate::GoesOn, Fate::Stops, Fate::SlowDisk, Fate::Dies];
         let fate = fates[random.below(fates.len() as u64) as usize];
-        let (when, away) = (random.below(11_000), random.below(50_000));
+        let when = random.below(listening.as_millis() as u64 - 1_000);
+        let away = random.below(50_000);
         drop(reactor::spawn({
             let (process, disk) = (process.clone(), disk.clone());
             let left = random.between(1, 20);
@@ -96,9 +106,9 @@ fn hand_over(seed: u64, bug: PlantedBug) -> Result<Seen, String> {
         let mut second = Second::open(second, Rc::new(shared), &deeds, asking).await?;
         let waited = time::now().since(began);
         let bound = match fate {
-            Fate::GoesOn => LISTENING,
+            Fate::GoesOn => listening,
             // What it was doing, and then all that a lease may last.
-            _ => WRITER_TERM + LISTENING + Duration::from_millis(away),
+            _ => WRITER_TERM + listening + Duration::from_millis(away),
         };
         if waited > bound {
             return Err(format!("{fate:?}: who asked waited for {waited:?}"));
@@ -184,7 +194,7 @@ fn who_asks_and_gives_up_disturbs_nobody() {
         let mut writer = opened.unwrap();
         let (root, attributes) = (InodeNumber::ROOT, Attributes::default());
 
-        // Asked, told so at the next renewal, and asked no more before the commit.
+        // Asked, told so, and asked no more before the commit.
         let asking = WriterOptions {
             holder: "who gives up".to_owned(),
             take_over: Some(WRITER_TERM / 2),

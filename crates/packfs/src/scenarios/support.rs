@@ -20,7 +20,7 @@ use crate::format::page::Page;
 use crate::format::superblock::Superblock;
 use crate::format::{PagePointer, SUPERBLOCK_ADDRESSES};
 use crate::lease::memory::{LocalLeases, READER_TERM, WRITER_TERM};
-use crate::lease::{LeaseFuture, LeaseSource, ReaderLease, WriterLease, usable};
+use crate::lease::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease, usable};
 use crate::{FormatOptions, Medium, Parameters, ReaderFloor, WriterOptions};
 
 pub(super) const VOLUME_BYTES: u64 = 8 << 20;
@@ -329,6 +329,8 @@ pub(super) struct GatedLeases {
     leases: Rc<dyn LeaseSource>,
     gate: Gate,
     clock: Clock,
+    /// They say nothing between renewals.
+    is_reticent: bool,
 }
 
 impl GatedLeases {
@@ -337,7 +339,20 @@ impl GatedLeases {
     }
 
     pub(super) fn with_clock(leases: Rc<dyn LeaseSource>, gate: Gate, clock: Clock) -> Self {
-        Self { leases, gate, clock }
+        Self {
+            leases,
+            gate,
+            clock,
+            is_reticent: false,
+        }
+    }
+
+    /// As masters of a release before.
+    pub(super) fn reticent(self) -> Self {
+        Self {
+            is_reticent: true,
+            ..self
+        }
     }
 
     fn writers<'a>(&'a self, answer: LeaseFuture<'a, WriterLease>) -> LeaseFuture<'a, WriterLease> {
@@ -379,6 +394,13 @@ impl LeaseSource for GatedLeases {
 
     fn wanted_by(&self) -> Option<String> {
         self.leases.wanted_by()
+    }
+
+    fn await_wanted(&self, token: u64) -> LeaseFuture<'_, ()> {
+        match self.is_reticent {
+            true => Box::pin(async { Err(LeaseError::Ended) }),
+            false => self.gated(self.leases.await_wanted(token)),
+        }
     }
 
     fn renew_writer(&self, token: u64) -> LeaseFuture<'_, WriterLease> {

@@ -107,7 +107,19 @@ fn a_mount_hands_over_what_it_has_and_goes_on_showing_it() {
     let fourth = Mount::start(Some(&cluster), "data", &place.0.join("fourth"), &[]);
     let quota = ["quota", "set", "data", "limited", "--files", "5", "--take-over"];
     succeed(Some(&cluster), &quota);
-    fourth.end();
+    let fifth = Mount::start(Some(&cluster), "data", &place.0.join("fifth"), &[]);
+    let clear = ["quota", "clear", "data", "limited", "--take-over"];
+    succeed(Some(&cluster), &clear);
+    let sixth = Mount::start(Some(&cluster), "data", &place.0.join("sixth"), &[]);
+    let delete = ["snapshot", "delete", "data", "kept", "--take-over"];
+    succeed(Some(&cluster), &delete);
+    let gone = command(Some(&cluster), &["cat", "data@kept:of the third"])
+        .output()
+        .unwrap();
+    assert!(!gone.status.success());
+    for mount in [fourth, fifth, sixth] {
+        mount.end();
+    }
     drop(still);
     drop(open);
     first.end();
