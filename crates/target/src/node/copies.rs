@@ -12,33 +12,27 @@ use super::inventory::FoundCopy;
 use super::notes::ATTRIBUTE_NOTE;
 use super::snapshots::{ATTRIBUTE_SNAPSHOT, Kept};
 use super::sums::{CopySums, tail_blocks};
-use bdev::{Channel, ChannelExt, IoError};
+use bdev::Channel;
 use blobstore::{Blob, BlobId, BlobRun, Blobstore};
-use foundation::Lba;
-use foundation::checksum::Crc32c;
-use reactor::BufferPool;
 use volume::message::codec::{OpenFile, Run};
-use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken, RecordDelta};
+use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken};
 
 mod clone;
 mod disk;
 mod error;
+mod journal;
+mod persist;
+mod record;
 
 pub(super) use disk::Disk;
 pub use disk::{DiskConfig, DiskError};
 pub use error::CopyError;
+use journal::{ATTRIBUTE_JOURNAL, Contents, Journal, Mark};
+use record::RECORD_BYTES_MAX;
+pub(super) use record::{HEAD_BLOCKS, newest_record, write_record};
 
 /// Blocks of a blob, and of every volume so far.
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// One place of the record, in blocks.
-const SLOT_BLOCKS: u64 = 16;
-/// Before the chunk's own blocks: two places of the record.
-pub(super) const HEAD_BLOCKS: u64 = 2 * SLOT_BLOCKS;
-/// Before the record in its place: magic, generation, length, CRC32C of all that.
-const SLOT_HEAD_BYTES: usize = 28;
-const SLOT_MAGIC: [u8; 8] = *b"RHCPSLT1";
-/// That of a copy with checksums, which a program that would not keep them must not take for one of its own.
-const SLOT_MAGIC_SUMS: [u8; 8] = *b"RHCPSLT2";
 /// Names a blob as a chunk copy: volume and chunk index.
 const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
 /// When a copy was last compared with its checksums: milliseconds of Unix time, u64.
@@ -56,6 +50,14 @@ pub(super) struct Copy {
     record_pages: Cell<u64>,
     /// The newest change that is in the record and not yet durable.
     pending: Cell<Option<PersistToken>>,
+    /// Of these changes, marks that are not on their way yet.
+    marks: RefCell<Vec<Mark>>,
+    /// There are others among them, or it was not written as it should: it is written whole next.
+    is_due_whole: Cell<bool>,
+    /// The record that was written last says that marks may follow in the journal.
+    is_journaled: Cell<bool>,
+    /// Marks are in the journal that this record lacks.
+    is_in_journal: Cell<bool>,
     /// A change could not be made durable, for another reason than want of room: which of the two places holds a good record
     /// is not known, and neither is written again.
     stopped: Cell<bool>,
@@ -104,7 +106,7 @@ impl Copies {
         let mut damaged = BTreeMap::new();
         let kept = Kept::default();
         for disk in configured {
-            let opened = match disk::open(cluster, disk, care).await? {
+            let mut opened = match disk::open(cluster, disk, care).await? {
                 Ok(opened) => opened,
                 Err(left) => {
                     left_out.push(left);
@@ -116,7 +118,9 @@ impl Copies {
                 left_out.push(opened.guard.left_out(&opened.path));
                 continue;
             };
-            for (blob, found) in found? {
+            let (found, journal) = found?;
+            opened.journal = journal;
+            for (blob, found) in found {
                 match found {
                     Found::Copy(chunk, copy) => drop(copies.insert(chunk, copy)),
                     Found::Damaged(chunk, error) => {
@@ -383,7 +387,7 @@ impl Copies {
         if self.damaged.borrow().contains_key(&chunk) {
             return Err(CopyError::Damaged { chunk });
         }
-        let have_bytes = SLOT_BLOCKS as usize * BLOCK_BYTES - SLOT_HEAD_BYTES;
+        let have_bytes = RECORD_BYTES_MAX;
         let need_bytes = ChunkRecord::encoded_bytes_max(geometry);
         if need_bytes > have_bytes {
             return Err(CopyError::RecordTooLong {
@@ -484,72 +488,6 @@ impl Copies {
             }
         }
     }
-
-    /// Changes a record in memory; it becomes durable soon.
-    pub(super) fn note(&self, chunk: ChunkId, token: PersistToken, delta: &RecordDelta) {
-        let copies = self.copies.borrow();
-        // A volume that has just been deleted: nobody waits for its records.
-        let Some(copy) = copies.get(&chunk) else { return };
-        if copy.stopped.get() {
-            return;
-        }
-        copy.record.borrow_mut().apply(delta);
-        let disk = &self.disks[copy.disk];
-        if copy.pending.replace(Some(token)).is_none() {
-            disk.noted.borrow_mut().push(chunk);
-        }
-        disk.changed.notify();
-    }
-
-    /// Waits until records of a disk are to be made durable.
-    pub(super) async fn noted(&self, disk: usize) {
-        let disk = &self.disks[disk];
-        disk.changed.until(|| !disk.noted.borrow().is_empty()).await;
-    }
-
-    /// Makes all changed records of a disk durable: one write each, one flush.
-    pub(super) async fn persist(&self, disk: usize) -> Vec<(ChunkId, PersistToken, Result<(), IoError>)> {
-        let noted = std::mem::take(&mut *self.disks[disk].noted.borrow_mut());
-        let pending: Vec<(ChunkId, Rc<Copy>, PersistToken)> = {
-            let copies = self.copies.borrow();
-            let taken = noted.into_iter().filter_map(|chunk| {
-                let copy = copies.get(&chunk)?;
-                Some((chunk, copy.clone(), copy.pending.take()?))
-            });
-            taken.collect()
-        };
-        let writes: Vec<_> = pending
-            .iter()
-            .map(|(_, copy, _)| {
-                let copy = copy.clone();
-                reactor::spawn(async move { write_slot(&copy).await })
-            })
-            .collect();
-        let mut results = Vec::with_capacity(writes.len());
-        for write in writes {
-            results.push(write.await.unwrap_or(Err(IoError::Aborted)));
-        }
-        // What hosts have first written since the last flush is nothing that a record needs: no commit for that.
-        let store = &self.disks[disk].store;
-        let named = pending.iter().all(|(_, copy, _)| is_record_named(store, copy));
-        let synced = match named {
-            true => store.sync_writes().await,
-            false => store.sync().await,
-        };
-        let flushed = synced.map_err(|error| error.status());
-        let outcome =
-            |((chunk, copy, token), written): ((ChunkId, Rc<Copy>, PersistToken), Result<(), IoError>)| {
-                let result = written.and(flushed);
-                match result {
-                    Ok(()) => {}
-                    // The other place has a good record: this one is written again, with whatever changes next.
-                    Err(IoError::NoSpace) => copy.generation.set(copy.generation.get() - 1),
-                    Err(_) => copy.stopped.set(true),
-                }
-                (chunk, token, result)
-            };
-        pending.into_iter().zip(results).map(outcome).collect()
-    }
 }
 
 /// The parts of a blob's runs that lie in these pages of it, counted from the first of them.
@@ -600,19 +538,58 @@ pub(super) fn copy_of(
         generation: Cell::new(generation),
         record_pages: Cell::new(0),
         pending: Cell::new(None),
+        marks: RefCell::default(),
+        is_due_whole: Cell::new(false),
+        is_journaled: Cell::new(false),
+        is_in_journal: Cell::new(false),
         stopped: Cell::new(false),
     }
 }
 
-async fn find_copies(disk: &Disk, index: usize) -> Result<Vec<(BlobId, Found)>, DiskError> {
-    let mut found = Vec::new();
-    for blob in disk.store.blobs() {
-        found.push((blob, open_copy(disk, index, blob).await?));
+/// What the blobs of a disk are, and its journal.
+async fn find_copies(
+    disk: &Disk,
+    index: usize,
+) -> Result<(Vec<(BlobId, Found)>, Option<Journal>), DiskError> {
+    let (store, mut found) = (&disk.store, Vec::new());
+    let is_journal = |id: &BlobId| {
+        store
+            .blob(*id)
+            .is_ok_and(|blob| blob.attribute(ATTRIBUTE_JOURNAL).is_some())
+    };
+    let journal = store.blobs().into_iter().find(is_journal);
+    let (opened, contents) = match journal {
+        Some(id) => match Journal::open(store, id).await {
+            Some((journal, contents)) => (Some(journal), contents),
+            None => (None, Contents::lost()),
+        },
+        None => (None, Contents::default()),
+    };
+    for blob in store.blobs().into_iter().filter(|blob| Some(*blob) != journal) {
+        found.push((blob, open_copy(disk, index, blob, &contents).await?));
     }
-    Ok(found)
+    let is_in_journal =
+        |(_, found): &(BlobId, Found)| matches!(found, Found::Copy(_, copy) if copy.is_in_journal.get());
+    if let Some(journal) = &opened
+        && found.iter().any(is_in_journal)
+    {
+        journal.keep_all();
+    }
+    if contents.is_doubtful {
+        tracing::error!(
+            path = %disk.path.display(),
+            "a page of the journal cannot be read: all regions of the chunk copies on this disk count as about to be written, and are made equal"
+        );
+    }
+    // One that is there and cannot be used is left alone.
+    let journal = match journal {
+        Some(_) => opened,
+        None => Journal::create(store).await,
+    };
+    Ok((found, journal))
 }
 
-async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskError> {
+async fn open_copy(disk: &Disk, index: usize, id: BlobId, journal: &Contents) -> Result<Found, DiskError> {
     let unreadable = |why: String| DiskError::Record {
         path: disk.path.display().to_string(),
         blob: id.0,
@@ -631,128 +608,23 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId) -> Result<Found, DiskE
     let chunk = chunk_of(&name).ok_or_else(|| unreadable(format!("it is named {name:?}")))?;
     let channel = blob.channel();
     Ok(match newest_record(&*channel, chunk, blob.size_pages()).await {
-        Ok((generation, record, has_sums)) => {
-            let copy = copy_of(&blob, index, record, generation, has_sums);
+        Ok(mut slot) => {
+            let has_marks = slot.take_marks(journal, id);
+            let (is_journaled, has_sums) = (slot.is_journaled(), slot.has_sums());
+            let copy = copy_of(&blob, index, slot.record, slot.generation, has_sums);
+            copy.is_journaled.set(is_journaled);
+            copy.is_in_journal.set(has_marks);
+            copy.is_due_whole.set(journal.is_doubtful);
             Found::Copy(chunk, Rc::new(copy))
         }
         Err(why) => Found::Damaged(chunk, unreadable(why)),
     })
 }
 
-/// The newer of the records in a copy's two places, with its generation, and whether the copy has checksums.
-pub(super) async fn newest_record(
-    channel: &dyn Channel,
-    chunk: ChunkId,
-    size_pages: u64,
-) -> Result<(u64, ChunkRecord, bool), String> {
-    let mut best: Option<(u64, ChunkRecord, bool)> = None;
-    let mut why = "neither place holds one".to_owned();
-    for slot in 0..2 {
-        match read_slot(channel, slot).await {
-            Ok((_, record, _)) if record.chunk != chunk => {
-                why = format!("it is that of {:?}", record.chunk);
-            }
-            Ok((_, record, has_sums)) if size_pages < pages_of(&record, has_sums) => {
-                why = format!("its blob has {size_pages} pages, too few for it");
-            }
-            Ok(found) => {
-                if best.as_ref().is_none_or(|(newest, ..)| found.0 > *newest) {
-                    best = Some(found);
-                }
-            }
-            Err(error) => why = error,
-        }
-    }
-    best.ok_or(why)
-}
-
 /// Pages of a copy's blob.
 pub(super) fn pages_of(record: &ChunkRecord, has_sums: bool) -> u64 {
     let blocks = record.geometry.chunk_blocks;
     HEAD_BLOCKS + u64::from(blocks) + if has_sums { tail_blocks(blocks) } else { 0 }
-}
-
-/// Generation, record, and whether the copy has checksums.
-async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<(u64, ChunkRecord, bool), String> {
-    let buffer = BufferPool::current()
-        .allocate(SLOT_BLOCKS as usize * BLOCK_BYTES)
-        .await
-        .map_err(|error| error.to_string())?;
-    let (result, bytes) = channel.read(Lba(slot * SLOT_BLOCKS), buffer).await;
-    result.map_err(|error| error.to_string())?;
-    let has_sums = bytes[..8] == SLOT_MAGIC_SUMS;
-    if bytes[..8] != SLOT_MAGIC && !has_sums {
-        return Err(format!("place {slot} was never written"));
-    }
-    let number = |at: usize| {
-        let mut array = [0; 8];
-        array.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_le_bytes(array)
-    };
-    let (generation, length) = (number(8), number(16));
-    let body = usize::try_from(length)
-        .ok()
-        .and_then(|length| bytes.get(SLOT_HEAD_BYTES..SLOT_HEAD_BYTES.checked_add(length)?));
-    let body = body.ok_or_else(|| format!("place {slot} claims {length} bytes"))?;
-    let mut sum = [0; 4];
-    sum.copy_from_slice(&bytes[24..28]);
-    if slot_sum(&bytes[..24], body) != u32::from_le_bytes(sum) {
-        return Err(format!("the checksum of place {slot} does not match"));
-    }
-    let record = ChunkRecord::decode(body).map_err(|error| error.to_string())?;
-    Ok((generation, record, has_sums))
-}
-
-fn slot_sum(head: &[u8], body: &[u8]) -> u32 {
-    let mut sum = Crc32c::new();
-    sum.update(head);
-    sum.update(body);
-    sum.value()
-}
-
-/// Writes the record to the older of its places. Durable after a flush.
-async fn write_slot(copy: &Copy) -> Result<(), IoError> {
-    let generation = copy.generation.get() + 1;
-    copy.generation.set(generation);
-    let body = copy.record.borrow().encode();
-    let length = (SLOT_HEAD_BYTES + body.len()).next_multiple_of(BLOCK_BYTES);
-    if length > SLOT_BLOCKS as usize * BLOCK_BYTES {
-        return Err(IoError::NoSpace);
-    }
-    copy.record_pages.set((length / BLOCK_BYTES) as u64);
-    let mut buffer = BufferPool::current()
-        .allocate(length)
-        .await
-        .map_err(|_| IoError::Exhausted)?;
-    buffer.fill(0);
-    let magic = if copy.sums.is_some() {
-        SLOT_MAGIC_SUMS
-    } else {
-        SLOT_MAGIC
-    };
-    buffer[..8].copy_from_slice(&magic);
-    buffer[8..16].copy_from_slice(&generation.to_le_bytes());
-    buffer[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
-    let sum = slot_sum(&buffer[..24], &body);
-    buffer[24..28].copy_from_slice(&sum.to_le_bytes());
-    buffer[SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + body.len()].copy_from_slice(&body);
-    copy.channel
-        .write(Lba(generation % 2 * SLOT_BLOCKS), buffer.freeze())
-        .await
-}
-
-/// Whether a completed commit names the pages of the place that was written last.
-fn is_record_named(store: &Blobstore, copy: &Copy) -> bool {
-    let first = copy.generation.get() % 2 * SLOT_BLOCKS;
-    let pages = copy.record_pages.get();
-    store
-        .blob(copy.blob)
-        .is_ok_and(|blob| blob.is_named(first, pages))
-}
-
-pub(super) async fn write_record(copy: &Copy) -> Result<(), IoError> {
-    write_slot(copy).await?;
-    copy.channel.flush().await
 }
 
 #[cfg(test)]

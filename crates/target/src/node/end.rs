@@ -30,9 +30,15 @@ impl Node {
 
     async fn sync_at_end(&self, disk: usize) {
         let store = self.copies.store(disk).clone();
-        let why = match time::timeout(SYNC_LIMIT, store.sync()).await {
+        let all = async {
+            // First of all what was written; then a release before may read the records.
+            store.sync().await.map_err(|error| error.to_string())?;
+            let settled = self.copies.settle(disk).await;
+            settled.map_err(|error| format!("records of chunk copies stay in its journal: {error}"))
+        };
+        let why = match time::timeout(SYNC_LIMIT, all).await {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(why)) => why,
             Err(_) => format!("it takes longer than {} s", SYNC_LIMIT.as_secs()),
         };
         tracing::warn!(

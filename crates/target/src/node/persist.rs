@@ -14,7 +14,7 @@ pub(super) async fn run(weak: Weak<Node>, disk: usize) {
         let outcomes = node.copies.persist(disk).await;
         for (chunk, token, result) in outcomes {
             match result {
-                Ok(()) => node.persisted(chunk, token),
+                Ok(()) => token.into_iter().for_each(|token| node.persisted(chunk, token)),
                 Err(IoError::NoSpace) => node.finds_no_room(chunk),
                 // Nothing may be sent or completed that depends on it: the copy takes no further part.
                 Err(error) => {

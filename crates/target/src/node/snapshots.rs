@@ -235,7 +235,8 @@ impl Copies {
         let blob = self.store(disk).blob(blob).map_err(failed)?;
         let channel: Rc<dyn Channel> = blob.channel();
         let found = newest_record(&*channel, chunk, blob.size_pages()).await;
-        let (_, mut record, has_sums) = found.map_err(|why| CopyError::SnapshotRecord { chunk, why })?;
+        let slot = found.map_err(|why| CopyError::SnapshotRecord { chunk, why })?;
+        let (has_sums, mut record) = (slot.has_sums(), slot.record);
         // No write was under way: there is no block of which both an old and a new one may be right.
         record.intent.clear();
         let opened = Rc::new(Opened {

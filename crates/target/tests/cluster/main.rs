@@ -5,6 +5,7 @@ mod checksums;
 mod clones;
 mod full;
 mod histories;
+mod journal;
 mod portals;
 mod snapshots;
 mod support;
@@ -401,7 +402,7 @@ fn a_copy_whose_record_is_damaged_does_not_keep_its_node_from_starting() {
     let disk = cluster.simulation.disk(cluster.hosts[1], Path::new("/disk"));
     let places: Vec<u64> = (0..disk.length_bytes())
         .step_by(4096)
-        .filter(|&at| disk.read(at, 8) == *b"RHCPSLT2")
+        .filter(|&at| disk.read(at, 7) == *b"RHCPSLT")
         .collect();
     assert!(!places.is_empty());
     for at in places {

@@ -118,6 +118,12 @@ impl Cluster {
         });
     }
 
+    /// Lets go of a node whose host has lost its power, so that its disk can be opened by somebody else.
+    pub(super) fn forget(&self, index: usize) {
+        *self.nodes[index].borrow_mut() = None;
+        *self.portals[index].borrow_mut() = None;
+    }
+
     /// Lets go of the nodes where a reactor runs: what they still owe to portals is answered then.
     pub(super) fn end(self) {
         let host = self.simulation.add_host("end");

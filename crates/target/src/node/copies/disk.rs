@@ -11,11 +11,12 @@ use bdev::Channel;
 use bdev::file::{FileDevice, FileOptions};
 use blobstore::{Blobstore, FormatOptions};
 use foundation::ByteCount;
-use reactor::sync::Notify;
+use reactor::sync::{Notify, Semaphore};
 use rustix::fs::FileType;
 use volume::{ChunkId, ClusterId};
 
 use super::BLOCK_BYTES;
+use super::journal::Journal;
 use crate::node::health::{DiskCare, Guard, LeftOut};
 
 /// How long what hosts have first written somewhere may take until it outlives the end of the target's process. What they
@@ -103,12 +104,21 @@ pub(in crate::node) struct Disk {
     /// Copies whose records have changed, each once.
     pub(super) noted: RefCell<Vec<ChunkId>>,
     pub(super) changed: Notify,
+    /// One at a time makes records durable.
+    pub(super) persisting: Rc<Semaphore>,
+    /// None of a disk that is too small or too full for one.
+    pub(super) journal: Option<Journal>,
     /// Holds the lock on the file.
     pub(super) device: Arc<FileDevice>,
     pub(in crate::node) guard: Guard,
 }
 
 impl Disk {
+    /// The journal, as long as it is of use.
+    pub(super) fn journal_in_use(&self) -> Option<&Journal> {
+        self.journal.as_ref().filter(|journal| journal.is_in_use())
+    }
+
     /// Whether there may be room for more: its store has some, and so has the file system, if it is a file.
     pub(in crate::node) fn has_room(&self) -> bool {
         self.store.has_room() && self.device.descriptor().is_none_or(file_system_has_room)
@@ -157,6 +167,8 @@ pub(super) async fn open(
         store,
         noted: RefCell::default(),
         changed: Notify::new(),
+        persisting: Semaphore::new(1),
+        journal: None,
         device,
         guard,
     }))
