@@ -352,8 +352,15 @@ pub(super) fn run(arguments: &AllArguments, output: &Output) -> Result<(), Failu
         eprintln!("measuring {}: {} ({})", view.name, view.about, view.minutes());
         let began = Instant::now();
         match (group.rows)(rounds) {
-            Ok(measured) => rows.extend(measured),
-            Err(failure) => view.failed = Some(failure.to_string()),
+            Ok(measured) => {
+                // Whoever ends it early has these.
+                eprintln!("{}\n", report::describe(&measured));
+                rows.extend(measured);
+            }
+            Err(failure) => {
+                eprintln!("{} could not be measured: {failure}\n", view.name);
+                view.failed = Some(failure.to_string());
+            }
         }
         view.took_seconds = Some(began.elapsed().as_secs_f64());
     }
