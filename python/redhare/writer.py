@@ -31,7 +31,7 @@ class Writer:
     and go on.
     As a context manager it commits at the end, unless there was an exception, and closes.
 
-    Another that asks for the volume (``take_over=True``, ``redhare fs mount --take-over``) gets it within about ten seconds, but never in
+    Another that asks for the volume (``take_over=True``, ``redhare fs mount --take-over``) gets it within a second or so, but never in
     the middle of what is to be committed together: after the next `commit`, or at once where nothing was done since the last. From then on every
     change is an OSError that names who asked.
 
