@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::nodes::Nodes;
+use support::nodes::{JOURNAL_BYTES, Nodes};
 use support::{Place, wait_until};
 
 const NODES: u16 = 4;
@@ -77,7 +77,7 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
             let log =
                 std::fs::read_to_string(cluster.directory(number).join("target.log")).unwrap_or_default();
             let row = cluster.row(number);
-            log.contains("has no place here any more is deleted") && row["used_bytes"] == 0
+            log.contains("has no place here any more is deleted") && row["used_bytes"] == JOURNAL_BYTES
         });
     }
 

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use fabrics::initiator::{ConnectOptions, Controller};
 use master::Masters;
+use rustix::process::Signal;
 use support::load::{self, Load, Way};
 use support::nodes::Nodes;
 use support::{Place, REDHARE, wait_until};
@@ -54,11 +55,11 @@ fn masters(cluster: &Nodes, is_secure: bool) -> Masters {
 }
 
 /// Node by node, the engine first: it adopts the target of the other program, which is then replaced, too.
-fn replace_nodes(cluster: &mut Nodes, load: &Load, program: &Path) {
+fn replace_nodes(cluster: &mut Nodes, load: &Load, program: &Path, signal: Signal) {
     for node in 1..=NODES {
         cluster.replace_engine(node);
         load.wait_for(200);
-        cluster.replace_target(node);
+        cluster.replace_target_by(node, signal);
         load.wait_for(200);
         let program = Some(program.to_owned());
         assert_eq!(cluster.programs(node), [program.clone(), program], "node {node}");
@@ -92,7 +93,7 @@ fn roll(name: &str, is_secure: bool) {
 
     cluster.use_program(&new);
     replace_master(&mut cluster, &load);
-    replace_nodes(&mut cluster, &load, &new);
+    replace_nodes(&mut cluster, &load, &new, Signal::KILL);
     cluster.compare(&files, "by the new program");
     // What only the new program knows is told once both ends of the link are new.
     wait_until("both ends know each other", || {
@@ -103,8 +104,8 @@ fn roll(name: &str, is_secure: bool) {
     cluster.compare(&files, "by the old program");
     all_is_understood(&cluster);
 
-    // And back, the other way round.
-    replace_nodes(&mut cluster, &load, &old);
+    // And back, the other way round. What a release before is to go on with has to end in good order (0126).
+    replace_nodes(&mut cluster, &load, &old, Signal::TERM);
     replace_master(&mut cluster, &load);
     cluster.compare(&files, "by the old program again");
     all_is_understood(&cluster);

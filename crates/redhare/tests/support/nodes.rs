@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{Place, REDHARE, free_ports, kill, process, wait_until};
+
+/// What the journal of a disk of 1 GiB takes of it: all that is used where no volume is (`docs/decisions/0126`).
+pub(crate) const JOURNAL_BYTES: u64 = 4 << 20;
 
 /// See the module. What still runs is killed when it is dropped.
 pub(crate) struct Nodes {
@@ -206,9 +210,14 @@ impl Nodes {
 
     /// `kill -9` of a node's target; its engine starts another one. Waits until that serves, and every copy is in sync.
     pub(crate) fn replace_target(&self, number: u16) {
+        self.replace_target_by(number, Signal::KILL);
+    }
+
+    /// The same by another signal: a target ends in good order when it is asked to, so that a release before reads its disks (0126).
+    pub(crate) fn replace_target_by(&self, number: u16, signal: Signal) {
         let lock = self.directory(number).join("target.lock");
         let before = self.row(number)["incarnation"].as_u64();
-        kill(&lock);
+        assert!(agent::lock::signal(&lock, signal).unwrap(), "a target runs");
         wait_until("the node's target runs again", || {
             let row = self.row(number);
             row["alive"] == true && row["incarnation"].as_u64() > before
