@@ -189,22 +189,8 @@ impl<S: MetadataStore> Controller<S> {
         change: impl Fn(WriterLease) -> WriterLease,
     ) -> Result<(), ControlError> {
         for _ in 0..ATTEMPTS_MAX {
-            self.volume(number)?;
+            let Stored { record, revision } = self.held_by(number, session, token)?;
             let key = keys::writer(number);
-            let stored = self.read::<WriterLease>(&key)?;
-            let current = stored
-                .as_ref()
-                .map_or(WriterToken(0), |stored| stored.record.token);
-            let anyone = self.planted.is(Bug::RenewsForAnyone);
-            let is_ours = |record: &WriterLease| record.token == token && record.session == Some(session);
-            let held = stored.filter(|stored| anyone || is_ours(&stored.record));
-            let Some(Stored { record, revision }) = held else {
-                return Err(ControlError::WriterLost {
-                    volume: number,
-                    token,
-                    current,
-                });
-            };
             let mut transaction = Transaction::new();
             transaction
                 .compare(key.clone(), revision)
@@ -235,21 +221,30 @@ impl<S: MetadataStore> Controller<S> {
         token: WriterToken,
         now: Instant,
     ) -> Result<WriterView, ControlError> {
+        let stored = self.held_by(number, session, token)?;
+        Ok(self.writer_view(number, stored, now))
+    }
+
+    /// The record of a write lease, which says that this session has it by this token.
+    fn held_by(
+        &self,
+        number: VolumeNumber,
+        session: SessionId,
+        token: WriterToken,
+    ) -> Result<Stored<WriterLease>, ControlError> {
         self.volume(number)?;
         let stored = self.read::<WriterLease>(&keys::writer(number))?;
         let current = stored
             .as_ref()
             .map_or(WriterToken(0), |stored| stored.record.token);
-        let is_ours = |stored: &Stored<WriterLease>| {
-            stored.record.token == token && stored.record.session == Some(session)
-        };
-        let lost = ControlError::WriterLost {
+        let anyone = self.planted.is(Bug::RenewsForAnyone);
+        let is_ours = |record: &WriterLease| record.token == token && record.session == Some(session);
+        let held = stored.filter(|stored| anyone || is_ours(&stored.record));
+        held.ok_or(ControlError::WriterLost {
             volume: number,
             token,
             current,
-        };
-        let stored = stored.filter(is_ours).ok_or(lost)?;
-        Ok(self.writer_view(number, stored, now))
+        })
     }
 
     fn writer_view(
