@@ -80,22 +80,18 @@ impl LocalLeases {
     }
 
     fn renew(&self, token: u64) -> Result<WriterLease, LeaseError> {
-        let now = reactor::time::now();
-        let State {
-            writer, wanted, told, ..
-        } = &mut *self.0.borrow_mut();
-        match writer {
+        let renewed = match &mut self.0.borrow_mut().writer {
             Some((_, lease)) if lease.token == token => {
-                lease.until = now + WRITER_TERM;
-                let lasts = wanted.as_ref().filter(|(_, until)| *until > now);
-                *told = lasts.map(|(who, _)| who.clone());
+                lease.until = reactor::time::now() + WRITER_TERM;
                 Ok(*lease)
             }
             Some((holder, _)) => Err(LeaseError::TakenOver {
                 holder: holder.clone(),
             }),
             None => Err(LeaseError::Ended),
-        }
+        };
+        self.is_wanted(token);
+        renewed
     }
 
     /// Tells the writer who has asked for its lease, if one has; also true if it is another's by now.

@@ -610,7 +610,7 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId, journal: &Contents) ->
     Ok(match newest_record(&*channel, chunk, blob.size_pages()).await {
         Ok(mut slot) => {
             let has_marks = slot.take_marks(journal, id);
-            let (is_journaled, has_sums) = (slot.is_journaled(), slot.has_sums());
+            let (is_journaled, has_sums) = (slot.kind.is_journaled, slot.has_sums());
             let copy = copy_of(&blob, index, slot.record, slot.generation, has_sums);
             copy.is_journaled.set(is_journaled);
             copy.is_in_journal.set(has_marks);

@@ -1,6 +1,7 @@
 //! How changes of records become durable: marks of regions by the disk's journal, many copies' in one page, everything else by writing
 //! the record whole; one flush for all (`docs/decisions/0126`).
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bdev::IoError;
@@ -66,7 +67,7 @@ impl Copies {
         if !has_room {
             parts.iter_mut().for_each(|part| part.is_whole = true);
             entries.clear();
-            self.add_journaled(disk, &mut parts);
+            self.add_parts(disk, &mut parts, |copy| copy.is_in_journal.get());
         }
         let is_journaled = journal.is_some();
         if let Some(journal) = journal.filter(|_| !entries.is_empty())
@@ -134,13 +135,9 @@ impl Copies {
         taken.collect()
     }
 
-    /// Adds all copies of a disk that have marks in the journal.
-    fn add_journaled(&self, disk: usize, parts: &mut Vec<Part>) {
-        self.add_parts(disk, parts, |copy| copy.is_in_journal.get());
-    }
-
+    /// Adds the copies of a disk of which this is so, to be written whole.
     fn add_parts(&self, disk: usize, parts: &mut Vec<Part>, wanted: impl Fn(&Copy) -> bool) {
-        let known: std::collections::BTreeSet<ChunkId> = parts.iter().map(|part| part.chunk).collect();
+        let known: BTreeSet<ChunkId> = parts.iter().map(|part| part.chunk).collect();
         let copies = self.copies.borrow();
         let added = copies.iter().filter(|(chunk, copy)| {
             copy.disk == disk && !copy.stopped.get() && wanted(copy) && !known.contains(chunk)

@@ -65,11 +65,6 @@ impl Slot {
         self.kind.has_sums
     }
 
-    /// Whether marks may follow in the disk's journal.
-    pub(super) fn is_journaled(&self) -> bool {
-        self.kind.is_journaled
-    }
-
     /// Takes in what the journal has of it, or may have; whether that is anything.
     pub(super) fn take_marks(&mut self, journal: &Contents, blob: BlobId) -> bool {
         if !self.kind.is_journaled {
@@ -81,21 +76,12 @@ impl Slot {
             let epoch = self.record.sealed;
             marks.extend((0..self.record.geometry.regions()).map(|region| Mark { region, epoch }));
         }
-        for Mark { region, epoch } in &marks {
-            let newer = self
-                .record
-                .written_in
-                .get(region)
-                .is_none_or(|known| known <= epoch);
-            let epoch = if newer {
-                *epoch
-            } else {
-                self.record.written_in[region]
-            };
-            self.record.apply(&RecordDelta::Mark {
-                region: *region,
-                epoch,
-            });
+        // What the disk says is not taken for a region that the chunk has not.
+        marks.retain(|mark| mark.region < self.record.geometry.regions());
+        for &Mark { region, epoch } in &marks {
+            let known = self.record.written_in.get(&region).copied();
+            let epoch = known.map_or(epoch, |known| known.max(epoch));
+            self.record.apply(&RecordDelta::Mark { region, epoch });
         }
         !marks.is_empty()
     }
