@@ -267,6 +267,7 @@ impl BlockDevice for FileDevice {
         Ok(Rc::new(FileChannel {
             shape: self.shape.clone(),
             read_only: self.read_only,
+            is_direct: self.direct,
             file,
         }))
     }
@@ -275,6 +276,7 @@ impl BlockDevice for FileDevice {
 struct FileChannel {
     shape: Shape,
     read_only: bool,
+    is_direct: bool,
     file: File,
 }
 
@@ -334,15 +336,26 @@ impl Channel for FileChannel {
                 return self.file.begin_read(buffer, offset, ended);
             }
             (
-                Operation::Write { fua: false },
+                Operation::Write { fua },
                 Request {
                     data: Data::From(buffer),
                     token,
                     ..
                 },
             ) => {
-                let ended = move |result, buffer| token.complete(status(result), Data::From(buffer));
-                return self.file.begin_write(buffer, offset, ended);
+                let is_direct = self.is_direct;
+                let ended = move |result, buffer| {
+                    let status = match status(result) {
+                        // Perhaps of an earlier write that the kernel had taken, and tells of now.
+                        Err(IoError::NoSpace) if fua && !is_direct => Err(IoError::Media),
+                        status => status,
+                    };
+                    token.complete(status, Data::From(buffer));
+                };
+                return match fua {
+                    true => self.file.begin_durable_write(buffer, offset, ended),
+                    false => self.file.begin_write(buffer, offset, ended),
+                };
             }
             (_, request) => request,
         };
@@ -372,13 +385,6 @@ async fn serve(
         (Operation::Read, Data::Into(buffer)) => {
             let (result, buffer) = file.read_at(buffer, offset).await;
             (status(result), Data::Into(buffer))
-        }
-        (Operation::Write { fua }, Data::From(buffer)) => {
-            let mut result = file.write_at(buffer.clone(), offset).await;
-            if fua && result.is_ok() {
-                result = file.sync_data().await;
-            }
-            (status(result), Data::From(buffer))
         }
         (Operation::Flush, data) => (status(file.sync_data().await), data),
         (Operation::Compare, Data::From(buffer)) => {

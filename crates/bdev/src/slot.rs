@@ -131,6 +131,9 @@ pub trait ChannelExt {
     /// Stores `buffer`, whose length must be a whole number of blocks, from `lba` on.
     fn write(&self, lba: Lba, buffer: Buffer) -> impl Future<Output = Result<(), IoError>>;
 
+    /// As [`ChannelExt::write`], and durable when it ends (FUA); nothing is said of other writes.
+    fn write_durably(&self, lba: Lba, buffer: Buffer) -> impl Future<Output = Result<(), IoError>>;
+
     /// Makes every completed write durable.
     fn flush(&self) -> impl Future<Output = Result<(), IoError>>;
 
@@ -182,6 +185,14 @@ impl<C: Channel + ?Sized> ChannelExt for C {
         )
         .await
         .status
+    }
+
+    async fn write_durably(&self, lba: Lba, buffer: Buffer) -> Result<(), IoError> {
+        let blocks = self.geometry().blocks_in(buffer.len())?;
+        let write = Operation::Write { fua: true };
+        self.execute(write, lba, blocks, Data::From(buffer), None)
+            .await
+            .status
     }
 
     async fn flush(&self) -> Result<(), IoError> {

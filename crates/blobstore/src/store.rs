@@ -133,9 +133,12 @@ impl Drop for Store {
 
 impl Sink for Store {
     /// The device has answered a write with FUA. A system tells of what it could not make durable once, to whoever asks
-    /// first: after such a failure the next sync would succeed and cover nothing, whatever blob it is for.
+    /// first: after such a failure the next sync would succeed and cover nothing, whatever blob it is for. What the device had no
+    /// room for was not written at all, which is no such failure.
     fn complete(&self, tag: u64, completion: Completion) {
-        if let Err(error) = completion.status {
+        if let Err(error) = completion.status
+            && error != IoError::NoSpace
+        {
             self.stop(error);
         }
         self.forced.take(tag).complete(completion.status, completion.data);

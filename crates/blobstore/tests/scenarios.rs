@@ -347,6 +347,32 @@ fn after_a_failed_forced_write_nothing_is_called_durable() {
     });
 }
 
+/// What a sparse file has no room for was not written; that is no flush that failed.
+#[test]
+fn a_forced_write_without_room_stops_nothing() {
+    let world = World::new(11);
+    let disk_handle = world.disk();
+    world.process(|| async move {
+        let store = Blobstore::format(disk(), &options()).await.unwrap();
+        let blob = store.create(8).unwrap();
+        blob.write(0, tagged(&[5])).await.unwrap();
+        store.sync().await.unwrap();
+        let forced = async |tag| {
+            let (write, data) = (Operation::Write { fua: true }, Data::From(tagged(&[tag])));
+            let (request, pending) = request(write, Lba(0), BlockCount(1), data);
+            Channel::submit(&*blob.channel(), request);
+            pending.await.status
+        };
+        disk_handle.set_limit_bytes(0);
+        assert_eq!(forced(6).await, Err(IoError::NoSpace));
+        disk_handle.set_limit_bytes(u64::MAX);
+        assert_eq!(tag_at(&blob, 0).await, Ok(5));
+        assert_eq!(forced(7).await, Ok(()));
+        store.sync().await.unwrap();
+        assert_eq!(tag_at(&blob, 0).await, Ok(7));
+    });
+}
+
 #[test]
 fn a_page_is_named_once_cluster_and_size_are_durable_and_it_is_no_snapshots() {
     World::new(9).process(|| async {

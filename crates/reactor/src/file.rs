@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::buffer::{Buffer, BufferMut};
 use crate::context::{self, Backend};
 use crate::sim::disk::SimulatedFile;
-use crate::sys::{self, Ring};
+use crate::sys::{self, Place, Ring};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,22 +167,39 @@ impl File {
         offset: u64,
         ended: impl FnOnce(io::Result<()>, Buffer) + 'static,
     ) {
+        let durable = false;
+        self.begin(buffer, Place { offset, durable }, Box::new(ended));
+    }
+
+    /// As [`File::write_durably_at`], begun at once and without a task, as [`File::begin_write`].
+    pub fn begin_durable_write(
+        &self,
+        buffer: Buffer,
+        offset: u64,
+        ended: impl FnOnce(io::Result<()>, Buffer) + 'static,
+    ) {
+        let durable = true;
+        self.begin(buffer, Place { offset, durable }, Box::new(ended));
+    }
+
+    fn begin(&self, buffer: Buffer, place: Place, ended: WriteEnded) {
         let file = self.clone();
         let write_rest = move |file: Self, buffer: Buffer, done: usize, ended: WriteEnded| {
             drop(crate::spawn(async move {
                 let rest = buffer.slice(done..buffer.len());
-                let result = file.write_at(rest, offset + done as u64).await;
+                let offset = place.offset + done as u64;
+                let result = file.write(rest, Place { offset, ..place }).await;
                 ended(result, buffer);
             }));
         };
         let Kind::Ring(ring, fd) = &self.kind else {
-            return write_rest(file, buffer, 0, Box::new(ended));
+            return write_rest(file, buffer, 0, ended);
         };
         let wanted = buffer.len();
-        sys::begin_write(ring, fd, buffer, offset, move |result, buffer| match result {
+        sys::begin_write(ring, fd, buffer, place, move |result, buffer| match result {
             Ok(count) if count as usize == wanted => ended(Ok(()), buffer),
             Ok(0) => ended(Err(io::ErrorKind::WriteZero.into()), buffer),
-            Ok(count) => write_rest(file, buffer, count as usize, Box::new(ended)),
+            Ok(count) => write_rest(file, buffer, count as usize, ended),
             Err(error) => ended(Err(error), buffer),
         });
     }
@@ -202,22 +219,34 @@ impl File {
 
     /// Writes all of `buffer` at `offset`. Durable only after [`File::sync_data`].
     pub async fn write_at(&self, buffer: Buffer, offset: u64) -> io::Result<()> {
+        let durable = false;
+        self.write(buffer, Place { offset, durable }).await
+    }
+
+    /// Writes all of `buffer` at `offset` and makes it durable, and what reading it back needs; nothing is said of other writes
+    /// (`RWF_DSYNC`, pwritev2(2)). One request, where a write and a [`File::sync_data`] are two, one after the other.
+    pub async fn write_durably_at(&self, buffer: Buffer, offset: u64) -> io::Result<()> {
+        let durable = true;
+        self.write(buffer, Place { offset, durable }).await
+    }
+
+    async fn write(&self, buffer: Buffer, mut place: Place) -> io::Result<()> {
         match &self.kind {
             Kind::Ring(ring, fd) => {
                 let mut rest = buffer;
-                let mut offset = offset;
                 while !rest.is_empty() {
-                    let (result, returned) = sys::write_at(ring, fd, rest, offset).await;
+                    let (result, returned) = sys::write_at(ring, fd, rest, place).await;
                     let count = result?;
                     if count == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
-                    offset += u64::from(count);
+                    place.offset += u64::from(count);
                     rest = returned.slice(count as usize..returned.len());
                 }
                 Ok(())
             }
-            Kind::Simulated(file) => file.write_at(&buffer, offset).await,
+            Kind::Simulated(file) if place.durable => file.write_durably_at(&buffer, place.offset).await,
+            Kind::Simulated(file) => file.write_at(&buffer, place.offset).await,
         }
     }
 

@@ -165,7 +165,12 @@ fn drive<T>(context: &Context, ring: &Ring, spin: Duration, future: impl Future<
             }
         };
         if now - since < polling.length {
-            std::hint::spin_loop();
+            if spin == Duration::MAX {
+                std::hint::spin_loop();
+            } else {
+                // Whoever makes the next work may want this processor.
+                std::thread::yield_now();
+            }
             continue;
         }
         if context.executor.shared.prepare_sleep() {

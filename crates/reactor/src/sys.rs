@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 
 use crate::buffer::{Buffer, BufferMut};
 
@@ -89,12 +89,10 @@ pub(crate) fn begin_write(
     ring: &Rc<Ring>,
     fd: &Rc<OwnedFd>,
     buffer: Buffer,
-    offset: u64,
+    place: Place,
     ended: impl FnOnce(io::Result<u32>, Buffer) + 'static,
 ) {
-    let entry = opcode::Write::new(file(fd), buffer.as_ptr(), kernel_length(buffer.len()))
-        .offset(offset)
-        .build();
+    let entry = write_entry(fd, &buffer, place);
     let ended = move |result, resources| match resources {
         Resources::Write(buffer, _) => ended(check(result), buffer),
         _ => unreachable!("an operation returns the resources it was given"),
@@ -102,16 +100,28 @@ pub(crate) fn begin_write(
     ring.begin_on_disk(entry, Resources::Write(buffer, fd.clone()), Box::new(ended));
 }
 
-/// Writes `buffer` at `offset`; the count may be short.
+/// Where a write goes, and whether it ends only when it is durable.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) offset: u64,
+    pub(crate) durable: bool,
+}
+
+fn write_entry(fd: &Rc<OwnedFd>, buffer: &Buffer, place: Place) -> squeue::Entry {
+    opcode::Write::new(file(fd), buffer.as_ptr(), kernel_length(buffer.len()))
+        .offset(place.offset)
+        .rw_flags(if place.durable { libc::RWF_DSYNC } else { 0 })
+        .build()
+}
+
+/// Writes `buffer` at a place; the count may be short.
 pub(crate) async fn write_at(
     ring: &Rc<Ring>,
     fd: &Rc<OwnedFd>,
     buffer: Buffer,
-    offset: u64,
+    place: Place,
 ) -> (io::Result<u32>, Buffer) {
-    let entry = opcode::Write::new(file(fd), buffer.as_ptr(), kernel_length(buffer.len()))
-        .offset(offset)
-        .build();
+    let entry = write_entry(fd, &buffer, place);
     match ring
         .submit_to_disk(entry, Resources::Write(buffer, fd.clone()))
         .await

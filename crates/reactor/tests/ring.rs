@@ -273,9 +273,14 @@ fn what_is_begun_on_a_file_ends_without_a_task() {
         let (result, written) = told.await.unwrap();
         result.unwrap();
         assert_eq!(written.len(), 8192);
+        let (tell, told) = sync::oneshot();
+        file.begin_durable_write(written, 0, |result, buffer| tell.send((result, buffer)));
+        let (result, written) = told.await.unwrap();
+        result.unwrap();
+        file.write_durably_at(written, 4096).await.unwrap();
 
         for (offset, length, expected) in [
-            (0, 12288, Ok(8192)),
+            (0, 12288, Ok(12288)),
             (8192, 8192, Err(std::io::ErrorKind::UnexpectedEof)),
             (1 << 20, 4096, Err(std::io::ErrorKind::UnexpectedEof)),
         ] {

@@ -1,6 +1,6 @@
 //! Simulated files: what is durable, what only the cache has, and what a power cut leaves of it.
 //!
-//! A write becomes visible when it completes and durable when a sync that began after that completes. At a
+//! A write becomes visible when it completes and durable when a sync that began after that completes, or at once if it was asked for. At a
 //! power cut each other write is kept, lost, or torn sector by sector. Damage is made on purpose through
 //! [`DiskHandle`].
 
@@ -221,6 +221,25 @@ impl SimulatedFile {
     }
 
     pub(crate) async fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write(bytes, offset).await.map(drop)
+    }
+
+    /// As [`SimulatedFile::write_at`], and durable when it completes; with it what it has written over.
+    pub(crate) async fn write_durably_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let order = self.write(bytes, offset).await?;
+        if self.disk.fail_syncs.get() {
+            return Err(io::Error::other("the simulated disk failed to sync"));
+        }
+        let end = offset + bytes.len() as u64;
+        self.disk.make_durable(|write| {
+            let overlaps = write.offset < end && offset < write.offset + write.bytes.len() as u64;
+            overlaps && write.completed.is_some_and(|completed| completed <= order)
+        });
+        Ok(())
+    }
+
+    /// Its place in the order of completion.
+    async fn write(&self, bytes: &[u8], offset: u64) -> io::Result<u64> {
         let disk = &self.disk;
         if offset + bytes.len() as u64 > disk.limit_bytes.get() {
             return Err(io::ErrorKind::StorageFull.into());
@@ -247,7 +266,7 @@ impl SimulatedFile {
             write.completed = Some(order);
             disk.visible.borrow_mut().write(&write.bytes, write.offset);
         }
-        Ok(())
+        Ok(order)
     }
 
     pub(crate) async fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {

@@ -185,7 +185,7 @@ impl Journal {
         self.next.set(self.pages);
     }
 
-    /// Writes entries for which there is room. Durable after a flush of the device.
+    /// Writes entries for which there is room, durably.
     pub(super) async fn append(&self, entries: &[Entry]) -> Result<(), IoError> {
         let pages = entries.len().div_ceil(ENTRIES_PER_PAGE);
         let (at, first) = (self.next.get(), self.sequence.get());
@@ -197,7 +197,7 @@ impl Journal {
         for (index, (page, entries)) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(batch).enumerate() {
             encode(page, (first + index as u64, first), entries);
         }
-        self.channel.write(Lba(at), bytes.freeze()).await
+        self.channel.write_durably(Lba(at), bytes.freeze()).await
     }
 }
 

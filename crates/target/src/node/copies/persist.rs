@@ -1,5 +1,5 @@
 //! How changes of records become durable: marks of regions by the disk's journal, many copies' in one page, everything else by writing
-//! the record whole; one flush for all (`docs/decisions/0126`).
+//! the record whole, with one flush for all (`docs/decisions/0126`).
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ impl Copies {
         disk.changed.until(|| !disk.noted.borrow().is_empty()).await;
     }
 
-    /// Makes all changed records of a disk durable: a page for marks, or one write each, and one flush.
+    /// Makes all changed records of a disk durable: by a page for marks, or by one write each and a flush for all of them.
     pub(in crate::node) async fn persist(&self, disk: usize) -> Vec<Persisted> {
         let _turn = self.disks[disk].persisting.acquire().await;
         let mut entries = Vec::new();
@@ -161,8 +161,12 @@ impl Copies {
 
     async fn flush_records(&self, disk: usize, parts: &[Part]) -> Result<(), IoError> {
         let store = &self.disks[disk].store;
+        let mut whole = parts.iter().filter(|part| part.is_whole).peekable();
+        if whole.peek().is_none() {
+            // What is in the journal is durable.
+            return Ok(());
+        }
         // What hosts have first written since the last flush is nothing that a record needs: no commit for that.
-        let mut whole = parts.iter().filter(|part| part.is_whole);
         let synced = match whole.all(|part| is_record_named(store, &part.copy)) {
             true => store.sync_writes().await,
             false => store.sync().await,

@@ -2,7 +2,9 @@
 //! all of them before it is acknowledged (`--sync-writes`).
 //!
 //! Three volumes of 64 GiB on the same three nodes. Blocks of 4 KiB at random places of their second halves, so of 32 GiB, are
-//! written on each in turns, first touches included: the disks are sparse files.
+//! written on each in turns, first touches included: the disks are sparse files. Each volume gets the same writes to the same
+//! places. In slices of the same length the faster one would have touched all of its 32 GiB early on, and the slower one
+//! would be measured at first touches against a volume that has none left.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +24,7 @@ const NODES: usize = 3;
 const VOLUME_BYTES: u64 = 64 << 30;
 const BLOCK_BYTES: u64 = 4096;
 const DEPTH: usize = 32;
+const WRITES: u64 = 10_000;
 
 /// How long.
 #[derive(Args)]
@@ -31,12 +34,12 @@ Example:
   redhare bench faults copies --rounds 10"
 )]
 pub(crate) struct CopiesArguments {
-    /// Alternating pairs of slices, for each of the two depths
+    /// Slices of each volume in turns, for each of the two depths
     #[arg(long, default_value_t = 8)]
     rounds: usize,
-    /// Length of a slice
-    #[arg(long, default_value_t = 500, value_name = "MILLISECONDS")]
-    slice: u64,
+    /// Writes of a slice at depth 32; a fifth of it at depth 1
+    #[arg(long, default_value_t = WRITES)]
+    writes: u64,
     /// A directory that is made for this, and removed
     #[arg(long, value_name = "DIR", default_value = "/dev/shm/redhare-faults")]
     data: PathBuf,
@@ -46,7 +49,7 @@ impl CopiesArguments {
     pub(in crate::commands::bench) fn with(rounds: usize) -> Self {
         Self {
             rounds,
-            slice: 500,
+            writes: WRITES,
             data: PathBuf::from("/dev/shm/redhare-faults"),
         }
     }
@@ -78,10 +81,9 @@ pub(in crate::commands::bench) fn rows(arguments: &CopiesArguments) -> Result<Ve
     }
     world.redhare(&["volume", "set", "durable", "--sync-writes", "on"])?;
     world.wait("the volumes' copies are in sync", World::is_well)?;
-    let slice = Duration::from_millis(arguments.slice);
-    let turns = |depth: usize| -> Result<Vec<Turn>, Failure> {
+    let turns = |depth: usize, writes: u64| -> Result<Vec<Turn>, Failure> {
         let turn = |round: usize| -> Result<Turn, Failure> {
-            let of = |volume| write(&world, volume, depth, slice, round as u64);
+            let of = |volume| write(&world, volume, (depth, writes), round as u64);
             Ok(Turn {
                 one: of("one")?,
                 three: of("three")?,
@@ -90,7 +92,7 @@ pub(in crate::commands::bench) fn rows(arguments: &CopiesArguments) -> Result<Ve
         };
         (0..arguments.rounds).map(turn).collect()
     };
-    let (deep, shallow) = (turns(DEPTH)?, turns(1)?);
+    let (deep, shallow) = (turns(DEPTH, arguments.writes)?, turns(1, arguments.writes / 5)?);
     let rate = |turn: &Turn| (turn.three.0, turn.one.0);
     let latency = |turn: &Turn| (micros(turn.three), micros(turn.one));
     let durable_rate = |turn: &Turn| (turn.durable.0, turn.three.0);
@@ -159,7 +161,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn write(world: &World, volume: &str, depth: usize, slice: Duration, seed: u64) -> Result<Slice, Failure> {
+fn write(world: &World, volume: &str, (depth, writes): (usize, u64), seed: u64) -> Result<Slice, Failure> {
     let plan = LoadPlan {
         clients: vec![vec![Role::WriteOwn; depth]],
         // Every third block of the second half.
@@ -172,7 +174,7 @@ fn write(world: &World, volume: &str, depth: usize, slice: Duration, seed: u64) 
     // Connections are made.
     load.wait_for(depth as u64 * 4)?;
     let from = load.now();
-    std::thread::sleep(slice);
+    load.wait_for(writes)?;
     let window = (from, load.now());
     let done = load.finish()?;
     Ok((

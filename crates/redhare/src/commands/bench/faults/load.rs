@@ -193,7 +193,7 @@ impl Load {
                     super::world::LIMIT.as_secs()
                 )));
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
