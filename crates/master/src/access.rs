@@ -10,6 +10,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 
 use crate::audit::{AuditLog, Entry};
+use crate::calls::Calls;
 use crate::door::{Caller, Who};
 use crate::whose::Whose;
 
@@ -123,9 +124,19 @@ pub(crate) struct Policy {
     /// The cluster whose certificates are asked for; none if anyone may call anything.
     pub(crate) cluster: Option<Cluster>,
     pub(crate) audit: Option<Arc<AuditLog>>,
+    pub(crate) calls: Calls,
 }
 
 impl Policy {
+    pub(crate) fn new(cluster: Option<Cluster>, audit: Option<Arc<AuditLog>>) -> Self {
+        let calls = Calls::of(METHODS.iter().map(|(path, ..)| *path));
+        Self {
+            cluster,
+            audit,
+            calls,
+        }
+    }
+
     /// Whether the call may be made, and whether it is to be recorded.
     fn admit(&self, path: &str, caller: &Caller) -> Result<Audit, Status> {
         let found = METHODS.iter().find(|(method, ..)| *method == path);
@@ -295,50 +306,61 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let (path, policy) = (request.uri().path().to_owned(), self.policy.clone());
-        let caller = request.extensions().get::<Caller>().cloned();
-        let Some(caller) = caller else {
-            let status = Status::internal("a connection without a caller; report this");
-            return Box::pin(async { Ok(status.into_http()) });
-        };
-        let object = Object::default();
-        let audit = match policy.admit(&path, &caller) {
-            Ok(audit) => audit,
-            Err(status) => {
-                policy.record(&caller, &path, &object, Err((status.code(), status.message())));
-                return Box::pin(async { Ok(status.into_http()) });
-            }
-        };
-        request.extensions_mut().insert(object.clone());
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         // The one that is ready goes with the call.
         let fresh = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, fresh);
-        let whose = self.whose.clone();
+        let inner = std::mem::replace(&mut self.inner, fresh);
+        let (policy, whose) = (self.policy.clone(), self.whose.clone());
         Box::pin(async move {
-            if let Err(status) = whose.check(request.headers()).await {
-                let is_foreign = status.metadata().contains_key(proto::client::CLUSTER);
-                if is_foreign {
-                    policy.record(&caller, &path, &object, Err((status.code(), status.message())));
-                }
-                return Ok(status.into_http());
-            }
-            let answer = inner.call(request).await?;
-            // A refusal stands in the headers; what succeeds ends with its trailers.
-            let status = Status::from_header_map(answer.headers());
-            let refused = status.as_ref().filter(|status| status.code() != Code::Ok);
-            let is_denied = refused.is_some_and(|status| status.code() == Code::PermissionDenied);
-            let headers = [proto::client::LEADER, proto::client::NOT_YET];
-            let was_sent_on = headers
-                .iter()
-                .any(|header| answer.headers().contains_key(*header));
-            if (audit == Audit::Yes && !was_sent_on) || is_denied {
-                let outcome = refused.map_or(Ok(()), |status| Err((status.code(), status.message())));
-                policy.record(&caller, &path, &object, outcome);
-            }
+            let path = request.uri().path().to_owned();
+            let answer = answer(inner, &policy, &whose, &path, request).await?;
+            policy.calls.count(&path, answer.headers());
             Ok(answer)
         })
     }
+}
+
+/// The service's answer, or a refusal.
+async fn answer<S: Service<Request<Body>, Response = Response<Body>>>(
+    mut inner: S,
+    policy: &Policy,
+    whose: &Whose,
+    path: &str,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, S::Error> {
+    let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+        return Ok(Status::internal("a connection without a caller; report this").into_http());
+    };
+    let object = Object::default();
+    let audit = match policy.admit(path, &caller) {
+        Ok(audit) => audit,
+        Err(status) => {
+            policy.record(&caller, path, &object, Err((status.code(), status.message())));
+            return Ok(status.into_http());
+        }
+    };
+    request.extensions_mut().insert(object.clone());
+    if let Err(status) = whose.check(request.headers()).await {
+        let is_foreign = status.metadata().contains_key(proto::client::CLUSTER);
+        if is_foreign {
+            policy.record(&caller, path, &object, Err((status.code(), status.message())));
+        }
+        return Ok(status.into_http());
+    }
+    let answer = inner.call(request).await?;
+    // A refusal stands in the headers; what succeeds ends with its trailers.
+    let status = Status::from_header_map(answer.headers());
+    let refused = status.as_ref().filter(|status| status.code() != Code::Ok);
+    let is_denied = refused.is_some_and(|status| status.code() == Code::PermissionDenied);
+    let headers = [proto::client::LEADER, proto::client::NOT_YET];
+    let was_sent_on = headers
+        .iter()
+        .any(|header| answer.headers().contains_key(*header));
+    if (audit == Audit::Yes && !was_sent_on) || is_denied {
+        let outcome = refused.map_or(Ok(()), |status| Err((status.code(), status.message())));
+        policy.record(&caller, path, &object, outcome);
+    }
+    Ok(answer)
 }
 
 #[cfg(test)]
@@ -364,10 +386,7 @@ mod tests {
     }
 
     fn policy() -> Policy {
-        Policy {
-            cluster: Cluster::from_bytes(CLUSTER),
-            audit: None,
-        }
+        Policy::new(Cluster::from_bytes(CLUSTER), None)
     }
 
     /// The methods that the interface's own text has.
@@ -494,10 +513,7 @@ mod tests {
         let said = change(|identity| identity.cluster = Cluster::from_bytes([8; 16]).unwrap());
         assert!(said.contains("is of cluster 08080808-"), "{said}");
         // Without credentials a master asks nobody, as it always was.
-        let open = Policy {
-            cluster: None,
-            audit: None,
-        };
+        let open = Policy::new(None, None);
         let anyone = Caller {
             who: Who::Anyone,
             ..caller(Role::Admin)

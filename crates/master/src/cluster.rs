@@ -62,7 +62,7 @@ impl StoreFace {
 
 impl Face {
     /// The masters that live. One that leads and is not among them has just ended.
-    async fn masters(&self) -> Result<Vec<v1::MasterStatus>, Status> {
+    pub(crate) async fn masters(&self) -> Result<Vec<v1::MasterStatus>, Status> {
         let look =
             |master: &mut crate::engine::Master| (master.leader().cloned(), master.election().present());
         let (leader, present) = self.engine.look(look).await?;

@@ -29,6 +29,8 @@ pub struct Config {
     pub audit_log: Option<PathBuf>,
     /// The directory of what it issues certificates with, to nodes and clients that join; none if it issues none.
     pub issuer: Option<PathBuf>,
+    /// Where the dashboard and the metrics are served over HTTP, to anyone; nowhere if there is none.
+    pub http: Option<SocketAddr>,
 }
 
 /// Where a master keeps what must not be forgotten.
@@ -132,6 +134,7 @@ struct File {
     data_key_period_ms: Option<u64>,
     audit_log: Option<PathBuf>,
     issuer: Option<PathBuf>,
+    http: Option<SocketAddr>,
     tls: Option<TlsFile>,
     etcd: Option<EtcdFile>,
 }
@@ -203,6 +206,7 @@ impl Config {
             credentials: None,
             audit_log: None,
             issuer: None,
+            http: None,
         }
     }
 
@@ -238,6 +242,7 @@ impl Config {
         }
         self.audit_log = file.audit_log.or(self.audit_log);
         self.issuer = file.issuer.or(self.issuer);
+        self.http = file.http.or(self.http);
         let settings = &mut self.settings;
         if let Some(milliseconds) = file.heartbeat_interval_ms {
             settings.heartbeat_interval = Duration::from_millis(milliseconds);
@@ -343,6 +348,11 @@ mod tests {
             error.contains("heartbeat_timeout_ms = 1000 must be at least three times"),
             "{error}"
         );
+        let config = read("http = \"127.0.0.1:9901\"\n").unwrap();
+        assert_eq!(config.http, Some(SocketAddr::from(([127, 0, 0, 1], 9901))));
+        assert_eq!(read("").unwrap().http, None);
+        let error = read("http = \"9901\"\n").unwrap_err().to_string();
+        assert!(error.contains("http = \"9901\""), "{error}");
         let config = read("data_key_period_ms = 2000\n").unwrap();
         assert_eq!(config.settings.data_key_period, Duration::from_secs(2));
         let error = read("data_key_period_ms = 999\n").unwrap_err().to_string();

@@ -1,5 +1,6 @@
 //! The masters' daemon: `redhare.v1` over gRPC on a [`control::Controller`], the embedded store,
-//! etcd for several masters, and a client for nodes, programs and the command line.
+//! etcd for several masters, a client for nodes, programs and the command line, and what people are shown of a cluster, by the command
+//! line and over HTTP.
 //!
 //! One thread owns the controller and its store and does one call after the other, so nothing is
 //! locked and a call that waits for the disk holds up no socket. The gRPC tasks send it closures
@@ -7,6 +8,7 @@
 
 mod access;
 mod audit;
+mod calls;
 mod cluster;
 mod config;
 mod convert;
@@ -16,6 +18,7 @@ mod door;
 mod engine;
 mod etcd;
 mod force;
+mod http;
 mod joining;
 pub mod meta;
 mod redb_store;
@@ -26,6 +29,7 @@ mod service;
 mod snapshots;
 mod status;
 mod sync_writes;
+pub mod view;
 mod watch;
 mod whose;
 

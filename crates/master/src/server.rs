@@ -27,6 +27,7 @@ use crate::data_path;
 use crate::door;
 use crate::engine::{Engine, StartError};
 use crate::etcd::{EtcdElection, Link};
+use crate::http;
 use crate::joining::Office;
 use crate::redb_store::{OpenStoreError, RedbStore};
 use crate::seat::Candidate;
@@ -55,6 +56,17 @@ pub enum RunError {
         "the master cannot listen on {address}: {source}; choose another address with --listen, or stop what uses it"
     )]
     Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Nor the one for HTTP.
+    #[error(
+        "the master cannot serve the dashboard and metrics on {address}: {source}; choose a free port and an address of this host \
+         with --http"
+    )]
+    Http {
         /// The address.
         address: SocketAddr,
         /// What the system said.
@@ -118,6 +130,8 @@ pub enum RunError {
 pub struct Master {
     listener: TcpListener,
     address: SocketAddr,
+    advertised: String,
+    http: Option<TcpListener>,
     face: Face,
     credentials: Option<Arc<Watched>>,
     policy: Arc<Policy>,
@@ -193,12 +207,19 @@ impl Master {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        let http = match config.http {
+            None => None,
+            Some(address) => {
+                let bound = TcpListener::bind(address).await;
+                Some(bound.map_err(|source| RunError::Http { address, source })?)
+            }
+        };
         let seed = random_seed().map_err(RunError::Random)?;
         let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let (candidate, store) = match opened {
             Ok(store) => {
                 let face = StoreFace::Redb(store.path().to_owned());
-                (Candidate::alone(store, advertised), face)
+                (Candidate::alone(store, advertised.clone()), face)
             }
             Err(etcd) => {
                 if config.advertise.is_none() && address.ip().is_unspecified() {
@@ -206,7 +227,7 @@ impl Master {
                 }
                 let link = Link::new(etcd.clone()).map_err(RunError::Thread)?;
                 let face = StoreFace::Etcd(link.clone());
-                (Candidate::Etcd(EtcdElection::new(link, advertised)), face)
+                (Candidate::Etcd(EtcdElection::new(link, advertised.clone())), face)
             }
         };
         let must_lead = matches!(store, StoreFace::Redb(_));
@@ -218,6 +239,8 @@ impl Master {
         Ok(Self {
             listener,
             address,
+            advertised,
+            http,
             face: Face {
                 feed: Feed::start(&engine),
                 engine,
@@ -230,7 +253,7 @@ impl Master {
                 wanted: Arc::default(),
             },
             credentials,
-            policy: Arc::new(Policy { cluster, audit }),
+            policy: Arc::new(Policy::new(cluster, audit)),
             thread,
         })
     }
@@ -240,17 +263,35 @@ impl Master {
         self.address
     }
 
+    /// Where the dashboard and the metrics are served, if they are.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
     /// Serves until `shutdown` is done, then ends: calls under way are answered, watches ended,
     /// and the store closed. Whatever was answered is durable at any time before.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let Self {
             listener,
             address,
+            advertised,
+            http,
             face,
             credentials,
             policy,
             thread,
         } = self;
+        let showing = http.map(|listener| {
+            if let Ok(address) = listener.local_addr() {
+                tracing::info!("the dashboard is at http://{address}/, the metrics at http://{address}/metrics, for anyone");
+            }
+            let site = http::Site {
+                face: face.clone(),
+                policy: policy.clone(),
+                advertised,
+            };
+            tokio::spawn(http::serve(listener, site))
+        });
         match &credentials {
             Some(_) => {
                 tracing::info!("master listens on {address}, for holders of the cluster's certificates")
@@ -302,7 +343,7 @@ impl Master {
             }
         };
         ticks.end().await;
-        for task in reopening.into_iter().chain(turning) {
+        for task in reopening.into_iter().chain(turning).chain(showing) {
             task.abort();
         }
         // Connections may hold handles until the runtime ends; the store is closed now.

@@ -8,6 +8,7 @@ use master::{Client, ClientError, Config, Master, v1};
 /// A master in a thread with a runtime of its own.
 pub(crate) struct Running {
     port: u16,
+    http: Option<std::net::SocketAddr>,
     end: tokio::sync::oneshot::Sender<bool>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -43,7 +44,7 @@ impl Running {
         Self::begin(config)
     }
 
-    fn begin(config: Config) -> Self {
+    pub(crate) fn begin(config: Config) -> Self {
         let (end, ended) = tokio::sync::oneshot::channel();
         let (tell_port, port) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -58,7 +59,8 @@ impl Running {
                     }
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 };
-                tell_port.send(master.address().port()).unwrap();
+                let told = tell_port.send((master.address().port(), master.http_address()));
+                told.unwrap();
                 let (graceful, abandoned) = tokio::sync::oneshot::channel::<()>();
                 let run = master.run(async { drop(abandoned.await) });
                 let mut run = std::pin::pin!(run);
@@ -72,12 +74,22 @@ impl Running {
                 }
             });
         });
-        let port = port.recv().unwrap();
-        Self { port, end, thread }
+        let (port, http) = port.recv().unwrap();
+        Self {
+            port,
+            http,
+            end,
+            thread,
+        }
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where it serves HTTP.
+    pub(crate) fn http(&self) -> Option<std::net::SocketAddr> {
+        self.http
     }
 
     /// Ends it as on Ctrl-C.

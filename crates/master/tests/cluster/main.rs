@@ -2,8 +2,11 @@
 //! volumes come and go, the map survives the master, a silent node is left out, of two
 //! proposals for one epoch one is committed.
 
+#[path = "../../src/etcd/testing.rs"]
+mod etcd;
 mod fake;
 mod foreign;
+mod http;
 mod watches;
 
 use std::time::Duration;

@@ -19,7 +19,9 @@ use crate::output::Failure;
     With a certificate it answers only who has one of the same authority, and each according to its role (docs/security.md):\n  \
     redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --audit-log /var/log/redhare/audit\n\n\
     With an issuer nodes and clients join by tokens, and nodes renew their certificates (\"redhare ca token --help\"):\n  \
-    redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --issuer /etc/redhare/issuer"
+    redhare master --listen 192.0.2.1:7400 --credentials /etc/redhare/master --issuer /etc/redhare/issuer\n\n\
+    With an address for HTTP it shows the cluster to browsers, and metrics (docs/metrics.md), to whoever can connect there:\n  \
+    redhare master --listen 192.0.2.1:7400 --http 127.0.0.1:9901"
 )]
 pub(crate) struct MasterArguments {
     /// Address and port to answer on
@@ -53,7 +55,10 @@ pub(crate) struct MasterArguments {
     /// Directory of an issuer, as "redhare ca issuer" makes it: give certificates to nodes and clients that come with a join token
     #[arg(long, value_name = "DIR")]
     issuer: Option<PathBuf>,
-    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), overcommit (1.0), data_key_period_ms (1800000), audit_log, issuer, [tls] (authority, certificate, key) and [etcd]
+    /// Serve a dashboard at http://ADDR/ and metrics for Prometheus at http://ADDR/metrics, without TLS or passwords
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
+    /// TOML file with heartbeat_interval_ms, heartbeat_timeout_ms, rebuild_after_ms, rebalance (true), overcommit (1.0), data_key_period_ms (1800000), audit_log, issuer, http, [tls] (authority, certificate, key) and [etcd]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Of "redhare up": the process with which this one ends
@@ -69,6 +74,7 @@ pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
     config.credentials = arguments.credentials.files();
     config.audit_log = arguments.audit_log;
     config.issuer = arguments.issuer;
+    config.http = arguments.http;
     if let Some(file) = arguments.config {
         config = config.with_file(&file).map_err(Failure::new)?;
     }

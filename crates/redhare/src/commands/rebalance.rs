@@ -2,9 +2,10 @@
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
-use master::{Client, uuid_text, v1};
+use master::view::{BalanceView, about_left, short};
+use master::{Client, v1};
 
-use super::cluster::{ClusterArguments, about_left, seconds};
+use super::cluster::ClusterArguments;
 use crate::output::{Failure, Output};
 
 /// What the masters do with the cluster as a whole
@@ -43,85 +44,6 @@ struct RebalanceArguments {
     cluster: ClusterArguments,
 }
 
-/// How evenly the nodes are used, as JSON has it.
-#[derive(Default, serde::Serialize)]
-pub(crate) struct BalanceView {
-    /// off, stopped, waiting, moving or even; empty where the masters are of an earlier release.
-    state: &'static str,
-    waits_for: String,
-    least_percent: f64,
-    all_percent: f64,
-    most_percent: f64,
-    left_bytes: u64,
-    /// For these and what is on its way without a command, as fast as it went in the last minutes; null before anything can be said.
-    left_seconds: Option<u64>,
-    moves: Vec<MoveRow>,
-}
-
-#[derive(serde::Serialize)]
-struct MoveRow {
-    volume: u32,
-    chunk: u32,
-    from: String,
-    to: String,
-    by_command: bool,
-    /// Still to be sent and in all, as the write node said last; none before it has begun.
-    left_bytes: Option<u64>,
-    total_bytes: Option<u64>,
-}
-
-pub(crate) fn view(balance: Option<&v1::Balance>, volumes: &[v1::VolumeStatus]) -> BalanceView {
-    let Some(balance) = balance else {
-        return BalanceView::default();
-    };
-    let resyncs = || volumes.iter().flat_map(|volume| &volume.resyncs);
-    let row = |moving: &v1::Moving| {
-        let resync = resyncs().find(|resync| {
-            (resync.volume, resync.index) == (moving.volume, moving.index) && resync.node == moving.to
-        });
-        MoveRow {
-            volume: moving.volume,
-            chunk: moving.index,
-            from: uuid_text(&moving.from),
-            to: uuid_text(&moving.to),
-            by_command: moving.by_command,
-            left_bytes: resync.map(|resync| resync.left_bytes),
-            total_bytes: resync.map(|resync| resync.total_bytes),
-        }
-    };
-    let percent = |millionths: u32| f64::from(millionths) / 10_000.0;
-    BalanceView {
-        state: match balance.state() {
-            v1::BalanceState::Unspecified => "",
-            v1::BalanceState::Off => "off",
-            v1::BalanceState::Stopped => "stopped",
-            v1::BalanceState::Waiting => "waiting",
-            v1::BalanceState::Moving => "moving",
-            v1::BalanceState::Even => "even",
-        },
-        waits_for: balance.waits_for.clone(),
-        least_percent: percent(balance.least_millionths),
-        all_percent: percent(balance.all_millionths),
-        most_percent: percent(balance.most_millionths),
-        left_bytes: balance.left_bytes,
-        left_seconds: seconds(balance.left_ms),
-        moves: balance.moves.iter().map(row).collect(),
-    }
-}
-
-/// What moves by itself or by command, in a line; none if nothing does.
-pub(crate) fn doing(view: &BalanceView) -> Option<String> {
-    let (moves, left) = (view.moves.len(), ByteCount(view.left_bytes));
-    match (view.state, moves) {
-        ("moving", _) => Some(format!(
-            "copies move to even nodes out: {moves} under way, {left} too much on some{}",
-            about_left(view.left_seconds)
-        )),
-        (_, 1..) => Some(format!("{moves} copies move{}", about_left(view.left_seconds))),
-        _ => None,
-    }
-}
-
 /// What people read of it.
 pub(crate) fn describe(view: &BalanceView) -> String {
     let state = match view.state {
@@ -141,7 +63,6 @@ pub(crate) fn describe(view: &BalanceView) -> String {
         view.least_percent, view.most_percent, view.all_percent
     );
     for row in &view.moves {
-        let short = |uuid: &str| uuid.get(..8).unwrap_or(uuid).to_owned();
         let left = match (row.left_bytes, row.total_bytes) {
             (Some(left), Some(total)) => format!(", {} of {} left", ByteCount(left), ByteCount(total)),
             _ => String::new(),
@@ -169,7 +90,7 @@ pub(crate) fn run(arguments: &ClusterCommands, output: &Output) -> Result<(), Fa
     let call = |client: Client| async move { client.rebalance(request).await };
     let answer = arguments.cluster.call(call)?;
     let volumes = arguments.cluster.status()?.volumes;
-    let view = view(answer.balance.as_ref(), &volumes);
+    let view = BalanceView::of(answer.balance.as_ref(), &volumes);
     output.print(&view, || describe(&view));
     Ok(())
 }
@@ -210,7 +131,7 @@ mod tests {
             ..v1::Balance::default()
         };
         assert_eq!(
-            describe(&view(Some(&balance), &[volume])),
+            describe(&BalanceView::of(Some(&balance), &[volume])),
             "rebalancing: copies move, 5 MiB too much on some nodes (nodes are used 10.0 % to 30.5 %, all together 21.0 %)\n  \
             chunk 7 of volume 3 moves from 6f6f6f6f to 0b0b0b0b, 1 MiB of 4 MiB left, by command"
         );

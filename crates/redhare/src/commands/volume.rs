@@ -1,7 +1,6 @@
 //! `redhare volume`.
 
 mod clone;
-mod disk_use;
 mod force;
 mod leases;
 mod moves;
@@ -13,10 +12,10 @@ mod sync_writes;
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
+use master::view::{
+    DiskUse, OriginView, ReturningRow, describe_returning, on_disks, origin, returning, short, state,
+};
 use master::{Client, uuid_text, v1};
-
-pub(crate) use clone::{OriginView, origin};
-pub(crate) use disk_use::{DiskUse, on_disks};
 
 use super::cluster::ClusterArguments;
 use crate::output::{Failure, Output, table};
@@ -267,7 +266,7 @@ struct VolumeView {
     spread: Option<&'static str>,
     /// Absent from one that is no clone, or not any more.
     #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<clone::OriginView>,
+    origin: Option<OriginView>,
 }
 
 /// How ordinary hosts reach a volume.
@@ -298,7 +297,7 @@ struct ShowView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_yet_sync_nodes: Vec<String>,
     chunks: Vec<ChunkView>,
-    returning: Vec<super::cluster::ReturningRow>,
+    returning: Vec<ReturningRow>,
 }
 
 #[derive(serde::Serialize)]
@@ -386,7 +385,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                     .iter()
                     .map(|part| chunk(part, &answer.nodes, &answer.resyncs))
                     .collect(),
-                returning: super::cluster::returning(&answer.resyncs),
+                returning: returning(&answer.resyncs),
             };
             output.print(&view, || show(&view));
         }
@@ -520,16 +519,6 @@ fn describe_export(export: &ExportView) -> String {
     text
 }
 
-pub(crate) fn state(volume: &v1::Volume) -> &'static str {
-    match volume.state() {
-        v1::VolumeState::Unspecified => "unknown",
-        v1::VolumeState::Creating => "creating",
-        v1::VolumeState::Preparing => "preparing",
-        v1::VolumeState::Ready => "ready",
-        v1::VolumeState::Deleting => "deleting",
-    }
-}
-
 fn resized(view: &VolumeView, before: ByteCount) -> String {
     let (name, size) = (&view.name, ByteCount(view.size_bytes));
     match view.growing_to_bytes {
@@ -561,7 +550,7 @@ fn view(volume: &v1::Volume) -> VolumeView {
             v1::Spread::Node => Some("node"),
             v1::Spread::Rack => Some("rack"),
         },
-        origin: clone::origin(volume),
+        origin: origin(volume),
     }
 }
 
@@ -620,11 +609,6 @@ fn list(views: &[VolumeView]) -> String {
         rows.push(row);
     }
     table(&rows)
-}
-
-/// The first digits of a node's UUID tell nodes apart.
-fn short(uuid: &str) -> &str {
-    uuid.get(..8).unwrap_or(uuid)
 }
 
 fn show(view: &ShowView) -> String {
@@ -689,7 +673,7 @@ fn show(view: &ShowView) -> String {
         ]);
     }
     for row in returning {
-        text.push_str(&super::cluster::describe_returning(row));
+        text.push_str(&describe_returning(row));
         text.push_str("\n\n");
     }
     text.push_str(&table(&rows));
@@ -743,11 +727,8 @@ mod tests {
         assert_eq!(view.missing, names(&[2, 3, 4]));
         assert_eq!(view.out_of_sync, names(&[5]));
         assert_eq!(view.returning, names(&[5]));
-        let rows = super::super::cluster::returning(&[resync.clone(), resync]);
-        let said: Vec<String> = rows
-            .iter()
-            .map(super::super::cluster::describe_returning)
-            .collect();
+        let rows = returning(&[resync.clone(), resync]);
+        let said: Vec<String> = rows.iter().map(describe_returning).collect();
         assert_eq!(
             said,
             ["05050505 is sent what it missed of 2 chunks, 4 MiB of 6 MiB left, about 1 s"]

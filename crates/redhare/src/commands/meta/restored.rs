@@ -2,7 +2,8 @@
 
 use clap::Args;
 use foundation::uuid::parse_uuid;
-use master::{Client, uuid_text, v1};
+use master::view::RestoredView;
+use master::{Client, v1};
 
 use crate::commands::cluster::ClusterArguments;
 use crate::output::{Failure, Output};
@@ -17,71 +18,6 @@ pub(super) struct RestoredArguments {
     without_volume: Vec<u32>,
     #[command(flatten)]
     cluster: ClusterArguments,
-}
-
-/// How far the masters are, as JSON has it.
-#[derive(Default, serde::Serialize)]
-pub(crate) struct RestoredView {
-    /// The metadata are from a backup, and what nodes have done since is not known yet.
-    restored: bool,
-    /// The revision of the store that the backup is of; 0 where nodes made it known.
-    revision: u64,
-    settled_chunks: u32,
-    chunks: u32,
-    awaited: Vec<AwaitedRow>,
-    refused_chunks: u32,
-    refused: Vec<RefusedRow>,
-    unknown_volumes: Vec<u32>,
-    grown_volumes: Vec<u32>,
-}
-
-#[derive(serde::Serialize)]
-struct AwaitedRow {
-    node: String,
-    chunks: u32,
-}
-
-#[derive(serde::Serialize)]
-struct RefusedRow {
-    volume: u32,
-    chunk: u32,
-    why: String,
-}
-
-pub(crate) fn view(restored: Option<&v1::RestoredStatus>) -> RestoredView {
-    let Some(restored) = restored else {
-        return RestoredView::default();
-    };
-    let awaited = |awaited: &v1::AwaitedNode| AwaitedRow {
-        node: uuid_text(&awaited.node),
-        chunks: awaited.chunks,
-    };
-    let refused = |refused: &v1::RefusedChunk| RefusedRow {
-        volume: refused.volume,
-        chunk: refused.index,
-        why: refused.why.clone(),
-    };
-    RestoredView {
-        restored: true,
-        revision: restored.revision,
-        settled_chunks: restored.settled_chunks,
-        chunks: restored.chunks,
-        awaited: restored.awaited.iter().map(awaited).collect(),
-        refused_chunks: restored.refused_chunks,
-        refused: restored.refused.iter().map(refused).collect(),
-        unknown_volumes: restored.unknown_volumes.clone(),
-        grown_volumes: restored.grown_volumes.clone(),
-    }
-}
-
-/// What it means for the cluster, in a line; none if its metadata are the newest there are.
-pub(crate) fn trouble(view: &RestoredView) -> Option<String> {
-    view.restored.then(|| {
-        format!(
-            "the masters' metadata are from a backup, and nothing is changed before it is known what the nodes have done since: {} of {} chunks are settled; see \"redhare meta restored\"",
-            view.settled_chunks, view.chunks
-        )
-    })
 }
 
 fn describe(view: &RestoredView) -> String {
@@ -143,13 +79,15 @@ pub(super) fn run(arguments: &RestoredArguments, output: &Output) -> Result<(), 
     };
     let call = |client: Client| async move { client.restored(request).await };
     let answer = arguments.cluster.call(call)?;
-    let view = view(answer.restored.as_ref());
+    let view = RestoredView::of(answer.restored.as_ref());
     output.print(&view, || describe(&view));
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use master::uuid_text;
+
     use super::*;
 
     #[test]
@@ -171,7 +109,7 @@ mod tests {
             unknown_volumes: vec![7],
             grown_volumes: vec![1],
         };
-        let view = view(Some(&status));
+        let view = RestoredView::of(Some(&status));
         let node = uuid_text(&[0x6f; 16]);
         let text = describe(&view);
         for part in [
@@ -185,7 +123,7 @@ mod tests {
         ] {
             assert!(text.contains(&part), "{part} is not in {text}");
         }
-        assert!(trouble(&view).unwrap().contains("2 of 4 chunks are settled"));
-        assert_eq!(trouble(&RestoredView::default()), None);
+        assert!(view.trouble().unwrap().contains("2 of 4 chunks are settled"));
+        assert_eq!(RestoredView::default().trouble(), None);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use foundation::ByteCount;
 use indicatif::{ProgressBar, ProgressStyle};
+use master::view::OriginView;
 use master::{Client, v1};
 
 use super::{VolumeView, view};
@@ -41,36 +42,6 @@ pub(super) struct FlattenArguments {
     /// Do not wait until all copies have data of their own
     #[arg(long)]
     no_wait: bool,
-}
-
-/// What a clone shares.
-#[derive(Clone, serde::Serialize)]
-pub(crate) struct OriginView {
-    volume: String,
-    snapshot: String,
-    flattening: bool,
-    /// While it is flattened: copies that share something still, and all, of the nodes that have said so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left_copies: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    flattened_of: Option<u64>,
-}
-
-/// None of a volume that is no clone.
-pub(crate) fn origin(volume: &v1::Volume) -> Option<OriginView> {
-    let origin = volume.origin.as_ref()?;
-    // What has just been made says numbers only.
-    let named = |name: &str, number: u64| match name {
-        "" => number.to_string(),
-        name => name.to_owned(),
-    };
-    Some(OriginView {
-        volume: named(&origin.volume_name, origin.volume.into()),
-        snapshot: named(&origin.snapshot_name, origin.snapshot),
-        flattening: origin.flattening,
-        left_copies: origin.flattening.then_some(origin.left_copies),
-        flattened_of: origin.flattening.then_some(origin.copies),
-    })
 }
 
 pub(crate) fn describe(origin: &OriginView) -> String {
@@ -168,6 +139,8 @@ pub(super) fn flatten(
 
 #[cfg(test)]
 mod tests {
+    use master::view::origin;
+
     use super::*;
 
     #[test]

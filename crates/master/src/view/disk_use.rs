@@ -1,19 +1,20 @@
 //! What a volume owns of disks, all copies together.
 
 use foundation::ByteCount;
-use master::v1;
+use proto::v1;
 
-/// See the module.
+/// What a volume owns of disks, all copies together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct DiskUse {
+pub struct DiskUse {
     /// What its chunks own.
-    used_bytes: u64,
+    pub used_bytes: u64,
     /// What its snapshots own besides.
-    held_bytes: u64,
+    pub held_bytes: u64,
 }
 
 impl DiskUse {
-    pub(crate) fn of(said: &v1::VolumeUse) -> Self {
+    /// As an answer has it.
+    pub fn of(said: &v1::VolumeUse) -> Self {
         Self {
             used_bytes: said.used_bytes,
             held_bytes: said.held_bytes,
@@ -21,7 +22,7 @@ impl DiskUse {
     }
 
     /// A volume's of many; one that is not among them owns nothing.
-    pub(super) fn among(uses: &v1::VolumeUses, volume: u32) -> Self {
+    pub fn among(uses: &v1::VolumeUses, volume: u32) -> Self {
         let said = uses.volumes.iter().find(|said| said.volume == volume);
         said.map(Self::of).unwrap_or_default()
     }
@@ -31,7 +32,7 @@ impl DiskUse {
     }
 
     /// A paragraph of `volume show`.
-    pub(super) fn describe(self) -> String {
+    pub fn describe(self) -> String {
         let held = match self.held_bytes {
             0 => String::new(),
             held => format!(", {} of it for snapshots alone", ByteCount(held)),
@@ -41,6 +42,6 @@ impl DiskUse {
 }
 
 /// A cell of a table.
-pub(crate) fn on_disks(disk_use: Option<DiskUse>) -> String {
+pub fn on_disks(disk_use: Option<DiskUse>) -> String {
     disk_use.map_or_else(|| "-".to_owned(), |disk_use| disk_use.total().to_string())
 }

@@ -1,11 +1,13 @@
-//! How a cluster is, in a word, and why: the head of `redhare status`.
+//! How a cluster is, in a word, and why: the head of `redhare status` and of the dashboard.
 
-use super::{NodeRow, StatusView, VolumeRow, about_left, describe_returning};
+use foundation::ByteCount;
+
+use super::{NodeRow, StatusView, VolumeRow, about_left, describe_returning, short};
 
 /// From the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Nothing is missing.
     Healthy,
     /// Everything serves, with less than there should be.
@@ -16,10 +18,13 @@ pub(super) enum Verdict {
 
 /// A verdict, what led to it, and what the cluster does by itself, about that or anything else.
 #[derive(Debug, serde::Serialize)]
-pub(super) struct Health {
-    pub(super) verdict: Verdict,
-    troubles: Vec<String>,
-    doing: Vec<String>,
+pub struct Health {
+    /// In a word.
+    pub verdict: Verdict,
+    /// What led to it.
+    pub troubles: Vec<String>,
+    /// What the cluster does by itself.
+    pub doing: Vec<String>,
 }
 
 /// Weighs what the rest of the view says.
@@ -30,12 +35,12 @@ pub(super) fn of(view: &StatusView) -> Health {
         doing: Vec::new(),
     };
     health.weigh_masters(view);
-    if let Some(trouble) = super::super::meta::restored::trouble(&view.restored) {
+    if let Some(trouble) = view.restored.trouble() {
         health.trouble(Verdict::Critical, trouble);
     }
     view.nodes.iter().for_each(|node| health.weigh_node(node));
     view.volumes.iter().for_each(|volume| health.weigh_volume(volume));
-    if let Some(balancing) = super::super::rebalance::doing(&view.balance) {
+    if let Some(balancing) = view.balance.doing() {
         health.doing.push(balancing);
     }
     health
@@ -83,7 +88,7 @@ impl Health {
             self.doing.push(format!(
                 "node {name} is drained: {} copies with {} are still to move{}",
                 node.draining_copies,
-                foundation::ByteCount(node.draining_bytes),
+                ByteCount(node.draining_bytes),
                 about_left(node.draining_left_seconds)
             ));
         }
@@ -117,7 +122,7 @@ impl Health {
                 self.doing.push(format!(
                     "\"{name}\": {} copies with {} are still to be made{}",
                     volume.lacking_copies,
-                    foundation::ByteCount(volume.lacking_bytes),
+                    ByteCount(volume.lacking_bytes),
                     about_left(volume.lacking_left_seconds)
                 ));
             } else if returning == 0 {
@@ -136,28 +141,28 @@ impl Health {
             .extend(rows.map(|row| format!("\"{name}\": node {}", describe_returning(row))));
     }
 
-    /// What people read of it: a word for the first line, and a line for each trouble and each thing done.
-    pub(super) fn describe(&self) -> (&'static str, String) {
-        let word = match self.verdict {
+    /// The verdict for people, who are to see when it is not the best.
+    pub fn word(&self) -> &'static str {
+        match self.verdict {
             Verdict::Healthy => "healthy",
             Verdict::Degraded => "DEGRADED",
             Verdict::Critical => "CRITICAL",
-        };
+        }
+    }
+
+    /// What people read of it: a word for the first line, and a line for each trouble and each thing done.
+    pub fn describe(&self) -> (&'static str, String) {
         let troubles = self.troubles.iter().map(|trouble| format!("  ! {trouble}\n"));
         let doing = self.doing.iter().map(|doing| format!("  > {doing}\n"));
-        (word, troubles.chain(doing).collect())
+        (self.word(), troubles.chain(doing).collect())
     }
-}
-
-fn short(uuid: &str) -> &str {
-    uuid.get(..8).unwrap_or(uuid)
 }
 
 #[cfg(test)]
 mod tests {
-    use master::v1;
+    use proto::v1;
 
-    use super::super::{MasterRow, ReturningRow, StoreMemberRow, StoreRow};
+    use super::super::{BalanceView, MasterRow, ReturningRow, StoreMemberRow, StoreRow};
     use super::*;
 
     fn volume(degraded: u32, waiting: u32) -> VolumeRow {
@@ -248,7 +253,7 @@ mod tests {
 
     #[test]
     fn how_long_a_drain_and_evening_out_will_still_take_is_told_once_it_is_known() {
-        let mut drained = super::super::node_row(&v1::NodeStatus {
+        let mut drained = NodeRow::of(&v1::NodeStatus {
             node: vec![0xab; 16],
             alive: true,
             draining: true,
@@ -263,13 +268,10 @@ mod tests {
         };
         let to_move = "  > node abababab is drained: 5 copies with 5 GiB are still to move";
         assert_eq!(described(drained.clone()), format!("{to_move}\n"));
-        assert_eq!(
-            super::super::describe_node(&drained),
-            "alive, draining: 5 copies left"
-        );
+        assert_eq!(drained.describe_state(), "alive, draining: 5 copies left");
         drained.draining_left_seconds = Some(95);
         assert_eq!(
-            super::super::describe_node(&drained),
+            drained.describe_state(),
             "alive, draining: 5 copies left, about 95 s"
         );
         assert_eq!(described(drained), format!("{to_move}, about 95 s left\n"));
@@ -281,7 +283,7 @@ mod tests {
             left_ms: Some(3 * 3_600_000),
             ..v1::Balance::default()
         };
-        view.balance = super::super::super::rebalance::view(Some(&balance), &[]);
+        view.balance = BalanceView::of(Some(&balance), &[]);
         assert_eq!(
             of(&view).describe().1,
             "  > copies move to even nodes out: 0 under way, 3 GiB too much on some, about 3 h left\n"
