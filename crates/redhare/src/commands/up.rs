@@ -47,6 +47,9 @@ pub(crate) struct UpArguments {
     /// Compare every copy with its checksums once in this time, in the background: seconds, or 30m, 12h, 14d; 0 for never
     #[arg(long, value_name = "TIME", default_value = super::node::SCRUB_EVERY, value_parser = super::node::parse_interval)]
     scrub_every: Duration,
+    /// Serve a dashboard and metrics here, as "redhare master --http" does, to whoever can connect; 127.0.0.1:7480, say
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
     /// The master's port; the nodes take the ones that follow
     #[arg(long, default_value_t = 7400)]
     port: u16,
@@ -113,7 +116,7 @@ fn run_all(
         return Ok(());
     }
     let view = serde_json::json!({
-        "master": master.to_string(), "nodes": arguments.nodes, "data": data, "credentials": own,
+        "master": master.to_string(), "nodes": arguments.nodes, "data": data, "credentials": own, "http": arguments.http,
     });
     output.print(&view, || {
         let secure = own.as_ref().map_or(String::new(), |own| {
@@ -123,8 +126,11 @@ fn run_all(
                 data.join("ca").display()
             )
         });
+        let dashboard = arguments
+            .http
+            .map_or_else(String::new, |address| format!("\ndashboard at http://{address}/"));
         format!(
-            "master at {master}, {} nodes, everything in {}{secure}\ntry: redhare status; redhare volume create scratch --size 4GiB\n\
+            "master at {master}, {} nodes, everything in {}{secure}{dashboard}\ntry: redhare status; redhare volume create scratch --size 4GiB\n\
              Ctrl-C ends it; the next \"redhare up\" goes on with the same data",
             arguments.nodes,
             data.display()
@@ -186,9 +192,18 @@ fn master_service(arguments: &UpArguments) -> Service {
         .into_iter()
         .chain(credentials(arguments, "master"))
         .chain(issuer(arguments))
+        .chain(http(arguments))
         .collect(),
         data: arguments.data.clone(),
     }
+}
+
+/// What the master is told of its dashboard.
+fn http(arguments: &UpArguments) -> impl Iterator<Item = std::ffi::OsString> {
+    let given = arguments
+        .http
+        .map(|address| ["--http".into(), address.to_string().into()]);
+    given.into_iter().flatten()
 }
 
 /// What a process is told of its credentials.
@@ -458,8 +473,22 @@ mod tests {
             disk_size: disk_size.parse().unwrap(),
             rebuild_after: 600,
             scrub_every: Duration::ZERO,
+            http: None,
             port,
         }
+    }
+
+    #[test]
+    fn a_master_is_told_of_its_dashboard_if_there_is_to_be_one() {
+        let told = |arguments: &UpArguments| {
+            let words = master_service(arguments).arguments;
+            let at = words.iter().position(|word| word == "--http")?;
+            words.get(at + 1).cloned()
+        };
+        let mut arguments = arguments(3, 7400, "1GiB");
+        assert_eq!(told(&arguments), None);
+        arguments.http = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7480)));
+        assert_eq!(told(&arguments), Some("127.0.0.1:7480".into()));
     }
 
     #[test]
