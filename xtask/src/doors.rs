@@ -57,14 +57,14 @@ const SIMULATIONS: &[Row] = &[
         ],
     ),
     tests(
-        "crates/control/tests/balance/main.rs",
+        "crates/control/tests/balance/mod.rs",
         &[
             "test",
             "--release",
             "-p",
             "redhare-control",
             "--test",
-            "balance",
+            "controller",
             "under_faults",
         ],
     ),

@@ -301,7 +301,15 @@ fn walk() -> Ended {
 
 /// The test of a large directory, with a million entries; `make test` has a tenth of them.
 fn directory() -> Ended {
-    let mut command = cargo(&["test", "--release", "-p", "redhare", "--test", "mount", "large::"]);
+    let mut command = cargo(&[
+        "test",
+        "--release",
+        "-p",
+        "redhare",
+        "--test",
+        "processes",
+        "mount::large::",
+    ]);
     command
         .args(["--", "--nocapture"])
         .env("REDHARE_DIRECTORY_ENTRIES", "1000000");

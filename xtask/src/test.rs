@@ -88,8 +88,8 @@ fn everything() -> Result<Report, String> {
     };
     for binary in built.tests {
         match binary.waits() {
-            true => jobs.waiting.push_back(binary.job(&note)),
-            false => jobs.busy.push_back(binary.job(&note)),
+            true => jobs.waiting.extend(binary.jobs(&note)?),
+            false => jobs.busy.extend(binary.jobs(&note)?),
         }
     }
     jobs.busy.push_back(binaries::documentation());

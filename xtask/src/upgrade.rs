@@ -57,8 +57,9 @@ fn judge(old: &Path) -> Result<Outcome, String> {
         "-p",
         "redhare",
         "--test",
-        "upgrade",
+        "processes",
         "--",
+        "upgrade::",
         "--nocapture",
         "--test-threads=1",
     ]);

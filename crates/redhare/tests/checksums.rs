@@ -2,8 +2,6 @@
 //! killed and while everything is down: every byte that clients and hosts read is right, and the disk is mended. So are copies of
 //! snapshots.
 
-mod support;
-
 use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
@@ -11,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::support::{Cluster, LIMIT, Place, free_ports, kill, wait_until};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
 use client::{Nearby, Session};
 use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
 use foundation::{Lba, Random};
 use reactor::{BufferPool, time};
 use rustix::process::Signal;
-use support::{Cluster, LIMIT, Place, free_ports, kill, wait_until};
 
 const VOLUME: &str = "kept";
 const BLOCK_BYTES: usize = 4096;

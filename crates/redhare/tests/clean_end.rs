@@ -1,10 +1,8 @@
 //! All nodes of a cluster end in good order under a writing client: what was acknowledged is there when they come back, though
 //! nothing was ever flushed.
 
-mod support;
-
-use support::load::{Load, check};
-use support::{Cluster, Place, free_ports};
+use crate::support::load::{Load, check};
+use crate::support::{Cluster, Place, free_ports};
 
 /// Most single ends lose something when targets make nothing durable at their end.
 const ENDS: u32 = 3;

@@ -1,16 +1,14 @@
 //! Clones of a volume, with processes of their own: one is made of a snapshot while the volume is written, shows what that does, is
 //! written itself, loses a node, is flattened through restarts, and outlives the snapshot.
 
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::nodes::{JOURNAL_BYTES, Nodes};
+use crate::support::{Place, wait_until};
 use bdev::{BlockDevice, ChannelExt};
 use client::{Nearby, Session};
 use foundation::{Lba, Random};
 use reactor::BufferPool;
-use support::nodes::{JOURNAL_BYTES, Nodes};
-use support::{Place, wait_until};
 
 const BYTES: usize = 32 << 20;
 const BLOCK: usize = 4096;

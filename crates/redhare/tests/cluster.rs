@@ -1,12 +1,12 @@
 //! The whole product as processes: `redhare up`, a volume, files in, a node killed, files compared, a restart; a writer
-//! that is stopped, overtaken and woken again.
+//! that is stopped, overtaken and woken again; an import beside servers that die, and after its own death.
 
-mod support;
-
+use std::cell::RefCell;
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Cluster, LIMIT, Place, REDHARE, free_ports, kill};
+use crate::support::{Cluster, LIMIT, Place, REDHARE, free_ports, kill};
 
 #[test]
 fn files_survive_a_killed_node_and_a_restart_of_everything() {
@@ -130,5 +130,95 @@ fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
     cluster.succeed(&["fs", "compare", "files:second", small]);
     cluster.succeed(&["fs", "verify", "files"]);
     cluster.succeed(&["fs", "import", small, "files:third"]);
+    cluster.end();
+}
+
+/// Small files in an archive, in the order of their numbers.
+fn archive(files: u32) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for number in 0..files {
+        let bytes: Vec<u8> = (0..2_000 + number % 3_000)
+            .map(|at| (at * 31 + number) as u8)
+            .collect();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        header.set_mtime(1_000_000_000 + u64::from(number));
+        header.set_cksum();
+        let name = format!("{number:06}");
+        builder.append_data(&mut header, name, &bytes[..]).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn an_import_goes_on_beside_servers_that_are_killed_and_after_its_own_death() {
+    const FILES: u32 = 3000;
+    let place = Place::new("import");
+    let data = &place.0;
+    let whole = archive(FILES);
+    let path = data.join("all.tar");
+    std::fs::write(&path, &whole).unwrap();
+    let cluster = Cluster::start(&data.join("cluster"), free_ports());
+    cluster.succeed(&["volume", "create", "files", "--size", "512MiB"]);
+    cluster.succeed(&["fs", "format", "files"]);
+    let mut import = Command::new(REDHARE)
+        .args(["fs", "import", "-", "files:all", "--commit-every", "0"])
+        .env("REDHARE_CLUSTER", cluster.address())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut pipe = import.stdin.take().unwrap();
+    // What it has not been given it cannot have read: so it is in the middle of the archive while servers die.
+    let mut given = 0;
+    let mut give_up_to = |part: usize| {
+        let end = whole.len() * part / 4;
+        pipe.write_all(&whole[given..end]).unwrap();
+        given = end;
+    };
+    let commits = |number: u32| {
+        let file = format!("files:all/{number:06}");
+        cluster.wait(&["fs", "stat", &file], |said| {
+            said.contains(&format!("{number:06}"))
+        });
+    };
+    give_up_to(1);
+    commits(10);
+    for server in [2, 3] {
+        kill(&cluster.engine_lock(server));
+        kill(&cluster.target_lock(server));
+        give_up_to(server as usize);
+        commits(FILES / 4 * (server - 1) + 10);
+    }
+    assert!(import.try_wait().unwrap().is_none(), "it ended by itself");
+    import.kill().unwrap();
+    kill(&cluster.engine_lock(1));
+    kill(&cluster.target_lock(1));
+    import.wait().unwrap();
+
+    // Its lease ends, and the same command goes on where it was.
+    let again = [
+        "fs",
+        "import",
+        path.to_str().unwrap(),
+        "files:all",
+        "--verify",
+        "--json",
+    ];
+    let told = RefCell::new(serde_json::Value::Null);
+    cluster.wait(&again, |text| {
+        let value = serde_json::from_str(text).unwrap_or_default();
+        *told.borrow_mut() = value;
+        told.borrow()["verified"] == FILES
+    });
+    let said = told.into_inner();
+    let count = |key: &str| said[key].as_u64().unwrap_or(0);
+    assert!(
+        count("unchanged") >= u64::from(FILES / 2),
+        "what was committed is copied again: {said}"
+    );
+    assert_eq!(count("copied") + count("unchanged"), u64::from(FILES), "{said}");
+    cluster.succeed(&["fs", "verify", "files"]);
     cluster.end();
 }

@@ -2,13 +2,14 @@
 //! or by Unix socket, under whatever name; roles bound what is let in; the keys are turned under a client's work, with nodes
 //! that come back between, and a while without masters stops nothing.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::load::{self, Load, Way};
+use crate::support::nodes::Nodes;
+use crate::support::{Place, kill, process, wait_until};
 use bdev::{BlockDevice, ChannelExt, IoError};
 use client::{Nearby, Session};
 use fabrics::authentication::Credentials;
@@ -19,9 +20,6 @@ use protocols::auth::{Keys, Secret};
 use protocols::nvme::Nqn;
 use reactor::BufferPool;
 use reactor::net::TcpOptions;
-use support::load::{self, Load, Way};
-use support::nodes::Nodes;
-use support::{Place, kill, process, wait_until};
 
 const PERIOD: Duration = Duration::from_millis(1500);
 /// Whoever may call itself so.

@@ -1,12 +1,10 @@
 //! Chunks whose last copies in sync are lost for good, with processes of their own: nothing serves what an older copy has before somebody
 //! says so who was told what is lost.
 
-mod support;
-
 use std::path::PathBuf;
 
-use support::nodes::Nodes;
-use support::{Place, wait_until};
+use crate::support::nodes::Nodes;
+use crate::support::{Place, wait_until};
 
 const CREATE: &str = "volume create data --size 64MiB --chunk-size 16MiB --copies 2 --minimum 1";
 

@@ -1,10 +1,8 @@
 //! Another cluster comes to the addresses of one that is down, master and nodes: a client that writes to a volume of the first
 //! neither reads nor writes the volume of the same number of the other one, and goes on when its own cluster is back.
 
-mod support;
-
-use support::load::{Load, check, nothing};
-use support::{Cluster, Place, free_ports};
+use crate::support::load::{Load, check, nothing};
+use crate::support::{Cluster, Place, free_ports};
 
 /// What was acknowledged outlives the end of all nodes: the client goes on with it.
 fn create(cluster: &Cluster) {

@@ -1,11 +1,9 @@
 //! A disk whose requests stand, in whole processes: each stage of the reset cures the fault that is planted for it, clients lose
 //! nothing, and the disk that stands again and again is put out of service, rebuilt elsewhere, and put back by command.
 
-mod support;
-
+use crate::support::nodes::Nodes;
+use crate::support::{Place, kill, wait_until};
 use serde_json::Value;
-use support::nodes::Nodes;
-use support::{Place, kill, wait_until};
 
 const NODE: u16 = 2;
 

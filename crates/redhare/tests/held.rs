@@ -2,14 +2,12 @@
 //! are left to others, and are taken again when the snapshots are deleted. What a volume owns of disks is shown apart from what
 //! its snapshots do.
 
-mod support;
-
+use crate::support::nodes::Nodes;
+use crate::support::{Place, wait_until};
 use bdev::{BlockDevice, ChannelExt};
 use client::{Nearby, Session};
 use foundation::Lba;
 use reactor::BufferPool;
-use support::nodes::Nodes;
-use support::{Place, wait_until};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;

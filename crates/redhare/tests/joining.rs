@@ -2,15 +2,13 @@
 //! not with a wrong, expired, used or revoked one, not from another cluster's master, and never to be an administrator. A
 //! node renews what it has before it ends.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::support::nodes::Nodes;
+use crate::support::{Place, REDHARE, free_ports, wait_until};
 use serde_json::Value;
-use support::nodes::Nodes;
-use support::{Place, REDHARE, free_ports, wait_until};
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -2,18 +2,14 @@
 //! killed, and another one answers soon; all masters end, and the client goes on; they return, and
 //! every node is as before, in sync. One that leads and is cut from everybody but etcd gives up its seat.
 
-#[path = "../../master/src/etcd/testing.rs"]
-mod etcd;
-mod support;
-
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use etcd::Etcd;
-use support::forward::Forward;
-use support::load::{self, Load};
-use support::{Place, REDHARE, free_ports, wait_until};
+use crate::etcd::Etcd;
+use crate::support::forward::Forward;
+use crate::support::load::{self, Load};
+use crate::support::{Place, REDHARE, free_ports, wait_until};
 
 const VOLUME: &str = "load";
 /// Between the death of the master that leads and the next answer: three times what is promised for a machine that does
@@ -207,7 +203,7 @@ impl Cluster {
 
 #[test]
 fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
-    if !etcd::is_there("three masters on an etcd") {
+    if !crate::etcd::is_there("three masters on an etcd") {
         return;
     }
     let etcd = Etcd::start(1);

@@ -2,17 +2,13 @@
 //! order that helps nobody, with masters and targets that are killed in between. Everybody follows, the keys of the data path go
 //! on turning, and who was not renewed is out afterwards.
 
-#[path = "../../master/src/etcd/testing.rs"]
-mod etcd;
-mod support;
-
 use std::path::Path;
 
-use etcd::Etcd;
+use crate::etcd::Etcd;
+use crate::support::ensemble::{Ensemble, MASTERS};
+use crate::support::load::{self, Way};
+use crate::support::{Place, kill, process, wait_until};
 use rustix::process::Signal;
-use support::ensemble::{Ensemble, MASTERS};
-use support::load::{self, Way};
-use support::{Place, kill, process, wait_until};
 
 /// The number of the key that a node's target was handed last.
 fn newest_key(cluster: &Ensemble, node: u16) -> u64 {
@@ -85,7 +81,7 @@ fn replace_target(cluster: &Ensemble, node: u16) {
 
 #[test]
 fn the_root_is_rotated_under_three_masters() {
-    if !etcd::is_there("a rotation with three masters on an etcd") {
+    if !crate::etcd::is_there("a rotation with three masters on an etcd") {
         return;
     }
     let etcd = Etcd::start(1);

@@ -2,20 +2,16 @@
 //! what is wrong with who they say they are, go on once it is right, and lead one after the other. Nodes and clients join them by
 //! tokens at a master that follows, and while the one that leads is killed.
 
-#[path = "../../master/src/etcd/testing.rs"]
-mod etcd;
-mod support;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use etcd::{Etcd, certificates, signed_tokens};
-use support::ensemble::Ensemble;
-use support::load::{self, Way};
-use support::{Place, REDHARE, wait_until};
+use crate::etcd::{Etcd, certificates, signed_tokens};
+use crate::support::ensemble::Ensemble;
+use crate::support::load::{self, Way};
+use crate::support::{Place, REDHARE, wait_until};
 
 /// What the masters' file says of an etcd that wants a certificate, and of a user.
-fn configuration(files: &etcd::Certificates, password: &std::path::Path) -> String {
+fn configuration(files: &crate::etcd::Certificates, password: &std::path::Path) -> String {
     format!(
         "data_key_period_ms = 2000\n[etcd]\nauthority = {:?}\ncertificate = {:?}\nkey = {:?}\nuser = \"redhare\"\n\
          password_file = {password:?}\n",
@@ -25,7 +21,7 @@ fn configuration(files: &etcd::Certificates, password: &std::path::Path) -> Stri
 
 #[test]
 fn masters_live_on_an_etcd_that_wants_to_know_who_they_are() {
-    if !etcd::is_there("three masters on an etcd with TLS and users") {
+    if !crate::etcd::is_there("three masters on an etcd with TLS and users") {
         return;
     }
     let place = Place::in_memory("masters-secure");

@@ -1,12 +1,10 @@
 //! A cluster's metadata goes to a file and into another store; nothing of the volumes is lost, and the old store serves nobody.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{Cluster, Place, REDHARE, free_ports};
 use rustix::process::Signal;
-use support::{Cluster, Place, REDHARE, free_ports};
 
 /// What `redhare meta` says, and whether it did what it was asked for.
 fn meta(arguments: &[&str]) -> (bool, String) {

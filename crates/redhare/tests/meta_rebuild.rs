@@ -1,13 +1,11 @@
 //! The masters' store is lost and made anew from the nodes' disks: every byte is there, also when one node was not read, and when the
 //! disk of one is older than what it took part in; what cannot be known is refused.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Cluster, Place, REDHARE, free_ports, wait_until};
 use rustix::process::Signal;
-use support::{Cluster, Place, REDHARE, free_ports, wait_until};
 
 /// What `redhare meta rebuild` says, and whether it did what it was asked for.
 fn rebuild(nodes: &[PathBuf], store: &Path, more: &[&str]) -> (bool, String) {

@@ -1,19 +1,17 @@
 //! A client that reads the disks of this machine's nodes past them, while another one writes and nodes stop and die: what
 //! was acknowledged before a read began is what it reads, or something newer.
 
-mod support;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::support::{Cluster, Place, free_ports, kill, wait_until};
 use bdev::{BlockDevice, ChannelExt};
 use client::{Nearby, Session};
 use foundation::Lba;
 use reactor::{BufferMut, BufferPool, time};
 use rustix::process::Signal;
-use support::{Cluster, Place, free_ports, kill, wait_until};
 
 const VOLUME: &str = "watched";
 const BLOCK_BYTES: usize = 4096;

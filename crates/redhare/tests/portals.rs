@@ -1,12 +1,12 @@
 //! A volume that two nodes of `redhare up` export: a host with a path to each writes and reads while their targets are killed,
 //! and every byte is what it wrote, by either portal and by the native client.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::support::load::{self, Load, Way};
+use crate::support::{Cluster, Place, free_ports, kill, wait_until};
 use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, Operation};
 use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel, RemoteDevice, RemoteOptions};
 use foundation::{BlockCount, Lba};
@@ -19,8 +19,6 @@ use protocols::nvme::reservation::{
 use protocols::nvme::{Command, Status};
 use reactor::BufferPool;
 use rustix::process::{Pid, Signal, kill_process};
-use support::load::{self, Load, Way};
-use support::{Cluster, Place, free_ports, kill, wait_until};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
 
@@ -394,7 +392,7 @@ fn hosts_reserve_a_volume_by_any_of_its_portals() {
     let stopped = node_at(&cluster, second);
     let signal = |signal: Signal| {
         for lock in [cluster.engine_lock(stopped), cluster.target_lock(stopped)] {
-            let process = Pid::from_raw(support::process(&lock).unwrap() as i32).unwrap();
+            let process = Pid::from_raw(crate::support::process(&lock).unwrap() as i32).unwrap();
             kill_process(process, signal).unwrap();
         }
     };

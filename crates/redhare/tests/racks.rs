@@ -1,12 +1,10 @@
 //! Racks, with processes of their own: copies are in different ones, what cannot be is refused with the numbers, and what a lost rack had
 //! is made anew in another one.
 
-mod support;
-
 use std::collections::BTreeSet;
 
-use support::nodes::Nodes;
-use support::{Place, wait_until};
+use crate::support::nodes::Nodes;
+use crate::support::{Place, wait_until};
 
 /// Of the nodes by number: two in the first rack, two in the second, one in the third.
 const RACKS: [&str; 5] = ["r1", "r1", "r2", "r2", "r3"];

@@ -1,11 +1,9 @@
 //! A cluster of real processes grows by a node while files are read: copies move until all nodes are used alike, though the new
 //! node is killed in the middle; nothing is lost, and it ends. Then a copy and the writes of a chunk move by command.
 
-mod support;
-
+use crate::support::nodes::Nodes;
+use crate::support::{Place, wait_until};
 use serde_json::Value;
-use support::nodes::Nodes;
-use support::{Place, wait_until};
 
 impl Nodes {
     /// How many copies each node has, once all are in sync and nothing moves.

@@ -2,10 +2,8 @@
 //! was set, compared byte for byte with two nodes dead; it comes back and deletes what it has no place for; a node is
 //! drained while files are read; and a drain that cannot work is refused with the numbers.
 
-mod support;
-
-use support::nodes::{JOURNAL_BYTES, Nodes};
-use support::{Place, wait_until};
+use crate::support::nodes::{JOURNAL_BYTES, Nodes};
+use crate::support::{Place, wait_until};
 
 const NODES: u16 = 4;
 

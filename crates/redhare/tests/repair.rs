@@ -3,12 +3,11 @@
 //! that no copy is right. A check finds it and writes nothing; a repair brings back what can be, names what is lost, and leaves everything else byte for byte; a
 //! second check finds nothing, or the same that cannot be repaired. Imports and snapshots go on afterwards.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::support::{Cluster, Place, free_ports};
 use bdev::{Channel, ChannelExt, Data, Fence, Operation};
 use client::{MasterLeases, Nearby, Session};
 use foundation::{BlockCount, Lba, Random};
@@ -18,7 +17,6 @@ use packfs::lease::LeaseSource;
 use packfs::{Medium, Reader, ReaderOptions, Superblock, Target};
 use reactor::BufferPool;
 use serde_json::Value;
-use support::{Cluster, Place, free_ports};
 
 const PAGE_BYTES: usize = 4096;
 /// A tree of two levels, with several leaves of entries.

@@ -1,13 +1,11 @@
 //! Masters begin on a backup that is older than what the nodes have done: copies were made elsewhere since, a node began another life, files were
 //! written, a volume was made. Nothing is changed before the nodes have spoken; then every byte is there, and numbers go on above.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use support::nodes::Nodes;
-use support::{Place, REDHARE, wait_until};
+use crate::support::nodes::Nodes;
+use crate::support::{Place, REDHARE, wait_until};
 
 fn meta(arguments: &[&str], store: &Path) -> (bool, String) {
     let mut command = Command::new(REDHARE);

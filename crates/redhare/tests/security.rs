@@ -2,17 +2,15 @@
 //! nobody else is, and the authority is rotated while all of it runs. Without credentials everything is as in the other
 //! tests.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::nodes::Nodes;
+use crate::support::{Cluster, Place, REDHARE, free_ports, wait_until};
 use identity::{Authority, Issue, Role, Validity, unix_now};
 use master::{Client, ClientError, Masters, v1};
 use serde_json::Value;
-use support::nodes::Nodes;
-use support::{Cluster, Place, REDHARE, free_ports, wait_until};
 
 const CREATE: &str = "volume create data --size 64MiB --chunk-size 16MiB";
 

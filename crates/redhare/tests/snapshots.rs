@@ -1,20 +1,18 @@
 //! Snapshots of a volume that is written to, by processes of their own: each is one moment of all chunks, also when a node has just
 //! been killed; it is read from whatever node has it and stays as it was; deleting it gives the space back.
 
-mod support;
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::nodes::Nodes;
+use crate::support::{Place, wait_until};
 use bdev::{BlockDevice, ChannelExt};
 use client::{Nearby, Session};
 use foundation::Lba;
 use reactor::BufferPool;
 use rustix::process::Signal;
-use support::nodes::Nodes;
-use support::{Place, wait_until};
 
 const BLOCK: usize = 4096;
 const CHUNKS: u64 = 8;

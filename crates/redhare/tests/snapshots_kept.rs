@@ -2,16 +2,14 @@
 //! drained and removed, or killed for good, one after the other, while others come; then every byte of it is read from nodes that
 //! did not exist then.
 
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::nodes::Nodes;
+use crate::support::{Place, wait_until};
 use bdev::{BlockDevice, ChannelExt};
 use client::{Nearby, Session};
 use foundation::{Lba, Random};
 use reactor::BufferPool;
-use support::nodes::Nodes;
-use support::{Place, wait_until};
 
 const BYTES: usize = 32 << 20;
 const BLOCK: usize = 4096;

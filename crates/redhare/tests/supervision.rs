@@ -1,14 +1,12 @@
 //! Processes that are killed while a client writes and reads: the target, the node engine, both, the master, everything.
 //! The client sees no error and no wrong byte, what the masters say is so, and nothing runs twice.
 
-mod support;
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::support::load::{self, Load};
+use crate::support::{Cluster, Place, free_ports, kill, process, wait_until, writers_of};
 use master::{Client, Masters, v1};
 use rustix::process::{Pid, Signal, kill_process};
-use support::load::{self, Load};
-use support::{Cluster, Place, free_ports, kill, process, wait_until, writers_of};
 
 const VOLUME: &str = "load";
 

@@ -2,14 +2,12 @@
 //! command returns, and hosts of its portals find no write cache. That such writes survive a cut of all power is shown where power can be cut
 //! (`crates/target/tests/cluster/sync_writes.rs`).
 
-mod support;
-
 use std::net::SocketAddr;
 
+use crate::support::{Cluster, Place, free_ports, kill, wait_until};
 use bdev::{BlockDevice, ChannelExt};
 use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
 use foundation::Lba;
-use support::{Cluster, Place, free_ports, kill, wait_until};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
 

@@ -1,13 +1,11 @@
 //! `redhare up` leaves nothing behind, however it ends, and says what stands in its way when it starts.
 
-mod support;
-
 use std::net::TcpListener;
 use std::process::Output;
 
+use crate::support::load::Load;
+use crate::support::{Cluster, Place, free_ports, kill, process, processes_of, wait_until};
 use rustix::process::Signal;
-use support::load::Load;
-use support::{Cluster, Place, free_ports, kill, process, processes_of, wait_until};
 
 const VOLUME: &str = "load";
 

@@ -3,19 +3,17 @@
 //! the program of an earlier revision in REDHARE_OLD; without that the same program goes by two names, which tries the
 //! procedure and not the formats. And a cluster that runs plainly gets an authority without a client noticing.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::support::load::{self, Load, Way};
+use crate::support::nodes::Nodes;
+use crate::support::{Place, REDHARE, wait_until};
 use fabrics::initiator::{ConnectOptions, Controller};
 use master::Masters;
 use rustix::process::Signal;
-use support::load::{self, Load, Way};
-use support::nodes::Nodes;
-use support::{Place, REDHARE, wait_until};
 
 const NODES: u16 = 3;
 const CREATE: [&str; 7] = [

@@ -1,11 +1,9 @@
 //! Wrong words on the command line, as a new user writes them: each is refused with what is wrong, the numbers and what to
 //! do next, for people and for machines.
 
-mod support;
-
 use std::process::Command;
 
-use support::{Cluster, Place, REDHARE, free_ports};
+use crate::support::{Cluster, Place, REDHARE, free_ports};
 
 /// The exit status and what was said on standard error, or as JSON.
 fn say(cluster: &str, arguments: &[&str]) -> (i32, String) {

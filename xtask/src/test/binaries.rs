@@ -1,15 +1,18 @@
 //! The programs that cargo builds of our tests.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use super::lanes::{Job, Report};
-use crate::process::cargo;
+use crate::process::{cargo, output};
 
 /// The program, and the package whose tests start it and wait for it; they leave processors to others.
 const PROCESSES: &str = "redhare";
+/// All of those tests.
+const PROCESSES_SOURCE: &str = "tests/processes.rs";
 
 /// One program that runs tests.
 #[derive(Debug, PartialEq, Eq)]
@@ -99,32 +102,75 @@ impl Binary {
         self.package == PROCESSES
     }
 
-    /// Its run; what its tests skip themselves for goes to the file `skips`.
-    pub(super) fn job(self, skips: &Path) -> Job {
-        let mut command = Command::new(&self.program);
-        command
-            .current_dir(&self.directory)
-            // As cargo has it for who runs under it.
-            .env("CARGO_MANIFEST_DIR", &self.directory)
-            .env("REDHARE_SKIPS", skips);
+    /// Its runs; what its tests skip themselves for goes to the file `skips`.
+    ///
+    /// # Errors
+    /// Its tests cannot be listed.
+    pub(super) fn jobs(&self, skips: &Path) -> Result<Vec<Job>, String> {
         let name = format!("{} {}", self.package, self.source);
-        Job::new(name.clone(), move |shown| {
-            let mut report = Report::default();
-            let status = match shown.run(&mut command, |line| report.counts.add_line(line)) {
-                Ok(status) => status,
-                Err(why) => {
-                    report.failures.push(why);
-                    return report;
-                }
-            };
-            if !status.success() && report.counts.failed == 0 {
-                report
-                    .failures
-                    .push(format!("{name} ended with {status} before any test failed"));
-            }
-            report
-        })
+        let command = || {
+            let mut command = Command::new(&self.program);
+            command
+                .current_dir(&self.directory)
+                // As cargo has it for who runs under it.
+                .env("CARGO_MANIFEST_DIR", &self.directory)
+                .env("REDHARE_SKIPS", skips);
+            command
+        };
+        if !self.is_split() {
+            return Ok(vec![job(name, command())]);
+        }
+        let listed = output(command().args(["--list", "--format=terse"]))?;
+        let modules = by_module(&listed);
+        if modules.is_empty() {
+            return Err(format!("{name} lists no test in a module"));
+        }
+        let jobs = modules.into_iter().map(|(module, tests)| {
+            let mut command = command();
+            command.arg("--exact").args(tests);
+            job(format!("{name} {module}"), command)
+        });
+        Ok(jobs.collect())
     }
+
+    /// Whether each of its modules is a run of its own: what waits leaves room for something else only in pieces.
+    fn is_split(&self) -> bool {
+        self.waits() && self.source == PROCESSES_SOURCE
+    }
+}
+
+/// The names of tests, as the standard harness lists them (`NAME: test`), by the first part of their paths.
+fn by_module(listed: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules = BTreeMap::<String, Vec<String>>::new();
+    let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    for test in tests {
+        let module = test.split_once("::").map_or("", |(module, _)| module);
+        modules
+            .entry(module.to_owned())
+            .or_default()
+            .push(test.to_owned());
+    }
+    modules
+}
+
+/// A run of a program of tests.
+fn job(name: String, mut command: Command) -> Job {
+    Job::new(name.clone(), move |shown| {
+        let mut report = Report::default();
+        let status = match shown.run(&mut command, |line| report.counts.add_line(line)) {
+            Ok(status) => status,
+            Err(why) => {
+                report.failures.push(why);
+                return report;
+            }
+        };
+        if !status.success() && report.counts.failed == 0 {
+            report
+                .failures
+                .push(format!("{name} ended with {status} before any test failed"));
+        }
+        report
+    })
 }
 
 /// The examples in the documentation, which cargo builds and runs one by one.
@@ -169,6 +215,17 @@ not of cargo
             named,
             [("a", "src/lib.rs", false), ("redhare", "tests/up.rs", true)]
         );
+    }
+
+    #[test]
+    fn tests_are_listed_by_module() {
+        let listed = "one::a: test\nalone: test\ntwo::deep::a: test\none::b: test\nsome: benchmark\n\n3 tests, 1 benchmark\n";
+        let modules = by_module(listed);
+        let named = |module: &str| modules.get(module).map(|tests| tests.join(" "));
+        assert_eq!(named("one").as_deref(), Some("one::a one::b"));
+        assert_eq!(named("two").as_deref(), Some("two::deep::a"));
+        assert_eq!(named("").as_deref(), Some("alone"), "none is lost");
+        assert_eq!(modules.len(), 3);
     }
 
     #[test]

@@ -246,10 +246,6 @@ impl Ensemble {
         self.nodes[index] = Some(node);
     }
 
-    pub(crate) fn engine_log(&self, number: u16) -> String {
-        std::fs::read_to_string(self.directory(number).join("engine.log")).unwrap_or_default()
-    }
-
     pub(crate) fn target_log(&self, number: u16) -> String {
         std::fs::read_to_string(self.directory(number).join("target.log")).unwrap_or_default()
     }

@@ -1,9 +1,6 @@
 //! A cluster of real processes for tests: `redhare up`, its processes by their locks, and a client that writes and reads
 //! all the while.
 
-// Each test uses a part of it.
-#![allow(dead_code)]
-
 pub(crate) mod ensemble;
 pub(crate) mod forward;
 pub(crate) mod load;

@@ -2,9 +2,6 @@
 //! a file; what was synced outlives kill -9 of the mount's process; a mount that reads sees commits; unmounting commits; and
 //! what cannot be done is refused with a remedy. Foreign judges of the same are in `tests/posix`.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod boot;
 mod clusters;
 mod handover;
@@ -22,13 +19,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use crate::support::{Cluster, LIMIT, Place, REDHARE, free_ports, wait_until};
 use rustix::fs::{
     FallocateFlags, FileType, Mode, RenameFlags, SeekFrom, XattrFlags, copy_file_range, fallocate,
     renameat_with, seek,
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Cluster, LIMIT, Place, REDHARE, free_ports, wait_until};
 
 /// Whether FUSE is there; where it is not, the test is noted as skipped.
 fn can_mount(test: &str) -> bool {
