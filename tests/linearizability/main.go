@@ -7,6 +7,11 @@
 // return may have happened at any time after its call, or never. Each register is judged by itself, which is enough:
 // linearizability is local.
 //
+// A write whose first attempt's end is not known is made again, and each attempt counts as a write of its own, until the
+// write is acknowledged (the contract's "Writes"; crates/volume/src/simulation/linear.rs judges by the same). A history
+// does not say how many attempts there were, so a write beside which others ran may have happened a few times more
+// between its call and its return, and never after it.
+//
 // Exit status: 0 linearizable, 1 not, 2 the history cannot be read, 3 no verdict within the time.
 package main
 
@@ -36,9 +41,14 @@ type input struct {
 	register uint64
 	write    bool
 	value    uint64
+	// A further attempt, which may have been none.
+	further bool
 }
 
-var registers = porcupine.Model{
+// How many further attempts at one write may have done something between other writes.
+const furtherMax = 3
+
+var model = porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		of := map[uint64][]porcupine.Operation{}
 		for _, operation := range history {
@@ -51,12 +61,19 @@ var registers = porcupine.Model{
 		}
 		return parts
 	},
-	Init: func() interface{} { return uint64(0) },
-	Step: func(state, in, out interface{}) (bool, interface{}) {
-		if asked := in.(input); asked.write {
-			return true, asked.value
+	Init: func() []interface{} { return []interface{}{uint64(0)} },
+	Step: func(state, in, out interface{}) []interface{} {
+		asked := in.(input)
+		switch {
+		case asked.further:
+			return []interface{}{state, asked.value}
+		case asked.write:
+			return []interface{}{asked.value}
+		case out.(uint64) == state.(uint64):
+			return []interface{}{state}
+		default:
+			return nil
 		}
-		return out.(uint64) == state.(uint64), state
 	},
 }
 
@@ -79,13 +96,42 @@ func read(path string) ([]porcupine.Operation, error) {
 		}
 		history = append(history, porcupine.Operation{
 			ClientId: found.Client,
-			Input:    input{found.Register, found.Write, found.Value},
+			Input:    input{register: found.Register, write: found.Write, value: found.Value},
 			Call:     found.Call,
 			Output:   found.Value,
 			Return:   end,
 		})
 	}
 	return history, lines.Err()
+}
+
+// The further attempts that there may have been at writes beside which others ran: without another write between, they
+// change nothing.
+func furtherAttempts(history []porcupine.Operation) []porcupine.Operation {
+	writes := map[uint64][]porcupine.Operation{}
+	for _, operation := range history {
+		if asked := operation.Input.(input); asked.write {
+			writes[asked.register] = append(writes[asked.register], operation)
+		}
+	}
+	further := []porcupine.Operation{}
+	for _, of := range writes {
+		for at, write := range of {
+			beside := 0
+			for other, operation := range of {
+				if other != at && beside < furtherMax && operation.Call < write.Return && write.Call < operation.Return {
+					beside++
+				}
+			}
+			asked := write.Input.(input)
+			asked.further = true
+			write.Input = asked
+			for count := 0; count < beside; count++ {
+				further = append(further, write)
+			}
+		}
+	}
+	return further
 }
 
 func main() {
@@ -101,7 +147,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "check:", err)
 		os.Exit(2)
 	}
-	verdict, information := porcupine.CheckOperationsVerbose(registers, history, limit)
+	registers := model.ToModel()
+	all := append(history, furtherAttempts(history)...)
+	verdict, information := porcupine.CheckOperationsVerbose(registers, all, limit)
 	switch verdict {
 	case porcupine.Ok:
 		fmt.Printf("%d operations are linearizable, says porcupine\n", len(history))
