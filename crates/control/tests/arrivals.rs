@@ -41,23 +41,8 @@ fn new_master(store: &MemoryStore, nodes: u128) -> Controller<&MemoryStore> {
 
 fn beat(master: &mut Controller<&MemoryStore>, cluster: ClusterId, number: u128, now: Instant) {
     let heartbeat = Heartbeat {
-        cluster,
-        node: node(number),
         incarnation: Incarnation(1),
-        ended_through: Incarnation(0),
-        disks: Vec::new(),
-        prepared: Vec::new(),
-        grown: Vec::new(),
-        removed: Vec::new(),
-        resyncs: Vec::new(),
-        copies: Vec::new(),
-        names_copies: false,
-        removed_copies: Vec::new(),
-        flattening: Vec::new(),
-        reserves: true,
-        syncs: None,
-        kept: None,
-        snapshots: Default::default(),
+        ..crate::silent(cluster, node(number))
     };
     master.heartbeat(&heartbeat, now).unwrap();
 }

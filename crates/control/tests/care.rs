@@ -109,23 +109,11 @@ impl Cluster {
             .collect();
         for (&number, &incarnation) in self.incarnations.iter().filter(|(number, _)| living(**number)) {
             let heartbeat = Heartbeat {
-                cluster: self.control.cluster(),
-                node: node(number),
                 incarnation,
                 ended_through: Incarnation(incarnation.0 - 1),
                 disks: disks(number),
                 prepared: prepared.clone(),
-                grown: Vec::new(),
-                removed: Vec::new(),
-                resyncs: Vec::new(),
-                copies: Vec::new(),
-                names_copies: false,
-                removed_copies: Vec::new(),
-                flattening: Vec::new(),
-                reserves: true,
-                syncs: None,
-                kept: None,
-                snapshots: Default::default(),
+                ..crate::silent(self.control.cluster(), node(number))
             };
             self.control.heartbeat(&heartbeat, self.now).unwrap();
         }

@@ -117,23 +117,13 @@ impl Cluster {
 
     fn beat(&mut self, number: u64, prepared: &[VolumeNumber], flattening: &[Flattening]) -> HeartbeatAnswer {
         let heartbeat = Heartbeat {
-            reserves: true,
-            syncs: None,
-            kept: None,
-            cluster: self.control.cluster(),
-            node: node(number),
             incarnation: self.lives[&number],
-            ended_through: Incarnation(0),
             disks: disks(number),
             prepared: prepared.to_vec(),
-            grown: Vec::new(),
             removed: prepared.to_vec(),
-            resyncs: Vec::new(),
-            copies: Vec::new(),
-            names_copies: false,
-            removed_copies: Vec::new(),
             snapshots: BTreeSet::new(),
             flattening: flattening.to_vec(),
+            ..crate::silent(self.control.cluster(), node(number))
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
     }

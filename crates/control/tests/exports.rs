@@ -44,23 +44,10 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) -> Vec<control::Exp
 fn beat_of(master: &mut Master<'_>, number: u128, reserves: bool, now: Instant) -> Vec<control::Export> {
     let prepared = master.volumes().unwrap();
     let heartbeat = Heartbeat {
-        cluster: master.cluster(),
-        node: node(number),
         incarnation: Incarnation(1),
-        ended_through: Incarnation(0),
-        disks: Vec::new(),
         prepared: prepared.iter().map(|volume| volume.number).collect(),
-        grown: Vec::new(),
-        removed: Vec::new(),
-        resyncs: Vec::new(),
-        copies: Vec::new(),
-        names_copies: false,
-        removed_copies: Vec::new(),
-        flattening: Vec::new(),
         reserves,
-        syncs: None,
-        kept: None,
-        snapshots: Default::default(),
+        ..crate::silent(master.cluster(), node(number))
     };
     master.heartbeat(&heartbeat, now).unwrap().exports
 }

@@ -119,23 +119,12 @@ impl Cluster {
             for number in self.living.clone() {
                 let incarnation = self.lives[&number];
                 let heartbeat = Heartbeat {
-                    cluster: self.control.cluster(),
-                    node: node(number),
                     incarnation,
                     ended_through: Incarnation(incarnation.0 - 1),
                     disks: disks(number),
                     prepared: vec![VolumeNumber(1)],
-                    grown: Vec::new(),
-                    removed: Vec::new(),
-                    resyncs: Vec::new(),
-                    copies: Vec::new(),
-                    names_copies: false,
-                    removed_copies: Vec::new(),
-                    flattening: Vec::new(),
-                    reserves: true,
-                    syncs: None,
-                    kept: None,
                     snapshots: BTreeSet::default(),
+                    ..crate::silent(self.control.cluster(), node(number))
                 };
                 let has_no_news = self.control.has_no_news(&heartbeat);
                 let answer = self.control.heartbeat(&heartbeat, self.now).unwrap();

@@ -62,23 +62,11 @@ impl<'a> Cluster<'a> {
     /// A heartbeat that says so much is done.
     fn beat(&mut self, number: u64, prepared: &[VolumeNumber], grown: &[Growing]) -> HeartbeatAnswer {
         let heartbeat = Heartbeat {
-            cluster: self.control.cluster(),
-            node: node(number),
             incarnation: self.lives[&number],
-            ended_through: Incarnation(0),
             disks: disks(number),
             prepared: prepared.to_vec(),
             grown: grown.to_vec(),
-            removed: Vec::new(),
-            resyncs: Vec::new(),
-            copies: Vec::new(),
-            names_copies: false,
-            removed_copies: Vec::new(),
-            flattening: Vec::new(),
-            reserves: true,
-            syncs: None,
-            kept: None,
-            snapshots: Default::default(),
+            ..crate::silent(self.control.cluster(), node(number))
         };
         self.control.heartbeat(&heartbeat, self.now).unwrap()
     }
@@ -248,23 +236,10 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
     cluster.control.delete_volume("data", cluster.now).unwrap();
     for node in 1..=NODES {
         let heartbeat = Heartbeat {
-            cluster: cluster.control.cluster(),
-            node: self::node(node),
             incarnation: cluster.lives[&node],
-            ended_through: Incarnation(0),
             disks: disks(node),
-            prepared: Vec::new(),
-            grown: Vec::new(),
             removed: vec![number],
-            resyncs: Vec::new(),
-            copies: Vec::new(),
-            names_copies: false,
-            removed_copies: Vec::new(),
-            flattening: Vec::new(),
-            reserves: true,
-            syncs: None,
-            kept: None,
-            snapshots: Default::default(),
+            ..crate::silent(cluster.control.cluster(), self::node(node))
         };
         cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();
     }

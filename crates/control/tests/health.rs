@@ -37,23 +37,10 @@ fn disks(number: u128) -> Vec<Disk> {
 fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
     let volumes = master.volumes().unwrap();
     let heartbeat = Heartbeat {
-        cluster: master.cluster(),
-        node: node(number),
         incarnation: Incarnation(1),
-        ended_through: Incarnation(0),
         disks: disks(number),
         prepared: volumes.iter().map(|volume| volume.number).collect(),
-        grown: Vec::new(),
-        removed: Vec::new(),
-        resyncs: Vec::new(),
-        copies: Vec::new(),
-        names_copies: false,
-        removed_copies: Vec::new(),
-        flattening: Vec::new(),
-        reserves: true,
-        syncs: None,
-        kept: None,
-        snapshots: Default::default(),
+        ..crate::silent(master.cluster(), node(number))
     };
     master.heartbeat(&heartbeat, now).unwrap();
 }

@@ -250,23 +250,11 @@ impl History {
                     .collect()
             };
             let heartbeat = Heartbeat {
-                cluster,
-                node: node(number),
                 incarnation,
-                ended_through: Incarnation(0),
                 disks: disks(number),
                 prepared: in_state(VolumeState::Preparing),
-                grown: Vec::new(),
                 removed: in_state(VolumeState::Deleting),
-                resyncs: Vec::new(),
-                copies: Vec::new(),
-                names_copies: false,
-                removed_copies: Vec::new(),
-                flattening: Vec::new(),
-                reserves: true,
-                syncs: None,
-                kept: None,
-                snapshots: Default::default(),
+                ..crate::silent(cluster, node(number))
             };
             self.masters[master].heartbeat(&heartbeat, self.now)?;
         }

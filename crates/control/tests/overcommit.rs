@@ -82,23 +82,13 @@ impl Cluster {
         for number in 1..=NODES {
             let incarnation = self.lives[number as usize - 1];
             let heartbeat = Heartbeat {
-                reserves: true,
-                syncs: None,
-                kept: None,
-                cluster: self.control.cluster(),
-                node: node(number),
                 incarnation,
                 ended_through: Incarnation(incarnation.0 - 1),
                 disks: self.disks(number),
                 prepared: done.to_vec(),
-                grown: Vec::new(),
                 removed: done.to_vec(),
-                resyncs: Vec::new(),
-                copies: Vec::new(),
-                names_copies: false,
-                removed_copies: Vec::new(),
                 snapshots: BTreeSet::new(),
-                flattening: Vec::new(),
+                ..crate::silent(self.control.cluster(), node(number))
             };
             self.control.heartbeat(&heartbeat, self.now).unwrap();
         }

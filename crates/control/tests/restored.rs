@@ -147,23 +147,14 @@ impl<'a> World<'a> {
             .filter(|_| fake.names_copies)
             .collect();
         let heartbeat = Heartbeat {
-            cluster: self.control.cluster(),
-            node: node(number),
             incarnation: fake.life,
             ended_through: Incarnation(fake.life.0 - 1),
             disks: disks(number),
             prepared: vec![VolumeNumber(1), VolumeNumber(2)],
-            grown: Vec::new(),
-            removed: Vec::new(),
-            resyncs: Vec::new(),
             names_copies: fake.names_copies,
             copies,
-            removed_copies: Vec::new(),
             snapshots: BTreeSet::new(),
-            flattening: Vec::new(),
-            reserves: true,
-            syncs: None,
-            kept: None,
+            ..crate::silent(self.control.cluster(), node(number))
         };
         let described: Vec<(ChunkId, Option<CopyState>)> = fake
             .describe

@@ -86,23 +86,12 @@ impl<'a> Cluster<'a> {
 
     fn heartbeat(&self, number: u64, prepared: &[VolumeNumber], snapshots: &[SnapshotKey]) -> Heartbeat {
         Heartbeat {
-            cluster: self.control.cluster(),
-            node: node(number),
             incarnation: self.lives[&number],
-            ended_through: Incarnation(0),
             disks: disks(number),
             prepared: prepared.to_vec(),
-            grown: Vec::new(),
-            removed: Vec::new(),
-            resyncs: Vec::new(),
-            copies: Vec::new(),
-            names_copies: false,
-            removed_copies: Vec::new(),
-            flattening: Vec::new(),
-            reserves: true,
-            syncs: None,
             kept: self.kept.get(&number).copied(),
             snapshots: snapshots.iter().copied().collect(),
+            ..crate::silent(self.control.cluster(), node(number))
         }
     }
 

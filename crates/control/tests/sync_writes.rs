@@ -41,23 +41,11 @@ fn register(master: &mut Master<'_>, number: u128, ended_through: u64, now: Inst
 fn beat(master: &mut Master<'_>, (number, life): (u128, u64), syncs: &Syncs, now: Instant) {
     let prepared = master.volumes().unwrap();
     let heartbeat = Heartbeat {
-        cluster: master.cluster(),
-        node: node(number),
         incarnation: Incarnation(life),
         ended_through: Incarnation(life - 1),
-        disks: Vec::new(),
         prepared: prepared.iter().map(|volume| volume.number).collect(),
-        grown: Vec::new(),
-        removed: Vec::new(),
-        resyncs: Vec::new(),
-        copies: Vec::new(),
-        names_copies: false,
-        removed_copies: Vec::new(),
-        flattening: Vec::new(),
-        reserves: true,
         syncs: syncs.clone(),
-        kept: None,
-        snapshots: Default::default(),
+        ..crate::silent(master.cluster(), node(number))
     };
     master.heartbeat(&heartbeat, now).unwrap();
 }

@@ -225,23 +225,11 @@ impl<'a> World<'a> {
         let preparing = volumes.iter().filter(|v| v.state == VolumeState::Preparing);
         let deleting = volumes.iter().filter(|v| v.state == VolumeState::Deleting);
         let heartbeat = Heartbeat {
-            cluster: self.control.cluster(),
-            node: node(number),
             incarnation: machine.life,
-            ended_through: Incarnation(0),
             disks: Self::disks(number, &machine.disks),
             prepared: preparing.map(|volume| volume.number).collect(),
-            grown: Vec::new(),
             removed: deleting.map(|volume| volume.number).collect(),
-            resyncs: Vec::new(),
-            copies: Vec::new(),
-            names_copies: false,
-            removed_copies: Vec::new(),
-            flattening: Vec::new(),
-            reserves: true,
-            syncs: None,
-            kept: None,
-            snapshots: Default::default(),
+            ..crate::silent(self.control.cluster(), node(number))
         };
         match self.control.heartbeat(&heartbeat, self.now) {
             Ok(_) | Err(ControlError::StaleIncarnation { .. }) => {}
