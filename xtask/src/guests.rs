@@ -1,7 +1,6 @@
 //! The tests that are scripts: those that need a guest with a stock kernel (`tests/vm/`), and foreign judges of a mount
 //! (`tests/posix/`).
 
-use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -30,53 +29,18 @@ enum Argument {
     Program,
 }
 
+/// What `test` runs.
 const GUESTS: &[Guest] = &[
-    Guest {
-        name: "self test of the NVMe/TCP guest",
-        script: "tests/vm/nvme-tcp-ext4.sh",
-        argument: Argument::Text("--against-kernel"),
-        environment: &[],
-    },
     Guest {
         name: "ext4 over NVMe/TCP by a stock kernel",
         script: "tests/vm/nvme-tcp-ext4.sh",
         argument: Argument::Program,
-        environment: &[],
-    },
-    Guest {
-        name: "ext4 by a stock kernel on a target made by management calls",
-        script: "tests/vm/nvme-tcp-ext4.sh",
-        argument: Argument::Program,
-        // The steps are those of the run before; what differs is the target, not the amount.
-        environment: &[("MANAGED", "1"), ("FILES", "500"), ("FIO_SECONDS", "2")],
+        // `soak` has more of each.
+        environment: FEW,
     },
     Guest {
         name: "DH-HMAC-CHAP by a stock kernel",
         script: "tests/vm/nvme-auth.sh",
-        argument: Argument::Program,
-        environment: &[],
-    },
-    Guest {
-        name: "TLS by a stock kernel",
-        script: "tests/vm/nvme-tls.sh",
-        argument: Argument::Program,
-        environment: &[],
-    },
-    Guest {
-        name: "ANA failover by a stock kernel",
-        script: "tests/vm/nvme-access.sh",
-        argument: Argument::Program,
-        environment: &[],
-    },
-    Guest {
-        name: "persistent discovery by a stock kernel",
-        script: "tests/vm/nvme-discovery.sh",
-        argument: Argument::Program,
-        environment: &[],
-    },
-    Guest {
-        name: "a cut network, removal, growth and reset by a stock kernel",
-        script: "tests/vm/nvme-host.sh",
         argument: Argument::Program,
         environment: &[],
     },
@@ -114,6 +78,55 @@ const GUESTS: &[Guest] = &[
     },
 ];
 
+/// Not the files and the seconds of fio that prove most, but the same steps.
+const FEW: &[(&str, &str)] = &[("FILES", "500"), ("FIO_SECONDS", "2")];
+
+/// What only `soak` runs: an emulated processor costs a real one, and what these judge has tests of our own in `test`, too.
+const RARE: &[Guest] = &[
+    Guest {
+        name: "self test of the NVMe/TCP guest",
+        script: "tests/vm/nvme-tcp-ext4.sh",
+        argument: Argument::Text("--against-kernel"),
+        environment: &[],
+    },
+    Guest {
+        name: "ext4 over NVMe/TCP by a stock kernel, with more files and longer",
+        script: "tests/vm/nvme-tcp-ext4.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
+        name: "ext4 by a stock kernel on a target made by management calls",
+        script: "tests/vm/nvme-tcp-ext4.sh",
+        argument: Argument::Program,
+        environment: &[("MANAGED", "1")],
+    },
+    Guest {
+        name: "TLS by a stock kernel",
+        script: "tests/vm/nvme-tls.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
+        name: "ANA failover by a stock kernel",
+        script: "tests/vm/nvme-access.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
+        name: "persistent discovery by a stock kernel",
+        script: "tests/vm/nvme-discovery.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+    Guest {
+        name: "a cut network, removal, growth and reset by a stock kernel",
+        script: "tests/vm/nvme-host.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
+];
+
 const POSIX: &str = "tests/posix/run";
 const DEATHS: &str = "tests/posix/deaths";
 const TAKEOVERS: &str = "tests/posix/takeovers";
@@ -146,22 +159,49 @@ const PYTHON_PACKAGE: &str = "redhare-python";
 const KERNEL_CRASH: &str = "vm-run: the guest's kernel panicked";
 const ATTEMPTS_MAX: u32 = 2;
 
-/// A job for each guest test of this program.
-pub(crate) fn jobs(program: &Path) -> VecDeque<Job> {
+/// A job for each of those guest tests of this program that `test` runs.
+pub(crate) fn jobs(program: &Path) -> impl Iterator<Item = Job> {
     let job = |guest: &'static Guest| {
-        let argument = match &guest.argument {
-            Argument::Text(text) => (*text).into(),
-            Argument::Program => program.as_os_str().to_owned(),
-        };
+        let program = program.to_owned();
         Job::new(format!("guest: {}", guest.name), move |shown| {
-            guest.run(&argument, shown)
+            guest.run(&program, shown)
         })
     };
-    GUESTS.iter().map(job).collect()
+    GUESTS.iter().map(job)
+}
+
+/// The other guest tests, one after another, for `soak`.
+pub(crate) fn rare() -> Judged {
+    let program = Metadata::load().and_then(|metadata| build_program(&metadata));
+    let program = match program {
+        Ok(program) => program,
+        Err(why) => return (Outcome::Unusable(why), Vec::new()),
+    };
+    let (mut worst, mut said) = (Outcome::Passed, Vec::new());
+    for guest in RARE {
+        println!("guest: {}", guest.name);
+        let mut shown = Shown::default();
+        let report = guest.run(Path::new(&program), &mut shown);
+        shown.print();
+        for why in report.skips.iter().chain(&report.failures) {
+            println!("{why}");
+        }
+        said.push(format!("{}: {}", guest.name, report.counts));
+        worst = match (report.is_good(), report.counts.skipped, worst) {
+            (false, ..) | (_, _, Outcome::Failed) => Outcome::Failed,
+            (_, 0, worst) => worst,
+            _ => Outcome::Unusable(report.skips.join("; ")),
+        };
+    }
+    (worst, said)
 }
 
 impl Guest {
-    fn run(&self, argument: &OsStr, shown: &mut Shown) -> Report {
+    fn run(&self, program: &Path, shown: &mut Shown) -> Report {
+        let argument = match &self.argument {
+            Argument::Text(text) => OsStr::new(text),
+            Argument::Program => program.as_os_str(),
+        };
         let mut attempt = 0;
         loop {
             attempt += 1;

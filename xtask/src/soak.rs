@@ -81,6 +81,11 @@ const PARTS: &[Part] = &[
         run: |_| script(guests::long_faults()),
     },
     Part {
+        name: "guests",
+        what: "those scripts of `tests/vm` with a stock kernel in a guest that `make test` leaves out: TLS, ANA, discovery, a cut network, management calls, and the guest itself against the kernel's own target",
+        run: |_| script(guests::rare()),
+    },
+    Part {
         name: "torch",
         what: "`tests/python-torch`: checkpoints with the PyTorch that PyPI has now",
         run: |_| script(guests::newest_torch()),

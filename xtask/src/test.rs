@@ -82,10 +82,8 @@ fn everything() -> Result<Report, String> {
     let cannot = |error: std::io::Error| format!("cannot use {}: {error}", note.display());
     std::fs::write(&note, "").map_err(cannot)?;
 
-    let mut jobs = Jobs {
-        guests: guests::jobs(&built.program),
-        ..Jobs::default()
-    };
+    let mut jobs = Jobs::default();
+    jobs.guests.extend(guests::jobs(&built.program));
     for binary in built.tests {
         match binary.waits() {
             true => jobs.waiting.extend(binary.jobs(&note)?),

@@ -1,13 +1,12 @@
 //! The admin queue as a host sees it: log pages in parts, features, Identify, notices and when they are told, and how
 //! discovery follows what the target serves.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{NQN, bytes, listen, memory, nqn, read, room, run, target};
 use bdev::file::{FileDevice, FileOptions};
 use bdev::{ChannelExt, Data, IoError};
 use fabrics::initiator::{ConnectOptions, Controller, discover};
@@ -28,7 +27,6 @@ use protocols::nvme::log::{
 use protocols::nvme::{Command, Nqn, Status};
 use reactor::sync::Receiver;
 use reactor::time;
-use support::{NQN, bytes, listen, memory, nqn, read, room, run, target};
 
 async fn get_log(controller: &Controller, get: GetLogPage) -> Result<Vec<u8>, String> {
     let length = get.length_bytes() as usize;

@@ -1,11 +1,13 @@
 //! DH-HMAC-CHAP: our initiator on our target, on real sockets, and raw hosts that take short cuts. Who has not proved
 //! that it knows the secret gets nothing, and nobody else notices.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::arena::{Arena, RawHost, enable, identify};
+use crate::support::{
+    HOST, KEYED, NQN, SECRETS, bytes, credentials, listen, memory, read, room, run, target,
+};
 use bdev::{BlockDevice, ChannelExt, Data};
 use fabrics::authentication::Credentials;
 use fabrics::initiator::{
@@ -23,8 +25,6 @@ use protocols::nvme::fabrics::{PropertyGet, PropertySize, disconnect};
 use protocols::nvme::registers::CSTS_OFFSET;
 use protocols::nvme::{Command, Status};
 use reactor::time;
-use support::arena::{Arena, RawHost, enable, identify};
-use support::{HOST, KEYED, NQN, SECRETS, bytes, credentials, listen, memory, read, room, run, target};
 
 fn serve(keys: Credentials) -> (Arc<Target>, Arc<Subsystem>, Server, ConnectOptions) {
     let (target, subsystem) = target(memory(512));
@@ -433,8 +433,8 @@ fn a_host_that_does_not_go_on_is_disconnected() {
     let data = protocols::nvme::fabrics::ConnectData {
         hostid: [9; 16],
         cntlid: 0xffff,
-        subnqn: protocols::nvme::NqnField::from(&support::nqn(NQN)),
-        hostnqn: protocols::nvme::NqnField::from(&support::nqn(KEYED)),
+        subnqn: protocols::nvme::NqnField::from(&crate::support::nqn(NQN)),
+        hostnqn: protocols::nvme::NqnField::from(&crate::support::nqn(KEYED)),
     };
     let begun = std::time::Instant::now();
     host.send_command(&connect.to_command().with_cid(1), &data.encode());

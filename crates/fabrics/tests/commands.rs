@@ -1,13 +1,12 @@
 //! I/O commands and their limits: Verify, Copy, fused Compare-and-Write, forced unit access, ranges that wrap, and what
 //! Abort can stop.
 
-mod support;
-
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::{bytes, listen, memory, read, room, run, target};
 use bdev::delay::{DelayDevice, Delays};
 use bdev::fault::{Effect, Fault, FaultDevice, Faults, Target as Struck};
 use bdev::{BlockDevice, Channel, ChannelExt, Data, Geometry, IoError, OpenError, Operation, Request};
@@ -21,7 +20,6 @@ use protocols::nvme::features::Feature;
 use protocols::nvme::identify::{IdentifyNamespace, namespace_bits};
 use protocols::nvme::{Command, Status};
 use reactor::{BufferPool, spawn, time};
-use support::{bytes, listen, memory, read, room, run, target};
 
 async fn serve(
     device: Arc<dyn BlockDevice>,

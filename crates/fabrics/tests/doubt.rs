@@ -5,14 +5,13 @@
 //! A relay stands between, which can be cut towards the host alone, as a network does it, and can hide that the
 //! target has the command.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{NQN, bytes, listen, memory, options, read, run, target};
 use bdev::delay::{DelayDevice, Delays};
 use bdev::{BlockDevice, Channel, ChannelExt, IoError};
 use fabrics::initiator::{ConnectOptions, PathId, RemoteDevice, RemoteOptions};
@@ -20,7 +19,6 @@ use fabrics::target::{Kind, Options, Target};
 use foundation::Lba;
 use protocols::tcp::pdu::PduType;
 use reactor::time;
-use support::{NQN, bytes, listen, memory, options, read, run, target};
 
 /// Longer than two requests wait.
 const OLD: Duration = Duration::from_millis(2500);

@@ -1,8 +1,6 @@
 //! A subsystem that several targets serve: which blocks a Dataset Management is about it learns from all but the last bytes of its list,
 //! and the last ones it asks for when there is leave to change these. Hosts that speak bytes, since no other shows when it is asked.
 
-mod support;
-
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +8,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::support::arena::{RawHost, enable};
+use crate::support::{HOST, NQN, nqn};
 use bdev::{BlockDevice, Channel, Geometry, IoError, Leave, OpenError, Operation, Request};
 use fabrics::target::{CNTLIDS, Hosts, Namespace, Options, Subsystem, SubsystemOptions, Target, serve};
 use foundation::{BlockCount, Lba};
@@ -17,8 +17,6 @@ use protocols::nvme::dsm::{DsmRange, encode_ranges};
 use protocols::nvme::{Command, Status};
 use protocols::tcp::pdu::{Data, Layout, PduType};
 use reactor::time;
-use support::arena::{RawHost, enable};
-use support::{HOST, NQN, nqn};
 
 /// Blocks of 512 bytes: the high half of an address is 0 to 2.
 const BLOCKS: u64 = (2 << 32) + 1000;

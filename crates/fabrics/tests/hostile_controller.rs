@@ -1,13 +1,12 @@
 //! A controller that answers in the right form and means no good: what it says decides neither how long our initiator
 //! goes on asking nor how much it keeps. (`crates/fuzzing` feeds the initiator answers that are changed anyhow.)
 
-mod support;
-
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::support::{memory, options, target};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, discover};
 use fabrics::target::{Options, serve};
 use protocols::nvme::Status;
@@ -15,7 +14,6 @@ use protocols::nvme::identify::NamespaceList;
 use protocols::tcp::pdu::PduType;
 use reactor::net::{SendBatch, TcpListener, TcpOptions, TcpReceiver, TcpSender, TcpStream};
 use reactor::sim::Simulation;
-use support::{memory, options, target};
 
 const PORT: u16 = 4420;
 

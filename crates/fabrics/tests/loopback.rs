@@ -1,12 +1,11 @@
 //! Our initiator on our target, on real sockets: what a host sees, reads and writes, and what it is told when it
 //! asks for something wrong.
 
-mod support;
-
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{HOST, NQN, agrees_with_an_array, bytes, nqn, options, read, target};
 use bdev::delay::{DelayDevice, Delays};
 use bdev::fault::{Effect, Fault, FaultDevice, Faults, Target as Struck};
 use bdev::memory::MemoryDevice;
@@ -19,7 +18,6 @@ use protocols::nvme::log::{ChangedNamespaces, DiscoveryEntry, HealthLog, LogPage
 use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Command, Status};
 use reactor::{Config, time};
-use support::{HOST, NQN, agrees_with_an_array, bytes, nqn, options, read, target};
 
 const BLOCKS: u64 = 2048;
 

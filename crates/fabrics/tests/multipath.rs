@@ -6,8 +6,6 @@
 //! Each path is a relay on a host of its own, so that each can fail alone. Were a write that was in flight on a lost path
 //! repeated by the other at once, its first copy would be found on top of newer ones here.
 
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,6 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::model::{BLOCK_BYTES, LANE_BLOCKS, LANES, Model, lane};
+use crate::support::{NQN, listen, memory, nqn, options, run, target};
 use bdev::BlockDevice;
 use bdev::delay::{DelayDevice, Delays};
 use bdev::file::{FileDevice, FileOptions};
@@ -27,8 +27,6 @@ use protocols::nvme::log::AnaState;
 use reactor::net::{SendBatch, TcpListener, TcpOptions, TcpReceiver, TcpSender, TcpStream};
 use reactor::sim::{Host, Simulation};
 use reactor::{spawn, time};
-use support::model::{BLOCK_BYTES, LANE_BLOCKS, LANES, Model, lane};
-use support::{NQN, listen, memory, nqn, options, run, target};
 
 const DISK: &str = "/disk";
 const REQUESTS: u64 = 600;

@@ -1,14 +1,14 @@
 //! Reservations over time: what Preempt and Abort ends, what survives a restart of the target, and changes from several
 //! cores.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::reserving::{CONFLICT, Host, KEEP, OK};
+use crate::support::{NQN, bytes, listen, memory, nqn, room, run, target};
 use bdev::BlockDevice;
 use bdev::Data;
 use bdev::fault::{Effect, Fault, FaultDevice, Faults, Target as Struck};
@@ -22,8 +22,6 @@ use protocols::nvme::reservation::ReservationType::{
 use protocols::nvme::reservation::{ChangePersistence, RegisterAction, RegisterKeys, ReleaseAction};
 use protocols::nvme::{Command, Status};
 use reactor::{spawn, time};
-use support::reserving::{CONFLICT, Host, KEEP, OK};
-use support::{NQN, bytes, listen, memory, nqn, room, run, target};
 
 fn hanging(target: Struck) -> (Arc<Faults>, Arc<dyn BlockDevice>) {
     let faults = Arc::new(Faults::default());

@@ -2,13 +2,12 @@
 //! controller on both serve the same blocks, fused operations stay whole, a reconnect waits for what is left on either,
 //! namespaces go from both, and who loses a connection loses no other.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::support::{agrees_with_an_array, bytes, listen, memory, read, run, target};
 use bdev::delay::{DelayDevice, Delays};
 use bdev::{BlockDevice, ChannelExt, Data};
 use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel};
@@ -17,7 +16,6 @@ use foundation::{BlockCount, Lba};
 use protocols::nvme::command::Fuse;
 use protocols::nvme::{Command, Status};
 use reactor::{BufferPool, Config, CoreHandle, Cores, JoinHandle, spawn, time};
-use support::{agrees_with_an_array, bytes, listen, memory, read, run, target};
 
 /// A target whose connections go to the test's reactor, number 0, and to another, number 1.
 struct Two {
@@ -319,7 +317,7 @@ fn load(namespace: Rc<NamespaceChannel>) -> JoinHandle<(u64, Status)> {
             let command = Command::read(1, Lba(3), BlockCount(1));
             let status = namespace
                 .queue()
-                .execute(command, support::room(512))
+                .execute(command, crate::support::room(512))
                 .await
                 .status();
             if status != Status::SUCCESS {

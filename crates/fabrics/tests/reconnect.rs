@@ -1,11 +1,10 @@
 //! A lost connection cancels and drains its commands before a reconnect is accepted: what a host wrote before it lost
 //! its connection never lands on top of what it writes after it has connected again.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{bytes, listen, memory, read, run, target};
 use bdev::delay::{DelayDevice, Delays};
 use bdev::{ChannelExt, Data};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, NamespaceChannel};
@@ -16,7 +15,6 @@ use protocols::nvme::admin::CrossControllerReset;
 use protocols::nvme::fabrics::{PropertySet, PropertySize};
 use protocols::nvme::registers::{CC_OFFSET, Configuration};
 use reactor::time;
-use support::{bytes, listen, memory, read, run, target};
 
 const OLD: Duration = Duration::from_millis(600);
 

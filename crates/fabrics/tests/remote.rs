@@ -1,20 +1,18 @@
 //! A remote device over real sockets: its target is killed and started again, does not answer, or stays away.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::support::{NQN, bytes, listen, memory, nqn, options, read, run, target};
 use bdev::delay::{DelayDevice, Delays};
 use bdev::{BlockDevice, ChannelExt, IoError};
 use fabrics::initiator::{RemoteDevice, RemoteOptions};
 use fabrics::target::{Hosts, Namespace, Options, Subsystem, Target, serve};
 use foundation::Lba;
 use reactor::{Config, time};
-use support::{NQN, bytes, listen, memory, nqn, options, read, run, target};
 
 /// A target on a thread of its own, which ends without a word to its hosts.
 struct Killable {

@@ -1,10 +1,10 @@
 //! Reservations as hosts see them: who is kept out of what, what a report and the notifications tell, and what random
 //! commands do.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::reserving::{CONFLICT, Host, KEEP, OK, data};
+use crate::support::{bytes, listen, memory, room, run, target};
 use bdev::Data;
 use fabrics::target::Options;
 use foundation::Random;
@@ -20,8 +20,6 @@ use protocols::nvme::reservation::{AskReservationReport, Registrants, ReleaseAct
 use protocols::nvme::{Command, Status};
 use reactor::sync::Receiver;
 use reactor::{spawn, time};
-use support::reserving::{CONFLICT, Host, KEEP, OK, data};
-use support::{bytes, listen, memory, room, run, target};
 
 #[test]
 fn every_command_meets_every_type_as_the_table_says() {

@@ -1,12 +1,16 @@
 //! NVMe/TCP over TLS 1.3 with pre-shared keys: our initiator on our target, each of them with OpenSSL's programs at the
 //! other end, and hosts that do it wrong. Who has not proved that it has the key reaches no PDU, and nobody else notices.
 
-mod support;
-
 use std::io::{Read as _, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::arena::{RawHost, capsule, connect_capsule, initialize};
+use crate::support::tls::{
+    Commanded, KEY, LONG_KEY, OTHER_KEY, RawTls, answer_to, has_openssl, named, psk, through_s_client,
+    through_s_server,
+};
+use crate::support::{HOST, NQN, agrees_with_an_array, bytes, listen, memory, nqn, read, run, target};
 use bdev::{BlockDevice, ChannelExt};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, RemoteDevice, RemoteOptions, discover};
 use fabrics::target::{Options, Portal, Server, Subsystem, Target};
@@ -17,12 +21,6 @@ use protocols::nvme::nqn::DISCOVERY_NQN;
 use protocols::nvme::{Completion, Status};
 use protocols::tls::{Acceptor, IdentityVersion, Read};
 use reactor::{Config, CoreHandle, Cores, time};
-use support::arena::{RawHost, capsule, connect_capsule, initialize};
-use support::tls::{
-    Commanded, KEY, LONG_KEY, OTHER_KEY, RawTls, answer_to, has_openssl, named, psk, through_s_client,
-    through_s_server,
-};
-use support::{HOST, NQN, agrees_with_an_array, bytes, listen, memory, nqn, read, run, target};
 
 /// A target whose only listener takes TLS alone, and how the host with its key connects.
 fn serve(key: &str) -> (Arc<Target>, Arc<Subsystem>, Server, ConnectOptions) {
@@ -280,7 +278,7 @@ fn our_host_says_that_it_closes() {
         // It gets no answer to its first PDU, and gives up.
         let impatient = ConnectOptions {
             limit: Duration::from_millis(500),
-            ..with(&support::options(address), KEY)
+            ..with(&crate::support::options(address), KEY)
         };
         assert!(Controller::connect(impatient).await.is_err());
         while !mute_target.is_finished() {

@@ -8,8 +8,6 @@
 //! (`reconnect.rs`). Of a loss that only the host has seen, the host tells it. Were that left out, the old writes that
 //! lie in a slow disk would be found on top of newer ones here.
 
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,6 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::model::{BLOCK_BYTES, LANE_BLOCKS, LANES, Model, lane};
+use crate::support::{HOST, SECRETS, credentials, options, read, target};
 use bdev::BlockDevice;
 use bdev::delay::{DelayDevice, Delays};
 use bdev::file::{FileDevice, FileOptions};
@@ -27,8 +27,6 @@ use foundation::{ByteCount, Random};
 use protocols::auth::{Group, HashFunction, Policy};
 use reactor::sim::{Host, Simulation};
 use reactor::{spawn, time};
-use support::model::{BLOCK_BYTES, LANE_BLOCKS, LANES, Model, lane};
-use support::{HOST, SECRETS, credentials, options, read, target};
 
 const DISK: &str = "/disk";
 const PORT: u16 = 4420;

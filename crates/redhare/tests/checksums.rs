@@ -186,7 +186,7 @@ impl Kept {
 
     /// With further arguments of `redhare up`.
     fn new_with(name: &str, further: &[&str]) -> Self {
-        let place = Place::new(name);
+        let place = Place::in_memory(name);
         let cluster = Cluster::start_with(&place.0.join("cluster"), free_ports(), further);
         cluster.succeed(&[
             "volume",

@@ -10,7 +10,7 @@ use crate::support::{Cluster, LIMIT, Place, REDHARE, free_ports, kill};
 
 #[test]
 fn files_survive_a_killed_node_and_a_restart_of_everything() {
-    let place = Place::new("cluster");
+    let place = Place::in_memory("cluster");
     let data = &place.0;
     let files = data.join("files");
     std::fs::create_dir_all(&files).unwrap();
@@ -62,7 +62,7 @@ fn signal(child: &Child, name: &str) {
 
 #[test]
 fn a_writer_that_was_stopped_and_overtaken_writes_nothing_more() {
-    let place = Place::new("writers");
+    let place = Place::in_memory("writers");
     let data = &place.0;
     let (large, small) = (data.join("large"), data.join("small"));
     std::fs::create_dir_all(&large).unwrap();
@@ -154,7 +154,7 @@ fn archive(files: u32) -> Vec<u8> {
 #[test]
 fn an_import_goes_on_beside_servers_that_are_killed_and_after_its_own_death() {
     const FILES: u32 = 3000;
-    let place = Place::new("import");
+    let place = Place::in_memory("import");
     let data = &place.0;
     let whole = archive(FILES);
     let path = data.join("all.tar");

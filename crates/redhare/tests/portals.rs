@@ -53,7 +53,7 @@ fn connects(address: SocketAddr, nqn: &str, host: &str) -> bool {
 
 #[test]
 fn a_host_survives_the_death_of_either_portal() {
-    let place = Place::new("portals");
+    let place = Place::in_memory("portals");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "disk", "--size", "512MiB"]);
     let (portals, nqn) = export(&cluster, &["disk"]);
@@ -86,7 +86,7 @@ fn a_host_survives_the_death_of_either_portal() {
 #[test]
 fn what_a_host_discards_comes_back_to_the_nodes() {
     const MIB: u64 = 1 << 20;
-    let place = Place::new("portal-discards");
+    let place = Place::in_memory("portal-discards");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "thin", "--size", "512MiB"]);
     let (portals, nqn) = export(&cluster, &["thin", "--host", HOST]);
@@ -144,7 +144,7 @@ fn what_a_host_discards_comes_back_to_the_nodes() {
 
 #[test]
 fn only_who_may_sees_a_volume_and_a_leased_one_takes_no_writes() {
-    let place = Place::new("portal-hosts");
+    let place = Place::in_memory("portal-hosts");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "files", "--size", "256MiB"]);
     let (portals, nqn) = export(&cluster, &["files", "--portals", "1", "--host", HOST]);
@@ -312,7 +312,7 @@ fn hosts_reserve_a_volume_by_any_of_its_portals() {
     use ReservationType::{ExclusiveAccess, WriteExclusive, WriteExclusiveRegistrants};
     const OK: Status = Status::SUCCESS;
     const CONFLICT: Status = Status::RESERVATION_CONFLICT;
-    let place = Place::new("portal-reservations");
+    let place = Place::in_memory("portal-reservations");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "disk", "--size", "512MiB"]);
     let (portals, nqn) = export(&cluster, &["disk"]);

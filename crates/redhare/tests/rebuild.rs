@@ -35,7 +35,7 @@ impl Nodes {
 #[test]
 fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_drained() {
     let master = ["--no-rebalance", "--rebuild-after", "3"];
-    let mut cluster = Nodes::start(Place::new("rebuild"), &master, NODES);
+    let mut cluster = Nodes::start(Place::in_memory("rebuild"), &master, NODES);
     let create = "volume create data --size 128MiB --chunk-size 16MiB --copies 2";
     let files = cluster.import(create, 60, 600 << 10);
 

@@ -18,7 +18,7 @@ fn meta(arguments: &[&str], store: &Path) -> (bool, String) {
 #[test]
 fn a_cluster_goes_on_from_a_backup_with_all_that_was_written_since() {
     let master = ["--no-rebalance", "--rebuild-after", "3"];
-    let mut cluster = Nodes::start(Place::new("restored"), &master, 4);
+    let mut cluster = Nodes::start(Place::in_memory("restored"), &master, 4);
     let create = "volume create data --size 128MiB --chunk-size 16MiB --copies 2";
     let files = cluster.import(create, 7, 400 << 10);
     let store = cluster.place.0.join("master");

@@ -361,7 +361,7 @@ fn a_snapshot_is_one_moment_of_a_volume_that_is_written_and_stays_as_it_was() {
 
 #[test]
 fn a_file_system_is_read_in_a_snapshot_of_its_volume() {
-    let cluster = Nodes::start(Place::new("snapshots-fs"), &[], 3);
+    let cluster = Nodes::start(Place::in_memory("snapshots-fs"), &[], 3);
     let files = cluster.import(
         "volume create data --size 128MiB --chunk-size 16MiB",
         85,

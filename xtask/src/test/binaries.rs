@@ -14,6 +14,9 @@ const PROCESSES: &str = "redhare";
 /// All of those tests.
 const PROCESSES_SOURCE: &str = "tests/processes.rs";
 
+/// Those of them that take a minute each, or nearly so.
+const LONGEST: [&str; 5] = ["supervision", "upgrade", "checksums", "clones", "health"];
+
 /// One program that runs tests.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Binary {
@@ -125,6 +128,14 @@ impl Binary {
         if modules.is_empty() {
             return Err(format!("{name} lists no test in a module"));
         }
+        // What comes last should be short: nothing is left to run beside it.
+        let mut modules: Vec<_> = modules.into_iter().collect();
+        modules.sort_by_key(|(module, _)| {
+            LONGEST
+                .iter()
+                .position(|name| name == module)
+                .unwrap_or(LONGEST.len())
+        });
         let jobs = modules.into_iter().map(|(module, tests)| {
             let mut command = command();
             command.arg("--exact").args(tests);

@@ -1,6 +1,6 @@
-//! Two things run at a time where there are processors for both, since most of what starts processes waits for them: one lane has the
-//! guests, one after another, the other what keeps the processors busy, and both share what is left. What each prints is shown when it
-//! has ended, so that nothing mixes.
+//! Several things run at a time where there are processors for them, since most of what starts processes waits for them: one lane has the
+//! guests, one after another, the next what keeps the processors busy, and they share what is left. A third lane takes some of what waits
+//! as soon as nothing keeps the processors busy but a guest. What each prints is shown when it has ended, so that nothing mixes.
 //!
 //! On two processors a test may not get the time that it counts on while another one runs. So what fails beside another runs once more
 //! when everything else has ended, alone: only that counts, and the first failure is named at the end. A fault that hardly ever shows is
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::tests_result::Counts;
@@ -33,7 +33,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         self.counts.failed == 0 && self.failures.is_empty()
     }
 
@@ -56,6 +56,12 @@ impl Shown {
     pub(crate) fn line(&mut self, text: &str) {
         self.0.extend_from_slice(text.as_bytes());
         self.0.push(b'\n');
+    }
+
+    /// Shows all of it on standard output.
+    pub(crate) fn print(&self) {
+        // Whoever reads us may be gone; the tests go on and the status tells.
+        let _ = std::io::stdout().write_all(&self.0);
     }
 
     /// Runs a program to its end, keeps all that it prints, both streams in their order, and shows each line to `see`.
@@ -110,7 +116,7 @@ impl Job {
     }
 }
 
-/// What there is to run. Each list keeps its order; of `waiting` the lanes take from both ends.
+/// What there is to run. Each list keeps its order.
 #[derive(Default)]
 pub(super) struct Jobs {
     /// At most one of these at a time.
@@ -119,20 +125,55 @@ pub(super) struct Jobs {
     pub(super) busy: VecDeque<Job>,
     /// These wait for processes and clocks, mostly.
     pub(super) waiting: VecDeque<Job>,
+    /// How many of `busy` run.
+    busy_now: usize,
+}
+
+/// What a lane is to do next.
+enum Next {
+    Run(Job),
+    /// One of those that keep the processors busy.
+    RunBusy(Job),
+    /// Look again when another job has ended.
+    Wait,
+    End,
 }
 
 impl Jobs {
-    fn next_of_guests(&mut self) -> Option<Job> {
+    fn next_of_guests(&mut self) -> Next {
         let next = self.guests.pop_front().or_else(|| self.waiting.pop_front());
-        next.or_else(|| self.busy.pop_back())
+        next.map_or_else(|| self.next_busy(), Next::Run)
     }
 
-    fn next_of_others(&mut self) -> Option<Job> {
-        self.busy.pop_front().or_else(|| self.waiting.pop_back())
+    fn next_of_busy(&mut self) -> Next {
+        match self.next_busy() {
+            Next::End => self.waiting.pop_front().map_or(Next::End, Next::Run),
+            busy => busy,
+        }
+    }
+
+    /// Beside both others, which may be what the tests of time can bear only while the processors have room.
+    fn next_of_waiting(&mut self) -> Next {
+        match (
+            self.waiting.is_empty(),
+            self.busy.is_empty() && self.busy_now == 0,
+        ) {
+            (true, _) => Next::End,
+            (false, false) => Next::Wait,
+            (false, true) => self.waiting.pop_front().map_or(Next::End, Next::Run),
+        }
+    }
+
+    fn next_busy(&mut self) -> Next {
+        let Some(job) = self.busy.pop_front() else {
+            return Next::End;
+        };
+        self.busy_now += 1;
+        Next::RunBusy(job)
     }
 }
 
-type Next = fn(&mut Jobs) -> Option<Job>;
+type Take = fn(&mut Jobs) -> Next;
 
 enum Event {
     Begun(String),
@@ -140,19 +181,19 @@ enum Event {
 }
 
 /// With fewer processors one thing runs at a time.
-const PROCESSORS_FOR_TWO: usize = 2;
-const LANES: [Next; 2] = [Jobs::next_of_guests, Jobs::next_of_others];
+const PROCESSORS_FOR_ALL: usize = 2;
+const LANES: [Take; 3] = [Jobs::next_of_guests, Jobs::next_of_busy, Jobs::next_of_waiting];
 
 /// Runs everything and shows what it prints. Blocks for as long as it takes.
 pub(super) fn run(jobs: Jobs) -> Report {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    match processors < PROCESSORS_FOR_TWO {
+    match processors < PROCESSORS_FOR_ALL {
         true => run_in(&LANES[..1], jobs),
         false => run_in(&LANES, jobs),
     }
 }
 
-fn run_in(lanes: &[Next], jobs: Jobs) -> Report {
+fn run_in(lanes: &[Take], jobs: Jobs) -> Report {
     let mut heard = Heard::default();
     run_lanes(lanes, jobs, &mut heard);
     // What failed beside others has another chance, alone.
@@ -176,18 +217,16 @@ fn run_in(lanes: &[Next], jobs: Jobs) -> Report {
     heard.sum
 }
 
-fn run_lanes(lanes: &[Next], jobs: Jobs, heard: &mut Heard) {
-    let jobs = Mutex::new(jobs);
+fn run_lanes(lanes: &[Take], jobs: Jobs, heard: &mut Heard) {
+    let (jobs, ended) = (Mutex::new(jobs), Condvar::new());
     std::thread::scope(|scope| {
         let (events, receiver) = channel();
-        for &next in lanes {
-            let (events, jobs) = (events.clone(), &jobs);
-            // A lane that panicked took its job with it, and what is left is as it was. The list is free again before a job runs.
-            let take = move || next(&mut jobs.lock().unwrap_or_else(PoisonError::into_inner));
+        for &take in lanes {
+            let (events, jobs, ended) = (events.clone(), &jobs, &ended);
             scope.spawn(move || {
-                while let Some(mut job) = take() {
+                while let Some((mut job, _busy)) = next(jobs, ended, take) {
                     let mut shown = Shown::default();
-                    // Who hears is there until both lanes have ended.
+                    // Who hears is there until all lanes have ended.
                     drop(events.send(Event::Begun(job.name.clone())));
                     let report = (job.work)(&mut shown);
                     drop(events.send(Event::Ended(job, shown, report)));
@@ -197,6 +236,42 @@ fn run_lanes(lanes: &[Next], jobs: Jobs, heard: &mut Heard) {
         drop(events);
         heard.listen(&receiver, lanes.len() > 1);
     });
+}
+
+/// The list of jobs; a lane that panicked took its job with it, and what is left is as it was.
+fn locked(jobs: &Mutex<Jobs>) -> MutexGuard<'_, Jobs> {
+    jobs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next job of a lane, when there is one, and what says at its end that the processors have room again. The list is free before
+/// a job runs.
+fn next<'a>(jobs: &'a Mutex<Jobs>, ended: &'a Condvar, take: Take) -> Option<(Job, Option<Busy<'a>>)> {
+    let mut list = locked(jobs);
+    loop {
+        match take(&mut list) {
+            Next::Run(job) => return Some((job, None)),
+            Next::RunBusy(job) => return Some((job, Some(Busy { jobs, ended }))),
+            Next::Wait => list = ended.wait(list).unwrap_or_else(PoisonError::into_inner),
+            Next::End => {
+                // Who waits for others has nothing to wait for either.
+                ended.notify_all();
+                return None;
+            }
+        }
+    }
+}
+
+/// A job runs that keeps the processors busy.
+struct Busy<'a> {
+    jobs: &'a Mutex<Jobs>,
+    ended: &'a Condvar,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        locked(self.jobs).busy_now -= 1;
+        self.ended.notify_all();
+    }
 }
 
 /// What has come of the jobs so far.
@@ -236,8 +311,7 @@ impl Heard {
         let at = self.running.iter().position(|(other, _)| other == name);
         let time = at.map_or(Duration::ZERO, |at| self.running.remove(at).1.elapsed());
         println!("\n{name}: {:.1} s", time.as_secs_f64());
-        // Whoever reads us may be gone; the tests go on and the status tells.
-        let _ = std::io::stdout().write_all(&shown.0);
+        shown.print();
         self.took.push((time, name.to_owned()));
     }
 
@@ -281,10 +355,58 @@ mod tests {
                 guests: (0..5).map(|_| job(true)).collect(),
                 busy: (0..2).map(|_| job(false)).collect(),
                 waiting: (0..20).map(|_| job(false)).collect(),
+                ..Jobs::default()
             };
             assert_eq!(run_in(lanes, jobs).counts.passed, 27);
         }
         assert_eq!(ran.load(Ordering::SeqCst), 54);
+    }
+
+    #[test]
+    fn what_waits_has_two_lanes_beside_a_guest_once_nothing_else_keeps_the_processors_busy() {
+        const SIDES: usize = 3;
+        let (met, busy_ended) = (
+            Arc::new((Mutex::new(0), Condvar::new())),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        // Ends well when as many as that run at a time, none of them before the busy one has ended unless it is the guest.
+        let job = |is_guest: bool| {
+            let (met, busy_ended) = (Arc::clone(&met), Arc::clone(&busy_ended));
+            Job::new("job", move |_| {
+                let mut report = Report::default();
+                let in_order = is_guest || busy_ended.load(Ordering::SeqCst) == 1;
+                let mut here = met.0.lock().unwrap();
+                *here += 1;
+                met.1.notify_all();
+                let limit = Duration::from_secs(10);
+                let (_here, late) = met
+                    .1
+                    .wait_timeout_while(here, limit, |here| *here < SIDES)
+                    .unwrap();
+                match in_order && !late.timed_out() {
+                    true => report.counts.passed = 1,
+                    false => report.failures.push(format!("in order {in_order}, {late:?}")),
+                }
+                report
+            })
+        };
+        let ends = Arc::clone(&busy_ended);
+        let busy = Job::new("busy", move |_| {
+            std::thread::sleep(Duration::from_millis(50));
+            ends.store(1, Ordering::SeqCst);
+            let mut report = Report::default();
+            report.counts.passed = 1;
+            report
+        });
+        let jobs = Jobs {
+            guests: VecDeque::from([job(true)]),
+            busy: VecDeque::from([busy]),
+            waiting: VecDeque::from([job(false), job(false)]),
+            ..Jobs::default()
+        };
+        let report = run_in(&LANES, jobs);
+        assert_eq!((report.counts.passed, report.failures), (4, Vec::new()));
+        assert!(report.passed_alone.is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ fn a_clusters_volume_is_written_read_elsewhere_and_recovered_after_a_kill() {
     if !can_mount("a_clusters_volume_is_written_read_elsewhere_and_recovered_after_a_kill") {
         return;
     }
-    let place = Place::new("mount-cluster");
+    let place = Place::in_memory("mount-cluster");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&[
         "volume",
@@ -138,7 +138,7 @@ fn a_mount_in_the_background_is_ready_when_the_command_returns_and_commits_when_
     if !can_mount("a_mount_in_the_background_is_ready_when_the_command_returns") {
         return;
     }
-    let place = Place::new("mount-background");
+    let place = Place::in_memory("mount-background");
     let volume = format!("file:{}", place.0.join("volume").display());
     let mountpoint = place.0.join("mount");
     let directory = mountpoint.to_str().unwrap();
@@ -197,7 +197,7 @@ fn a_full_volume_grows_under_its_mounts() {
     if !can_mount("a_full_volume_grows_under_its_mounts") {
         return;
     }
-    let place = Place::new("mount-growth");
+    let place = Place::in_memory("mount-growth");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     let volume = |arguments: &[&str]| cluster.succeed(&[&["volume"], arguments].concat());
     volume(&["create", "data", "--size", "64MiB", "--chunk-size", "16MiB"]);
@@ -244,7 +244,7 @@ fn an_open_file_stays_as_it_was_and_a_new_handle_has_the_new_bytes() {
     }
     const OLD: usize = 3_000_000;
     const NEW: usize = 1_000_003;
-    let place = Place::new("mount-pinned");
+    let place = Place::in_memory("mount-pinned");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "data", "--size", "64MiB"]);
     let cluster = Some(&cluster);

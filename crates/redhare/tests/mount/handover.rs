@@ -15,7 +15,7 @@ fn a_mount_hands_over_what_it_has_and_goes_on_showing_it() {
     if !can_mount("a_mount_hands_over_what_it_has_and_goes_on_showing_it") {
         return;
     }
-    let place = Place::new("mount-handover");
+    let place = Place::in_memory("mount-handover");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     let create = [
         "volume",

@@ -94,7 +94,7 @@ fn what_is_written_through_a_map_is_read_here_and_seen_elsewhere() {
     }
     let Some(mut maps) = Maps::start(test) else { return };
     const LENGTH: usize = 1_000_003;
-    let place = Place::new("mount-maps");
+    let place = Place::in_memory("mount-maps");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "data", "--size", "64MiB"]);
     format(Some(&cluster), "data");
@@ -189,7 +189,7 @@ fn a_map_shows_one_commit_whatever_is_committed_meanwhile() {
     }
     let Some(mut maps) = Maps::start(test) else { return };
     const LENGTH: usize = 6_000_000;
-    let place = Place::new("mount-maps-read");
+    let place = Place::in_memory("mount-maps-read");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "data", "--size", "256MiB"]);
     format(Some(&cluster), "data");

@@ -15,7 +15,7 @@ fn a_mount_that_stays_reads_ahead_in_order_and_answers_from_several_cores() {
     if !can_mount(test) {
         return;
     }
-    let place = Place::new("mount-ahead");
+    let place = Place::in_memory("mount-ahead");
     let source = place.0.join("source");
     let content = |number: usize| -> Vec<u8> {
         let byte = |at: usize| (at * 31 + number * 7 + at / 256) as u8;
@@ -87,7 +87,7 @@ fn what_a_mount_remembers_lies_within_the_bound_that_was_given() {
     if !can_mount("what_a_mount_remembers_lies_within_the_bound_that_was_given") {
         return;
     }
-    let place = Place::new("mount-bound");
+    let place = Place::in_memory("mount-bound");
     let source = place.0.join("source");
     fs::create_dir_all(&source).unwrap();
     for number in 0..3000 {

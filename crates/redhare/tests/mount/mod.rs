@@ -237,7 +237,7 @@ fn sync(path: &Path) {
 
 /// A mounted file.
 fn on_a_file(name: &str) -> (Place, String, Mount) {
-    let place = Place::new(name);
+    let place = Place::in_memory(name);
     let volume = format!("file:{}", place.0.join("volume").display());
     format(None, &volume);
     let mount = Mount::start(None, &volume, &place.0.join("mount"), &["--allow-other"]);

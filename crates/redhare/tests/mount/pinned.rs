@@ -16,7 +16,7 @@ fn a_changed_file_that_is_open_for_too_long_is_stale_and_holds_nothing() {
         return;
     }
     const LENGTH: usize = 8_000_000;
-    let place = Place::new("mount-stale");
+    let place = Place::in_memory("mount-stale");
     let cluster = Cluster::start(&place.0.join("cluster"), free_ports());
     cluster.succeed(&["volume", "create", "data", "--size", "128MiB"]);
     format(Some(&cluster), "data");

@@ -51,6 +51,9 @@ pub(crate) fn free_ports() -> u16 {
     panic!("no {PORTS} ports in a row are free");
 }
 
+/// What a place in memory has room for at least, in bytes: more than the disks of any of these tests come to use.
+const ROOM: u64 = 4 << 30;
+
 /// Waits for something with a bound.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
@@ -70,17 +73,16 @@ impl Place {
         Self(path)
     }
 
-    /// A place in memory where the system has one: for tests of what becomes of processes, in which a disk that stalls
-    /// for seconds, since others write to it, would rightly cost a copy its place in the set.
-    #[allow(
-        dead_code,
-        reason = "not every test that shares this module is about processes"
-    )]
+    /// A place in memory where the system has room in one: for tests of what becomes of processes, in which a disk that
+    /// stalls for seconds, since others write to it, would rightly cost a copy its place in the set, and for those that
+    /// would make it stall.
     pub(crate) fn in_memory(name: &str) -> Self {
-        let path = Path::new("/dev/shm").join(format!("redhare-test-{name}-{}", std::process::id()));
-        match std::fs::create_dir(&path) {
-            Ok(()) => Self(path),
-            Err(_) => Self::new(name),
+        let memory = Path::new("/dev/shm");
+        let room = rustix::fs::statvfs(memory).map_or(0, |room| room.f_bavail * room.f_frsize);
+        let path = memory.join(format!("redhare-test-{name}-{}", std::process::id()));
+        match room >= ROOM && std::fs::create_dir(&path).is_ok() {
+            true => Self(path),
+            false => Self::new(name),
         }
     }
 }
