@@ -85,9 +85,14 @@ fn everything() -> Result<Report, String> {
     let mut jobs = Jobs::default();
     jobs.guests.extend(guests::jobs(&built.program));
     for binary in built.tests {
-        match binary.waits() {
-            true => jobs.waiting.extend(binary.jobs(&note)?),
-            false => jobs.busy.extend(binary.jobs(&note)?),
+        match (binary.waits(), binary.is_split()) {
+            (true, true) => jobs.waiting.extend(binary.jobs(&note)?),
+            // One long run each: the earlier it begins, the more is left to run beside it.
+            (true, false) => binary
+                .jobs(&note)?
+                .into_iter()
+                .for_each(|job| jobs.waiting.push_front(job)),
+            (false, _) => jobs.busy.extend(binary.jobs(&note)?),
         }
     }
     jobs.busy.push_back(binaries::documentation());

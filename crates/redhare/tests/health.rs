@@ -1,11 +1,111 @@
 //! A disk whose requests stand, in whole processes: each stage of the reset cures the fault that is planted for it, clients lose
-//! nothing, and the disk that stands again and again is put out of service, rebuilt elsewhere, and put back by command.
+//! nothing, and the disk that stands again and again is put out of service, rebuilt elsewhere, and put back by command. And a disk that
+//! is slow: the masters find it, and a client asks it seldom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bdev::ChannelExt;
+use client::{Nearby, Session};
+use foundation::{Lba, Random};
+use reactor::BufferPool;
+use serde_json::Value;
 
 use crate::support::nodes::Nodes;
 use crate::support::{Place, kill, wait_until};
-use serde_json::Value;
 
 const NODE: u16 = 2;
+
+/// A client that reads a volume one block at a time, once it has written all of it.
+struct Reader {
+    counts: Arc<Counts>,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    stop: AtomicBool,
+    reads: AtomicU64,
+    /// Those that took [`Reader::SLOW`] or longer.
+    slow: AtomicU64,
+}
+
+impl Reader {
+    /// What a slow disk needs for a request, in milliseconds.
+    const DISK_MS: u64 = 200;
+    /// A client does not wait that long before it asks another copy, too.
+    const SLOW: Duration = Duration::from_millis(20);
+    const BLOCK_BYTES: usize = 4096;
+
+    fn start(masters: String, volume: &'static str) -> Self {
+        let counts = Arc::new(Counts::default());
+        let shared = counts.clone();
+        let thread = std::thread::spawn(move || {
+            let session = Session::connect(masters.as_str(), volume).map_err(|error| error.to_string())?;
+            let work = async {
+                Self::work(&session, &shared)
+                    .await
+                    .map_err(|error| error.to_string())
+            };
+            reactor::run(&reactor::Config::default(), work).map_err(|error| error.to_string())?
+        });
+        Self { counts, thread }
+    }
+
+    async fn work(session: &Arc<Session>, counts: &Counts) -> Result<(), Box<dyn std::error::Error>> {
+        // By its socket: a client that reads the disk's file itself never meets the fault, which is planted in the node.
+        let device = session.device(Nearby::Socket);
+        let channel = bdev::BlockDevice::open_channel(&device)?;
+        let (blocks, pool) = (channel.geometry().blocks.0, BufferPool::current());
+        let whole = 128 << 10;
+        let step = (whole / Self::BLOCK_BYTES) as u64;
+        for lba in (0..blocks).step_by(step as usize) {
+            let mut buffer = pool.allocate(whole).await?;
+            buffer.fill(lba as u8 | 1);
+            channel.write(Lba(lba), buffer.freeze()).await?;
+        }
+        let mut random = Random::from_seed(1);
+        while !counts.stop.load(Ordering::Relaxed) {
+            let lba = random.below(blocks);
+            let began = Instant::now();
+            let (result, bytes) = channel
+                .read(Lba(lba), pool.allocate(Self::BLOCK_BYTES).await?)
+                .await;
+            result?;
+            let expected = (lba / step * step) as u8 | 1;
+            if bytes[..] != [expected; Self::BLOCK_BYTES] {
+                return Err(format!("block {lba} is not what was written").into());
+            }
+            counts.reads.fetch_add(1, Ordering::Relaxed);
+            let is_slow = began.elapsed() >= Self::SLOW;
+            counts.slow.fetch_add(is_slow.into(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Waits for so many more reads, and says how many of them were slow.
+    fn slow_among(&self, more: u64) -> u64 {
+        let slow = self.slow();
+        let wanted = self.counts.reads.load(Ordering::Relaxed) + more;
+        wait_until(&format!("{more} more reads"), || {
+            assert!(!self.thread.is_finished(), "the client has failed");
+            self.counts.reads.load(Ordering::Relaxed) >= wanted
+        });
+        self.slow() - slow
+    }
+
+    /// How many reads were slow so far.
+    fn slow(&self) -> u64 {
+        self.counts.slow.load(Ordering::Relaxed)
+    }
+
+    fn finish(self) {
+        self.counts.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap().unwrap();
+    }
+}
 
 impl Nodes {
     fn plant(&self, number: u16, fault: &str) {
@@ -143,4 +243,39 @@ fn a_disk_that_stands_is_reset_in_stages_and_put_out_of_service_when_it_keeps_do
     cluster.compare(&files, "device");
     assert_eq!(resets(&cluster.disk(NODE)), after);
     assert_eq!(cluster.row(NODE)["incarnation"], life);
+}
+
+#[test]
+fn a_slow_disk_is_found_by_masters_and_asked_seldom_by_clients() {
+    let master = ["--no-rebalance"];
+    let cluster = Nodes::start_with_faults(Place::in_memory("slow-disk"), &master, 3, "30s");
+    cluster.succeed(&[
+        "volume",
+        "create",
+        "data",
+        "--size",
+        "96MiB",
+        "--chunk-size",
+        "16MiB",
+        "--copies",
+        "2",
+    ]);
+    let reader = Reader::start(cluster.address(), "data");
+    let before = reader.slow_among(600);
+    assert!(
+        before <= 12,
+        "{before} of 600 reads were slow with nothing planted"
+    );
+
+    // Two thirds of the chunks have a copy there, so without a measure a third of the reads would go there.
+    let fault = format!("slow {}", Reader::DISK_MS);
+    let before = reader.slow();
+    cluster.plant(NODE, &fault);
+    wait_until("a read finds out", || reader.slow() > before);
+    let slow = reader.slow_among(600);
+    assert!(slow <= 30, "{slow} of 600 reads went to the slow disk");
+    // The masters find it by samples.
+    cluster.wait_for_disk(NODE, "the disk counts as slow", |disk| disk["state"] == "slow");
+    assert!([1, 3].iter().all(|&other| cluster.disk(other)["state"] == "ok"));
+    reader.finish();
 }

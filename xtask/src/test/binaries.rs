@@ -145,7 +145,7 @@ impl Binary {
     }
 
     /// Whether each of its modules is a run of its own: what waits leaves room for something else only in pieces.
-    fn is_split(&self) -> bool {
+    pub(super) fn is_split(&self) -> bool {
         self.waits() && self.source == PROCESSES_SOURCE
     }
 }
