@@ -75,7 +75,7 @@ fn is_good(counts: Counts, strict: bool) -> bool {
     counts.failed == 0 && counts.passed > 0 && !(strict && counts.skipped > 0)
 }
 
-/// Builds everything, then runs it, two programs at a time.
+/// Builds everything, then runs it, two or three programs at a time.
 fn everything() -> Result<Report, String> {
     let built = binaries::build()?;
     let note = std::env::temp_dir().join(format!("redhare-skips-{}", std::process::id()));
