@@ -152,7 +152,7 @@ impl Jobs {
         }
     }
 
-    /// Beside both others, which may be what the tests of time can bear only while the processors have room.
+    /// Beside both others, but only while the processors have room: what waits counts on the time that it gets.
     fn next_of_waiting(&mut self) -> Next {
         match (
             self.waiting.is_empty(),
