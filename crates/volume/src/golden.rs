@@ -93,6 +93,15 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
         round: 7,
         list: 3,
         known: true,
+        keeps_parts: false,
+        refused: vec![CHUNK],
+    };
+    let granted_of_part = Message::Grant {
+        incarnation: LIFE,
+        round: 7,
+        list: 3,
+        known: true,
+        keeps_parts: true,
         refused: vec![CHUNK],
     };
     let found = Message::QueryAnswer {
@@ -138,6 +147,7 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
             "enroll",
             Message::Enroll {
                 incarnation: LIFE,
+                part: 0,
                 list: 3,
                 entries: vec![(CHUNK, EPOCH)],
             },
@@ -148,6 +158,7 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
             Message::Beacon {
                 incarnation: LIFE,
                 round: 7,
+                part: None,
                 list: 3,
             },
             Some(granted),
@@ -207,6 +218,26 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
                 range,
             },
             None,
+        ),
+        (
+            "enroll-part",
+            Message::Enroll {
+                incarnation: LIFE,
+                part: 0x77,
+                list: 3,
+                entries: vec![(CHUNK, EPOCH)],
+            },
+            None,
+        ),
+        (
+            "beacon-part",
+            Message::Beacon {
+                incarnation: LIFE,
+                round: 7,
+                part: Some(0x77),
+                list: 3,
+            },
+            Some(granted_of_part),
         ),
     ]
 }

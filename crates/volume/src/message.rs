@@ -232,11 +232,13 @@ pub enum Message {
         /// The life that counts it.
         incarnation: Incarnation,
     },
-    /// The chunks for which the sender asks grants of the receiver, from now on.
+    /// The chunks of one part for which the sender asks grants of the receiver, from now on; none if the part is no more.
     Enroll {
         /// The asker's life.
         incarnation: Incarnation,
-        /// Numbers the asker's lists for this receiver.
+        /// The part; 0 to a peer that does not keep parts.
+        part: u32,
+        /// Numbers the asker's lists for this receiver, through all parts.
         list: u32,
         /// The chunks and the epochs the asker is in.
         entries: Vec<(ChunkId, Epoch)>,
@@ -245,8 +247,10 @@ pub enum Message {
     Beacon {
         /// The asker's life.
         incarnation: Incarnation,
-        /// Numbers the beacons of that life.
+        /// Numbers the beacons of that life to this receiver, through all parts.
         round: u64,
+        /// The part; none if the asker is of a release that knows no parts.
+        part: Option<u32>,
         /// The list.
         list: u32,
     },
@@ -260,6 +264,8 @@ pub enum Message {
         list: u32,
         /// False: the list is not known here, send it again.
         known: bool,
+        /// Whether a list for each part is kept here. Never said to who did not name a part.
+        keeps_parts: bool,
         /// Chunks of the list that are not granted.
         refused: Vec<ChunkId>,
     },

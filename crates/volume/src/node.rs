@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use foundation::{Epoch, Instant};
 
 use crate::configuration::ChunkConfig;
-use crate::grants::Grants;
+use crate::grants::{Answer, Grants};
 use crate::identity::{
     ChunkId, DataToken, Incarnation, IoToken, NodeId, PersistToken, RequestId, VolumeNumber,
 };
@@ -90,7 +90,7 @@ impl NodeCore {
     /// Chunk copies looked at so far, by this core and by its grants.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> u64 {
-        self.looked_at + self.grants.looked_at
+        self.looked_at + self.grants.looked_at()
     }
 
     #[cfg(test)]
@@ -323,6 +323,7 @@ impl NodeCore {
         match message {
             Message::Enroll {
                 incarnation,
+                part,
                 list,
                 entries,
             } => {
@@ -331,15 +332,17 @@ impl NodeCore {
                     let place: Option<&Place> = members.get(&chunk);
                     place.is_some_and(|p| p.member.grants_to(from, incarnation, epoch))
                 };
-                self.grants
-                    .handle_enroll(from, (incarnation, list), entries, grantable);
+                let list = (incarnation, part, list);
+                self.grants.handle_enroll(from, list, entries, grantable);
             }
             Message::Beacon {
                 incarnation,
                 round,
+                part,
                 list,
             } => {
-                self.grants.handle_beacon(now, from, (incarnation, round, list));
+                let (round, list) = ((incarnation, round), (part, list));
+                self.grants.handle_beacon(now, from, round, list);
                 self.beacons(now);
             }
             Message::Grant {
@@ -347,10 +350,17 @@ impl NodeCore {
                 round,
                 list,
                 known,
+                keeps_parts,
                 refused,
             } => {
-                let answer = (incarnation, round, list);
-                self.grants.handle_grant(now, from, answer, known, &refused);
+                let answer = Answer {
+                    round,
+                    list,
+                    known,
+                    keeps_parts,
+                    refused: &refused,
+                };
+                self.grants.handle_grant(now, from, incarnation, &answer);
                 self.grants_changed(now);
             }
             message => self.handle_chunk_message(now, from, message, data),

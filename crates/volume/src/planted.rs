@@ -5,6 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
     GrantCountedFromReceipt,
+    AnswerForAnyPart,
     OneGrantFewer,
     SealWithoutGate,
     NoQuietTerm,
@@ -71,8 +72,9 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 45] = [
+    pub(crate) const ALL: [Bug; 46] = [
         Bug::GrantCountedFromReceipt,
+        Bug::AnswerForAnyPart,
         Bug::OneGrantFewer,
         Bug::SealWithoutGate,
         Bug::NoQuietTerm,

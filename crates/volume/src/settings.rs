@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::message::codec::LIST_CHUNKS_MAX;
+
 /// Times and bounds that all nodes of a cluster share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -9,6 +11,8 @@ pub struct Settings {
     pub grant_term: Duration,
     /// How often a node asks each peer for a grant; the contract allows at most 0.5 s.
     pub beacon_interval: Duration,
+    /// The most chunks of one part of what a node asks of a peer; never more than [`LIST_CHUNKS_MAX`].
+    pub list_chunks_max: usize,
     /// When something unanswered is sent again.
     pub resend_interval: Duration,
     /// How long settled-through may wait for a replica write to travel with; at most 1 ms.
@@ -41,6 +45,7 @@ impl Default for Settings {
         Self {
             grant_term: Duration::from_secs(3),
             beacon_interval: Duration::from_millis(450),
+            list_chunks_max: LIST_CHUNKS_MAX,
             resend_interval: Duration::from_millis(100),
             settle_delay: Duration::from_micros(500),
             read_hold: Duration::from_millis(50),

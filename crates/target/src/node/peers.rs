@@ -17,8 +17,8 @@ use protocols::nvme::{Command, Nqn, Status};
 use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{
-    CommandFields, EncodedAnswer, NativeCommand, NativeOperation, REPLICA_TAIL_BYTES, decode_answer,
-    decode_command, encode_answer, encode_command, opcode,
+    ANSWER_ROOM_BYTES, CommandFields, EncodedAnswer, NativeCommand, NativeOperation, REPLICA_TAIL_BYTES,
+    decode_answer, decode_command, encode_answer, encode_command, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
 use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
@@ -449,7 +449,7 @@ async fn ask(link: &Link, message: &Message, data: Option<Buffer>) -> Option<Enc
             whole[blocks.len()..].copy_from_slice(&encoded.data);
             Data::From(whole.freeze())
         }
-        2 => room(64 << 10),
+        2 => room(ANSWER_ROOM_BYTES),
         _ => Data::None,
     };
     execute(link, command, data).await

@@ -16,9 +16,11 @@ use crate::identity::{
     VolumeNumber, WriterToken,
 };
 
+mod grants;
 mod location;
 mod native;
 
+pub use grants::LIST_CHUNKS_MAX;
 pub use location::{Location, OpenFile, Run};
 pub use native::{
     Checked, NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode,
@@ -33,6 +35,8 @@ pub const REPLICA_TAIL_BYTES: usize = 48;
 const SEQUENCE_MAX: Sequence = Sequence(u64::MAX / 2);
 /// No peer command carries more data than this beside blocks.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
+/// Room that is given to the answer of a command with data to the host, but for a Seal Answer.
+pub const ANSWER_ROOM_BYTES: usize = 64 << 10;
 
 /// Opcodes of the peer commands.
 pub mod opcode {
@@ -73,6 +77,7 @@ pub mod opcode {
 const FLAG_OPEN: u8 = 1;
 const FLAG_FORCE_UNIT_ACCESS: u8 = 2;
 const FLAG_SESSION: u8 = 4;
+const FLAG_PARTS: u8 = 8;
 
 impl Refusal {
     /// The command-specific status code (status code type 1) of a completion that refuses.
@@ -262,22 +267,24 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
         }
         Message::Enroll {
             incarnation,
+            part,
             list,
             entries,
         } => {
-            data.count(entries.len());
-            for (chunk, epoch) in entries {
-                data.u32(chunk.volume.0);
-                data.u32(chunk.index.0);
-                data.u64(epoch.0);
-            }
-            between_nodes(opcode::ENROLL, *incarnation, *list, 0)
+            grants::encode_entries(entries, &mut data);
+            let list = (*part, *list);
+            grants::between_nodes(opcode::ENROLL, *incarnation, list, (0, 0))
         }
         Message::Beacon {
             incarnation,
             round,
+            part,
             list,
-        } => between_nodes(opcode::BEACON, *incarnation, *list, *round),
+        } => {
+            let flags = if part.is_some() { FLAG_PARTS } else { 0 };
+            let list = (part.unwrap_or(0), *list);
+            grants::between_nodes(opcode::BEACON, *incarnation, list, (*round, flags))
+        }
         Message::Query { chunk } => CommandFields::for_chunk(opcode::QUERY, *chunk, Epoch(0), 0, 0),
         _ => return None,
     };
@@ -316,13 +323,6 @@ fn decode_marks(reader: &mut Reader<'_>) -> Result<Vec<u32>, FormatError> {
 fn ranged(opcode: u8, chunk: ChunkId, epoch: Epoch, range: BlockRange) -> CommandFields {
     let mut fields = CommandFields::for_chunk(opcode, chunk, epoch, 0, 0);
     (fields.cdw10_15[0], fields.cdw10_15[1]) = (range.start, range.count);
-    fields
-}
-
-fn between_nodes(opcode: u8, incarnation: Incarnation, list: u32, round: u64) -> CommandFields {
-    let mut fields = CommandFields::for_chunk(opcode, ChunkId::default(), Epoch(incarnation.0), 0, 0);
-    fields.cdw10_15[0] = list;
-    fields.set_quad(2, round);
     fields
 }
 
@@ -436,22 +436,16 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
             number: fields.quad(2),
             range,
         },
-        opcode::ENROLL => {
-            let count = reader.count(16)?;
-            let mut entries = Vec::with_capacity(count);
-            for _ in 0..count {
-                let chunk = read_chunk(&mut reader)?;
-                entries.push((chunk, Epoch(reader.u64()?)));
-            }
-            Message::Enroll {
-                incarnation,
-                list: fields.cdw10_15[0],
-                entries,
-            }
-        }
+        opcode::ENROLL => Message::Enroll {
+            incarnation,
+            part: fields.cdw2,
+            list: fields.cdw10_15[0],
+            entries: grants::decode_entries(&mut reader)?,
+        },
         opcode::BEACON => Message::Beacon {
             incarnation,
             round: fields.quad(2),
+            part: fields.flag(FLAG_PARTS).then_some(fields.cdw2),
             list: fields.cdw10_15[0],
         },
         opcode::QUERY => Message::Query { chunk },
@@ -465,13 +459,6 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
     };
     reader.finish()?;
     Ok(message)
-}
-
-fn read_chunk(reader: &mut Reader<'_>) -> Result<ChunkId, FormatError> {
-    Ok(ChunkId {
-        volume: VolumeNumber(reader.u32()?),
-        index: ChunkIndex(reader.u32()?),
-    })
 }
 
 fn decode_replica_write(fields: &CommandFields, tail: &mut Reader<'_>) -> Result<ReplicaWrite, FormatError> {
@@ -549,13 +536,14 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
         | Message::SnapshotAnswer { .. }
         | Message::ConfirmAnswer { .. }
         | Message::AnnounceAnswer { .. } => {}
-        Message::Grant { known, refused, .. } => {
-            result = u64::from(*known);
-            data.count(refused.len());
-            for chunk in refused {
-                data.u32(chunk.volume.0);
-                data.u32(chunk.index.0);
-            }
+        Message::Grant {
+            known,
+            keeps_parts,
+            refused,
+            ..
+        } => {
+            result = u64::from(*known) | u64::from(*keeps_parts) << 1;
+            grants::encode_chunks(refused, &mut data);
         }
         Message::FetchAnswer { found, .. } => result = u64::from(*found),
         Message::QueryAnswer { sealed, config, .. } => {
@@ -686,21 +674,16 @@ pub fn decode_answer(
         Message::Beacon {
             incarnation,
             round,
+            part,
             list,
-        } => {
-            let count = reader.count(8)?;
-            let mut refused = Vec::with_capacity(count);
-            for _ in 0..count {
-                refused.push(read_chunk(&mut reader)?);
-            }
-            Message::Grant {
-                incarnation,
-                round,
-                list,
-                known: answer.result == 1,
-                refused,
-            }
-        }
+        } => Message::Grant {
+            incarnation,
+            round,
+            list,
+            known: answer.result & 1 == 1,
+            keeps_parts: part.is_some() && answer.result & 2 == 2,
+            refused: grants::decode_chunks(&mut reader)?,
+        },
         Message::Query { chunk } => Message::QueryAnswer {
             chunk,
             sealed: Epoch(answer.result),

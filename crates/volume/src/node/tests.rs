@@ -26,6 +26,10 @@ struct Cluster {
 
 impl Cluster {
     fn new(chunks: u32) -> Self {
+        Self::with_settings(chunks, Settings::default())
+    }
+
+    fn with_settings(chunks: u32, settings: Settings) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let geometry = Geometry {
             block_bytes: 4096,
@@ -37,7 +41,7 @@ impl Cluster {
             minimum: 2,
             group_chunks: vec![chunks],
         };
-        let core = |n| NodeCore::new(now, NodeId(n), Incarnation(1), Settings::default());
+        let core = |n| NodeCore::new(now, NodeId(n), Incarnation(1), settings);
         let mut cluster = Self {
             now,
             cores: (1..=NODES).map(core).collect(),
@@ -190,6 +194,36 @@ fn chunks_at_rest_are_not_looked_at() {
         "{messages} messages in {intervals} intervals"
     );
     assert_eq!(idle(3), (looked_at, messages), "as with few chunks");
+}
+
+#[test]
+fn chunks_at_rest_in_several_parts_are_not_looked_at_either() {
+    let minute = Duration::from_secs(60);
+    let idle = |list_chunks_max| {
+        let settings = Settings {
+            list_chunks_max,
+            ..Settings::default()
+        };
+        let mut cluster = Cluster::with_settings(3000, settings);
+        cluster.pass(minute);
+        let cost = cluster.cost_of(|cluster| cluster.pass(minute));
+        for index in 0..3000 {
+            for core in &cluster.cores {
+                assert!(core.may_read(cluster.now, chunk(index)), "chunk {index}");
+            }
+        }
+        cost
+    };
+    let (looked_at, messages) = idle(3000);
+    assert_eq!(looked_at, 0);
+    let (looked_at, messages_of_parts) = idle(500);
+    assert_eq!(looked_at, 0);
+    // Six parts: six times as many beacons and answers, give or take one interval.
+    let of_one_interval = 6 * 12;
+    assert!(
+        messages_of_parts.abs_diff(6 * messages) <= of_one_interval,
+        "{messages_of_parts} messages with six parts, {messages} with one"
+    );
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(super) struct Kinds {
     pub(super) restored: bool,
     /// Copies are served by force.
     pub(super) forced: bool,
+    /// Nodes ask for grants in parts of a chunk or two, for several chunks.
+    pub(super) parts: bool,
     /// The masters are the real ones.
     pub(super) whole: bool,
     /// They make this mistake.
@@ -45,6 +47,7 @@ impl Kinds {
             reserved: bug.is_some_and(Bug::is_of_reservations),
             restored: bug.is_some_and(Bug::is_of_restored_stores),
             forced: matches!(bug, Some(Bug::ForcedAsIfInSync)),
+            parts: matches!(bug, Some(Bug::AnswerForAnyPart)),
             whole: false,
             masters_bug: None,
         }

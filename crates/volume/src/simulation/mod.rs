@@ -21,6 +21,8 @@
 //! In others the masters' store becomes what it was earlier (`restored`), or all copies but one that was left out are lost, and that one
 //! is served by force (`forced`).
 //!
+//! In others nodes ask each other for grants in several parts, and some are of a release that knows none (`parts`).
+//!
 //! Pages of checksums may be torn. Scenario 10 apart, no block changes unasked: then every block outside of marked regions must fit its
 //! checksum after every crash.
 //!
@@ -45,6 +47,7 @@ mod kinds;
 mod linear;
 mod lives;
 mod masters;
+mod parts;
 mod past;
 mod places;
 mod planted;
@@ -171,6 +174,37 @@ fn copies_whose_disks_were_full_come_back_by_themselves() {
     assert!(
         without_room > seeds.len() as u64 * 3 || seeds.len() < 10,
         "{without_room} times a copy found no room"
+    );
+}
+
+/// Nodes ask each other for grants in several parts, and some do not know what that is, under the same faults.
+#[test]
+fn clusters_whose_lists_are_in_parts_keep_their_promises() {
+    let (mut operations, mut lists, mut gone, mut before, mut failed) = (0, 0, 0, 0, Vec::new());
+    let seeds = foundation::seeds::from_environment(22);
+    for &seed in &seeds {
+        let mut world = World::with_parts(seed);
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
+            println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
+            failed.push(seed);
+        }
+        operations += world.done_ops;
+        lists += world.parts.lists;
+        gone += world.parts.gone;
+        before += world.parts.before;
+    }
+    println!(
+        "{} seeds, {operations} operations, {lists} lists of further parts, {gone} parts gone, {before} lists to nodes of before",
+        seeds.len()
+    );
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    let many = seeds.len() as u64;
+    assert!(
+        operations > 100 * many && lists > 20 * many && gone > many && before > many || many < 10,
+        "{lists} lists of further parts, {gone} parts gone, {before} lists to nodes of before"
     );
 }
 

@@ -19,6 +19,7 @@ pub(super) fn scenario(bug: Bug) -> Option<u64> {
         | Bug::NoQuietTerm
         | Bug::OneGrantFewer
         | Bug::SealWithoutGate
+        | Bug::AnswerForAnyPart
         | Bug::RestoredAsksMembersOnly => Some(0),
         Bug::ReadRightPastGrants => Some(3),
         Bug::IntentClearedBeforeFlush | Bug::FlushSkipsChunk => Some(world::POWER),

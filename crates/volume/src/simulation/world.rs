@@ -16,6 +16,7 @@ use super::forced::Forced;
 use super::injected::{Injected, Script};
 use super::kinds::{Kinds, Recipe};
 use super::linear::Monitor;
+use super::parts::PartsSeen;
 use super::places::Places;
 use super::reserve::{Reserved, grown};
 use super::restored::Restored;
@@ -67,6 +68,7 @@ pub(super) struct World {
     pub(super) store: Vec<ChunkConfig>,
     pub(super) first: Vec<ChunkConfig>,
     pub(super) places: Places,
+    pub(super) parts: PartsSeen,
     pub(super) snapshots: Option<Box<Snapshots>>,
     pub(super) reserved: Option<Box<Reserved>>,
     pub(super) restored: Option<Box<Restored>>,
@@ -178,6 +180,7 @@ impl World {
             reserved,
             restored,
             forced,
+            parts,
             whole,
             masters_bug,
         } = kinds;
@@ -193,7 +196,10 @@ impl World {
                 + random.below(2) as usize
                 + usize::from(scenario == REBUILD)
                 + usize::from(keeps),
-            chunks: 1 + random.below(2) as usize + usize::from(snapshots || reserved),
+            chunks: 1
+                + random.below(2) as usize
+                + usize::from(snapshots || reserved)
+                + 3 * usize::from(parts),
             copies,
             // Where one has to be left out, fewer must be enough.
             minimum: (random.between(1, u64::from(copies).min(3)) as u8).min(copies - u8::from(forced)),
@@ -203,12 +209,6 @@ impl World {
             cloned,
         };
         let nodes = shape.nodes;
-        let settings = Settings {
-            idle_flush_after: std::time::Duration::from_millis(300),
-            reconcile_blocks: 2,
-            reconcile_depth: 2,
-            ..Settings::default()
-        };
         let mut world = Self {
             now: SECOND,
             order: 0,
@@ -222,6 +222,7 @@ impl World {
                 if keeps { 3 * seed + 2 } else { seed },
                 random.between(2 * SECOND, 12 * SECOND),
             ),
+            parts: PartsSeen::default(),
             snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
             reserved: reserved.then(|| Box::new(Reserved::new(shape.chunks))),
             forced: forced.then(|| Box::new(Forced::new(seed))),
@@ -262,7 +263,7 @@ impl World {
             slow: vec![vec![0; nodes + 1]; nodes + 1],
             healing: false,
             loss: random.below(30),
-            settings,
+            settings: recipe.settings(),
             looks_at_epochs: bug.is_none(),
             planted: Planted { bug },
             hash: Fnv(0xcbf2_9ce4_8422_2325),
@@ -440,6 +441,7 @@ impl World {
                 payload,
             } => {
                 let data = payload.map(|values| self.hold(to, values));
+                let message = self.heard_by(to, message);
                 self.core(to, data, |core, now| {
                     core.handle_message(now, node_id(from), message, data)
                 });
@@ -707,6 +709,7 @@ impl World {
             Output::Send { to, message, data } => {
                 let payload = data.map(|data| self.nodes[node].data[&data].clone());
                 let to = node_index(to);
+                let message = self.said_by(node, message);
                 self.send(
                     node,
                     to,

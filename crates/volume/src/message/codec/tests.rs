@@ -152,17 +152,21 @@ fn command() -> impl Strategy<Value = Message> {
                 },
             }
         }),
-        (any::<(u64, u32)>(), vec((chunk(), any::<u64>()), 0..20)).prop_map(|(n, list)| {
+        (any::<(u64, u32, u32)>(), vec((chunk(), any::<u64>()), 0..20)).prop_map(|(n, list)| {
             Message::Enroll {
                 incarnation: Incarnation(n.0),
-                list: n.1,
+                part: n.1,
+                list: n.2,
                 entries: list.into_iter().map(|(c, e)| (c, Epoch(e))).collect(),
             }
         }),
-        any::<(u64, u64, u32)>().prop_map(|(incarnation, round, list)| Message::Beacon {
-            incarnation: Incarnation(incarnation),
-            round,
-            list,
+        any::<(u64, u64, Option<u32>, u32)>().prop_map(|(incarnation, round, part, list)| {
+            Message::Beacon {
+                incarnation: Incarnation(incarnation),
+                round,
+                part,
+                list,
+            }
         }),
         chunk().prop_map(|chunk| Message::Query { chunk }),
     ]
@@ -199,12 +203,14 @@ fn answer(command: &Message, n: u64, marks: Vec<u32>, config: ChunkConfig) -> Me
         Message::Beacon {
             incarnation,
             round,
+            part,
             list,
         } => Message::Grant {
             incarnation,
             round,
             list,
             known: n.is_multiple_of(2),
+            keeps_parts: part.is_some() && n.is_multiple_of(3),
             refused: marks
                 .iter()
                 .map(|&m| ChunkId {
