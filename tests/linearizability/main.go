@@ -9,8 +9,8 @@
 //
 // A write whose first attempt's end is not known is made again, and each attempt counts as a write of its own, until the
 // write is acknowledged (the contract's "Writes"; crates/volume/src/simulation/linear.rs judges by the same). A history
-// does not say how many attempts there were, so a write beside which others ran may have happened a few times more
-// between its call and its return, and never after it.
+// says how many attempts that may have been done its client made again meanwhile, at this write or at others ("repeats"),
+// so a write may have happened as often again between its call and its return, and never after it.
 //
 // Exit status: 0 linearizable, 1 not, 2 the history cannot be read, 3 no verdict within the time.
 package main
@@ -33,6 +33,7 @@ type line struct {
 	Register uint64 `json:"register"`
 	Write    bool   `json:"write"`
 	Value    uint64 `json:"value"`
+	Repeats  int    `json:"repeats"`
 	Call     int64  `json:"call"`
 	Return   *int64 `json:"return"`
 }
@@ -41,11 +42,13 @@ type input struct {
 	register uint64
 	write    bool
 	value    uint64
+	// How many further attempts at a write there may have been.
+	repeats int
 	// A further attempt, which may have been none.
 	further bool
 }
 
-// How many further attempts at one write may have done something between other writes.
+// How many of them are looked for: a write that stood for seconds beside many others would keep the checker busy for hours.
 const furtherMax = 3
 
 var model = porcupine.NondeterministicModel{
@@ -96,7 +99,7 @@ func read(path string) ([]porcupine.Operation, error) {
 		}
 		history = append(history, porcupine.Operation{
 			ClientId: found.Client,
-			Input:    input{register: found.Register, write: found.Write, value: found.Value},
+			Input:    input{register: found.Register, write: found.Write, value: found.Value, repeats: found.Repeats},
 			Call:     found.Call,
 			Output:   found.Value,
 			Return:   end,
@@ -117,13 +120,14 @@ func furtherAttempts(history []porcupine.Operation) []porcupine.Operation {
 	further := []porcupine.Operation{}
 	for _, of := range writes {
 		for at, write := range of {
+			asked := write.Input.(input)
 			beside := 0
 			for other, operation := range of {
-				if other != at && beside < furtherMax && operation.Call < write.Return && write.Call < operation.Return {
+				if other != at && beside < asked.repeats && beside < furtherMax &&
+					operation.Call < write.Return && write.Call < operation.Return {
 					beside++
 				}
 			}
-			asked := write.Input.(input)
 			asked.further = true
 			write.Input = asked
 			for count := 0; count < beside; count++ {

@@ -79,6 +79,8 @@ pub(super) struct Core {
     pub(super) attempts: RefCell<Slab<Attempt>>,
     pub(super) silences: RefCell<Silences>,
     generation: Cell<u32>,
+    /// Attempts at what changes the volume that may have been done, and were made again.
+    pub(super) repeats: Cell<u64>,
     watching: Cell<bool>,
     refreshing: Cell<bool>,
     pub(super) refreshed: Notify,
@@ -108,6 +110,7 @@ impl VolumeChannel {
             attempts: RefCell::default(),
             silences: RefCell::default(),
             generation: Cell::new(0),
+            repeats: Cell::new(0),
             watching: Cell::new(false),
             refreshing: Cell::new(false),
             refreshed: Notify::new(),
@@ -124,6 +127,13 @@ impl VolumeChannel {
     /// Copies that each chunk should have.
     pub fn copies(&self) -> u32 {
         self.core.view().map.geometry.copies.into()
+    }
+
+    /// How many attempts at what changes the volume were made again by this channel so far though they may have been done: each
+    /// counts as a write of its own until its write is acknowledged, so whoever judges a history must know of it
+    /// (decision 0082). Those that surely were not done are not counted.
+    pub fn repeats(&self) -> u64 {
+        self.core.repeats.get()
     }
 
     /// Reads as [`bdev::ChannelExt::read`] does, for a reader whose checksum did not match: attempt 0 reads from

@@ -222,6 +222,9 @@ impl Attempts {
                 after_write(ended.status, operation.changes(), newer_session)
             }
         };
+        if matches!(next, Next::NewSession | Next::NewClaim) {
+            core.repeats.set(core.repeats.get() + 1);
+        }
         match next {
             Next::Finish(status) => return Some(status),
             Next::Elsewhere(device_error) => {

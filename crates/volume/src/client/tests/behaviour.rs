@@ -309,6 +309,7 @@ fn a_lost_write_is_made_again_in_a_new_session_and_its_late_duplicate_dies() {
         channel.write(Lba(0), filled(1, 1)).await.unwrap();
         channel.write(Lba(0), filled(1, 2)).await.unwrap();
         assert_eq!(sessions(&nodes), [1, 2, 2]);
+        assert_eq!(channel.repeats(), 1);
         time::sleep(Duration::from_millis(200)).await;
         assert_eq!(nodes.died_late.get(), 1);
         assert_eq!(read(&channel, 0, 1).await, vec![2; BLOCK]);
@@ -318,9 +319,11 @@ fn a_lost_write_is_made_again_in_a_new_session_and_its_late_duplicate_dies() {
         nodes.plant(None, Fault::Says(Status::Cancelled));
         channel.write(Lba(0), filled(1, 3)).await.unwrap();
         assert_eq!(sessions(&nodes)[4..], [2, 2, 2, 2]);
+        assert_eq!(channel.repeats(), 1);
         nodes.plant(None, Fault::Says(Status::Unknown));
         channel.write(Lba(0), filled(1, 3)).await.unwrap();
         assert_eq!(sessions(&nodes)[8..], [2, 3]);
+        assert_eq!(channel.repeats(), 2);
         // A session that nodes call old is replaced, too.
         nodes.plant(None, Fault::Says(Status::StaleSession));
         channel.write(Lba(0), filled(1, 3)).await.unwrap();

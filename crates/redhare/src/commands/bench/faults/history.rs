@@ -2,7 +2,8 @@
 //!
 //! A line for each operation, JSON: who did it, which register, whether it was a write, the value, and when it was asked for
 //! and had ended, in nanoseconds. A write whose end is not known may have been done at any time after it was asked for, or
-//! not at all: it has no end. A read that failed says nothing, and is left out.
+//! not at all: it has no end. A read that failed says nothing, and is left out. Of a write it also says how often its client made again
+//! meanwhile, of this write or another one, what may have been done already: it may have been done twice before the write's end.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -17,6 +18,8 @@ pub(super) struct Event {
     pub(super) register: u64,
     pub(super) is_write: bool,
     pub(super) value: u64,
+    /// Of a write, no fewer than the attempts at it that may have been done before the last.
+    pub(super) repeats: u64,
     pub(super) call: Duration,
     pub(super) end: Option<Duration>,
 }
@@ -27,6 +30,8 @@ struct Line {
     register: u64,
     write: bool,
     value: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeats: Option<u64>,
     call: u64,
     #[serde(rename = "return")]
     end: Option<u64>,
@@ -46,6 +51,7 @@ pub(super) fn write(path: &Path, events: &[Event]) -> Result<(), Failure> {
             register: event.register,
             write: event.is_write,
             value: event.value,
+            repeats: event.is_write.then_some(event.repeats),
             call: nanoseconds(event.call),
             end: event.end.map(nanoseconds),
         };

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bdev::{BlockDevice, Channel, ChannelExt};
+use bdev::{Channel, ChannelExt};
 use client::{Nearby, Session};
 use foundation::{Lba, Random};
 use reactor::{BufferMut, BufferPool};
+use volume::client::VolumeChannel;
 
 use super::history::Event;
 use crate::output::Failure;
@@ -273,7 +274,7 @@ fn run_client(number: usize, masters: &str, volume: &str, shared: &Arc<Shared>) 
         let session = Session::connect(masters, volume).map_err(|error| error.to_string())?;
         // What is on one machine here stands for what is on many.
         let device = session.device(Nearby::Tcp);
-        let channel = device.open_channel().map_err(|error| error.to_string())?;
+        let channel = Rc::new(device.open());
         let layout = Layout {
             registers: shared.plan.registers,
             half: channel.geometry().blocks.0 / 2,
@@ -329,7 +330,7 @@ struct Worker {
     number: u64,
     workers: u64,
     role: Role,
-    channel: Rc<dyn Channel>,
+    channel: Rc<VolumeChannel>,
     layout: Layout,
     shared: Arc<Shared>,
     done: Done,
@@ -404,6 +405,7 @@ impl Worker {
                 register,
                 is_write: false,
                 value,
+                repeats: 0,
                 call: began,
                 end: Some(ended),
             });
@@ -418,7 +420,7 @@ impl Worker {
         let value = (self.number + 1) << 40 | self.written;
         let mut buffer = allocate().await?;
         fill(lba, value, &mut buffer);
-        let began = self.shared.began.elapsed();
+        let (began, repeats) = (self.shared.began.elapsed(), self.channel.repeats());
         let status = self.channel.write(lba, buffer.freeze()).await;
         let ended = self.shared.began.elapsed();
         self.note(true, began, ended);
@@ -428,6 +430,7 @@ impl Worker {
                 register,
                 is_write: true,
                 value,
+                repeats: self.channel.repeats() - repeats,
                 call: began,
                 end: status.is_ok().then_some(ended),
             });
