@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use foundation::ByteCount;
 use master::{Client, ClientError, Masters, v1};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 
 use self::processes::{News, Processes, Service};
 use crate::output::{Failure, Output};
@@ -64,7 +65,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(20);
 /// How long the kernel may take to give back the ports of killed processes.
 const PORT_LIMIT: Duration = Duration::from_secs(5);
-/// How often the processes are looked at.
+/// How often the processes are looked at until all serve.
 const LOOK: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &UpArguments, output: &Output) -> Result<(), Failur
     std::fs::create_dir_all(data)
         .map_err(|error| Failure::new(format!("cannot make {}: {error}", data.display())))?;
     let lock = lock(data)?;
-    let stop = stopped()?;
+    let stop = signals()?;
     if !wait_for_leftovers(data, &stop)? {
         return Ok(());
     }
@@ -95,7 +96,7 @@ fn run_all(
     arguments: &UpArguments,
     output: &Output,
     processes: &mut Processes,
-    stop: &Receiver<()>,
+    stop: &Receiver<Heard>,
 ) -> Result<(), Failure> {
     let data = &arguments.data;
     let master = master_address(arguments);
@@ -297,14 +298,27 @@ fn lock(data: &Path) -> Result<std::fs::File, Failure> {
     }
 }
 
-fn stopped() -> Result<Receiver<()>, Failure> {
+/// A signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    /// To end.
+    Stop,
+    /// A child may have ended.
+    Child,
+}
+
+fn signals() -> Result<Receiver<Heard>, Failure> {
     let (sender, receiver) = std::sync::mpsc::channel();
     let mut signals =
-        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])
-            .map_err(Failure::new)?;
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGCHLD]).map_err(Failure::new)?;
     std::thread::spawn(move || {
-        for _ in signals.forever() {
-            if sender.send(()).is_err() {
+        for signal in signals.forever() {
+            let heard = if signal == SIGCHLD {
+                Heard::Child
+            } else {
+                Heard::Stop
+            };
+            if sender.send(heard).is_err() {
                 return;
             }
         }
@@ -312,9 +326,17 @@ fn stopped() -> Result<Receiver<()>, Failure> {
     Ok(receiver)
 }
 
+/// Waits for so long, or until a child has ended; true when asked to stop.
+fn is_stopped(heard: &Receiver<Heard>, wait: Duration) -> bool {
+    !matches!(
+        heard.recv_timeout(wait),
+        Ok(Heard::Child) | Err(RecvTimeoutError::Timeout)
+    )
+}
+
 /// Waits for what a killed `redhare up` has left and what is about to end; false when asked to stop. Targets without a
 /// node engine do no harm: the new engines adopt them.
-fn wait_for_leftovers(data: &Path, stop: &Receiver<()>) -> Result<bool, Failure> {
+fn wait_for_leftovers(data: &Path, stop: &Receiver<Heard>) -> Result<bool, Failure> {
     let deadline = Instant::now() + LEFTOVER_LIMIT;
     let mut is_said = false;
     loop {
@@ -344,9 +366,8 @@ fn wait_for_leftovers(data: &Path, stop: &Receiver<()>) -> Result<bool, Failure>
         if !std::mem::replace(&mut is_said, true) {
             eprintln!("an earlier \"redhare up\" here was killed; waiting for its processes to end: {names}");
         }
-        match stop.recv_timeout(POLL) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return Ok(false),
+        if is_stopped(stop, POLL) {
+            return Ok(false);
         }
     }
 }
@@ -356,7 +377,7 @@ fn wait_for(
     master: SocketAddr,
     service: &Service,
     processes: &mut Processes,
-    stop: &Receiver<()>,
+    stop: &Receiver<Heard>,
 ) -> Result<bool, Failure> {
     let deadline = Instant::now() + START_LIMIT;
     while TcpStream::connect_timeout(&master, Duration::from_millis(200)).is_err() {
@@ -372,9 +393,8 @@ fn wait_for(
                 service.log().display()
             )));
         }
-        match stop.recv_timeout(POLL) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return Ok(false),
+        if is_stopped(stop, POLL) {
+            return Ok(false);
         }
     }
     Ok(true)
@@ -386,7 +406,7 @@ fn wait_for_nodes(
     master: SocketAddr,
     arguments: &UpArguments,
     processes: &mut Processes,
-    stop: &Receiver<()>,
+    stop: &Receiver<Heard>,
 ) -> Result<bool, Failure> {
     let runtime = super::cluster::runtime()?;
     let deadline = Instant::now() + START_LIMIT;
@@ -417,24 +437,26 @@ fn wait_for_nodes(
             );
             return Ok(true);
         }
-        match stop.recv_timeout(LOOK) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return Ok(false),
+        if is_stopped(stop, LOOK) {
+            return Ok(false);
         }
     }
 }
 
-/// Waits for Ctrl-C. What ends meanwhile is started again, and said; a node that ends again and again is left out.
-fn watch(processes: &mut Processes, data: &Path, stop: &Receiver<()>) -> Result<(), Failure> {
+/// Waits for Ctrl-C. What ends meanwhile is started again, and said; a node that ends again and again is left out. Nothing is
+/// looked at until a child has ended, or one's pause is over.
+fn watch(processes: &mut Processes, data: &Path, stop: &Receiver<Heard>) -> Result<(), Failure> {
     loop {
-        match stop.recv_timeout(LOOK) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => {
-                eprintln!("ending; once more kills");
-                return Ok(());
-            }
-        }
+        // What was heard while the nodes started may have been the end of one.
         say(processes, data)?;
+        let is_asked = match processes.next_start() {
+            Some(at) => is_stopped(stop, at.saturating_duration_since(Instant::now())),
+            None => stop.recv() != Ok(Heard::Child),
+        };
+        if is_asked {
+            eprintln!("ending; once more kills");
+            return Ok(());
+        }
     }
 }
 

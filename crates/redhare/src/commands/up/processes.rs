@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use agent::lock::{self, LifeLock};
 use rustix::process::Signal;
 
+use super::Heard;
 use crate::output::Failure;
 
 /// A node ends its target first, which may take it twice its own 5 s.
@@ -139,9 +140,18 @@ impl Processes {
         self.processes.iter_mut().filter_map(Process::look).collect()
     }
 
+    /// When the next process is to be started again whose pause runs; none does unless one has ended.
+    pub(super) fn next_start(&self) -> Option<Instant> {
+        let until = |process: &Process| match process.state {
+            State::Pauses { until } => Some(until),
+            State::Gone | State::Runs { .. } => None,
+        };
+        self.processes.iter().filter_map(until).min()
+    }
+
     /// Ends everything: the nodes, each within a limit of its own, then the master, then whatever target is left. A
-    /// signal from `stop` meanwhile kills instead of waiting.
-    pub(super) fn end(&mut self, stop: Option<&Receiver<()>>) -> Result<(), Failure> {
+    /// signal to stop meanwhile kills instead of waiting.
+    pub(super) fn end(&mut self, heard: Option<&Receiver<Heard>>) -> Result<(), Failure> {
         let mut master = self.processes.split_off(0);
         let mut nodes = master.split_off(master.len().min(1));
         let mut hurried = false;
@@ -158,7 +168,7 @@ impl Processes {
             let mut is_late = false;
             while !children.is_empty() {
                 children.retain_mut(|(_, child, _)| matches!(child.try_wait(), Ok(None)));
-                hurried = hurried || stop.is_some_and(|stop| stop.try_recv().is_ok());
+                hurried |= heard.is_some_and(|heard| heard.try_iter().any(|signal| signal == Heard::Stop));
                 if (hurried || Instant::now() >= deadline) && !std::mem::replace(&mut is_late, true) {
                     for (name, child, _) in &mut children {
                         eprintln!("{name} is killed");
