@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tonic::{Request, Status};
 
+use self::metrics::Known;
 use crate::access::Policy;
 use crate::service::Face;
 use crate::view::{MasterRow, StatusView};
@@ -35,6 +36,8 @@ const CONNECTIONS_MAX: usize = 32;
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may last, the time for the answer in it: an etcd that does not answer is waited for, too.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
+/// How long a scrape waits for the store: Prometheus gives up after 10 s unless told otherwise, and is to hear of what is known.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(5);
 /// A request's head at most; the least that hyper takes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Pause after the system gave no connection, which it does when files are short.
@@ -165,13 +168,21 @@ async fn dashboard(State(site): State<Arc<Site>>) -> Response {
 }
 
 async fn scrape(State(site): State<Arc<Site>>) -> Response {
-    match site.status().await {
-        Ok(view) => {
-            let text = metrics::text(&site.policy.calls, view.as_ref());
-            answer(StatusCode::OK, metrics::KIND, text)
-        }
-        Err(status) => unavailable(&status),
-    }
+    // Both together take less than Prometheus waits.
+    let reign = tokio::time::timeout(SCRAPE_LIMIT / 2, site.reign()).await;
+    let status = tokio::time::timeout(SCRAPE_LIMIT, site.status()).await;
+    let known = match &status {
+        Ok(Ok(Some(view))) => Known::Cluster(view),
+        Ok(Ok(None)) => Known::Elsewhere,
+        Ok(Err(_)) | Err(_) => Known::Unanswered {
+            leads: reign.ok().and_then(Result::ok).map(|(ours, _)| ours.is_some()),
+        },
+    };
+    answer(
+        StatusCode::OK,
+        metrics::KIND,
+        metrics::text(&site.policy.calls, known),
+    )
 }
 
 async fn json(State(site): State<Arc<Site>>) -> Response {

@@ -90,17 +90,42 @@ fn disk_labels(row: &DiskRow) -> [(&'static str, &str); 2] {
     [("node", row.node.as_str()), ("disk", row.uuid.as_str())]
 }
 
-/// The page of a master. Only one that leads has a view: what is the cluster's stands once in a scrape of all masters.
-pub(super) fn text(calls: &Calls, view: Option<&StatusView>) -> String {
+/// What a master knows of the cluster at a scrape.
+#[derive(Clone, Copy)]
+pub(super) enum Known<'a> {
+    /// All: it leads, so that what is the cluster's stands once in a scrape of all masters.
+    Cluster(&'a StatusView),
+    /// Nothing, since it does not lead.
+    Elsewhere,
+    /// Nothing, since its store does not answer; whether it leads still, if that is known.
+    Unanswered { leads: Option<bool> },
+}
+
+/// The page of a master.
+pub(super) fn text(calls: &Calls, known: Known<'_>) -> String {
     let mut text = Text::default();
     let version = env!("CARGO_PKG_VERSION");
     text.metric(
         ("redhare_build_info", "gauge", "The release that runs."),
         [([("version", version)], 1)],
     );
-    text.single(
+    // Only who leads asks the store at a scrape, and who does not know whether it does has asked it in vain.
+    let (leads, answers) = match known {
+        Known::Cluster(_) => (Some(true), Some(true)),
+        Known::Elsewhere => (Some(false), None),
+        Known::Unanswered { leads } => (leads, Some(false)),
+    };
+    text.metric(
         ("redhare_master_leads", "gauge", "Whether this master leads."),
-        u8::from(view.is_some()),
+        leads.map(|leads| ([], u8::from(leads))),
+    );
+    text.metric(
+        (
+            "redhare_master_store_answers",
+            "gauge",
+            "Whether the store answered this scrape; of a master that leads.",
+        ),
+        answers.map(|answers| ([], u8::from(answers))),
     );
     let answered = calls.answered();
     text.metric(
@@ -113,7 +138,7 @@ pub(super) fn text(calls: &Calls, view: Option<&StatusView>) -> String {
             .iter()
             .map(|(method, code, count)| ([("method", *method), ("code", code.as_str())], *count)),
     );
-    if let Some(view) = view {
+    if let Known::Cluster(view) = known {
         of_cluster(&mut text, view);
         of_nodes(&mut text, view);
         of_disks(&mut text, view);

@@ -195,5 +195,22 @@ fn of_two_masters_one_has_the_cluster_and_the_other_says_who_leads() {
     }
     let json = get(masters[follower].http().unwrap(), "/status.json");
     assert!(json.starts_with("HTTP/1.1 503 "), "{json}");
+    // When the store is gone the leader says so.
+    drop(etcd);
+    let leader = &masters[1 - follower];
+    let text = loop {
+        let text = scrape(leader);
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+        if text.contains("\nredhare_master_store_answers 0\n") {
+            break text;
+        }
+        // What it asked last may have been answered.
+        assert!(Instant::now() < deadline, "{text}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(
+        text.contains("\nredhare_master_leads 1\n") && !text.contains("redhare_cluster_"),
+        "{text}"
+    );
     masters.into_iter().for_each(Running::end);
 }

@@ -106,7 +106,7 @@ fn lines_that_are_none_are_told_from_samples() {
 #[test]
 fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
     let view = StatusView::of(&example::answer());
-    let samples = samples(&text(&calls(), Some(&view)));
+    let samples = samples(&text(&calls(), Known::Cluster(&view)));
     let value = |name: &str, labels: &[(&str, &str)]| {
         let found = samples.iter().find(|(named, with, _)| {
             named == name
@@ -200,7 +200,7 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
 
 #[test]
 fn a_master_that_does_not_lead_says_nothing_of_the_cluster() {
-    let samples = samples(&text(&calls(), None));
+    let samples = samples(&text(&calls(), Known::Elsewhere));
     let names: Vec<&str> = samples.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(
         names,
@@ -225,6 +225,30 @@ fn a_disk_has_a_state_that_is_listed() {
         assert!(
             DISK_STATES.contains(&view.nodes[0].disk_health[0].state),
             "{health:?}"
+        );
+    }
+}
+
+#[test]
+fn a_master_whose_store_does_not_answer_says_that_and_nothing_of_the_cluster() {
+    for leads in [Some(true), Some(false), None] {
+        let samples = samples(&text(&calls(), Known::Unanswered { leads }));
+        let value = |wanted: &str| {
+            samples
+                .iter()
+                .find(|(name, ..)| name == wanted)
+                .map(|(.., value)| *value)
+        };
+        assert_eq!(
+            value("redhare_master_leads"),
+            leads.map(|leads| f64::from(u8::from(leads)))
+        );
+        assert_eq!(value("redhare_master_store_answers"), Some(0.0));
+        assert!(value("redhare_master_calls_total").is_some());
+        assert!(
+            samples
+                .iter()
+                .all(|(name, ..)| !name.starts_with("redhare_cluster_"))
         );
     }
 }
