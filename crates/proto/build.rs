@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     tonic_prost_build::configure()
         .emit_rerun_if_changed(false)
+        .codec_path("crate::codec::SmallBuffers")
         // They have secrets in them; what stands for it is in `lib.rs`.
         .skip_debug([".redhare.v1.NodeKey", ".redhare.v1.Pass"])
         .compile_protos(&files, &[root])

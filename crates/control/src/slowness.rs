@@ -31,9 +31,18 @@ impl Slowness {
         self.is_slow
     }
 
-    /// Takes in how long the disk takes, and its peers; true if it counts otherwise from now on.
-    pub(crate) fn note(&mut self, now: Instant, latency: Duration, peers: &mut [Duration]) -> bool {
-        let Some(median) = median(peers) else {
+    /// Takes in how long the disk takes, and its peers, which are asked for where it matters; true if it counts otherwise from now on.
+    pub(crate) fn note(
+        &mut self,
+        now: Instant,
+        latency: Duration,
+        peers: impl FnOnce() -> Vec<Duration>,
+    ) -> bool {
+        if !self.is_slow && latency < SLOW_FROM {
+            self.otherwise = None;
+            return false;
+        }
+        let Some(median) = median(&mut peers()) else {
             self.otherwise = None;
             return false;
         };
@@ -79,13 +88,8 @@ mod tests {
     /// At which seconds it changes, with a latency for each second.
     fn changes(latency_us: impl Fn(u64) -> u64) -> Vec<u64> {
         let mut slowness = Slowness::default();
-        let changes = |second: &u64| {
-            slowness.note(
-                at(*second),
-                Duration::from_micros(latency_us(*second)),
-                &mut peers(),
-            )
-        };
+        let changes =
+            |second: &u64| slowness.note(at(*second), Duration::from_micros(latency_us(*second)), peers);
         (0..200).filter(changes).collect()
     }
 
@@ -114,8 +118,8 @@ mod tests {
         let mut slowness = Slowness::default();
         for second in 0..100 {
             let latency = Duration::from_millis(50);
-            assert!(!slowness.note(at(second), latency, &mut [Duration::from_micros(80)]));
-            assert!(!slowness.note(at(second), latency, &mut [latency, latency, latency]));
+            assert!(!slowness.note(at(second), latency, || vec![Duration::from_micros(80)]));
+            assert!(!slowness.note(at(second), latency, || vec![latency; 3]));
         }
         assert!(!slowness.is_slow());
     }

@@ -60,6 +60,9 @@ enum Audit {
     Yes,
 }
 
+/// What each message of a stream of heartbeats stands for.
+const HEARTBEAT: &str = "/redhare.v1.Nodes/Heartbeat";
+
 /// Every method of `redhare.v1`.
 const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Cluster/GetIdentity", Access::Read, Audit::No),
@@ -67,7 +70,8 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Cluster/Rebalance", Access::Admin, Audit::Yes),
     ("/redhare.v1.Cluster/Restored", Access::Admin, Audit::Yes),
     ("/redhare.v1.Nodes/Register", Access::Node, Audit::Yes),
-    ("/redhare.v1.Nodes/Heartbeat", Access::Node, Audit::No),
+    (HEARTBEAT, Access::Node, Audit::No),
+    ("/redhare.v1.Nodes/Heartbeats", Access::Node, Audit::No),
     ("/redhare.v1.Nodes/Drain", Access::Admin, Audit::Yes),
     ("/redhare.v1.Nodes/Restore", Access::Admin, Audit::Yes),
     ("/redhare.v1.Nodes/Remove", Access::Admin, Audit::Yes),
@@ -168,6 +172,17 @@ impl Policy {
         )))
     }
 
+    /// A heartbeat of a stream was answered so: it counts, and is recorded, as the call that it stands for.
+    pub(crate) fn note_heartbeat(&self, extensions: &Extensions, refused: Option<&Status>) {
+        self.calls
+            .count_code(HEARTBEAT, refused.map_or(Code::Ok, Status::code));
+        let denied = refused.filter(|status| status.code() == Code::PermissionDenied);
+        if let (Some(status), Some(caller)) = (denied, extensions.get::<Caller>()) {
+            let outcome = Err((status.code(), status.message()));
+            self.record(caller, HEARTBEAT, &Object::default(), outcome);
+        }
+    }
+
     fn record(&self, caller: &Caller, path: &str, object: &Object, outcome: Result<(), (Code, &str)>) {
         if let Some(audit) = &self.audit {
             audit.record(&Entry {
@@ -217,13 +232,23 @@ fn check_holder(identity: &Identity, cluster: Cluster) -> Result<(), Status> {
             identity.cluster
         )));
     }
-    if !identity.is_valid_now() {
-        return Err(Status::unauthenticated(format!(
-            "the certificate of {role} \"{name}\" does not hold now; make it anew with \"redhare ca renew\" (a program \
-             that runs takes the new files), or set the clocks"
-        )));
+    check_term(identity)
+}
+
+fn check_term(identity: &Identity) -> Result<(), Status> {
+    if identity.is_valid_now() {
+        return Ok(());
     }
-    Ok(())
+    let Identity { role, name, .. } = identity;
+    Err(Status::unauthenticated(format!(
+        "the certificate of {role} \"{name}\" does not hold now; make it anew with \"redhare ca renew\" (a program \
+         that runs takes the new files), or set the clocks"
+    )))
+}
+
+/// Refuses a stream that has outlived the certificate that it was begun with.
+pub(crate) fn check_stream(extensions: &Extensions) -> Result<(), Status> {
+    caller_identity(extensions).map_or(Ok(()), check_term)
 }
 
 /// Whose certificate the call was made with, if it was with one.
@@ -432,6 +457,7 @@ mod tests {
             ("Leases/AcquireWriter", [true, false, true, false]),
             ("Nodes/Register", [true, true, false, false]),
             ("Nodes/Heartbeat", [true, true, false, false]),
+            ("Nodes/Heartbeats", [true, true, false, false]),
             ("DataPath/GetKeys", [true, true, false, false]),
             ("DataPath/GetPasses", [true, true, true, true]),
             ("Chunks/ProposeConfiguration", [true, true, false, false]),

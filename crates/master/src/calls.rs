@@ -21,6 +21,11 @@ impl Calls {
     /// A refusal stands in the headers; what succeeds ends with its trailers. A stream counts when it begins.
     pub(crate) fn count(&self, path: &str, headers: &HeaderMap) {
         let code = Status::from_header_map(headers).map_or(Code::Ok, |status| status.code());
+        self.count_code(path, code);
+    }
+
+    /// An answer that has no headers of its own, as a message of a stream.
+    pub(crate) fn count_code(&self, path: &str, code: Code) {
         let method = self.0.iter().find(|(method, _)| *method == path);
         if let Some(counter) = method.and_then(|(_, counters)| counters.get(code as usize)) {
             counter.fetch_add(1, Ordering::Relaxed);

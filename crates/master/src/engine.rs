@@ -166,8 +166,11 @@ impl Engine {
             .await
     }
 
-    /// None if the thread is at work, or has to be asked.
-    fn answer_from_memory(&self, heartbeat: &Heartbeat) -> Option<Result<HeartbeatAnswer, ControlError>> {
+    /// The answer to a heartbeat that says nothing new; none if the thread is at work, or has to be asked.
+    pub(crate) fn answer_from_memory(
+        &self,
+        heartbeat: &Heartbeat,
+    ) -> Option<Result<HeartbeatAnswer, ControlError>> {
         let mut master = self.at_hand.as_ref()?.try_lock().ok()?;
         let control = master.as_mut()?.lead().ok()?;
         control

@@ -8,6 +8,7 @@
 
 mod access;
 mod audit;
+mod beats;
 mod calls;
 mod cluster;
 mod config;

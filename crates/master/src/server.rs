@@ -236,12 +236,14 @@ impl Master {
             .and_then(|cluster| control::Uuid::from_bytes(&cluster.to_bytes()))
             .map(control::ClusterId);
         let (engine, thread) = Engine::start(candidate, settings, seed, must_lead)?;
+        let policy = Arc::new(Policy::new(cluster, audit));
         Ok(Self {
             listener,
             address,
             advertised,
             http,
             face: Face {
+                policy: policy.clone(),
                 feed: Feed::start(&engine),
                 engine,
                 settings,
@@ -253,7 +255,7 @@ impl Master {
                 wanted: Arc::default(),
             },
             credentials,
-            policy: Arc::new(Policy::new(cluster, audit)),
+            policy,
             thread,
         })
     }

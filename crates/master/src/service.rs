@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{
-    ClusterId, DiskId, Heartbeat, Incarnation, NodeId, Registration, Scope, SessionId, Settings, Volume,
-    VolumeNumber, WriterToken, WriterView,
+    ClusterId, DiskId, Incarnation, NodeId, Registration, Scope, SessionId, Settings, Volume, VolumeNumber,
+    WriterToken, WriterView,
 };
 use foundation::ByteCount;
 use proto::v1;
@@ -16,11 +16,11 @@ use proto::v1::nodes_server::Nodes;
 use proto::v1::volumes_server::Volumes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
-use crate::access::{about, check_node};
+use crate::access::{Policy, about, check_node};
+use crate::beats::Beats;
 use crate::convert::{self, milliseconds, optional_uuid, uuid, uuid_text};
-use crate::disks;
 use crate::engine::Engine;
 use crate::watch::{self, Feed, WatchStream};
 
@@ -36,6 +36,7 @@ const CREATE_LOOK: Duration = Duration::from_millis(500);
 /// All services, on one engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Face {
+    pub(crate) policy: Arc<Policy>,
     pub(crate) engine: Engine,
     pub(crate) feed: Feed,
     pub(crate) settings: Settings,
@@ -99,84 +100,17 @@ impl Nodes for Face {
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
-        check_node(&extensions, &request.node)?;
-        let volumes = |numbers: &[u32]| numbers.iter().copied().map(VolumeNumber).collect();
-        let heartbeat = Heartbeat {
-            cluster: ClusterId(uuid("cluster", &request.cluster)?),
-            node: NodeId(uuid("node", &request.node)?),
-            incarnation: Incarnation(request.incarnation),
-            ended_through: Incarnation(request.ended_through),
-            disks: convert::disks(&request.disks)?,
-            prepared: volumes(&request.prepared_volumes),
-            grown: request.grown_volumes.iter().map(convert::grown).collect(),
-            removed: volumes(&request.removed_volumes),
-            resyncs: convert::resyncs(&request.resyncs)?,
-            copies: convert::chunk_ids(&request.copies),
-            names_copies: request.names_copies,
-            removed_copies: convert::chunk_ids(&request.removed_copies),
-            snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
-            flattening: request.flattening.iter().map(convert::flattening).collect(),
-            reserves: request.knows_reservations,
-            syncs: request
-                .knows_sync_writes
-                .then(|| volumes(&request.sync_volumes).into_iter().collect()),
-            kept: request
-                .complete_snapshots
-                .zip(request.kept_copies.as_ref().map(convert::kept_copies)),
-        };
-        let node = heartbeat.node;
-        let (reports, samples) = (
-            disks::reports(&request.disk_health)?,
-            disks::samples(&request.samples)?,
-        );
-        let answer = self.engine.heartbeat(heartbeat).await?;
-        self.note_copies((node, request.incarnation), &request.described_copies)
-            .await?;
-        if let Some(said) = request.uses.as_ref().map(convert::uses) {
-            let life = (node, Incarnation(request.incarnation));
-            let note = move |control: &mut crate::engine::Control, _| {
-                control.note_use(life, said);
-                Ok(())
-            };
-            self.engine.call(note).await?;
-        }
-        let mut complete_snapshots = None;
-        if request
-            .complete_snapshots
-            .is_some_and(|version| version != answer.complete_snapshots)
-        {
-            let list = |control: &mut crate::engine::Control, _| Ok(control.complete_snapshots());
-            complete_snapshots = Some(convert::complete_snapshots(self.engine.call(list).await?));
-        }
-        let mut restore_disks = Vec::new();
-        if !reports.is_empty() || !samples.is_empty() {
-            let note = move |control: &mut crate::engine::Control, now| {
-                control.note_disks(node, reports, samples, now)
-            };
-            let noted = self.engine.call(note).await?;
-            disks::tell(node, &noted);
-            restore_disks = noted.restore;
-        }
-        let numbers = |volumes: &[VolumeNumber]| volumes.iter().map(|number| number.0).collect();
-        Ok(Response::new(v1::HeartbeatResponse {
-            revision: answer.revision,
-            prepare_volumes: numbers(&answer.prepare),
-            grow_volumes: answer.grow.iter().map(convert::growing).collect(),
-            remove_volumes: numbers(&answer.remove),
-            remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
-            exports: answer.exports.iter().map(convert::export).collect(),
-            remove_snapshots: answer.remove_snapshots.iter().map(convert::snapshot_id).collect(),
-            restore_disks: restore_disks
-                .iter()
-                .map(|disk| disk.0.to_bytes().to_vec())
-                .collect(),
-            complete_snapshots,
-            prepare_clones: numbers(&answer.prepare_clones),
-            flatten_volumes: numbers(&answer.flatten),
-            describe_copies: crate::force::chunk_ids(&answer.describe),
-            name_copies: answer.name_copies,
-            hold: answer.hold,
-        }))
+        Ok(Response::new(self.beat(&extensions, request).await?))
+    }
+
+    type HeartbeatsStream = Beats;
+
+    async fn heartbeats(
+        &self,
+        request: Request<Streaming<v1::HeartbeatRequest>>,
+    ) -> Result<Response<Beats>, Status> {
+        let (_, extensions, asked) = request.into_parts();
+        Ok(Response::new(Beats::new(self.clone(), extensions, asked)))
     }
 
     async fn restore(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use identity::{Cluster, Files, Stamp};
 
+use crate::beats::Beats;
 use crate::connect::{HEAD_START, check_address, first_of, open, unreachable};
 use crate::v1;
 use crate::v1::chunks_client::ChunksClient;
@@ -30,9 +31,6 @@ use tonic::transport::Channel;
 
 /// Longer than any call takes but a watch, which has no limit.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
-/// A node has to be heard by the next master before this one's silence costs it its place: well below the least
-/// heartbeat timeout that is in use.
-const BEAT_LIMIT: Duration = Duration::from_millis(1500);
 /// How long a call looks for a master that can answer it: longer than it takes until another one leads.
 const FAILOVER_LIMIT: Duration = Duration::from_secs(10);
 /// Pause before a master that had no better idea is followed by another one.
@@ -225,14 +223,15 @@ struct Shared {
     credentials: Option<Files>,
     current: Mutex<Current>,
     cluster: OnceLock<Cluster>,
+    beats: Beats,
 }
 
 /// The way to a master, on which each call says which cluster it is for.
-type Way = InterceptedService<Channel, ForCluster>;
+pub(crate) type Way = InterceptedService<Channel, ForCluster>;
 
 /// Writes the cluster into a call's header, if there is one to keep to.
 #[derive(Clone)]
-struct ForCluster(Option<MetadataValue<Ascii>>);
+pub(crate) struct ForCluster(Option<MetadataValue<Ascii>>);
 
 impl Interceptor for ForCluster {
     fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
@@ -280,6 +279,7 @@ impl Client {
             credentials,
             current,
             cluster: OnceLock::new(),
+            beats: Beats::default(),
         });
         Ok(Self { shared })
     }
@@ -322,9 +322,21 @@ impl Client {
             scope,
             known_revision,
         };
-        self.run(Repeat::Yes, |channel| {
+        self.run(Repeat::Yes, |channel, _| {
             let request = request.clone();
             async move { ChunksClient::new(channel).watch(request).await }
+        })
+        .await
+    }
+
+    /// Says that a node's target lives: on a stream that stays, where the master takes one. One at a time; others wait.
+    pub async fn heartbeat(
+        &self,
+        request: v1::HeartbeatRequest,
+    ) -> Result<v1::HeartbeatResponse, ClientError> {
+        self.run(Repeat::Yes, |channel, connection| {
+            let (shared, request) = (self.shared.clone(), request.clone());
+            async move { shared.beats.beat(channel, connection, request).await }
         })
         .await
     }
@@ -351,11 +363,11 @@ impl Client {
         })
     }
 
-    /// Makes a call at the master connected to, then where it is sent.
+    /// Makes a call at the master connected to, then where it is sent. The call is told the connection's number, too.
     async fn run<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(
         &self,
         repeat: Repeat,
-        call: impl Fn(Way) -> F,
+        call: impl Fn(Way, u64) -> F,
     ) -> Result<T, ClientError> {
         let began = Instant::now();
         let mut ahead = None;
@@ -363,7 +375,7 @@ impl Client {
         let mut strangers = BTreeSet::new();
         loop {
             let current = self.current();
-            let status = match call(self.way(current.channel.clone())).await {
+            let status = match call(self.way(current.channel.clone()), current.number).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => status,
             };
@@ -521,7 +533,7 @@ macro_rules! calls {
             $(
                 $(#[$doc])*
                 pub async fn $name(&self, request: v1::$request) -> Result<v1::$response, ClientError> {
-                    self.run(Repeat::$repeat, |channel| {
+                    self.run(Repeat::$repeat, |channel, _| {
                         let mut request = tonic::Request::new(request.clone());
                         request.set_timeout($limit);
                         async move { $client::new(channel).$call(request).await }
@@ -544,8 +556,6 @@ calls! {
     restored(Yes, CALL_LIMIT): ClusterClient.restored(RestoredRequest) -> RestoredResponse;
     /// Makes a node, or a new life of its target, known.
     register(Yes, CALL_LIMIT): NodesClient.register(RegisterRequest) -> RegisterResponse;
-    /// Says that a node's target lives.
-    heartbeat(Yes, BEAT_LIMIT): NodesClient.heartbeat(HeartbeatRequest) -> HeartbeatResponse;
     /// Moves all copies away from a node or disk, or ends that.
     drain(Yes, CALL_LIMIT): NodesClient.drain(DrainRequest) -> DrainResponse;
     /// Has a node put a disk back in service.

@@ -21,7 +21,9 @@ impl std::fmt::Debug for v1::Pass {
     }
 }
 
+mod beats;
 pub mod client;
+mod codec;
 mod connect;
 pub mod joining;
 pub mod secure;

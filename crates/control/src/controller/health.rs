@@ -107,6 +107,16 @@ struct Told {
     samples: Vec<DiskSample>,
 }
 
+impl Told {
+    /// How long each disk of the node takes that says this.
+    fn latencies(&self, node: NodeId) -> impl Iterator<Item = ((NodeId, DiskId), Duration)> {
+        let own = self.samples.iter();
+        let own =
+            own.filter(move |sample| sample.node == node && sample.samples > 0 && sample.missed[1] == 0);
+        own.map(move |sample| ((node, sample.disk), sample.at_disk[0]))
+    }
+}
+
 impl Health {
     /// How long each disk takes, as its own node's samples say.
     fn latencies(&self, now: Instant) -> impl Iterator<Item = ((NodeId, DiskId), Duration)> {
@@ -114,24 +124,25 @@ impl Health {
             .heard
             .iter()
             .filter(move |(_, told)| now.since(told.at) < FRESH);
-        fresh.flat_map(|(node, told)| {
-            let own = told.samples.iter();
-            let own =
-                own.filter(move |sample| sample.node == *node && sample.samples > 0 && sample.missed[1] == 0);
-            own.map(move |sample| ((*node, sample.disk), sample.at_disk[0]))
-        })
+        fresh.flat_map(|(node, told)| told.latencies(*node))
     }
 
     fn note_slowness(&mut self, of: NodeId, now: Instant) -> Vec<(DiskId, bool)> {
-        let mut changed = Vec::new();
-        let all: Vec<_> = self.latencies(now).collect();
-        for &(place, latency) in all.iter().filter(|((node, _), _)| *node == of) {
-            let others = all.iter().filter(|(other, _)| *other != place);
-            let mut peers: Vec<Duration> = others.map(|(_, latency)| *latency).collect();
-            let slowness = self.slowness.entry(place).or_default();
-            if slowness.note(now, latency, &mut peers) {
+        let Some(told) = self.heard.get(&of) else {
+            return Vec::new();
+        };
+        let (own, mut changed): (Vec<_>, _) = (told.latencies(of).collect(), Vec::new());
+        for (place, latency) in own {
+            let mut slowness = self.slowness.remove(&place).unwrap_or_default();
+            // All disks of the cluster are looked at only for one that may be slow.
+            let peers = || {
+                let others = self.latencies(now).filter(|(other, _)| *other != place);
+                others.map(|(_, latency)| latency).collect()
+            };
+            if slowness.note(now, latency, peers) {
                 changed.push((place.1, slowness.is_slow()));
             }
+            self.slowness.insert(place, slowness);
         }
         changed
     }

@@ -40,6 +40,8 @@ const TICKS_MAX: usize = 1000;
 const TICKS_SETTLED: usize = 32;
 /// Agents that connect at a time.
 const CONNECTING: usize = 32;
+/// How often an agent tells of its disks, and of what volumes use.
+const NEWS_INTERVAL: Duration = Duration::from_secs(5);
 /// All agents must know their maps after this.
 const MAPS_LIMIT: Duration = Duration::from_secs(300);
 
@@ -359,10 +361,15 @@ fn agents(
                         held_bytes: None,
                     })
                     .collect(),
+                knows_reservations: true,
+                knows_sync_writes: true,
+                complete_snapshots: Some(0),
+                kept_copies: Some(v1::KeptCopies::default()),
                 ..v1::HeartbeatRequest::default()
             };
             let (knows, connecting) = (knows.clone(), connecting.clone());
-            agents.spawn(agent(address, beat, interval, knows, connecting));
+            let news = News::of(arguments, number);
+            agents.spawn(agent(address, (beat, news), interval, knows, connecting));
         }
         drop(knows);
         let bar = counting(u64::from(arguments.nodes), "agents reading their maps");
@@ -428,10 +435,77 @@ fn agents(
     })
 }
 
+/// What an agent says beside that it lives, of disks and of what volumes use, as often as a real one does.
+struct News {
+    disk_health: Vec<v1::DiskHealth>,
+    samples: Vec<v1::DiskSample>,
+    uses: v1::VolumeUses,
+    due: Instant,
+}
+
+impl News {
+    /// A node's disks are well; it samples its own and those of two neighbours, and has copies of every volume.
+    fn of(arguments: &MastersArguments, number: u32) -> Self {
+        let health = |disk: &Disk| v1::DiskHealth {
+            uuid: disk.id.0.to_bytes().to_vec(),
+            state: v1::DiskState::Ok.into(),
+            path: format!("/dev/disk/by-id/nvme-{}", disk.id),
+            resets: vec![0; 4],
+            ..v1::DiskHealth::default()
+        };
+        let sampled = [
+            number,
+            (number + 1) % arguments.nodes,
+            (number + 2) % arguments.nodes,
+        ];
+        let samples = sampled.into_iter().flat_map(|other| {
+            let disks = disks(arguments, other);
+            disks.into_iter().map(move |disk| v1::DiskSample {
+                node: node(other).0.to_bytes().to_vec(),
+                disk: disk.id.0.to_bytes().to_vec(),
+                disk_us: 80,
+                disk_p99_us: 200,
+                answer_us: 150,
+                answer_p99_us: 400,
+                samples: 1000,
+                ..v1::DiskSample::default()
+            })
+        });
+        let volumes = arguments.chunks.div_ceil(VOLUME_CHUNKS) as u32;
+        let volume_use = |volume| v1::VolumeUse {
+            volume,
+            used_bytes: CHUNK.0,
+            held_bytes: 0,
+        };
+        // One after the other, as agents that were not started together.
+        let due = NEWS_INTERVAL * number / arguments.nodes.max(1);
+        Self {
+            disk_health: disks(arguments, number).iter().map(health).collect(),
+            samples: samples.collect(),
+            uses: v1::VolumeUses {
+                volumes: (1..=volumes).map(volume_use).collect(),
+            },
+            due: Instant::now() + due,
+        }
+    }
+
+    /// The next heartbeat.
+    fn with(&mut self, beat: &v1::HeartbeatRequest) -> v1::HeartbeatRequest {
+        let mut beat = beat.clone();
+        if Instant::now() >= self.due {
+            self.due = Instant::now() + NEWS_INTERVAL;
+            beat.disk_health.clone_from(&self.disk_health);
+            beat.samples.clone_from(&self.samples);
+            beat.uses = Some(self.uses.clone());
+        }
+        beat
+    }
+}
+
 /// What an agent calls: it watches its map, says when it knows it, and goes on saying that it lives.
 async fn agent(
     address: SocketAddr,
-    beat: v1::HeartbeatRequest,
+    (mut beat, mut news): (v1::HeartbeatRequest, News),
     interval: Duration,
     knows: tokio::sync::mpsc::UnboundedSender<usize>,
     connecting: std::sync::Arc<tokio::sync::Semaphore>,
@@ -474,6 +548,9 @@ async fn agent(
         if watching.is_finished() {
             return watching.await.unwrap_or(Ok(()));
         }
-        client.heartbeat(beat.clone()).await?;
+        let answer = client.heartbeat(news.with(&beat)).await?;
+        if let Some(list) = answer.complete_snapshots {
+            beat.complete_snapshots = Some(list.version);
+        }
     }
 }

@@ -1,0 +1,185 @@
+//! Heartbeats: each as a call of its own, or one after the other on a stream (`docs/decisions/0128`).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use control::{ClusterId, Heartbeat, HeartbeatAnswer, Incarnation, NodeId, VolumeNumber};
+use proto::v1;
+use tokio_stream::Stream;
+use tonic::codegen::http::Extensions;
+use tonic::{Status, Streaming};
+
+use crate::access::{check_node, check_stream};
+use crate::convert::{self, uuid};
+use crate::disks;
+use crate::engine::Control;
+use crate::service::Face;
+
+impl Face {
+    /// Takes a sign of life, and answers what the node has to do.
+    pub(crate) async fn beat(&self, extensions: &Extensions, request: v1::HeartbeatRequest) -> Answer {
+        check_node(extensions, &request.node)?;
+        let heartbeat = heartbeat(&request)?;
+        let life = (heartbeat.node, heartbeat.incarnation);
+        let (reports, samples) = (
+            disks::reports(&request.disk_health)?,
+            disks::samples(&request.samples)?,
+        );
+        let answer = self.engine.heartbeat(heartbeat).await?;
+        self.note_copies((life.0, request.incarnation), &request.described_copies)
+            .await?;
+        let uses = request.uses.as_ref().map(convert::uses);
+        let tells_disks = !reports.is_empty() || !samples.is_empty();
+        let wants_list = is_behind(&request, &answer);
+        let mut response = response(answer);
+        if uses.is_some() || tells_disks || wants_list {
+            let note = move |control: &mut Control, now| {
+                if let Some(uses) = uses {
+                    control.note_use(life, uses);
+                }
+                let noted = match tells_disks {
+                    true => Some(control.note_disks(life.0, reports, samples, now)?),
+                    false => None,
+                };
+                Ok((noted, wants_list.then(|| control.complete_snapshots())))
+            };
+            let (noted, list) = self.engine.call(note).await?;
+            if let Some(noted) = noted {
+                disks::tell(life.0, &noted);
+                let restore = noted.restore.iter();
+                response.restore_disks = restore.map(|disk| disk.0.to_bytes().to_vec()).collect();
+            }
+            response.complete_snapshots = list.map(convert::complete_snapshots);
+        }
+        Ok(response)
+    }
+
+    /// The answer to a heartbeat that says nothing new, without waiting for anything; none if it has to be taken as others are, for whatever
+    /// reason.
+    fn beat_at_once(
+        &self,
+        extensions: &Extensions,
+        request: &v1::HeartbeatRequest,
+    ) -> Option<v1::HeartbeatResponse> {
+        let says_more = request.disk_health.len()
+            + request.samples.len()
+            + request.described_copies.len()
+            + usize::from(request.uses.is_some());
+        if says_more > 0 {
+            return None;
+        }
+        check_node(extensions, &request.node).ok()?;
+        let answer = self.engine.answer_from_memory(&heartbeat(request).ok()?)?.ok()?;
+        (!is_behind(request, &answer)).then(|| response(answer))
+    }
+}
+
+/// Whether the node wants lists of complete snapshots, and has an older one than there is.
+fn is_behind(request: &v1::HeartbeatRequest, answer: &HeartbeatAnswer) -> bool {
+    let version = request.complete_snapshots;
+    version.is_some_and(|version| version != answer.complete_snapshots)
+}
+
+fn heartbeat(request: &v1::HeartbeatRequest) -> Result<Heartbeat, Status> {
+    let volumes = |numbers: &[u32]| numbers.iter().copied().map(VolumeNumber).collect();
+    Ok(Heartbeat {
+        cluster: ClusterId(uuid("cluster", &request.cluster)?),
+        node: NodeId(uuid("node", &request.node)?),
+        incarnation: Incarnation(request.incarnation),
+        ended_through: Incarnation(request.ended_through),
+        disks: convert::disks(&request.disks)?,
+        prepared: volumes(&request.prepared_volumes),
+        grown: request.grown_volumes.iter().map(convert::grown).collect(),
+        removed: volumes(&request.removed_volumes),
+        resyncs: convert::resyncs(&request.resyncs)?,
+        copies: convert::chunk_ids(&request.copies),
+        names_copies: request.names_copies,
+        removed_copies: convert::chunk_ids(&request.removed_copies),
+        snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
+        flattening: request.flattening.iter().map(convert::flattening).collect(),
+        reserves: request.knows_reservations,
+        syncs: request
+            .knows_sync_writes
+            .then(|| volumes(&request.sync_volumes).into_iter().collect()),
+        kept: request
+            .complete_snapshots
+            .zip(request.kept_copies.as_ref().map(convert::kept_copies)),
+    })
+}
+
+fn response(answer: HeartbeatAnswer) -> v1::HeartbeatResponse {
+    let numbers = |volumes: &[VolumeNumber]| volumes.iter().map(|number| number.0).collect();
+    v1::HeartbeatResponse {
+        revision: answer.revision,
+        prepare_volumes: numbers(&answer.prepare),
+        grow_volumes: answer.grow.iter().map(convert::growing).collect(),
+        remove_volumes: numbers(&answer.remove),
+        remove_copies: answer.remove_copies.iter().map(convert::remove_copy).collect(),
+        exports: answer.exports.iter().map(convert::export).collect(),
+        remove_snapshots: answer.remove_snapshots.iter().map(convert::snapshot_id).collect(),
+        restore_disks: Vec::new(),
+        complete_snapshots: None,
+        prepare_clones: numbers(&answer.prepare_clones),
+        flatten_volumes: numbers(&answer.flatten),
+        describe_copies: crate::force::chunk_ids(&answer.describe),
+        name_copies: answer.name_copies,
+        hold: answer.hold,
+    }
+}
+
+type Answer = Result<v1::HeartbeatResponse, Status>;
+
+/// The answers to a stream of heartbeats. The next heartbeat is read when the last one is answered; nothing comes after a refusal.
+pub(crate) struct Beats {
+    caller: Arc<(Face, Extensions)>,
+    asked: Streaming<v1::HeartbeatRequest>,
+    answering: Option<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+}
+
+impl Beats {
+    pub(crate) fn new(face: Face, extensions: Extensions, asked: Streaming<v1::HeartbeatRequest>) -> Self {
+        Self {
+            caller: Arc::new((face, extensions)),
+            asked,
+            answering: None,
+        }
+    }
+}
+
+impl Stream for Beats {
+    type Item = Answer;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+        loop {
+            if let Some(answering) = &mut self.answering {
+                let answer = ready!(answering.as_mut().poll(context));
+                self.answering = None;
+                let (face, extensions) = &*self.caller;
+                face.policy.note_heartbeat(extensions, answer.as_ref().err());
+                return Poll::Ready(Some(answer));
+            }
+            match ready!(Pin::new(&mut self.asked).poll_next(context)) {
+                None => return Poll::Ready(None),
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                Some(Ok(request)) => {
+                    let caller = self.caller.clone();
+                    let (face, extensions) = &*caller;
+                    // Who calls is looked at when a call begins, and this one goes on for days.
+                    let at_once = check_stream(extensions)
+                        .is_ok()
+                        .then(|| face.beat_at_once(extensions, &request));
+                    if let Some(answer) = at_once.flatten() {
+                        face.policy.note_heartbeat(extensions, None);
+                        return Poll::Ready(Some(Ok(answer)));
+                    }
+                    self.answering = Some(Box::pin(async move {
+                        let (face, extensions) = &*caller;
+                        check_stream(extensions)?;
+                        face.beat(extensions, request).await
+                    }));
+                }
+            }
+        }
+    }
+}
