@@ -16,25 +16,29 @@ fn node(number: u128) -> NodeId {
     NodeId(Uuid(number))
 }
 
+/// What a node's first life asks for.
+fn registration(number: u128) -> Registration {
+    Registration {
+        cluster: None,
+        node: node(number),
+        peer_address: format!("192.0.2.{number}:4420"),
+        rack: None,
+        incarnation: None,
+        ended_through: Incarnation(0),
+        disks: vec![Disk {
+            id: DiskId(Uuid(number)),
+            capacity: ByteCount::TIB,
+            used: ByteCount(0),
+            held: None,
+        }],
+    }
+}
+
 /// A store with so many nodes, and a master that is new to them.
 fn new_master(store: &MemoryStore, nodes: u128) -> Controller<&MemoryStore> {
     let mut before = Controller::open(store, Settings::default(), 1, at(0)).unwrap();
     for number in 1..=nodes {
-        let registration = Registration {
-            cluster: None,
-            node: node(number),
-            peer_address: format!("192.0.2.{number}:4420"),
-            rack: None,
-            incarnation: None,
-            ended_through: Incarnation(0),
-            disks: vec![Disk {
-                id: DiskId(Uuid(number)),
-                capacity: ByteCount::TIB,
-                used: ByteCount(0),
-                held: None,
-            }],
-        };
-        before.register(&registration, at(0)).unwrap();
+        before.register(&registration(number), at(0)).unwrap();
     }
     Controller::open(store, Settings::default(), 2, at(START)).unwrap()
 }
@@ -132,4 +136,127 @@ fn a_volume_is_put_off_while_nodes_are_awaited_and_refused_when_they_are_not() {
 
     beat(&mut master, cluster, 3, at(START + 7));
     create(&mut master, START + 7).unwrap();
+}
+
+#[test]
+fn a_node_of_another_cluster_is_refused_and_changes_nothing() {
+    let store = MemoryStore::new();
+    let mut master = new_master(&store, 2);
+    let (ours, theirs) = (master.cluster(), ClusterId(Uuid(0xbad)));
+    let revision = master.revision().unwrap();
+    let foreign = |number| Registration {
+        cluster: Some(theirs),
+        ..registration(number)
+    };
+    // One that is not known, and one that is: it may have been moved here with its disks, or have the wrong masters.
+    for number in [3, 2] {
+        let refused = master.register(&foreign(number), at(START)).unwrap_err();
+        assert!(
+            matches!(refused, ControlError::ForeignCluster { node: of, theirs: its, ours: this }
+                if (of, its, this) == (node(number), theirs, ours)),
+            "{refused}"
+        );
+    }
+    let beat = Heartbeat {
+        incarnation: Incarnation(1),
+        ..crate::silent(theirs, node(2))
+    };
+    let refused = master.heartbeat(&beat, at(START)).unwrap_err();
+    assert!(
+        matches!(refused, ControlError::ForeignCluster { .. }),
+        "{refused}"
+    );
+    assert_eq!(master.revision().unwrap(), revision);
+    assert!(!is_alive(&master, 2, START + 3), "it was not heard");
+    assert!(!master.nodes(at(START)).unwrap().contains_key(&node(3)));
+    // Its own cluster it may name.
+    let own = Registration {
+        cluster: Some(ours),
+        ..registration(3)
+    };
+    assert_eq!(
+        master.register(&own, at(START)).unwrap().incarnation,
+        Incarnation(1)
+    );
+}
+
+#[test]
+fn a_disk_that_a_node_comes_back_without_stays_known_while_copies_are_promised_to_it() {
+    let store = MemoryStore::new();
+    let mut master = Controller::open(&store, Settings::default(), 1, at(START)).unwrap();
+    let cluster = master.cluster();
+    let disk = |number: u128| Disk {
+        id: DiskId(Uuid(number)),
+        ..registration(number).disks[0].clone()
+    };
+    let with = |number: u128, disks: Vec<Disk>, ended: u64| Registration {
+        ended_through: Incarnation(ended),
+        disks,
+        ..registration(number)
+    };
+    let beat =
+        |master: &mut Controller<&MemoryStore>, number: u128, life: u64, disks: Vec<Disk>, now: u64| {
+            let heartbeat = Heartbeat {
+                incarnation: Incarnation(life),
+                ended_through: Incarnation(life - 1),
+                disks,
+                ..crate::silent(cluster, node(number))
+            };
+            master.heartbeat(&heartbeat, at(now)).unwrap();
+        };
+    let both = |number: u128| vec![disk(number * 10), disk(number * 10 + 1)];
+    for number in 1..=4 {
+        master
+            .register(&with(number, both(number), 0), at(START))
+            .unwrap();
+        beat(&mut master, number, 1, both(number), START);
+    }
+    let create = |master: &mut Controller<&MemoryStore>, name: &str, now: u64| {
+        master
+            .create_volume(&CreateVolume::new(name.to_owned(), ByteCount(16 << 30)), at(now))
+            .unwrap();
+    };
+    create(&mut master, "before", START);
+    let allocated = |master: &Controller<&MemoryStore>, now: u64| {
+        let status = master.status(at(now)).unwrap();
+        let first = status
+            .nodes
+            .iter()
+            .find(|status| status.view.id == node(1))
+            .unwrap();
+        let found = first.disks.iter().find(|(known, _)| known.id == disk(10).id);
+        found.map(|(_, allocated)| *allocated)
+    };
+    let before = allocated(&master, START).unwrap();
+    assert!(before > ByteCount(0));
+
+    master
+        .register(&with(1, vec![disk(11)], 1), at(START + 1))
+        .unwrap();
+    beat(&mut master, 1, 2, vec![disk(11)], START + 1);
+    for number in 2..=4 {
+        beat(&mut master, number, 1, both(number), START + 1);
+    }
+    assert_eq!(allocated(&master, START + 1), Some(before));
+    create(&mut master, "after", START + 1);
+    assert_eq!(
+        allocated(&master, START + 1),
+        Some(before),
+        "nothing new goes there"
+    );
+    // What it has is moved by the command that moves a disk's copies.
+    let drained = master.drain(node(1), Some(disk(10).id), at(START + 1)).unwrap();
+    assert!(drained.copies > 0, "{drained:?}");
+    // With nothing promised to it, it is forgotten by the next life.
+    let mut empty = with(4, both(4), 1);
+    empty.disks.push(disk(42));
+    master.register(&empty, at(START + 2)).unwrap();
+    master.register(&with(4, both(4), 2), at(START + 3)).unwrap();
+    let status = master.status(at(START + 3)).unwrap();
+    let last = status
+        .nodes
+        .iter()
+        .find(|status| status.view.id == node(4))
+        .unwrap();
+    assert_eq!(last.disks.len(), 2);
 }
