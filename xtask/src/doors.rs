@@ -40,6 +40,9 @@ const SIMULATIONS: &[Row] = &[
             "simulation::a_store_that",
             "simulation::after_a_copy",
             "simulation::whole::tests::clusters",
+            "client::tests::random::a_volume_is",
+            "client::tests::portals::what_a_host_gave_up",
+            "client::tests::reservations::who_is_kept_out",
         ],
     ),
     tests(
@@ -65,7 +68,9 @@ const SIMULATIONS: &[Row] = &[
             "redhare-control",
             "--test",
             "controller",
+            "--",
             "under_faults",
+            "no_acknowledged_write_is_lost",
         ],
     ),
     tests(
@@ -211,7 +216,7 @@ pub(crate) fn bench(arguments: &[String]) -> Outcome {
     if arguments.first().is_some_and(|first| first == "nvmet") {
         return refuse_arguments("bench nvmet", &arguments[1..]).unwrap_or_else(guests::bench_nvmet);
     }
-    // Within the comparison there is no network. Without them the rows about the loader are not measured, and the report says so.
+    // Within the comparison there is no network. Without them the rows about the loader count as missed.
     let fetch = workspace_root().join("tests/python");
     if !status(std::process::Command::new(fetch).arg("--fetch-only")).is_ok_and(|ended| ended.success()) {
         eprintln!("xtask: bench: what the loader's rows need cannot be had (above)");

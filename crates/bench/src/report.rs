@@ -57,6 +57,11 @@ impl Row {
         }
     }
 
+    /// A row that cannot be measured here, and why. Its bar counts as missed: who has not measured has not met it.
+    pub fn missing(name: impl Into<String>, bar: Bar, why: impl Into<String>) -> Self {
+        Self::new(name, f64::NAN, "", Some(bar)).with_note(why)
+    }
+
     /// The same with a note.
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
@@ -84,5 +89,6 @@ mod tests {
         assert!(missed(2.001, Some(Bar::AtMost(2.0))) && missed(f64::NAN, Some(Bar::AtMost(2.0))));
         assert!(!missed(1e9, None));
         assert!(missed(f64::NAN, Some(Bar::AtLeast(0.0))) && missed(f64::NAN, Some(Bar::Below(9.0))));
+        assert!(Row::missing("x", Bar::AtMost(1.0), "there is none").is_missed());
     }
 }

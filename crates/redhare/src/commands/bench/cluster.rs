@@ -133,7 +133,7 @@ pub(super) fn rows(arguments: &FsArguments) -> Result<Vec<Row>, Failure> {
     let address = format!("redhare://{}/{VOLUME}", up.master);
     let (rounds, seconds) = (arguments.rounds, arguments.seconds);
     let python = super::python::row(&address, up.id(), &source, scratch.path(), rounds, seconds)?;
-    rows.extend(python);
+    rows.push(python);
     rows.push(memory_row(&up)?);
     rows.push(idle_row(&up, arguments.idle_seconds)?);
     Ok(rows)

@@ -20,10 +20,16 @@ fn library() -> Option<PathBuf> {
     library.is_file().then_some(library)
 }
 
+fn name() -> String {
+    format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, read_many in Python")
+}
+
+/// Why there is no package.
+pub(super) const NOT_BUILT: &str = "build its library first: cargo build --release -p redhare-python";
+
 /// The package laid out below a directory, as a wheel does it; none where its library was not built.
 pub(super) fn package(scratch: &Path) -> Result<Option<PathBuf>, Failure> {
     let Some(library) = library() else {
-        eprintln!("no rows about Python: build its library first, cargo build --release -p redhare-python");
         return Ok(None);
     };
     let package = scratch.join("python");
@@ -37,7 +43,7 @@ pub(super) fn package(scratch: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(package))
 }
 
-/// Measures a volume that was filled from `source`; none where the package was not built.
+/// Measures a volume that was filled from `source`; where the package was not built, says so.
 pub(super) fn row(
     address: &str,
     server: u32,
@@ -45,9 +51,9 @@ pub(super) fn row(
     scratch: &Path,
     rounds: usize,
     seconds: f64,
-) -> Result<Option<Row>, Failure> {
+) -> Result<Row, Failure> {
     let Some(package) = package(scratch)? else {
-        return Ok(None);
+        return Ok(Row::missing(name(), Bar::AtLeast(BAR), NOT_BUILT));
     };
     let mut measure = Command::new("python3");
     measure
@@ -58,7 +64,7 @@ pub(super) fn row(
         .args(["--server", &server.to_string()])
         .env("PYTHONPATH", package);
     let (text, _) = run_timed(&mut measure).map_err(Failure::new)?;
-    described(&text).map(Some)
+    described(&text)
 }
 
 fn described(text: &str) -> Result<Row, Failure> {
@@ -66,7 +72,7 @@ fn described(text: &str) -> Result<Row, Failure> {
     let number = |pointer: &str| view.pointer(pointer).and_then(serde_json::Value::as_f64);
     let shown = |pointer: &str| number(pointer).unwrap_or(f64::NAN);
     let row = Row::new(
-        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, read_many in Python"),
+        name(),
         shown("/ratio"),
         "of local files/s by os.pread",
         Some(Bar::AtLeast(BAR)),

@@ -160,7 +160,7 @@ pub(super) fn rows(arguments: &TrainingArguments) -> Result<Vec<Row>, Failure> {
     if chosen("mount") || chosen("archives") || chosen("peers") {
         let filled = stage.fill()?;
         if chosen("mount") {
-            rows.extend(mounted::row(&stage, &filled)?);
+            rows.push(mounted::row(&stage, &filled)?);
         }
         if chosen("archives") {
             rows.extend(archives::rows(&stage, &filled)?);

@@ -16,6 +16,7 @@ use crate::output::Failure;
 
 /// The promises: so many times the files per second of an EROFS image, index cold, and of a tar.
 const EROFS_BAR: f64 = 3.0;
+const EROFS: &str = "an EROFS image (uncompressed, on a loop device)";
 const TAR_BAR: f64 = 1.0;
 /// Threads of the client that read the volume.
 const CORES: &str = "2";
@@ -34,10 +35,14 @@ pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failu
         Ok(image) => rows.push(native_row(
             stage,
             &image.directory,
-            "an EROFS image (uncompressed, on a loop device)",
+            EROFS,
             Some(Bar::AtLeast(EROFS_BAR)),
         )?),
-        Err(why) => eprintln!("no row about EROFS: {why}"),
+        Err(why) => rows.push(Row::missing(
+            format!("16 KiB files, against {EROFS}"),
+            Bar::AtLeast(EROFS_BAR),
+            why.to_string(),
+        )),
     }
     rows.extend(tar_rows(stage, filled)?);
     Ok(rows)

@@ -9,7 +9,7 @@ use bench::paired::quantile;
 use bench::report::{Bar, Row};
 use foundation::Random;
 
-use super::mounted::Mount;
+use super::mounted::{Mount, NO_FUSE};
 use super::{ROOM_BYTES, Stage};
 use crate::output::Failure;
 
@@ -25,10 +25,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The file that each commit gives another content.
 const OVERWRITTEN: &str = "overwritten";
 
-/// The rows; none where there is no FUSE.
+/// The rows; where there is no FUSE, that there is none.
 pub(super) fn rows(stage: &Stage<'_>) -> Result<Vec<Row>, Failure> {
     if !Mount::can_be() {
-        return Ok(Vec::new());
+        return Ok(vec![Row::missing(
+            "a commit that another mount follows",
+            Bar::AtMost(BAR_MS),
+            NO_FUSE,
+        )]);
     }
     stage.volume(VOLUME, ROOM_BYTES, 3)?;
     let places = ["writes", "follows"].map(|name| stage.scratch.join(name));

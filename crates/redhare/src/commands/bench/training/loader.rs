@@ -19,10 +19,14 @@ const VOLUME: &str = "images";
 /// What `tests/python` ends with where what it needs cannot be had.
 const CANNOT_BE_HAD: i32 = 69;
 
-/// The rows; none where PyTorch, Pillow or our library is missing.
+fn missing(why: &str) -> Vec<Row> {
+    vec![Row::missing("loader: images/s", Bar::AtLeast(RATE_BAR), why)]
+}
+
+/// The rows; where PyTorch, Pillow or our library is missing, that it is.
 pub(super) fn rows(stage: &Stage<'_>) -> Result<Vec<Row>, Failure> {
     let Some(package) = python::package(stage.scratch)? else {
-        return Ok(Vec::new());
+        return Ok(missing(python::NOT_BUILT));
     };
     let interpreter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python");
     let found = Command::new(&interpreter)
@@ -31,8 +35,7 @@ pub(super) fn rows(stage: &Stage<'_>) -> Result<Vec<Row>, Failure> {
         .map_err(Failure::new)?;
     if found.status.code() == Some(CANNOT_BE_HAD) {
         let said = String::from_utf8_lossy(&found.stderr).into_owned();
-        eprintln!("no rows about a loader: {}", said.trim_end());
-        return Ok(Vec::new());
+        return Ok(missing(said.trim_end()));
     }
     let python = |arguments: &[&str]| -> Result<String, Failure> {
         let mut command = Command::new(&interpreter);

@@ -16,6 +16,9 @@ use crate::output::Failure;
 /// The promise: at least so many times the local file system's files per second.
 const BAR: f64 = 0.8;
 
+/// Why there is no mount.
+pub(super) const NO_FUSE: &str = "there is no /dev/fuse (modprobe fuse)";
+
 /// A mount of the volume, served by a process of its own.
 pub(super) struct Mount {
     process: Child,
@@ -32,13 +35,9 @@ impl Mount {
         Self::start(stage, VOLUME, &directory, &["--read-only", "--stay"]).map(Some)
     }
 
-    /// Whether there is FUSE; says so if there is none.
+    /// Whether there is FUSE.
     pub(super) fn can_be() -> bool {
-        let is_there = Path::new("/dev/fuse").exists();
-        if !is_there {
-            eprintln!("no row about a mount: there is no /dev/fuse (modprobe fuse)");
-        }
-        is_there
+        Path::new("/dev/fuse").exists()
     }
 
     /// Where it is.
@@ -91,10 +90,12 @@ impl Drop for Mount {
     }
 }
 
-/// The row; none where there is no FUSE.
-pub(super) fn row(stage: &Stage<'_>, filled: &Filled) -> Result<Option<Row>, Failure> {
+/// The row; where there is no FUSE, that there is none.
+pub(super) fn row(stage: &Stage<'_>, filled: &Filled) -> Result<Row, Failure> {
+    let name =
+        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, through a mount");
     let Some(mount) = Mount::of(stage)? else {
-        return Ok(None);
+        return Ok(Row::missing(name, Bar::AtLeast(BAR), NO_FUSE));
     };
     let ours = filled.below(mount.directory())?;
     let length = Length {
@@ -110,14 +111,9 @@ pub(super) fn row(stage: &Stage<'_>, filled: &Filled) -> Result<Option<Row>, Fai
         || mount.cpu_time(stage),
         || Ok(Duration::ZERO),
     )?;
-    let row = Row::new(
-        format!("16 KiB files, 3 copies, {FILES_IN_FLIGHT} in flight, index in memory, through a mount"),
-        raced.ratio,
-        "of local files/s",
-        Some(Bar::AtLeast(BAR)),
-    );
-    Ok(Some(row.with_note(format!(
+    let row = Row::new(name, raced.ratio, "of local files/s", Some(Bar::AtLeast(BAR)));
+    Ok(row.with_note(format!(
         "mount {} (readers, mount and cluster); local {}; half of the {} rounds between {:.2} and {:.2}",
         raced.ours, raced.theirs, raced.rounds, raced.quartiles.0, raced.quartiles.1
-    ))))
+    )))
 }

@@ -164,11 +164,19 @@ fn until(name: &str, what: &str, is_so: impl Fn() -> bool) -> Result<(), Failure
     Ok(())
 }
 
-/// The rows; none about what is missing.
+fn missing(name: &str, why: impl std::fmt::Display) -> Row {
+    Row::missing(
+        format!("16 KiB files, against {name}"),
+        Bar::AtLeast(COLD_BAR),
+        why.to_string(),
+    )
+}
+
+/// The rows; of what is missing that it is.
 pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failure> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("no rows about networked file systems: only root may mount them");
-        return Ok(Vec::new());
+        let missing = |name| missing(name, "only root may mount it");
+        return Ok(["GlusterFS", "JuiceFS"].map(missing).into());
     }
     let mut rows = Vec::new();
     match gluster::start(stage.scratch) {
@@ -176,7 +184,7 @@ pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failu
             peer.fill(filled)?;
             rows.extend(rows_of(stage, filled, &peer, None)?);
         }
-        Err(why) => eprintln!("no rows about GlusterFS: {why}"),
+        Err(why) => rows.push(missing("GlusterFS", why)),
     }
     match JuiceFs::make(stage.scratch) {
         Ok(mut made) => {
@@ -187,7 +195,7 @@ pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failu
             let peer = made.mount(Caches::Long)?;
             rows.extend(rows_of(stage, filled, &peer, Some(Bar::AtLeast(WARM_BAR)))?);
         }
-        Err(why) => eprintln!("no rows about JuiceFS: {why}"),
+        Err(why) => rows.push(missing("JuiceFS", why)),
     }
     Ok(rows)
 }
