@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -137,11 +138,17 @@ def test_a_saver_that_is_killed_leaves_the_checkpoint_before(volume, where):
         hidden = [name for name in data.list("run") if name != "last"]
         assert len(hidden) == 1 and hidden[0].startswith(".last.saving-")
         assert not data.exists(f"run/{hidden[0]}/.metadata")
-    # The next one takes away what was left.
+    # The next one takes away what was left; of others, what has been there for more than a day.
+    began = int(time.time())
+    others = [f".other.saving-{began - age}-{'0' * 32}" for age in (86_300, 86_500)]
+    with redhare.Writer(volume) as writer:
+        for other in others:
+            writer.makedirs(f"run/{other}")
+            writer.write(f"run/{other}/__0_0.distcp", b"half")
     dcp.save(state(3), volume, "run/last")
     assert_same(dcp.load(blank(), volume, "run/last"), state(3))
     with redhare.open(volume) as data:
-        assert data.list("run") == ["last"]
+        assert sorted(data.list("run")) == [others[0], "last"]
     assert '"clean": true' in program("fs", "verify", volume, "--json")
 
 

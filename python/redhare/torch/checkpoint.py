@@ -10,7 +10,7 @@
 
 A checkpoint is there whole or not at all: ranks write into a hidden directory, and the coordinator gives it its name and
 commits only when all have. Who is killed before leaves the checkpoint that was there under that name; what is left of the
-new one is removed by the next save of that name. A volume has one writer at a time, so ranks take turns: each waits for the
+new one is removed by the next save of that name, and after a day by that of any other beside it. A volume has one writer at a time, so ranks take turns: each waits for the
 lease, up to ``wait`` seconds.
 
 Files and metadata are those of PyTorch's own ``FileSystemWriter``, so a checkpoint that was exported, or is mounted, can be
@@ -26,6 +26,8 @@ import io
 import os
 import pickle
 import posixpath
+import re
+import time
 import uuid
 from typing import Any
 
@@ -44,6 +46,9 @@ from ..writer import Writer
 
 METADATA = ".metadata"
 BUFFER_BYTES = 4 << 20
+# What a save that began so long ago has left is nobody's any more.
+LEFT_SECONDS = 86_400
+_SAVING = re.compile(r"\.(.+)\.saving-(\d+)-[0-9a-f]{32}")
 
 
 @dataclasses.dataclass
@@ -84,6 +89,15 @@ def _checked(path: str | os.PathLike[str]) -> str:
     return "/".join(names)
 
 
+def _is_left(entry: str, name: str, now: int) -> bool:
+    """Whether a save of `name` takes this for what another one has left: nobody saves one name twice at a time."""
+    saving = _SAVING.fullmatch(entry)
+    if saving is None:
+        return False
+    whose, began = saving.groups()
+    return whose == name or now - int(began) > LEFT_SECONDS
+
+
 class RedhareWriter(_Place, storage.StorageWriter):
     """Saves a checkpoint as the directory ``path`` of a volume, in the place of one that is there. See the module.
 
@@ -110,14 +124,14 @@ class RedhareWriter(_Place, storage.StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[Any], **_: Any) -> list[Any]:
-        """Makes the hidden directory, and removes those of saves of this name that did not end."""
+        """Makes the hidden directory, and removes those of saves of this name that did not end, and those of others that began long ago."""
         parent, name = posixpath.split(self.path)
-        hidden = f".{name}.saving-"
-        self._staging = posixpath.join(parent, hidden + uuid.uuid4().hex)
+        now = int(time.time())
+        self._staging = posixpath.join(parent, f".{name}.saving-{now}-{uuid.uuid4().hex}")
         with self._writer() as writer:
             writer.makedirs(parent)
             for left in writer.list(parent):
-                if left.startswith(hidden):
+                if _is_left(left, name, now):
                     writer.remove(posixpath.join(parent, left))
             writer.makedirs(self._staging)
         return [
