@@ -24,8 +24,9 @@ LIMIT_SECONDS = 60
 
 
 def commands() -> str:
-    """What stands between the first two fences of the page, as it says: the first in a terminal of its own, the others later."""
-    block = (ROOT / "docs/training.md").read_text().split("```\n")[1]
+    """The page's commands, as it has them: the first in a terminal of its own, the others later."""
+    blocks = (ROOT / "docs/training.md").read_text().split("```\n")[1::2]
+    block = next(block for block in blocks if block.startswith("redhare up"))
     started = [line.split()[0:2] for line in block.splitlines()]
     assert started == [
         ["redhare", "up"],
