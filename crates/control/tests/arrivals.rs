@@ -187,7 +187,7 @@ fn a_disk_that_a_node_comes_back_without_stays_known_while_copies_are_promised_t
     let cluster = master.cluster();
     let disk = |number: u128| Disk {
         id: DiskId(Uuid(number)),
-        ..registration(number).disks[0].clone()
+        ..registration(number).disks[0]
     };
     let with = |number: u128, disks: Vec<Disk>, ended: u64| Registration {
         ended_through: Incarnation(ended),

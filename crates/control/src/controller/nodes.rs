@@ -249,7 +249,7 @@ impl<S: MetadataStore> Controller<S> {
         for known in stored.iter().flat_map(|stored| &stored.record.disks) {
             let is_missing = disks.iter().all(|disk| disk.id != known.id);
             if is_missing && self.allocated(node, known.id)?.0 > ByteCount(0) {
-                disks.push(known.clone());
+                disks.push(*known);
             }
         }
         disks.sort_unstable_by_key(|disk| disk.id);
