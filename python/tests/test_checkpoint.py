@@ -141,8 +141,9 @@ def test_a_saver_that_is_killed_leaves_the_checkpoint_before(volume, where):
     # The next one takes away what was left; of others, what has been there for more than a day.
     began = int(time.time())
     others = [f".other.saving-{began - age}-{'0' * 32}" for age in (86_300, 86_500)]
+    of_before = f".last.saving-{'1' * 32}"
     with redhare.Writer(volume) as writer:
-        for other in others:
+        for other in [*others, of_before]:
             writer.makedirs(f"run/{other}")
             writer.write(f"run/{other}/__0_0.distcp", b"half")
     dcp.save(state(3), volume, "run/last")

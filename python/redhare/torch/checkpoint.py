@@ -48,7 +48,8 @@ METADATA = ".metadata"
 BUFFER_BYTES = 4 << 20
 # What a save that began so long ago has left is nobody's any more.
 LEFT_SECONDS = 86_400
-_SAVING = re.compile(r"\.(.+)\.saving-(\d+)-[0-9a-f]{32}")
+# Without a time: of the release before.
+_SAVING = re.compile(r"\.(.+)\.saving-(?:(\d+)-)?[0-9a-f]{32}")
 
 
 @dataclasses.dataclass
@@ -95,7 +96,7 @@ def _is_left(entry: str, name: str, now: int) -> bool:
     if saving is None:
         return False
     whose, began = saving.groups()
-    return whose == name or now - int(began) > LEFT_SECONDS
+    return whose == name or began is not None and now - int(began) > LEFT_SECONDS
 
 
 class RedhareWriter(_Place, storage.StorageWriter):

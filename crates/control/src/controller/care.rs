@@ -481,9 +481,7 @@ impl<S: MetadataStore> Controller<S> {
             for disk in &view.record.disks {
                 let used = heard.and_then(|heard| heard.used.get(&disk.id)).copied();
                 let is_full = self.settings.is_too_full(disk.capacity, used.unwrap_or_default());
-                // A node that names its disks, and not this one, has it no more.
-                let is_missing = used.is_none() && heard.is_some_and(|heard| !heard.used.is_empty());
-                if is_missing || self.care.is_drained(node, Some(disk.id)) {
+                if self.care.is_drained(node, Some(disk.id)) {
                     continue;
                 }
                 let allocated = allocated.get(&(node, disk.id)).copied().unwrap_or_default();

@@ -245,13 +245,6 @@ impl<S: MetadataStore> Controller<S> {
                 });
             }
         }
-        // One that is not there any more stays, as what its copies stand on, until they are all elsewhere.
-        for known in stored.iter().flat_map(|stored| &stored.record.disks) {
-            let is_missing = disks.iter().all(|disk| disk.id != known.id);
-            if is_missing && self.allocated(node, known.id)?.0 > ByteCount(0) {
-                disks.push(*known);
-            }
-        }
         disks.sort_unstable_by_key(|disk| disk.id);
         Ok(Node {
             peer_address: registration.peer_address.clone(),

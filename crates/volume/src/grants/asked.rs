@@ -400,6 +400,11 @@ impl Asked {
             others.flat_map(|(_, part)| &part.chunks).copied().collect()
         };
         looked_at.add(moving.len());
+        if !self.keeps_parts {
+            // Also where nothing moves: what a part that is gone was told by has a higher number than the list that stays.
+            self.renew(0);
+            self.hurry(now, 0);
+        }
         for chunk in moving {
             let until = self.until(chunk, Planted::default()).unwrap_or_default();
             let Some(epoch) = self.entries.get(&chunk).map(|held| held.epoch) else {
