@@ -22,7 +22,7 @@ fn in_a_namespace(place: &Path, script: &str, environment: &[(&str, &str)]) {
         false => "-rm",
     };
     let output = Command::new("unshare")
-        .args([kind, "sh", "-c", &script])
+        .args([kind, "timeout", "-k", "5", "180", "sh", "-c", &script])
         .envs(environment.iter().copied())
         .env("SBIN", sbin)
         .env("MNT", mnt)
@@ -86,7 +86,8 @@ refused "no volume" mount -t redhare -o "cluster=$MASTERS" none /mnt/data
 const BY_UNIT: &str = r#"
 start() {
     eval "$BEFORE"
-    eval "$START" &
+    # Its process is the mount's, and no shell's.
+    eval "exec $START" &
     served=$!
 }
 serves() {
