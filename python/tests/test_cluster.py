@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import multiprocessing
 import os
 import pathlib
 import pickle
+import random
 import signal
 import threading
 import time
@@ -41,6 +43,39 @@ def test_masters_from_the_environment(cluster, monkeypatch):
 def test_a_volume_that_is_not_there(cluster):
     with pytest.raises(FileNotFoundError, match="none"):
         redhare.open(f"redhare://{cluster.masters}/none")
+
+
+def spoil(disk: pathlib.Path, contents: list[bytes]) -> int:
+    """Changes a byte of each content on a disk; how many were found."""
+    spoiled = 0
+    with open(disk, "r+b") as file, mmap.mmap(file.fileno(), 0) as held:
+        for content in contents:
+            at = held.find(content[:64])
+            if at >= 0:
+                held[at + 500] ^= 0xFF
+                spoiled += 1
+        held.flush()
+    return spoiled
+
+
+def test_what_is_rotten_on_two_nodes_is_read_from_the_third(cluster, tmp_path):
+    contents = [random.Random(number).randbytes(3000) for number in range(20)]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number:02}").write_bytes(content)
+    cluster.run("volume", "create", "rotten", "--size", "64MiB", "--checksums", "off", check=True)
+    cluster.run("fs", "format", "rotten", check=True)
+    cluster.run("fs", "import", str(tmp_path), "rotten", check=True)
+    for node in ("node1", "node2"):
+        assert spoil(cluster.data / node / "disk", contents) == len(contents)
+    for via in ("disk", "socket"):
+        with redhare.open(f"redhare://{cluster.masters}/rotten", via=via) as data:
+            assert data.read_many(range(len(data))) == contents
+    # Where the last one is as bad, nothing else than what was written is given.
+    assert spoil(cluster.data / "node3" / "disk", contents) == len(contents)
+    with redhare.open(f"redhare://{cluster.masters}/rotten") as data, pytest.raises(OSError, match="0") as found:
+        data.read_many(range(len(data)))
+    assert found.value.errno == errno.EIO
+    cluster.run("volume", "delete", "rotten", check=True)
 
 
 def more(cluster, folder: pathlib.Path, name: str) -> None:

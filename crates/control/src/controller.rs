@@ -19,6 +19,7 @@ mod reconcile;
 mod removal;
 pub(crate) mod reservations;
 pub(crate) mod restored;
+mod siblings;
 pub(crate) mod snapshots;
 pub(crate) mod status;
 mod sync_writes;

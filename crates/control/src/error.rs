@@ -116,7 +116,7 @@ pub enum ControlError {
     #[error("node {node} has no disk {disk}; \"redhare status --json\" names its disks")]
     NoSuchDisk { node: NodeId, disk: DiskId },
     #[error(
-        "node {node} cannot be drained: it has copies of chunks that need {needed} different nodes, and only {others} others are alive and not drained; add nodes, or undrain some"
+        "node {node} cannot be drained: it has copies of chunks that need {needed} different nodes, and only {others} others are alive and not drained; add nodes, or undrain some (of a disk alone, also another disk of the node may take its copies: it needs room, and each chunk a copy more in sync than its minimum)"
     )]
     DrainNodes {
         node: NodeId,

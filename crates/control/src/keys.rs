@@ -65,6 +65,12 @@ pub(crate) fn allocation(node: NodeId, disk: DiskId) -> Vec<u8> {
     join(&[ALLOCATIONS, &node.0.to_bytes(), &disk.0.to_bytes()])
 }
 
+/// Where what is promised on a node's disks lies in the store: first key and end.
+pub(crate) fn allocations_of(node: NodeId) -> (Vec<u8>, Vec<u8>) {
+    let end = after(&allocation(node, DiskId(Uuid(u128::MAX))));
+    (allocation(node, DiskId::default()), end)
+}
+
 /// The disk that a key of [`ALLOCATIONS`] names.
 pub(crate) fn parse_allocation(key: &[u8]) -> Option<(NodeId, DiskId)> {
     let (node, disk) = key.strip_prefix(ALLOCATIONS)?.split_at_checked(16)?;

@@ -3,7 +3,8 @@
 //! before is known as old by its epoch; none is made while a member is gone, since it could not be sealed.
 //!
 //! A place is taken away only when as many copies as there should be are in sync without it: until then the oldest data
-//! on the least likely node is better than none.
+//! on the least likely node is better than none. The exception is a copy that can be made anew only by its own node, on another
+//! disk (`crate::controller::siblings`): a node has one copy of a chunk at a time.
 
 use crate::configuration::choose;
 use crate::identity::{Incarnation, NodeId};
@@ -103,8 +104,12 @@ pub(crate) fn handed_over(chunk: &Chunk, write_node: NodeId) -> Chunk {
     }
 }
 
-/// `chunk` without some of its places.
 fn without(chunk: &Chunk, gone: &[Copy], pin: Option<NodeId>, spread: u64) -> Move {
+    Move::Remove(less(chunk, gone, pin, spread), gone.to_vec())
+}
+
+/// `chunk` without some of its places.
+pub(crate) fn less(chunk: &Chunk, gone: &[Copy], pin: Option<NodeId>, spread: u64) -> Chunk {
     let mut next = chunk.clone();
     next.epoch = chunk.epoch.next();
     next.recovery = false;
@@ -113,7 +118,7 @@ fn without(chunk: &Chunk, gone: &[Copy], pin: Option<NodeId>, spread: u64) -> Mo
     if !members.contains(&chunk.write_node) {
         next.write_node = choose(&members, pin, spread);
     }
-    Move::Remove(next, gone.to_vec())
+    next
 }
 
 /// `chunk` with one place more, whose copy is not in sync.

@@ -8,6 +8,7 @@ mod balance;
 mod care;
 mod clones;
 mod data_keys;
+mod disks;
 mod exports;
 mod force;
 mod growth;

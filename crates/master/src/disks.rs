@@ -13,6 +13,7 @@ fn state_of(state: v1::DiskState) -> DiskState {
         v1::DiskState::Slow => DiskState::Slow,
         v1::DiskState::Failing => DiskState::Failing,
         v1::DiskState::OutOfService => DiskState::OutOfService,
+        v1::DiskState::Missing => DiskState::Missing,
     }
 }
 
@@ -22,6 +23,7 @@ fn state_to(state: DiskState) -> v1::DiskState {
         DiskState::Slow => v1::DiskState::Slow,
         DiskState::Failing => v1::DiskState::Failing,
         DiskState::OutOfService => v1::DiskState::OutOfService,
+        DiskState::Missing => v1::DiskState::Missing,
     }
 }
 

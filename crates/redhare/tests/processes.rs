@@ -37,6 +37,7 @@ mod snapshots;
 mod snapshots_kept;
 mod supervision;
 mod sync_writes;
+mod two_disks;
 mod up;
 mod upgrade;
 mod walk;

@@ -193,6 +193,7 @@ impl Node {
         care: Option<&DiskCare>,
     ) -> Result<Rc<Self>, DiskError> {
         let copies = Copies::open(identity.cluster, disks, care).await?;
+        copies.delete_superseded().await;
         let mut core = NodeCore::new(time::now(), identity.node, identity.incarnation, settings);
         for record in copies.records() {
             core.add_copy(time::now(), record);

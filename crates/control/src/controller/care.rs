@@ -181,7 +181,7 @@ impl Care {
     }
 
     /// What a copy that has gone was moved away for, if that is counted.
-    fn work_of(&self, copy: &Copy, moving: Option<Moving>) -> Option<Work> {
+    pub(super) fn work_of(&self, copy: &Copy, moving: Option<Moving>) -> Option<Work> {
         if self.is_drained(copy.node, Some(copy.disk)) {
             return Some(Work::Drain(copy.node));
         }
@@ -190,7 +190,7 @@ impl Care {
     }
 
     /// A chunk has been looked at; `fills` if a new copy of it is being filled.
-    fn looked_at(&mut self, id: ChunkId, again: Instant, fills: bool) {
+    pub(super) fn looked_at(&mut self, id: ChunkId, again: Instant, fills: bool) {
         self.chunks.insert(id, again);
         self.waiting.remove(&id);
         if fills {
@@ -245,11 +245,26 @@ impl Care {
 
     /// The node has deleted these.
     pub(super) fn removed(&mut self, node: NodeId, chunks: &[ChunkId]) {
-        if let Some(removals) = self.removals.get_mut(&node) {
-            for chunk in chunks {
-                removals.remove(chunk);
+        for chunk in chunks {
+            let removals = self.removals.get_mut(&node);
+            if removals.is_some_and(|removals| removals.remove(chunk)) {
+                // It may have waited for that.
+                self.changed(*chunk);
             }
         }
+    }
+
+    /// Whether the node has still to delete a copy of this chunk.
+    pub(super) fn is_removing(&self, node: NodeId, id: ChunkId) -> bool {
+        self.removals
+            .get(&node)
+            .is_some_and(|removals| removals.contains(&id))
+    }
+
+    /// Whether any of these nodes has.
+    fn is_removed_on(&self, nodes: &BTreeSet<NodeId>, id: ChunkId) -> bool {
+        let mut removals = self.removals.iter();
+        removals.any(|(node, removals)| removals.contains(&id) && nodes.contains(node))
     }
 
     /// Looks again soon, at everything.
@@ -400,7 +415,7 @@ impl<S: MetadataStore> Controller<S> {
     /// Gives each chunk a new place, as many as may be filled at a time; the others wait.
     fn add_places(
         &mut self,
-        to_add: Vec<(ChunkId, Stored<Volume>, Stored<Chunk>)>,
+        mut to_add: Vec<(ChunkId, Stored<Volume>, Stored<Chunk>)>,
         now: Instant,
         again: Instant,
     ) -> Result<(), ControlError> {
@@ -410,15 +425,21 @@ impl<S: MetadataStore> Controller<S> {
         let (mut candidates, racks) = (self.candidates(now)?, self.racks(now)?);
         let living: BTreeSet<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
         self.care.filling_max = living.len() * self.settings.rebuilds_per_node;
+        // Whoever lacks a copy comes first, also before one is given up that is to be made anew.
+        to_add.sort_by_key(|(_, volume, stored)| {
+            stored.record.member_count() >= usize::from(volume.record.geometry.copies)
+        });
         for (id, volume, stored) in to_add {
-            self.care.looked_at(id, again, false);
-            if self.care.filling.len() >= self.care.filling_max {
+            let chunk_bytes = volume.record.geometry.chunk;
+            let lacks = stored.record.member_count() < usize::from(volume.record.geometry.copies);
+            // One that was given up to be made anew, and is still to be deleted: it goes on counting.
+            let awaits = lacks && self.care.is_removed_on(&living, id);
+            self.care.looked_at(id, again, awaits);
+            if !awaits && self.care.filling.len() >= self.care.filling_max {
                 // As many as a lost node had may wait: they are not all read again each second.
                 self.care.waiting.insert(id);
                 continue;
             }
-            let chunk_bytes = volume.record.geometry.chunk;
-            let lacks = stored.record.member_count() < usize::from(volume.record.geometry.copies);
             let spread = racks.spread_of(&volume.record);
             let in_sync = stored
                 .record
@@ -433,8 +454,9 @@ impl<S: MetadataStore> Controller<S> {
                 true => usize::MAX,
                 false => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),
             };
-            let may =
-                |node| Some(crowd(node)).filter(|crowd| *crowd <= most && !stored.record.has_copy_on(node));
+            // Where an earlier copy is still to be deleted, that one would pass for the new one.
+            let is_free = |node| !stored.record.has_copy_on(node) && !self.care.is_removing(node, id);
+            let may = |node| Some(crowd(node)).filter(|crowd| *crowd <= most && is_free(node));
             let random = &mut self.random;
             let mut place = place_one(&mut candidates, chunk_bytes, random, may);
             if place.is_none() && lacks {
@@ -442,6 +464,7 @@ impl<S: MetadataStore> Controller<S> {
                 place = place_one_by_promises(&mut candidates, chunk_bytes, random, may);
             }
             let Some(place) = place else {
+                self.renew(id, &volume, &stored, &candidates, now)?;
                 continue;
             };
             let next = with_place(&stored.record, place.0, place.1);
@@ -505,7 +528,7 @@ impl<S: MetadataStore> Controller<S> {
 
     /// False if another change was quicker.
     #[allow(clippy::too_many_arguments, reason = "they are one transaction's parts")]
-    fn commit_places_of(
+    pub(super) fn commit_places_of(
         &mut self,
         id: ChunkId,
         volume_revision: u64,

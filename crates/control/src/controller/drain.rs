@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use foundation::{ByteCount, Instant};
 
+use crate::controller::siblings::has_spare;
 use crate::controller::{ATTEMPTS_MAX, Controller, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, NodeId, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, Node, Number, Volume};
+use crate::model::{Chunk, Disk, Node, Number, Volume};
 use crate::pace::Work;
 use crate::placement::place_one;
 use crate::record::Record;
@@ -50,10 +51,34 @@ impl<S: MetadataStore> Controller<S> {
         let Some(stored) = self.read::<Node>(&keys::node(node))? else {
             return Err(ControlError::NoSuchNode { node });
         };
-        match disk.filter(|disk| stored.record.disks.iter().all(|known| known.id != *disk)) {
-            Some(disk) => Err(ControlError::NoSuchDisk { node, disk }),
-            None => Ok(()),
+        let Some(disk) = disk.filter(|disk| !stored.record.has_disk(*disk)) else {
+            return Ok(());
+        };
+        // Also one that it has no more, while copies are promised to it or its drain is to be ended.
+        let is_known = self.allocated(node, disk)?.0 > ByteCount(0)
+            || self.read::<Number>(&keys::drain(node, Some(disk)))?.is_some();
+        match is_known {
+            true => Ok(()),
+            false => Err(ControlError::NoSuchDisk { node, disk }),
         }
+    }
+
+    /// Ends, with a registration, the drains of disks that the node has no more and that nothing is promised to: nobody could.
+    pub(super) fn forget_drains(
+        &self,
+        transaction: &mut Transaction,
+        node: NodeId,
+        disks: &[Disk],
+    ) -> Result<bool, ControlError> {
+        let mut forgets = false;
+        for drained in self.care.drained_of(node).1.into_iter().flatten() {
+            let is_there = disks.iter().any(|disk| disk.id == drained);
+            if !is_there && self.allocated(node, drained)?.0 == ByteCount(0) {
+                transaction.delete(keys::drain(node, Some(drained)));
+                forgets = true;
+            }
+        }
+        Ok(forgets)
     }
 
     pub(super) fn set_drain(
@@ -139,7 +164,7 @@ impl<S: MetadataStore> Controller<S> {
         self.each_copy_on(node, disk, |id, chunk| chunks.push((id, chunk)))?;
         let mut candidates = self.candidates(now)?;
         candidates.retain(|place| place.node != node || disk.is_some() && Some(place.disk) != disk);
-        // On its own node a copy cannot stand twice: it goes to another one even if only its disk is drained.
+        // On its own node a copy cannot stand twice: also if only its disk is drained it goes to another one, if any has room for it.
         let others = candidates
             .iter()
             .map(|place| place.node)
@@ -171,7 +196,15 @@ impl<S: MetadataStore> Controller<S> {
             };
             let spread = racks.spread_of(volume);
             let crowd = |place: NodeId| may(place).then(|| racks.crowd(spread, place, others()));
-            match place_one(&mut candidates, bytes, &mut self.random, crowd) {
+            let random = &mut self.random;
+            let mut place = place_one(&mut candidates, bytes, random, crowd);
+            let is_out = !chunk.members().any(|(member, _)| member == node);
+            if place.is_none() && (is_out || has_spare(chunk.member_count(), &volume.geometry)) {
+                // It is given up and made anew on another disk of its own node, of which there is none if all of the node is drained.
+                let at_home = |place: NodeId| (place == node).then_some(0);
+                place = place_one(&mut candidates, bytes, random, at_home);
+            }
+            match place {
                 Some((place, _)) => {
                     placed += 1;
                     let worse = racks.crowd(spread, place, others()) > before.crowd(spread, node, others());

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use foundation::Instant;
+use foundation::{ByteCount, Instant};
 
 use crate::controller::Controller;
 use crate::error::ControlError;
 use crate::identity::{DiskId, NodeId};
 use crate::keys;
-use crate::model::Node;
+use crate::model::{Disk, Node, Number};
 use crate::slowness::Slowness;
 use crate::store::MetadataStore;
 
@@ -31,6 +31,8 @@ pub enum DiskState {
     Failing,
     /// Its node does not use it.
     OutOfService,
+    /// Copies are promised to it, and its node does not name it among its disks. No node says that itself.
+    Missing,
 }
 
 /// How a disk is, as the engine of its node sees it.
@@ -185,7 +187,46 @@ impl<S: MetadataStore> Controller<S> {
 
     fn has_disk(&self, node: NodeId, disk: DiskId) -> Result<bool, ControlError> {
         let stored = self.read::<Node>(&keys::node(node))?;
-        Ok(stored.is_some_and(|stored| stored.record.disks.iter().any(|known| known.id == disk)))
+        Ok(stored.is_some_and(|stored| stored.record.has_disk(disk)))
+    }
+
+    /// Disks that a node has come back without while copies are promised to them. None between two lives of its target, when it
+    /// names no disk at all.
+    pub(super) fn missing_disks(&self, node: NodeId, record: &Node) -> Result<Vec<Disk>, ControlError> {
+        let mut missing = Vec::new();
+        if record.disks.is_empty() {
+            return Ok(missing);
+        }
+        let (first, end) = keys::allocations_of(node);
+        self.read_range::<Number>(first, &end, |key, promised| {
+            let disk = keys::parse_allocation(key).map(|place| place.1);
+            if let Some(id) = disk.filter(|disk| promised.record.0 > 0 && !record.has_disk(*disk)) {
+                // How large it was is not known any more.
+                let (capacity, used) = (ByteCount(promised.record.0), ByteCount(0));
+                missing.push(Disk {
+                    id,
+                    capacity,
+                    used,
+                    held: None,
+                });
+            }
+        })?;
+        Ok(missing)
+    }
+
+    /// What is known of such a disk.
+    pub(super) fn missing_disk(&self, node: NodeId, disk: DiskId) -> DiskHealth {
+        let report = DiskReport {
+            id: disk,
+            state: DiskState::Missing,
+            why: "its node runs without it, and copies are promised to it".to_owned(),
+            ..DiskReport::default()
+        };
+        DiskHealth {
+            report: Some(report),
+            sights: Vec::new(),
+            is_drained: self.care.is_drained(node, Some(disk)),
+        }
     }
 
     /// Has a node put a disk back in service, and ends its drain. What has gone from it does not come back by itself.

@@ -171,8 +171,16 @@ impl<S: MetadataStore> Controller<S> {
                 transaction.compare(keys::removed(id), 0);
                 transaction.put(key.clone(), node.encode(&key));
                 self.note_racks(&mut transaction, id, node.rack.is_some(), now)?;
+                let mut forgets = false;
+                if !node.disks.is_empty() {
+                    self.note_drains()?;
+                    forgets = self.forget_drains(&mut transaction, id, &node.disks)?;
+                }
                 if !self.commit(&transaction)? {
                     continue;
+                }
+                if forgets {
+                    self.note_drains()?;
                 }
             }
             // Also who asks for a number is alive, though its target has still to start: a recovery would leave it out

@@ -37,12 +37,9 @@ impl<S: MetadataStore> Controller<S> {
                     transaction.delete(key);
                 }
             }
-            let disks = stored.record.disks.iter().map(|disk| Some(disk.id));
-            for disk in disks.chain([None]) {
-                let key = keys::drain(node, disk);
-                if self.read::<Number>(&key)?.is_some() {
-                    transaction.delete(key);
-                }
+            self.note_drains()?;
+            for disk in self.care.drained_of(node).1 {
+                transaction.delete(keys::drain(node, disk));
             }
             let removed = keys::removed(node);
             transaction.put(
@@ -71,8 +68,7 @@ impl<S: MetadataStore> Controller<S> {
         let refuse = |why: String, remedy: String| Err(ControlError::NodeInUse { node, why, remedy });
         let (mut promised, mut bytes) = (Vec::new(), ByteCount(0));
         // Also disks that the node has no more.
-        let first = keys::allocation(node, DiskId::default());
-        let end = keys::after(&keys::allocation(node, DiskId(crate::Uuid(u128::MAX))));
+        let (first, end) = keys::allocations_of(node);
         self.read_range::<Number>(first, &end, |key, stored| {
             if let Some((_, disk)) = keys::parse_allocation(key) {
                 promised.push((disk, stored.revision));

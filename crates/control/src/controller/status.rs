@@ -154,8 +154,10 @@ impl<S: MetadataStore> Controller<S> {
 
     fn node_status(&self, view: NodeView, now: Instant) -> Result<NodeStatus, ControlError> {
         let heard = self.heard.get(&view.id);
-        let mut disks = Vec::with_capacity(view.record.disks.len());
-        for disk in &view.record.disks {
+        let missing = self.missing_disks(view.id, &view.record)?;
+        let known: Vec<Disk> = view.record.disks.iter().copied().chain(missing).collect();
+        let mut disks = Vec::with_capacity(known.len());
+        for disk in &known {
             let used = heard
                 .and_then(|heard| heard.used.get(&disk.id))
                 .copied()
@@ -164,8 +166,11 @@ impl<S: MetadataStore> Controller<S> {
             let allocated = self.allocated(view.id, disk.id)?.0;
             disks.push((Disk { used, held, ..*disk }, allocated));
         }
-        let disk_health = |disk: &Disk| self.disk_health(view.id, disk.id, now);
-        let health = view.record.disks.iter().map(disk_health).collect();
+        let disk_health = |disk: &Disk| match view.record.has_disk(disk.id) {
+            true => self.disk_health(view.id, disk.id, now),
+            false => self.missing_disk(view.id, disk.id),
+        };
+        let health = known.iter().map(disk_health).collect();
         let (whole, any) = self.care.drained_of(view.id);
         let mut drained = Drained::default();
         if whole {

@@ -63,6 +63,13 @@ pub struct Node {
     pub rack: Option<Rack>,
 }
 
+impl Node {
+    /// Whether it names this disk.
+    pub(crate) fn has_disk(&self, disk: DiskId) -> bool {
+        self.disks.iter().any(|known| known.id == disk)
+    }
+}
+
 /// A single number: bytes allocated on a disk, a volume's number under its name, the next volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Number(pub(crate) u64);

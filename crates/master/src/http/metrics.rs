@@ -10,7 +10,7 @@ use crate::view::{DiskRow, NodeRow, SampleRow, StatusView, VolumeRow};
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All states that a disk can have; each has a series, so that none goes stale when the state changes.
-const DISK_STATES: [&str; 5] = ["ok", "slow", "failing", "out of service", "unknown"];
+const DISK_STATES: [&str; 6] = ["ok", "slow", "failing", "out of service", "missing", "unknown"];
 
 /// A metric's name, its type, and what it is.
 type Head = (&'static str, &'static str, &'static str);

@@ -14,7 +14,8 @@ pub struct DiskRow {
     pub node: String,
     /// Where its node has it.
     pub path: String,
-    /// ok, slow, failing, out of service, or unknown while its node is not heard.
+    /// ok, slow, failing, out of service, missing where its node runs without it while copies are promised to it, or unknown while its
+    /// node is not heard.
     pub state: &'static str,
     /// What is wrong with it, if anything is.
     pub why: String,
@@ -76,7 +77,7 @@ impl DiskRow {
     /// What is wrong with it, if anything that its node has said.
     pub fn trouble(&self) -> Option<String> {
         let state = match (self.state, self.full) {
-            ("slow" | "failing", _) => self.state,
+            ("slow" | "failing" | "missing", _) => self.state,
             // Put out of service and given up by all copies: nothing is missing.
             ("out of service", _) if self.allocated_bytes > 0 => self.state,
             (_, true) => "full",
@@ -116,6 +117,7 @@ fn state_of(health: Option<&v1::DiskHealth>) -> &'static str {
         Some(v1::DiskState::Slow) => "slow",
         Some(v1::DiskState::Failing) => "failing",
         Some(v1::DiskState::OutOfService) => "out of service",
+        Some(v1::DiskState::Missing) => "missing",
         Some(v1::DiskState::Unspecified) | None => "unknown",
     }
 }

@@ -4,6 +4,7 @@
 
 mod boot;
 mod clusters;
+mod damaged;
 mod handover;
 mod large;
 mod maps;

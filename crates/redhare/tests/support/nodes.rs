@@ -1,5 +1,6 @@
 //! A master and nodes as processes of their own, each started by hand, so that one can come, stay away, or be killed for good.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -30,6 +31,8 @@ pub(crate) struct Nodes {
     stall_limit: Option<String>,
     /// In which racks nodes are that are started from now on, by number.
     racks: Vec<String>,
+    /// The disks of nodes that have others than one called `disk`, by number.
+    disks: BTreeMap<u16, Vec<String>>,
 }
 
 impl Nodes {
@@ -98,6 +101,7 @@ impl Nodes {
             program: program.to_owned(),
             stall_limit,
             racks: Vec::new(),
+            disks: BTreeMap::new(),
         };
         for number in 1..=count {
             cluster.start_node(number);
@@ -154,6 +158,18 @@ impl Nodes {
     /// Nodes that are started from now on are in these racks, by number.
     pub(crate) fn use_racks(&mut self, racks: &[&str]) {
         self.racks = racks.iter().map(|&rack| rack.to_owned()).collect();
+    }
+
+    /// A node that is started from now on has these disks, each of 1 GiB, in files of its directory.
+    pub(crate) fn use_disks(&mut self, number: u16, disks: &[&str]) {
+        let disks = disks.iter().map(|&disk| disk.to_owned()).collect();
+        self.disks.insert(number, disks);
+    }
+
+    /// What the disks of a node are called.
+    fn disks(&self, number: u16) -> Vec<String> {
+        let own = self.disks.get(&number).cloned();
+        own.unwrap_or_else(|| vec!["disk".to_owned()])
     }
 
     /// Has this program started from now on, for whatever is started; what runs goes on.
@@ -256,8 +272,6 @@ impl Nodes {
     fn node_command(&self, number: u16) -> Command {
         let directory = self.directory(number);
         std::fs::create_dir_all(&directory).unwrap();
-        let mut disk = directory.join("disk").into_os_string();
-        disk.push(":1GiB");
         let mut command = Command::new(&self.program);
         command.args([
             "node",
@@ -265,8 +279,13 @@ impl Nodes {
             "--master",
             &format!("127.0.0.1:{}", self.port),
         ]);
-        command.args(["--listen", &format!("127.0.0.1:{}", self.port + number), "--disk"]);
-        command.arg(disk).arg("--data").arg(&directory);
+        command.args(["--listen", &format!("127.0.0.1:{}", self.port + number)]);
+        for disk in self.disks(number) {
+            let mut disk = directory.join(disk).into_os_string();
+            disk.push(":1GiB");
+            command.arg("--disk").arg(disk);
+        }
+        command.arg("--data").arg(&directory);
         if let Some(rack) = self.racks.get(usize::from(number) - 1) {
             command.args(["--rack", rack]);
         }
@@ -379,7 +398,13 @@ impl Nodes {
 
     pub(crate) fn wait_for_living(&self, count: usize) {
         wait_until(&format!("{count} nodes live"), || {
-            let lives = |row: &&Value| row["alive"] == true && row["disks"] == 1;
+            let own = |row: &Value| {
+                let numbers = 1..=self.nodes.len() as u16;
+                let of_row = |number: &u16| row["address"] == self.node_address(*number).as_str();
+                let number = numbers.into_iter().find(of_row);
+                number.map(|number| self.disks(number).len() as u64)
+            };
+            let lives = |row: &&Value| row["alive"] == true && row["disks"].as_u64() == own(row);
             self.rows().iter().filter(lives).count() == count
         });
     }

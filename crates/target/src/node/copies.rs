@@ -23,6 +23,7 @@ mod error;
 mod journal;
 mod persist;
 mod record;
+mod superseded;
 
 pub(super) use disk::Disk;
 pub use disk::{DiskConfig, DiskError};
@@ -71,6 +72,8 @@ pub(super) struct Copies {
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
     /// Copies whose records cannot be read, by disk and blob.
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
+    /// Copies of which there is a newer one on another disk.
+    superseded: RefCell<Vec<Rc<Copy>>>,
     /// Copies as they were once.
     pub(super) kept: Kept,
     clones: clone::Clones,
@@ -104,6 +107,7 @@ impl Copies {
         let mut left_out = Vec::new();
         let mut copies = BTreeMap::new();
         let mut damaged = BTreeMap::new();
+        let mut superseded = Vec::new();
         let kept = Kept::default();
         for disk in configured {
             let mut opened = match disk::open(cluster, disk, care).await? {
@@ -122,7 +126,12 @@ impl Copies {
             opened.journal = journal;
             for (blob, found) in found {
                 match found {
-                    Found::Copy(chunk, copy) => drop(copies.insert(chunk, copy)),
+                    Found::Copy(chunk, copy) => {
+                        let known = copies.remove(&chunk);
+                        let (newer, older) = superseded::newer_of(copy, known);
+                        superseded.extend(older);
+                        copies.insert(chunk, newer);
+                    }
                     Found::Damaged(chunk, error) => {
                         tracing::error!(?chunk, %error, "a chunk copy is left out");
                         damaged.insert(chunk, (index, blob));
@@ -146,6 +155,7 @@ impl Copies {
             left_out,
             copies: RefCell::new(copies),
             damaged: RefCell::new(damaged),
+            superseded: RefCell::new(superseded),
             kept,
             clones: clone::Clones::default(),
         })

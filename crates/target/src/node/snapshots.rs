@@ -91,11 +91,24 @@ impl Kept {
             sequence: Sequence(u64::from_le_bytes(*sequence)),
         };
         let number = SnapshotId(u64::from_le_bytes(*number));
-        self.at.borrow_mut().insert((chunk, number), place);
+        let mut at = self.at.borrow_mut();
+        // A disk that was out of service may have one that was made anew on another: the one that is known to be complete is used.
+        let has_better = at.contains_key(&(chunk, number)) && (!is_noted || self.is_noted((chunk, number)));
+        if has_better {
+            return true;
+        }
+        at.insert((chunk, number), place);
         if !is_noted {
             self.unnoted.borrow_mut().insert((chunk, number));
+        } else {
+            self.unnoted.borrow_mut().remove(&(chunk, number));
         }
         true
+    }
+
+    /// Whether a copy that is here is known to be complete.
+    fn is_noted(&self, key: Key) -> bool {
+        !self.unnoted.borrow().contains(&key)
     }
 
     /// Lets go of what was read to read a snapshot. Whoever reads it now goes on.

@@ -10,6 +10,7 @@ mod portals;
 mod snapshots;
 mod support;
 mod sync_writes;
+mod two_disks;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,8 @@ pub(super) enum NodeCommand {
     #[command(
         after_help = "Examples:\n  redhare node drain 6f9c\n  redhare node drain 6f9c --disk 0b7e\n\nIt returns at once; \
         \"redhare status\" shows what is left. Volumes serve all the while; writes to a chunk wait for up to a grant term (3 s) \
-        when its old copy is left out. Refused if the copies have nowhere to go."
+        when its old copy is left out. What is on a disk goes to other nodes; where none has room, to another disk of its node, \
+        a few chunks at a time, which have a copy less meanwhile. Refused if the copies have nowhere to go."
     )]
     Drain(PlaceArguments),
     /// End a drain: what is there stays

@@ -590,6 +590,7 @@ impl World {
         self.let_grow();
         self.delete_a_snapshot();
         self.remove_a_node();
+        self.drain_disks();
         self.operator_comes_again();
     }
 }

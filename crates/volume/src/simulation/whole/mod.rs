@@ -11,6 +11,7 @@
 //! promised on each disk is that of the copies placed there. No node that the master in the seat has heard within its timeout is left out
 //! by masters, and no write lease is given while another one lasts. When all is quiet, nodes have the copies that the store places with them, and no others.
 
+mod disks;
 mod engine;
 mod growth;
 mod leases;
@@ -160,6 +161,8 @@ pub(in crate::simulation) struct Whole {
     planted: Option<Bug>,
     /// The node that is to be taken out of the cluster.
     leaving: Option<removal::Leaving>,
+    /// Disks are drained, one at a time.
+    pub(in crate::simulation) disk_drains: Option<disks::DiskDrains>,
     writers: leases::Writers,
     snapshots_named: u64,
     snapshot_states: BTreeMap<control::SnapshotKey, control::SnapshotState>,
@@ -267,6 +270,7 @@ impl Whole {
             capacity: ByteCount(CHUNK.0 * (chunks + growth::growth_max(reserved)) as u64 + CHUNK.0 / 2),
             planted,
             leaving: None,
+            disk_drains: disks::DiskDrains::of(seed).filter(|_| planted.is_none()),
             reigns: 0,
             lost: 0,
             left_out: 0,
@@ -548,6 +552,7 @@ impl World {
                 continue;
             }
             let before = std::mem::replace(&mut self.of_whole().chunks[index], next.clone());
+            self.of_whole().note_disks(index, &next);
             self.check_step(index, &before, &next, by);
             self.committed(index, next.epoch, next.recovery);
             self.store[index] = config_of(&next);

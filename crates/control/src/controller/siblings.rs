@@ -1,0 +1,152 @@
+//! Copies that only another disk of their own node can take: in as many nodes as a chunk has copies, say, when a disk fails or is
+//! drained. A node has one copy of a chunk at a time, so the old one is given up first, and then made anew like any that lacks
+//! (`docs/decisions/0129`).
+
+use foundation::Instant;
+
+use crate::controller::reconcile::spread;
+use crate::controller::{Controller, Stored};
+use crate::error::ControlError;
+use crate::identity::ChunkId;
+use crate::model::{Chunk, Copy, Geometry, Volume};
+use crate::placement::Candidate;
+use crate::places::less;
+use crate::store::MetadataStore;
+
+/// The copy to give up, of a chunk that no other node has a place for: one that is out, if its disk takes no copies any more and
+/// another one of its node does; else, while no copy lacks, one in sync on such a disk, as long as enough are in sync without it
+/// for writes to go on.
+fn to_give_up(chunk: &Chunk, geometry: &Geometry, candidates: &[Candidate]) -> Option<Copy> {
+    let members = chunk.member_count();
+    let may_go = |copy: &&Copy| match copy.incarnation {
+        None => members < usize::from(geometry.copies),
+        Some(_) => chunk.copies.len() == members && has_spare(members, geometry),
+    };
+    let mut copies: Vec<&Copy> = chunk.copies.iter().filter(may_go).collect();
+    // That of the write node last: its writes have to be handed over.
+    copies.sort_by_key(|copy| (copy.incarnation.is_some(), copy.node == chunk.write_node));
+    let renewed = |copy: &&&Copy| {
+        let on_node = || candidates.iter().filter(|place| place.node == copy.node);
+        let stays = on_node().any(|place| place.disk == copy.disk);
+        let room = |place: &Candidate| place.of_promises().free() >= geometry.chunk.0;
+        !stays && on_node().any(room)
+    };
+    copies.iter().find(renewed).map(|copy| **copy)
+}
+
+/// Whether a chunk with so many copies in sync can do with one less for a while.
+pub(super) fn has_spare(members: usize, geometry: &Geometry) -> bool {
+    members > usize::from(geometry.minimum) && members >= usize::from(geometry.copies)
+}
+
+impl<S: MetadataStore> Controller<S> {
+    /// Gives up a copy of a chunk so that its node can make it anew on another disk, if that is the only way.
+    pub(super) fn renew(
+        &mut self,
+        id: ChunkId,
+        volume: &Stored<Volume>,
+        stored: &Stored<Chunk>,
+        candidates: &[Candidate],
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        let geometry = &volume.record.geometry;
+        let Some(copy) = to_give_up(&stored.record, geometry, candidates) else {
+            return Ok(());
+        };
+        let work = self.care.work_of(&copy, None);
+        let next = less(&stored.record, &[copy], volume.record.write_pin, spread(id));
+        let bytes = geometry.chunk;
+        if self.commit_places_of(id, volume.revision, stored, &next, None, &[copy], bytes.0)? {
+            // It counts as being filled, so that few chunks have a copy less at a time.
+            self.care.looked_at(id, now, true);
+            if let Some(work) = work {
+                self.pace.finished(work, bytes, now);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foundation::{ByteCount, Epoch};
+
+    use super::*;
+    use crate::identity::{DiskId, Incarnation, NodeId, Uuid};
+
+    const CHUNK: ByteCount = ByteCount(1 << 20);
+
+    /// Copies on the first disks of nodes 1, 2, ...; those with 0 are out of sync.
+    fn chunk(incarnations: &[u64]) -> Chunk {
+        let copies = incarnations.iter().zip(1u128..).map(|(&life, number)| Copy {
+            node: NodeId(Uuid(number)),
+            disk: DiskId(Uuid(number * 10)),
+            incarnation: (life > 0).then_some(Incarnation(life)),
+        });
+        Chunk {
+            epoch: Epoch(5),
+            write_node: NodeId(Uuid(1)),
+            copies: copies.collect(),
+            recovery: false,
+        }
+    }
+
+    fn geometry(copies: u8, minimum: u8) -> Geometry {
+        Geometry {
+            block_bytes: 4096,
+            metadata_bytes: 0,
+            stripe_unit: CHUNK,
+            chunk: CHUNK,
+            region: CHUNK,
+            copies,
+            minimum,
+            group_chunks: vec![1],
+        }
+    }
+
+    /// Disks that may take copies: node, which of its disks, and chunks for which there is room.
+    fn candidates(disks: &[(u128, u128, u64)]) -> Vec<Candidate> {
+        let candidate = |&(node, disk, room): &(u128, u128, u64)| Candidate {
+            node: NodeId(Uuid(node)),
+            disk: DiskId(Uuid(node * 10 + disk)),
+            capacity: ByteCount(CHUNK.0 * 8),
+            allocated: ByteCount(CHUNK.0 * (8 - room)),
+            held: ByteCount(0),
+        };
+        disks.iter().map(candidate).collect()
+    }
+
+    fn given_up(lives: &[u64], minimum: u8, disks: &[(u128, u128, u64)]) -> Option<u128> {
+        let found = to_give_up(&chunk(lives), &geometry(3, minimum), &candidates(disks));
+        found.map(|copy| copy.node.0.0)
+    }
+
+    #[test]
+    fn a_copy_that_is_out_is_given_up_for_another_disk_of_its_node_with_room() {
+        let well = [(1, 0, 1), (2, 0, 1)];
+        let with = |third: &[(u128, u128, u64)]| [&well[..], third].concat();
+        assert_eq!(given_up(&[1, 1, 0], 2, &with(&[(3, 1, 1)])), Some(3));
+        assert_eq!(given_up(&[1, 1, 0], 2, &with(&[(3, 1, 0)])), None, "no room");
+        assert_eq!(given_up(&[1, 1, 0], 2, &with(&[])), None, "no other disk");
+        // Its own disk takes copies: it is only late.
+        assert_eq!(given_up(&[1, 1, 0], 2, &with(&[(3, 0, 1), (3, 1, 1)])), None);
+        // Also the last but one: the copy in sync has everything.
+        assert_eq!(
+            given_up(&[1, 0, 0], 2, &[(1, 0, 1), (2, 1, 1), (3, 1, 1)]),
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn a_copy_in_sync_is_given_up_only_where_writes_go_on_without_it() {
+        let drained = [(1, 1, 1), (2, 0, 1), (3, 1, 1)];
+        assert_eq!(given_up(&[1, 1, 1], 2, &drained), Some(3), "the write node last");
+        assert_eq!(given_up(&[1, 1, 1], 3, &drained), None, "all are needed");
+        assert_eq!(
+            given_up(&[1, 1, 0], 2, &[(1, 1, 1), (2, 0, 1)]),
+            None,
+            "one lacks"
+        );
+        assert_eq!(given_up(&[1, 1, 1], 2, &[(1, 0, 1), (2, 0, 1), (3, 0, 1)]), None);
+    }
+}

@@ -1,0 +1,379 @@
+//! Nodes with two disks each, as many as a volume has copies: what is on a disk that is drained, fails, or is not there any more comes
+//! up on the other disk of its node, with nothing else lost meanwhile. In virtual time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use control::configuration::Proposal;
+use control::{
+    Chunk, ChunkId, ControlError, Controller, CreateVolume, Disk, DiskId, DiskReport, DiskState, Heartbeat,
+    Incarnation, MemoryStore, NodeId, Registration, Settings, Uuid, VolumeState,
+};
+use foundation::{ByteCount, Instant};
+
+const NODES: u128 = 3;
+const CHUNKS: u64 = 200;
+const CHUNK: ByteCount = ByteCount(16 << 20);
+
+fn node(number: u128) -> NodeId {
+    NodeId(Uuid(number))
+}
+
+/// The first or second disk of a node.
+fn disk(number: u128, which: u128) -> DiskId {
+    DiskId(Uuid(number * 10 + which))
+}
+
+fn described(id: DiskId) -> Disk {
+    Disk {
+        id,
+        capacity: ByteCount(CHUNK.0 * CHUNKS * 2),
+        used: ByteCount(0),
+        held: None,
+    }
+}
+
+/// A node as a master sees it.
+struct Node {
+    life: u64,
+    disks: Vec<DiskId>,
+    /// The copies that it has, and on which disk.
+    copies: BTreeMap<ChunkId, DiskId>,
+    /// Those that it has deleted.
+    deleted: BTreeSet<ChunkId>,
+    /// It waits with deletions.
+    is_busy: bool,
+}
+
+struct Cluster<'a> {
+    master: Controller<&'a MemoryStore>,
+    nodes: BTreeMap<u128, Node>,
+    now: Instant,
+    /// The most chunks that lacked a copy at a time, and the fewest copies in sync of any.
+    most_lacking: usize,
+    fewest_in_sync: usize,
+}
+
+impl<'a> Cluster<'a> {
+    fn new(store: &'a MemoryStore, minimum: u8) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        let settings = Settings {
+            rebuild_after: Duration::from_secs(8),
+            rebuilds_per_node: 4,
+            ..Settings::default()
+        };
+        let master = Controller::open(store, settings, 1, now).unwrap();
+        let mut cluster = Self {
+            master,
+            nodes: BTreeMap::new(),
+            now,
+            most_lacking: 0,
+            fewest_in_sync: usize::MAX,
+        };
+        for number in 1..=NODES {
+            let disks = vec![disk(number, 1), disk(number, 2)];
+            cluster.nodes.insert(
+                number,
+                Node {
+                    life: 0,
+                    disks: Vec::new(),
+                    copies: BTreeMap::new(),
+                    deleted: BTreeSet::new(),
+                    is_busy: false,
+                },
+            );
+            cluster.start(number, &disks);
+        }
+        let request = CreateVolume {
+            chunk: CHUNK,
+            stripe_unit: ByteCount(1 << 20),
+            minimum: Some(minimum),
+            ..CreateVolume::new("v".to_owned(), ByteCount(CHUNK.0 * CHUNKS))
+        };
+        cluster.master.create_volume(&request, cluster.now).unwrap();
+        for (id, chunk) in cluster.chunks() {
+            for copy in chunk.copies {
+                let node = cluster.nodes.get_mut(&copy.node.0.0).unwrap();
+                node.copies.insert(id, copy.disk);
+            }
+        }
+        cluster.run(2);
+        assert_eq!(cluster.master.volumes().unwrap()[0].state, VolumeState::Ready);
+        (cluster.most_lacking, cluster.fewest_in_sync) = (0, usize::MAX);
+        cluster
+    }
+
+    /// A new life of a node, with these disks: first the end of the one before is told, with none.
+    fn start(&mut self, number: u128, disks: &[DiskId]) {
+        let life = self.nodes[&number].life;
+        let registration = |incarnation, disks: &[DiskId]| Registration {
+            cluster: None,
+            node: node(number),
+            peer_address: format!("192.0.2.{number}:4420"),
+            rack: None,
+            incarnation,
+            ended_through: Incarnation(life),
+            disks: disks.iter().map(|id| described(*id)).collect(),
+        };
+        let answer = self.master.register(&registration(None, &[]), self.now).unwrap();
+        let between = self.master.status(self.now).unwrap();
+        let of_node = between.nodes.iter().find(|status| status.view.id == node(number));
+        assert_eq!(
+            of_node.unwrap().disks,
+            [],
+            "nothing is missing of a node that names nothing"
+        );
+        let next = registration(Some(answer.incarnation), disks);
+        self.master.register(&next, self.now).unwrap();
+        let node = self.nodes.get_mut(&number).unwrap();
+        node.life = answer.incarnation.0;
+        node.disks = disks.to_vec();
+        node.deleted.clear();
+        node.copies.retain(|_, disk| disks.contains(disk));
+    }
+
+    fn chunks(&self) -> Vec<(ChunkId, Chunk)> {
+        let volumes = self.master.volumes().unwrap();
+        self.master.map(volumes[0].number, 0, 10_000).unwrap().1
+    }
+
+    /// A quarter of a second.
+    fn step(&mut self) {
+        self.now = self.now + Duration::from_millis(250);
+        let volumes = self.master.volumes().unwrap();
+        for (&number, known) in &mut self.nodes {
+            let heartbeat = Heartbeat {
+                incarnation: Incarnation(known.life),
+                ended_through: Incarnation(known.life - 1),
+                disks: known.disks.iter().map(|id| described(*id)).collect(),
+                prepared: volumes.iter().map(|volume| volume.number).collect(),
+                removed_copies: known.deleted.iter().copied().collect(),
+                ..crate::silent(self.master.cluster(), node(number))
+            };
+            let answer = self.master.heartbeat(&heartbeat, self.now).unwrap();
+            known
+                .deleted
+                .retain(|id| answer.remove_copies.iter().any(|removal| removal.0 == *id));
+            for (id, _) in answer.remove_copies.iter().filter(|_| !known.is_busy) {
+                known.copies.remove(id);
+                known.deleted.insert(*id);
+            }
+        }
+        self.master.tick(self.now).unwrap();
+        self.fill();
+        let lacking = |(_, chunk): &&(ChunkId, Chunk)| chunk.member_count() < 3;
+        let chunks = self.chunks();
+        self.most_lacking = self.most_lacking.max(chunks.iter().filter(lacking).count());
+        let in_sync = chunks.iter().map(|(_, chunk)| chunk.member_count());
+        self.fewest_in_sync = self.fewest_in_sync.min(in_sync.min().unwrap());
+    }
+
+    /// Nodes make what they have a place for, and write nodes take in what is there in this life.
+    fn fill(&mut self) {
+        for (id, chunk) in self.chunks() {
+            let mut members: BTreeMap<NodeId, Incarnation> = chunk.members().collect();
+            for copy in &chunk.copies {
+                let known = self.nodes.get_mut(&copy.node.0.0).unwrap();
+                if copy.incarnation.is_none() && known.disks.contains(&copy.disk) {
+                    let at = *known.copies.entry(id).or_insert(copy.disk);
+                    assert_eq!(at, copy.disk, "what was to be deleted passes for the new copy");
+                    known.deleted.remove(&id);
+                }
+                // One whose life has ended is let in in its new one; without its disk it cannot answer.
+                let life = Incarnation(known.life);
+                if known.copies.contains_key(&id) {
+                    members.insert(copy.node, life);
+                } else {
+                    members.remove(&copy.node);
+                }
+            }
+            let was = chunk.members().collect::<Vec<_>>();
+            let stays = members.get(&chunk.write_node).copied();
+            let is_led = was
+                .iter()
+                .any(|member| (member.0, Some(member.1)) == (chunk.write_node, stays));
+            if is_led && !members.iter().map(|(node, life)| (*node, *life)).eq(was) {
+                let proposal = Proposal {
+                    node: chunk.write_node,
+                    incarnation: members[&chunk.write_node],
+                    expected: chunk.epoch,
+                    write_node: chunk.write_node,
+                    members: members.into_iter().collect(),
+                };
+                self.master.propose(id, &proposal, self.now).unwrap();
+            }
+        }
+    }
+
+    fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds * 4 {
+            self.step();
+        }
+    }
+
+    /// How many copies are placed on a disk.
+    fn placed_on(&self, disk: DiskId) -> usize {
+        let chunks = self.chunks();
+        let copies = chunks.iter().flat_map(|(_, chunk)| &chunk.copies);
+        copies.filter(|copy| copy.disk == disk).count()
+    }
+
+    /// The state of a disk and what is promised to it; none if nobody knows it.
+    fn shown(&self, disk: DiskId) -> Option<(Option<DiskState>, ByteCount)> {
+        let status = self.master.status(self.now).unwrap();
+        let of = |status: &control::NodeStatus| {
+            let at = status.disks.iter().position(|(known, _)| known.id == disk)?;
+            let report = status.health[at].report.as_ref();
+            Some((report.map(|report| report.state), status.disks[at].1))
+        };
+        status.nodes.iter().find_map(of)
+    }
+
+    /// Every chunk has three copies in sync, where the masters say, and what is promised is what is there.
+    fn assert_whole(&self) {
+        let mut taken: BTreeMap<DiskId, u64> = BTreeMap::new();
+        for (id, chunk) in self.chunks() {
+            assert_eq!((chunk.copies.len(), chunk.member_count()), (3, 3), "{id:?}");
+            for copy in &chunk.copies {
+                assert_eq!(self.nodes[&copy.node.0.0].copies[&id], copy.disk);
+                *taken.entry(copy.disk).or_default() += CHUNK.0;
+            }
+        }
+        let status = self.master.status(self.now).unwrap();
+        for (known, allocated) in status.nodes.iter().flat_map(|node| &node.disks) {
+            let taken = taken.get(&known.id).copied().unwrap_or_default();
+            assert_eq!(*allocated, ByteCount(taken), "disk {}", known.id.0);
+        }
+    }
+}
+
+#[test]
+fn a_disk_is_drained_to_the_other_one_of_its_node_a_few_copies_at_a_time() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    let (from, to) = (disk(1, 1), disk(1, 2));
+    let before = cluster.placed_on(from);
+    assert!(before > 50, "{before}");
+    let drained = cluster.master.drain(node(1), Some(from), cluster.now).unwrap();
+    assert_eq!(drained.copies as usize, before);
+    // Until it has deleted them, what it had does not pass for what it is to have.
+    cluster.nodes.get_mut(&1).unwrap().is_busy = true;
+    cluster.run(4);
+    assert_eq!(
+        cluster.placed_on(from) + cluster.placed_on(to),
+        CHUNKS as usize - cluster.most_lacking
+    );
+    cluster.nodes.get_mut(&1).unwrap().is_busy = false;
+    cluster.run(60);
+    assert_eq!(
+        (cluster.placed_on(from), cluster.placed_on(to)),
+        (0, CHUNKS as usize)
+    );
+    cluster.assert_whole();
+    // As many at a time as may be filled in all: four for each of three nodes.
+    assert!(
+        (1..=12).contains(&cluster.most_lacking),
+        "{}",
+        cluster.most_lacking
+    );
+    assert_eq!(cluster.fewest_in_sync, 2);
+    assert_eq!(
+        cluster.master.left_to_drain(node(1), Some(from)).unwrap().copies,
+        0
+    );
+    // Then the other one cannot be: it would have nowhere to go.
+    let refused = cluster.master.drain(node(1), Some(to), cluster.now).unwrap_err();
+    assert!(matches!(refused, ControlError::DrainNodes { .. }), "{refused}");
+    cluster.master.undrain(node(1), Some(from)).unwrap();
+    cluster.master.drain(node(1), Some(to), cluster.now).unwrap();
+}
+
+#[test]
+fn a_disk_is_not_drained_to_another_one_of_its_node_where_writes_would_stop() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 3);
+    let refused = cluster
+        .master
+        .drain(node(1), Some(disk(1, 1)), cluster.now)
+        .unwrap_err();
+    assert!(matches!(refused, ControlError::DrainNodes { .. }), "{refused}");
+    assert!(
+        refused.to_string().contains("more in sync than its minimum"),
+        "{refused}"
+    );
+    cluster.run(5);
+    cluster.assert_whole();
+}
+
+#[test]
+fn what_a_failed_disk_had_comes_up_on_the_other_one_of_its_node() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    let (failed, other) = (disk(2, 1), disk(2, 2));
+    let reports = |state| {
+        let report = |id, state| DiskReport {
+            id,
+            state,
+            ..DiskReport::default()
+        };
+        vec![report(failed, state), report(other, DiskState::Ok)]
+    };
+    let out = reports(DiskState::OutOfService);
+    let noted = cluster
+        .master
+        .note_disks(node(2), out, Vec::new(), cluster.now)
+        .unwrap();
+    assert_eq!(noted.drained.len(), 1);
+    // The next life does not open it, and names it as the node's.
+    cluster.start(2, &[failed, other]);
+    let node = cluster.nodes.get_mut(&2).unwrap();
+    node.copies.retain(|_, disk| *disk == other);
+    cluster.run(60);
+    assert_eq!(
+        (cluster.placed_on(failed), cluster.placed_on(other)),
+        (0, CHUNKS as usize)
+    );
+    cluster.assert_whole();
+}
+
+#[test]
+fn a_disk_that_a_node_comes_back_without_is_missed_until_its_copies_are_elsewhere() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    let (gone, other) = (disk(3, 1), disk(3, 2));
+    let before = ByteCount(cluster.placed_on(gone) as u64 * CHUNK.0);
+    cluster.start(3, &[other]);
+    cluster.run(4);
+    // It may come back for a while.
+    assert_eq!(cluster.shown(gone), Some((Some(DiskState::Missing), before)));
+    // Nobody has to wait so long.
+    let drained = cluster.master.drain(node(3), Some(gone), cluster.now).unwrap();
+    assert_eq!(u64::from(drained.copies) * CHUNK.0, before.0);
+    cluster.master.undrain(node(3), Some(gone)).unwrap();
+    cluster.run(60);
+    assert_eq!(
+        (cluster.placed_on(gone), cluster.placed_on(other)),
+        (0, CHUNKS as usize)
+    );
+    cluster.assert_whole();
+    assert_eq!(cluster.shown(gone), None, "nothing is missed any more");
+}
+
+#[test]
+fn the_drain_of_a_disk_that_is_gone_for_good_ends_with_it() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    let (gone, other) = (disk(3, 1), disk(3, 2));
+    cluster.master.drain(node(3), Some(gone), cluster.now).unwrap();
+    cluster.run(60);
+    assert_eq!(cluster.placed_on(gone), 0);
+    cluster.start(3, &[other]);
+    let refused = cluster.master.undrain(node(3), Some(gone)).unwrap_err();
+    assert!(matches!(refused, ControlError::NoSuchDisk { .. }), "{refused}");
+    // What comes back is a disk like any.
+    cluster.start(3, &[gone, other]);
+    cluster.run(4);
+    let status = cluster.master.status(cluster.now).unwrap();
+    assert!(status.nodes.iter().all(|node| !node.is_drained));
+    cluster.assert_whole();
+}
