@@ -1,6 +1,5 @@
 //! The disks of a node as its engine knows them: which are out of service, kept in a file, and how the others are.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +8,8 @@ use proto::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::health::{Decision, Troubles};
-use crate::state::StateError;
+use crate::state::{StateError, replace};
+use crate::trust::Trusted;
 use crate::{Config, Disk};
 
 /// What is kept of a disk.
@@ -49,6 +49,7 @@ struct File {
 pub(crate) struct Disks {
     directory: PathBuf,
     file: File,
+    pub(crate) trusted: Trusted,
     troubles: Troubles,
 }
 
@@ -74,8 +75,11 @@ impl Disks {
                 .any(|disk| disk.path.display().to_string() == path)
         };
         file.disk.retain(|entry| is_configured(&entry.path));
+        let in_service = file.disk.iter().filter(|entry| entry.out_of_service.is_none());
+        let trusted = Trusted::load(directory, in_service.map(|entry| entry.uuid.clone()))?;
         Ok(Self {
             directory: directory.to_owned(),
+            trusted,
             file,
             troubles: Troubles::default(),
         })
@@ -83,20 +87,8 @@ impl Disks {
 
     /// Replaces the file durably.
     fn save(&self) -> Result<(), StateError> {
-        let path = Self::path(&self.directory);
-        let failed = |source| StateError::File {
-            path: path.clone(),
-            source,
-        };
         let text = toml::to_string(&self.file).expect("disks are plain data");
-        let fresh = path.with_extension("toml.new");
-        let mut file = std::fs::File::create(&fresh).map_err(failed)?;
-        file.write_all(text.as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        std::fs::rename(&fresh, &path).map_err(failed)?;
-        std::fs::File::open(&self.directory)
-            .and_then(|directory| directory.sync_all())
-            .map_err(failed)
+        replace(&Self::path(&self.directory), &text)
     }
 
     fn entry(&self, path: &str) -> Option<&Entry> {
@@ -118,6 +110,7 @@ impl Disks {
     /// A life of the target begins, with these disks.
     pub(crate) fn new_life(&mut self, found: &[agentlink::Disk]) -> Result<(), StateError> {
         self.troubles.new_life();
+        self.trusted.new_life(found)?;
         let mut changed = false;
         for disk in found {
             let uuid = format!("{:032x}", disk.uuid);

@@ -8,18 +8,21 @@
 //!
 //! - `supervise`: the target's lives; what it does is decided in `policy`, purely.
 //! - `masters`: one life as the masters see it; `link`: the connection to the target.
+//! - `doubt`: copies on disks that were away, which are used when the masters have said that their places are there.
 //! - `renewal`: the node's certificate, before it ends.
 //! - [`lock`], `proof`: who lives, and that nobody does.
 //! - `probe`: sample reads of disks; `health`: what becomes of a disk in trouble, purely; `disks`: which are out of service.
 
 mod data_keys;
 mod disks;
+mod doubt;
 mod health;
 mod keeping;
 mod link;
 pub mod lock;
 mod maps;
 mod masters;
+mod patience;
 mod policy;
 mod probe;
 mod proof;
@@ -28,6 +31,7 @@ mod reservations;
 mod state;
 mod supervise;
 mod target_config;
+mod trust;
 mod usage;
 mod watching;
 mod wire;
@@ -39,6 +43,7 @@ use foundation::ByteCount;
 
 pub use state::{StateError, identity_of};
 pub use supervise::{AgentError, run};
+pub use trust::TRUSTED_VARIABLE;
 
 /// A disk given to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,29 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use agentlink::{Chunk, Configuration, Export, FromTarget, ToTarget};
-use proto::client::{Client, ClientError, Masters};
+use proto::client::{Client, ClientError};
 use proto::v1;
 use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use crate::data_keys;
 use crate::disks::Disks;
+use crate::doubt::Doubt;
 use crate::keeping::Keeping;
 use crate::link::{Hello, Link};
 use crate::maps::{Placed, Routes, read_places, read_routes};
+use crate::patience::ticks;
 use crate::policy::Silence;
 use crate::probe::Prober;
 use crate::reservations;
 use crate::state::StateError;
-use crate::supervise::AgentError;
 use crate::usage::Usage;
 use crate::watching;
 use crate::wire::{
     Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
 };
 
-/// Pause between attempts to reach the masters.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Answers that wait to be looked at; each call under way has one.
 const ANSWERS: usize = 64;
 /// How often all copies are named to the masters, who say which of them have no place.
@@ -37,39 +35,6 @@ const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
-
-/// Connects to a master, for as long as it takes; addresses that are none and credentials that cannot be used are an answer.
-pub(crate) async fn connect(masters: &Masters) -> Result<Client, AgentError> {
-    let mut warned = false;
-    loop {
-        match Client::connect(masters).await {
-            Ok(client) => return Ok(client),
-            Err(error @ ClientError::Address { .. }) => return Err(AgentError::Masters(error)),
-            Err(error @ ClientError::Credentials { .. }) => return Err(AgentError::Credentials(error)),
-            Err(error) => {
-                if !std::mem::replace(&mut warned, true) {
-                    tracing::warn!(%error, "waiting for a master");
-                }
-                sleep(RETRY_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Repeats a call until a master answers; a refusal is an answer.
-pub(crate) async fn patiently<T, F: Future<Output = Result<T, ClientError>>>(
-    mut call: impl FnMut() -> F,
-) -> Result<T, ClientError> {
-    loop {
-        match call().await {
-            Err(error) if error.is_passing() => {
-                tracing::warn!(%error, "a call to the masters is repeated");
-                sleep(RETRY_PAUSE).await;
-            }
-            answer => return answer,
-        }
-    }
-}
 
 /// See the module.
 pub(crate) struct Life {
@@ -104,6 +69,7 @@ pub(crate) struct Life {
     here: BTreeSet<Chunk>,
     /// Copies that the target was asked to make.
     asked: BTreeSet<Chunk>,
+    doubt: Doubt,
     /// What copies of the volumes are like.
     kinds: BTreeMap<u32, Kind>,
     /// Copies that the masters have a place for here and that are not in sync; they are made if they are missing.
@@ -162,6 +128,8 @@ pub(crate) enum Answer {
     /// No places if the map said less than was needed: the next heartbeat asks again.
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
     Proposed(Chunk),
+    /// Where a volume's copies on this node are to be.
+    Doubted(u32, Result<Option<Vec<Placed>>, ClientError>),
     Routes(u32, Result<Routes, ClientError>),
     /// Of a volume, to a request of the target.
     Reservations(u32, u64, Result<(agentlink::Reservations, bool), String>),
@@ -198,6 +166,7 @@ impl Life {
             described: Vec::new(),
             here: hello.copies.iter().map(|(chunk, _)| *chunk).collect(),
             asked: BTreeSet::new(),
+            doubt: Doubt::default(),
             kinds: BTreeMap::new(),
             wanted: BTreeMap::new(),
             deleted: BTreeSet::new(),
@@ -257,7 +226,15 @@ impl Life {
             removed_volumes: self.removed.iter().copied().collect(),
             ended_through: self.incarnation.saturating_sub(1),
             resyncs: self.resyncs.iter().map(resync).collect(),
-            copies: self.here.iter().filter(|_| names_copies).map(chunk_id).collect(),
+            copies: match names_copies {
+                true => self
+                    .here
+                    .iter()
+                    .chain(self.doubt.chunks())
+                    .map(chunk_id)
+                    .collect(),
+                false => Vec::new(),
+            },
             names_copies,
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
@@ -265,6 +242,7 @@ impl Life {
             kept_copies: self.keeping.kept(),
             flattening: flattening(&self.flattening, &self.flatten),
             knows_reservations: self.reserves,
+            knows_doubt: true,
             knows_sync_writes: self.syncs,
             sync_volumes: self.syncing.clone(),
             // Should it not arrive, it is asked for again.
@@ -289,8 +267,17 @@ impl Life {
         }
     }
 
+    /// Asks where the copies are to be that the target does not use before it knows, if it is time.
+    fn ask_about_doubts(&mut self) {
+        for volume in self.doubt.due(Instant::now()) {
+            let (client, node) = (self.client.clone(), self.node);
+            self.call(async move { Answer::Doubted(volume, read_places(&client, volume, None, node).await) });
+        }
+    }
+
     fn beat(&mut self, disks: &mut Disks) {
         self.ask_for_data_keys();
+        self.ask_about_doubts();
         if std::mem::replace(&mut self.is_beating, true) {
             return;
         }
@@ -357,6 +344,11 @@ impl Life {
                 }
             }
             Answer::Proposed(chunk) => drop(self.proposing.remove(&chunk)),
+            Answer::Doubted(volume, answer) => {
+                if let Some(message) = self.doubt.answered(volume, answer, &self.here) {
+                    let _ = link.send.send(message).await;
+                }
+            }
             Answer::DataKeys(fetched) => {
                 if let Some(keys) = self.data_keys.take(fetched, Instant::now()) {
                     let _ = link.send.send(ToTarget::DataKeys(keys)).await;
@@ -491,7 +483,7 @@ impl Life {
     async fn delete_copy(&mut self, chunk: Chunk, epoch: u64, link: &Link) {
         self.wanted.remove(&chunk);
         // One that is being made is deleted when it is there.
-        if self.here.contains(&chunk) {
+        if self.here.contains(&chunk) || self.doubt.is_about(chunk) {
             let _ = link.send.send(ToTarget::DeleteCopy { chunk, epoch }).await;
         } else if !self.asked.contains(&chunk) {
             self.deleted.insert(chunk);
@@ -506,6 +498,10 @@ impl Life {
             let Some(kind) = self.kinds.get(&chunk.volume).cloned() else {
                 continue;
             };
+            // What is there already is taken up again.
+            if self.doubt.is_of(chunk, disk) {
+                continue;
+            }
             if self.asked.insert(chunk) {
                 let _ = link.send.send(kind.create(chunk, disk)).await;
             }
@@ -528,7 +524,11 @@ impl Life {
             from,
         } in placed
         {
-            if !self.here.contains(&chunk) && self.asked.insert(chunk) {
+            if self.doubt.is_of(chunk, disk) {
+                // It is there already, and this is its place.
+                let (right, wrong) = (vec![(chunk, disk)], Vec::new());
+                let _ = link.send.send(ToTarget::Doubted { right, wrong }).await;
+            } else if !self.here.contains(&chunk) && self.asked.insert(chunk) {
                 let order = match from {
                     Some(from) => kind.clone_from(from, chunk, disk),
                     None => kind.create(chunk, disk),
@@ -665,7 +665,7 @@ impl Life {
     /// A message of the target's.
     async fn hear(&mut self, message: FromTarget, link: &Link) {
         match message {
-            FromTarget::Hello { .. } | FromTarget::Health(_) => {}
+            FromTarget::Hello { .. } | FromTarget::Health(_) | FromTarget::Doubtful(_) => {}
             FromTarget::CopyReady { chunk } => {
                 self.here.insert(chunk);
                 if let Some(configuration) = self.configurations.get(&chunk).cloned() {
@@ -683,6 +683,7 @@ impl Life {
                 self.asked.remove(&chunk);
                 self.configurations.remove(&chunk);
                 self.deleted.insert(chunk);
+                self.doubt.is_over(chunk);
                 // It may have got a place again meanwhile.
                 self.make_wanted(link).await;
             }
@@ -728,12 +729,6 @@ impl Life {
     }
 }
 
-fn ticks(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
 /// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. Fails if what becomes of a disk cannot be
 /// kept.
 pub(crate) async fn serve(
@@ -760,6 +755,16 @@ pub(crate) async fn serve(
                     if let Some(path) = decision.restart {
                         break Ending::Disk(format!("requests of the disk {path} stand, and no other reset has helped"));
                     }
+                }
+                Some(FromTarget::Doubtful(doubtful)) => {
+                    let on: Vec<u128> = doubtful.iter().map(|(_, disk)| *disk).collect();
+                    disks.trusted.settled(&life.disks, &on)?;
+                    life.doubt.heard(doubtful);
+                    life.ask_about_doubts();
+                    // What was in doubt and is not there any more may be wanted.
+                    life.make_wanted(&link).await;
+                    // The masters say which of them have no place here at all.
+                    life.name_copies_at = Instant::now();
                 }
                 Some(message) => life.hear(message, &link).await,
                 None => break Ending::Gone,

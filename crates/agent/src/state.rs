@@ -164,6 +164,23 @@ impl State {
     }
 }
 
+/// Replaces a file by one with this text, durably.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), StateError> {
+    let failed = |source| StateError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let fresh = path.with_extension("toml.new");
+    let mut file = std::fs::File::create(&fresh).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    std::fs::rename(&fresh, path).map_err(failed)?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    std::fs::File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(failed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

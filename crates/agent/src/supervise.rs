@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep};
 use crate::disks::Disks;
 use crate::link::{self, Hello, Link};
 use crate::lock::{self, LifeLock, LockError};
-use crate::masters::{self, Ending, Life, Serving};
+use crate::masters::{Ending, Life, Serving, serve};
 use crate::policy::{self, Pauses, Seen, Step};
 use crate::state::{State, StateError};
-use crate::{Config, proof, renewal, target_config};
+use crate::{Config, TRUSTED_VARIABLE, patience, proof, renewal, target_config};
 
 /// How often it is looked whether a target answers.
 const POLL: Duration = Duration::from_millis(20);
@@ -202,8 +202,8 @@ impl Supervisor<'_> {
     /// Serves one life of the target after the other. Ends only with what a person has to mend.
     async fn work(&mut self) -> Result<(), AgentError> {
         let named = named(self.config)?;
-        let client = masters::connect(&self.config.masters).await?;
-        let identity = masters::patiently(|| client.identity(v1::GetIdentityRequest {}))
+        let client = patience::connect(&self.config.masters).await?;
+        let identity = patience::patiently(|| client.identity(v1::GetIdentityRequest {}))
             .await
             .map_err(AgentError::Masters)?;
         let cluster = crate::wire::number(&identity.cluster).unwrap_or(0);
@@ -222,7 +222,7 @@ impl Supervisor<'_> {
                     if let Some((why, since)) = self.ended_for.take() {
                         tracing::warn!(stage = "process", why, took = ?since.elapsed(), "the target serves in a new process");
                     }
-                    match masters::serve(life, link, &mut self.disks).await? {
+                    match serve(life, link, &mut self.disks).await? {
                         Ending::Gone => {
                             tracing::warn!(
                                 incarnation = state.incarnation,
@@ -435,7 +435,7 @@ impl Supervisor<'_> {
             disks: found.chain(self.disks.absent(&hello.disks)).collect(),
             rack: self.config.rack.clone(),
         };
-        let registered = masters::patiently(|| client.register(request.clone())).await;
+        let registered = patience::patiently(|| client.register(request.clone())).await;
         Ok(registered
             .map(|registered| Life::new(client.clone(), cluster, node, (request, &registered), hello)))
     }
@@ -451,7 +451,7 @@ impl Supervisor<'_> {
             disks: Vec::new(),
             rack: self.config.rack.clone(),
         };
-        let registered = masters::patiently(|| client.register(request.clone()))
+        let registered = patience::patiently(|| client.register(request.clone()))
             .await
             .map_err(AgentError::Masters)?;
         Ok(registered.incarnation)
@@ -480,6 +480,7 @@ impl Supervisor<'_> {
                     .iter()
                     .flat_map(|address| ["--metrics".to_owned(), address.to_string()]),
             )
+            .env(TRUSTED_VARIABLE, self.disks.trusted.list())
             .stdin(held.to_child()?)
             .stdout(Stdio::null())
             .stderr(file)

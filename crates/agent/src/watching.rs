@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::masters::RETRY_PAUSE;
+use crate::patience::RETRY_PAUSE;
 
 /// Messages that were received and not taken in yet.
 const QUEUE: usize = 64;

@@ -209,6 +209,13 @@ pub enum ToTarget {
         /// Node and disk of each copy by chunk index.
         chunks: Vec<(u32, Vec<(u128, u128)>)>,
     },
+    /// What becomes of copies that the target has named as doubtful. Only to a target that has.
+    Doubted {
+        /// Their places are on these disks: they are used from now on.
+        right: Vec<(Chunk, u128)>,
+        /// The node has another copy in their place, which is here: they are deleted if that is newer.
+        wrong: Vec<Chunk>,
+    },
 }
 
 /// What a copy says of itself.
@@ -458,6 +465,10 @@ pub enum FromTarget {
         /// Which, as `foundation::KeptCopies` has it.
         digest: u64,
     },
+    /// All copies here that are not used until the masters have said that their places are on these disks, which were away, or have a
+    /// newer copy of the same chunk beside them ([`ToTarget::Doubted`]). When the agent has said that it knows this, and when it has
+    /// changed.
+    Doubtful(Vec<(Chunk, u128)>),
 }
 
 impl FromTarget {
@@ -467,6 +478,8 @@ impl FromTarget {
     pub const KINDS_OF_USE: u32 = 18;
     /// One that knows so many kinds passes on how many copies of snapshots are here, by [`FromTarget::Kept`].
     pub const KINDS_OF_KEPT: u32 = 19;
+    /// One that knows so many kinds asks the masters about copies that are named by [`FromTarget::Doubtful`].
+    pub const KINDS_OF_DOUBT: u32 = 20;
 }
 
 /// What goes one way over the link.
@@ -487,12 +500,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 21;
+    const KINDS: u32 = 22;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 19;
+    const KINDS: u32 = 20;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

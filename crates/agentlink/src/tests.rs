@@ -249,6 +249,19 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             },
             "08000000010014ac020103010509",
         ),
+        (
+            ToTarget::Doubted {
+                right: vec![(
+                    Chunk {
+                        volume: 300,
+                        index: 3,
+                    },
+                    9,
+                )],
+                wrong: Vec::new(),
+            },
+            "0700000001001501ac02030900",
+        ),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
@@ -281,6 +294,14 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         digest: 128,
     };
     assert_eq!(hex(&frame(&kept)), "0600000001001203ac028001");
+    let chunk = Chunk {
+        volume: 300,
+        index: 3,
+    };
+    assert_eq!(
+        hex(&frame(&FromTarget::Doubtful(vec![(chunk, 9)]))),
+        "0600000001001301ac020309"
+    );
 }
 
 #[test]
@@ -304,7 +325,12 @@ fn what_each_side_knows_is_counted_right() {
         chunks: Vec::new(),
     };
     assert_eq!(last(frame(&sync_writes)) + 1, ToTarget::KINDS_OF_SYNC_WRITES);
-    assert_eq!(last(frame(&places)) + 1, ToTarget::KINDS);
+    assert_eq!(last(frame(&places)), ToTarget::KINDS_OF_SYNC_WRITES);
+    let doubted = ToTarget::Doubted {
+        right: Vec::new(),
+        wrong: Vec::new(),
+    };
+    assert_eq!(last(frame(&doubted)) + 1, ToTarget::KINDS);
     assert_eq!(
         last(frame(&FromTarget::Used(Vec::new()))) + 1,
         FromTarget::KINDS_OF_USE
@@ -314,8 +340,10 @@ fn what_each_side_knows_is_counted_right() {
         copies: 0,
         digest: 0,
     };
-    assert_eq!(last(frame(&kept)) + 1, FromTarget::KINDS);
-    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_KEPT);
+    assert_eq!(last(frame(&kept)) + 1, FromTarget::KINDS_OF_KEPT);
+    let doubtful = FromTarget::Doubtful(Vec::new());
+    assert_eq!(last(frame(&doubtful)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_DOUBT);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

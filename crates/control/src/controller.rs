@@ -119,6 +119,8 @@ struct Heard {
     snapshots: Option<BTreeSet<SnapshotKey>>,
     /// Its target knows reservations of exported volumes.
     reserves: bool,
+    /// It uses no copy on a disk that was away before it has asked.
+    doubts: bool,
     /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
     syncs: Option<BTreeSet<VolumeNumber>>,
     /// Which copies of snapshots it has beside copies of chunks in sync, by the list of complete ones of that version.

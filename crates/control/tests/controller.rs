@@ -39,6 +39,7 @@ fn silent(cluster: ClusterId, node: NodeId) -> Heartbeat {
         removed_copies: Vec::new(),
         flattening: Vec::new(),
         reserves: true,
+        doubts: true,
         syncs: None,
         kept: None,
         snapshots: Default::default(),

@@ -14,6 +14,8 @@ use foundation::{ByteCount, Instant};
 const NODES: u128 = 3;
 const CHUNKS: u64 = 200;
 const CHUNK: ByteCount = ByteCount(16 << 20);
+/// How long it takes to fill a copy.
+const FILLING: Duration = Duration::from_secs(3);
 
 fn node(number: u128) -> NodeId {
     NodeId(Uuid(number))
@@ -24,10 +26,13 @@ fn disk(number: u128, which: u128) -> DiskId {
     DiskId(Uuid(number * 10 + which))
 }
 
-fn described(id: DiskId) -> Disk {
+fn described(id: DiskId, smaller: Option<(DiskId, ByteCount)>) -> Disk {
+    let whole = ByteCount(CHUNK.0 * CHUNKS * 2);
     Disk {
         id,
-        capacity: ByteCount(CHUNK.0 * CHUNKS * 2),
+        capacity: smaller
+            .filter(|(disk, _)| *disk == id)
+            .map_or(whole, |(_, capacity)| capacity),
         used: ByteCount(0),
         held: None,
     }
@@ -37,12 +42,14 @@ fn described(id: DiskId) -> Disk {
 struct Node {
     life: u64,
     disks: Vec<DiskId>,
-    /// The copies that it has, and on which disk.
-    copies: BTreeMap<ChunkId, DiskId>,
+    /// The copies that it has, on which disk, and since when.
+    copies: BTreeMap<ChunkId, (DiskId, Instant)>,
     /// Those that it has deleted.
     deleted: BTreeSet<ChunkId>,
     /// It waits with deletions.
     is_busy: bool,
+    /// It asks about copies on disks that were away.
+    doubts: bool,
 }
 
 struct Cluster<'a> {
@@ -52,6 +59,8 @@ struct Cluster<'a> {
     /// The most chunks that lacked a copy at a time, and the fewest copies in sync of any.
     most_lacking: usize,
     fewest_in_sync: usize,
+    /// A disk that is smaller than the others.
+    capacity: Option<(DiskId, ByteCount)>,
 }
 
 impl<'a> Cluster<'a> {
@@ -69,6 +78,7 @@ impl<'a> Cluster<'a> {
             now,
             most_lacking: 0,
             fewest_in_sync: usize::MAX,
+            capacity: None,
         };
         for number in 1..=NODES {
             let disks = vec![disk(number, 1), disk(number, 2)];
@@ -80,6 +90,7 @@ impl<'a> Cluster<'a> {
                     copies: BTreeMap::new(),
                     deleted: BTreeSet::new(),
                     is_busy: false,
+                    doubts: true,
                 },
             );
             cluster.start(number, &disks);
@@ -94,7 +105,7 @@ impl<'a> Cluster<'a> {
         for (id, chunk) in cluster.chunks() {
             for copy in chunk.copies {
                 let node = cluster.nodes.get_mut(&copy.node.0.0).unwrap();
-                node.copies.insert(id, copy.disk);
+                node.copies.insert(id, (copy.disk, cluster.now));
             }
         }
         cluster.run(2);
@@ -113,7 +124,7 @@ impl<'a> Cluster<'a> {
             rack: None,
             incarnation,
             ended_through: Incarnation(life),
-            disks: disks.iter().map(|id| described(*id)).collect(),
+            disks: disks.iter().map(|id| described(*id, self.capacity)).collect(),
         };
         let answer = self.master.register(&registration(None, &[]), self.now).unwrap();
         let between = self.master.status(self.now).unwrap();
@@ -129,7 +140,7 @@ impl<'a> Cluster<'a> {
         node.life = answer.incarnation.0;
         node.disks = disks.to_vec();
         node.deleted.clear();
-        node.copies.retain(|_, disk| disks.contains(disk));
+        node.copies.retain(|_, (disk, _)| disks.contains(disk));
     }
 
     fn chunks(&self) -> Vec<(ChunkId, Chunk)> {
@@ -145,8 +156,13 @@ impl<'a> Cluster<'a> {
             let heartbeat = Heartbeat {
                 incarnation: Incarnation(known.life),
                 ended_through: Incarnation(known.life - 1),
-                disks: known.disks.iter().map(|id| described(*id)).collect(),
+                disks: known
+                    .disks
+                    .iter()
+                    .map(|id| described(*id, self.capacity))
+                    .collect(),
                 prepared: volumes.iter().map(|volume| volume.number).collect(),
+                doubts: known.doubts,
                 removed_copies: known.deleted.iter().copied().collect(),
                 ..crate::silent(self.master.cluster(), node(number))
             };
@@ -175,16 +191,20 @@ impl<'a> Cluster<'a> {
             for copy in &chunk.copies {
                 let known = self.nodes.get_mut(&copy.node.0.0).unwrap();
                 if copy.incarnation.is_none() && known.disks.contains(&copy.disk) {
-                    let at = *known.copies.entry(id).or_insert(copy.disk);
+                    let at = known.copies.entry(id).or_insert((copy.disk, self.now)).0;
                     assert_eq!(at, copy.disk, "what was to be deleted passes for the new copy");
                     known.deleted.remove(&id);
                 }
-                // One whose life has ended is let in in its new one; without its disk it cannot answer.
-                let life = Incarnation(known.life);
-                if known.copies.contains_key(&id) {
-                    members.insert(copy.node, life);
-                } else {
-                    members.remove(&copy.node);
+                // One whose life has ended is let in in its new one, a new copy once it is full; without its disk it cannot answer.
+                let is_full = |&(_, since): &(DiskId, Instant)| self.now.since(since) >= FILLING;
+                match known.copies.get(&id) {
+                    Some(held) if copy.incarnation.is_some() || is_full(held) => {
+                        members.insert(copy.node, Incarnation(known.life));
+                    }
+                    Some(_) => {}
+                    None => {
+                        members.remove(&copy.node);
+                    }
                 }
             }
             let was = chunk.members().collect::<Vec<_>>();
@@ -235,7 +255,7 @@ impl<'a> Cluster<'a> {
         for (id, chunk) in self.chunks() {
             assert_eq!((chunk.copies.len(), chunk.member_count()), (3, 3), "{id:?}");
             for copy in &chunk.copies {
-                assert_eq!(self.nodes[&copy.node.0.0].copies[&id], copy.disk);
+                assert_eq!(self.nodes[&copy.node.0.0].copies[&id].0, copy.disk);
                 *taken.entry(copy.disk).or_default() += CHUNK.0;
             }
         }
@@ -264,7 +284,7 @@ fn a_disk_is_drained_to_the_other_one_of_its_node_a_few_copies_at_a_time() {
         CHUNKS as usize - cluster.most_lacking
     );
     cluster.nodes.get_mut(&1).unwrap().is_busy = false;
-    cluster.run(60);
+    cluster.run(120);
     assert_eq!(
         (cluster.placed_on(from), cluster.placed_on(to)),
         (0, CHUNKS as usize)
@@ -327,8 +347,8 @@ fn what_a_failed_disk_had_comes_up_on_the_other_one_of_its_node() {
     // The next life does not open it, and names it as the node's.
     cluster.start(2, &[failed, other]);
     let node = cluster.nodes.get_mut(&2).unwrap();
-    node.copies.retain(|_, disk| *disk == other);
-    cluster.run(60);
+    node.copies.retain(|_, (disk, _)| *disk == other);
+    cluster.run(120);
     assert_eq!(
         (cluster.placed_on(failed), cluster.placed_on(other)),
         (0, CHUNKS as usize)
@@ -350,7 +370,7 @@ fn a_disk_that_a_node_comes_back_without_is_missed_until_its_copies_are_elsewher
     let drained = cluster.master.drain(node(3), Some(gone), cluster.now).unwrap();
     assert_eq!(u64::from(drained.copies) * CHUNK.0, before.0);
     cluster.master.undrain(node(3), Some(gone)).unwrap();
-    cluster.run(60);
+    cluster.run(120);
     assert_eq!(
         (cluster.placed_on(gone), cluster.placed_on(other)),
         (0, CHUNKS as usize)
@@ -365,7 +385,7 @@ fn the_drain_of_a_disk_that_is_gone_for_good_ends_with_it() {
     let mut cluster = Cluster::new(&store, 2);
     let (gone, other) = (disk(3, 1), disk(3, 2));
     cluster.master.drain(node(3), Some(gone), cluster.now).unwrap();
-    cluster.run(60);
+    cluster.run(120);
     assert_eq!(cluster.placed_on(gone), 0);
     cluster.start(3, &[other]);
     let refused = cluster.master.undrain(node(3), Some(gone)).unwrap_err();
@@ -376,4 +396,69 @@ fn the_drain_of_a_disk_that_is_gone_for_good_ends_with_it() {
     let status = cluster.master.status(cluster.now).unwrap();
     assert!(status.nodes.iter().all(|node| !node.is_drained));
     cluster.assert_whole();
+}
+
+#[test]
+fn no_more_copies_are_given_up_than_there_is_room_for() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    let (from, to) = (disk(1, 1), disk(1, 2));
+    // The other disk has room for ten copies more, and no other node has any.
+    let room = cluster.placed_on(to) as u64 + 10;
+    cluster.capacity = Some((to, ByteCount(CHUNK.0 * room)));
+    cluster.start(1, &[from, to]);
+    cluster.run(10);
+    cluster.assert_whole();
+    let refused = cluster
+        .master
+        .drain(node(1), Some(from), cluster.now)
+        .unwrap_err();
+    assert!(
+        matches!(refused, ControlError::DrainRoom { placed: 10, .. }),
+        "{refused}"
+    );
+    // One that fails is not asked.
+    let report = DiskReport {
+        id: from,
+        state: DiskState::OutOfService,
+        ..DiskReport::default()
+    };
+    let noted = cluster
+        .master
+        .note_disks(node(1), vec![report], Vec::new(), cluster.now);
+    assert_eq!(noted.unwrap().drained.len(), 1);
+    let before = cluster.placed_on(from);
+    (cluster.most_lacking, cluster.fewest_in_sync) = (0, usize::MAX);
+    cluster.run(60);
+    assert_eq!(
+        cluster.placed_on(from),
+        before - 10,
+        "the others stay where they are"
+    );
+    cluster.assert_whole();
+    assert!(
+        (1..=10).contains(&cluster.most_lacking),
+        "{}",
+        cluster.most_lacking
+    );
+}
+
+#[test]
+fn nothing_is_given_up_on_a_node_that_would_take_the_old_copy_for_the_new_one() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    cluster.nodes.get_mut(&1).unwrap().doubts = false;
+    cluster.run(1);
+    let refused = cluster
+        .master
+        .drain(node(1), Some(disk(1, 1)), cluster.now)
+        .unwrap_err();
+    assert!(matches!(refused, ControlError::DrainNodes { .. }), "{refused}");
+    cluster
+        .master
+        .drain(node(2), Some(disk(2, 1)), cluster.now)
+        .unwrap();
+    cluster.run(120);
+    cluster.assert_whole();
+    assert_eq!(cluster.placed_on(disk(2, 1)), 0);
 }

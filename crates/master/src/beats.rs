@@ -99,6 +99,7 @@ fn heartbeat(request: &v1::HeartbeatRequest) -> Result<Heartbeat, Status> {
         snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
         flattening: request.flattening.iter().map(convert::flattening).collect(),
         reserves: request.knows_reservations,
+        doubts: request.knows_doubt,
         syncs: request
             .knows_sync_writes
             .then(|| volumes(&request.sync_volumes).into_iter().collect()),

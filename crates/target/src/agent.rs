@@ -1,5 +1,6 @@
 //! The node agent's way in: a unix socket, served by a thread of its own, so that no frame is parsed on a reactor.
 
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -42,6 +43,8 @@ const CLONE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often it is looked how far clones are flattened.
 const FLATTENING_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether other copies are in doubt.
+const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Before another connection is taken when one could not be.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -104,6 +107,9 @@ pub fn listen(
                         }
                         if kinds >= FromTarget::KINDS_OF_KEPT {
                             drop(spawn(tell_kept(Rc::downgrade(&node), sender.clone())));
+                        }
+                        if kinds >= FromTarget::KINDS_OF_DOUBT {
+                            drop(spawn(tell_doubtful(Rc::downgrade(&node), sender.clone())));
                         }
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
@@ -233,6 +239,23 @@ async fn tell_kept(node: Weak<Node>, sender: ToAgent) {
     }
 }
 
+/// Also that there is nothing.
+async fn tell_doubtful(node: Weak<Node>, sender: ToAgent) {
+    let mut told = None;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let doubtful = node.doubtful();
+        if told.as_ref() != Some(&doubtful) {
+            if sender.try_send(FromTarget::Doubtful(doubtful.clone())).is_err() {
+                return;
+            }
+            told = Some(doubtful);
+        }
+        drop(node);
+        time::sleep(DOUBT_INTERVAL).await;
+    }
+}
+
 async fn tell_flattening(node: Weak<Node>, sender: ToAgent) {
     let mut told = Vec::new();
     loop {
@@ -328,6 +351,19 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
                     node.tell(FromTarget::CopyDeleted { chunk });
                 }
             }));
+        }
+        ToTarget::Doubted { right, wrong } => {
+            let mut wrong: BTreeSet<volume::ChunkId> = wrong.into_iter().map(from_chunk).collect();
+            for (chunk, disk) in right {
+                if node.adopt_copy(from_chunk(chunk), disk) {
+                    node.tell(FromTarget::CopyReady { chunk });
+                } else {
+                    // Another one is used: if that is the newer, this one is old whatever its place.
+                    wrong.insert(from_chunk(chunk));
+                }
+            }
+            let node = node.clone();
+            drop(spawn(async move { node.delete_old_copies(&wrong).await }));
         }
         ToTarget::DeleteSnapshots(snapshots) => {
             let named = |(volume, number)| (volume::VolumeNumber(volume), SnapshotId(number));

@@ -23,6 +23,7 @@ mod agent;
 mod board;
 mod copies;
 mod disk_faults;
+mod doubt;
 mod end;
 mod health;
 mod inventory;
@@ -61,7 +62,7 @@ use volume::{
     ResyncProgress, Settings, Verdict, VolumeNumber, WriteKind,
 };
 
-pub use copies::{CopyError, DiskConfig, DiskError};
+pub use copies::{CopyError, DiskConfig, DiskError, Trust};
 pub use health::{DISKS, DiskCare, DiskMeasures, LeftOut};
 pub use inventory::{FoundCopy, FoundSnapshot, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
@@ -193,7 +194,6 @@ impl Node {
         care: Option<&DiskCare>,
     ) -> Result<Rc<Self>, DiskError> {
         let copies = Copies::open(identity.cluster, disks, care).await?;
-        copies.delete_superseded().await;
         let mut core = NodeCore::new(time::now(), identity.node, identity.incarnation, settings);
         for record in copies.records() {
             core.add_copy(time::now(), record);
@@ -336,7 +336,11 @@ impl Node {
     /// Deletes the copy of a chunk for which the configuration of `epoch` has no place here. True when it is here no more;
     /// false, and nothing is done, when the copy knows of that configuration or a later one.
     pub async fn delete_copy(&self, chunk: ChunkId, epoch: Epoch) -> bool {
-        if !self.core.borrow_mut().remove_copy(time::now(), chunk, epoch) {
+        let is_later = self
+            .copies
+            .sealed_in_doubt(chunk)
+            .is_some_and(|sealed| sealed >= epoch);
+        if is_later || !self.core.borrow_mut().remove_copy(time::now(), chunk, epoch) {
             tracing::warn!(
                 ?chunk,
                 epoch = epoch.0,

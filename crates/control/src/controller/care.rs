@@ -15,6 +15,7 @@ use foundation::{ByteCount, Epoch, Instant};
 
 use crate::configuration::Standing;
 use crate::controller::reconcile::spread;
+use crate::controller::siblings::{hold_room, to_give_up};
 use crate::controller::{Controller, Stored};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, Incarnation, NodeId, Uuid, VolumeNumber};
@@ -24,7 +25,7 @@ use crate::pace::Work;
 use crate::placement::{Candidate, place_one, place_one_by_promises};
 use crate::places::{Move, Outlook, next_move, with_place};
 use crate::planted::Bug;
-use crate::racks::Racks;
+use crate::racks::{Racks, Spread};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -57,6 +58,8 @@ pub(super) struct Care {
     pub(super) moves: BTreeMap<ChunkId, Moving>,
     /// Copies that nodes have still to delete.
     removals: BTreeMap<NodeId, BTreeSet<ChunkId>>,
+    /// On which nodes copies were given up, to be made anew there.
+    pub(super) given_up: BTreeMap<ChunkId, NodeId>,
     /// Where the nodes stand, as of the last tick.
     pub(super) racks: Racks,
     /// Chunks with two copies in one rack which should have them in different ones.
@@ -144,6 +147,7 @@ impl Care {
         self.chunks.remove(&id);
         self.filling.remove(&id);
         self.waiting.remove(&id);
+        self.given_up.remove(&id);
         let of_chunk = (id, NodeId::default())..=(id, NodeId(Uuid(u128::MAX)));
         let out: Vec<_> = self.out.range(of_chunk).map(|(key, _)| *key).collect();
         for key in out {
@@ -261,10 +265,10 @@ impl Care {
             .is_some_and(|removals| removals.contains(&id))
     }
 
-    /// Whether any of these nodes has.
-    fn is_removed_on(&self, nodes: &BTreeSet<NodeId>, id: ChunkId) -> bool {
-        let mut removals = self.removals.iter();
-        removals.any(|(node, removals)| removals.contains(&id) && nodes.contains(node))
+    /// The node that has still to delete a copy of this chunk that it is to make anew.
+    fn given_up(&self, id: ChunkId) -> Option<NodeId> {
+        let node = self.given_up.get(&id).copied();
+        node.filter(|node| self.is_removing(*node, id))
     }
 
     /// Looks again soon, at everything.
@@ -388,8 +392,10 @@ impl<S: MetadataStore> Controller<S> {
                     self.commit_places_of(id, of_volume.revision, &stored, &next, None, &[], 0)?;
                 }
                 Move::Wait => {
-                    // A new copy that is being filled, rather than an old one that is waited for.
-                    let fills = stored.record.copies.len() > usize::from(geometry.copies);
+                    // A new copy that is being filled, rather than an old one that is waited for. One that is made anew on another disk
+                    // of its node goes on counting: there is no place more than there should be.
+                    let has_more = stored.record.copies.len() > usize::from(geometry.copies);
+                    let fills = has_more || self.care.filling.contains(&id);
                     self.care.looked_at(id, again, fills);
                 }
                 Move::Add => {
@@ -432,10 +438,14 @@ impl<S: MetadataStore> Controller<S> {
         for (id, volume, stored) in to_add {
             let chunk_bytes = volume.record.geometry.chunk;
             let lacks = stored.record.member_count() < usize::from(volume.record.geometry.copies);
-            // One that was given up to be made anew, and is still to be deleted: it goes on counting.
-            let awaits = lacks && self.care.is_removed_on(&living, id);
-            self.care.looked_at(id, again, awaits);
-            if !awaits && self.care.filling.len() >= self.care.filling_max {
+            // One that was given up to be made anew, and is still to be deleted: it goes on counting, and its room is its own.
+            let geometry = &volume.record.geometry;
+            let awaits = match lacks {
+                true => self.care.given_up(id).filter(|node| living.contains(node)),
+                false => None,
+            };
+            self.care.looked_at(id, again, awaits.is_some());
+            if awaits.is_none() && self.care.filling.len() >= self.care.filling_max {
                 // As many as a lost node had may wait: they are not all read again each second.
                 self.care.waiting.insert(id);
                 continue;
@@ -449,22 +459,42 @@ impl<S: MetadataStore> Controller<S> {
             let drained = |copy: &&Copy| self.care.is_drained(copy.node, Some(copy.disk));
             let (go, stay): (Vec<&Copy>, Vec<&Copy>) = in_sync.partition(drained);
             let crowd = |node| racks.crowd(spread, node, stay.iter().map(|copy| copy.node));
-            // A second copy in a rack is better than a copy less. What is only drained waits for room where it is no worse.
-            let most = match lacks {
-                true => usize::MAX,
-                false => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),
+            // A second copy in a rack is better than a copy less. What is only drained waits for room where it is no worse, and so does
+            // what its own node makes anew.
+            let most = match (lacks, awaits) {
+                (_, Some(node)) => crowd(node),
+                (true, None) => usize::MAX,
+                (false, None) => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),
             };
             // Where an earlier copy is still to be deleted, that one would pass for the new one.
             let is_free = |node| !stored.record.has_copy_on(node) && !self.care.is_removing(node, id);
             let may = |node| Some(crowd(node)).filter(|crowd| *crowd <= most && is_free(node));
+            let renewed = match awaits {
+                Some(_) => None,
+                None => to_give_up(&stored.record, geometry, &candidates, |node| self.renews(node)),
+            };
+            // Another disk of its own node is better than a second copy in a rack.
+            let crowded = |copy: &Copy| {
+                let places = candidates.iter().filter(|place| place.free() >= chunk_bytes.0);
+                let best = places.filter_map(|place| may(place.node)).min();
+                best.is_some_and(|best| best > crowd(copy.node))
+            };
+            let at_home = renewed.filter(|copy| spread == Spread::Rack && crowded(copy));
             let random = &mut self.random;
-            let mut place = place_one(&mut candidates, chunk_bytes, random, may);
-            if place.is_none() && lacks {
+            let mut place = None;
+            if at_home.is_none() {
+                place = place_one(&mut candidates, chunk_bytes, random, may);
+            }
+            if place.is_none() && at_home.is_none() && lacks {
                 // So is a disk that may run full.
                 place = place_one_by_promises(&mut candidates, chunk_bytes, random, may);
             }
             let Some(place) = place else {
-                self.renew(id, &volume, &stored, &candidates, now)?;
+                if let Some(copy) = renewed {
+                    self.give_up(id, &volume, &stored, copy, &mut candidates, now)?;
+                } else if let Some(node) = awaits {
+                    hold_room(&mut candidates, node, geometry);
+                }
                 continue;
             };
             let next = with_place(&stored.record, place.0, place.1);

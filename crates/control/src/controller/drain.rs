@@ -12,6 +12,7 @@ use crate::keys;
 use crate::model::{Chunk, Disk, Node, Number, Volume};
 use crate::pace::Work;
 use crate::placement::place_one;
+use crate::racks::Spread;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
@@ -196,23 +197,42 @@ impl<S: MetadataStore> Controller<S> {
             };
             let spread = racks.spread_of(volume);
             let crowd = |place: NodeId| may(place).then(|| racks.crowd(spread, place, others()));
-            let random = &mut self.random;
-            let mut place = place_one(&mut candidates, bytes, random, crowd);
+            // It may be given up and made anew on another disk of its own node, of which there is none if all of the node is drained:
+            // where no other node has room, or only in the rack of another copy.
             let is_out = !chunk.members().any(|(member, _)| member == node);
-            if place.is_none() && (is_out || has_spare(chunk.member_count(), &volume.geometry)) {
-                // It is given up and made anew on another disk of its own node, of which there is none if all of the node is drained.
-                let at_home = |place: NodeId| (place == node).then_some(0);
+            let renews = is_out || has_spare(chunk.member_count(), &volume.geometry);
+            let renews = renews && disk.is_some() && self.renews(node);
+            let own = before.crowd(spread, node, others());
+            let best = match renews && spread == Spread::Rack {
+                true => {
+                    let places = candidates.iter().filter(|place| place.free() >= bytes.0);
+                    places.filter_map(|place| crowd(place.node)).min()
+                }
+                false => None,
+            };
+            let at_home = |place: NodeId| (place == node).then_some(own);
+            let random = &mut self.random;
+            let mut place = None;
+            if best.is_some_and(|best| best > own) {
+                place = place_one(&mut candidates, bytes, random, at_home);
+            }
+            if place.is_none() {
+                place = place_one(&mut candidates, bytes, random, crowd);
+            }
+            if place.is_none() && renews {
                 place = place_one(&mut candidates, bytes, random, at_home);
             }
             match place {
                 Some((place, _)) => {
                     placed += 1;
-                    let worse = racks.crowd(spread, place, others()) > before.crowd(spread, node, others());
+                    let worse = racks.crowd(spread, place, others()) > own;
                     crowded += usize::from(worse);
                 }
                 None => {
                     lacking.0 += bytes.0;
-                    let elsewhere = candidates.iter().any(|place| may(place.node));
+                    let elsewhere = candidates
+                        .iter()
+                        .any(|place| may(place.node) || renews && place.node == node);
                     too_few = too_few.or((!elsewhere).then_some(chunk.copies.len()));
                 }
             }

@@ -201,12 +201,12 @@ impl<S: MetadataStore> Controller<S> {
         self.read_range::<Number>(first, &end, |key, promised| {
             let disk = keys::parse_allocation(key).map(|place| place.1);
             if let Some(id) = disk.filter(|disk| promised.record.0 > 0 && !record.has_disk(*disk)) {
-                // How large it was is not known any more.
-                let (capacity, used) = (ByteCount(promised.record.0), ByteCount(0));
+                // There is nothing of it.
+                let none = ByteCount(0);
                 missing.push(Disk {
                     id,
-                    capacity,
-                    used,
+                    capacity: none,
+                    used: none,
                     held: None,
                 });
             }

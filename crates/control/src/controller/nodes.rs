@@ -83,6 +83,8 @@ pub struct Heartbeat {
     pub flattening: Vec<Flattening>,
     /// Its target knows what hosts of exported volumes reserve, and refuses what goes against that.
     pub reserves: bool,
+    /// It uses no copy on a disk that was away before masters have said that its place is there.
+    pub doubts: bool,
     /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
     pub syncs: Option<BTreeSet<VolumeNumber>>,
     /// Which copies it has of the snapshots of the list of this version ([`Controller::complete_snapshots`]), beside copies of chunks that
@@ -172,7 +174,8 @@ impl<S: MetadataStore> Controller<S> {
                 transaction.put(key.clone(), node.encode(&key));
                 self.note_racks(&mut transaction, id, node.rack.is_some(), now)?;
                 let mut forgets = false;
-                if !node.disks.is_empty() {
+                // While masters find out what nodes have, they change nothing but what nodes say of themselves.
+                if !node.disks.is_empty() && !self.is_restoring() {
                     self.note_drains()?;
                     forgets = self.forget_drains(&mut transaction, id, &node.disks)?;
                 }
@@ -302,6 +305,7 @@ impl<S: MetadataStore> Controller<S> {
                 heard.resyncs = heartbeat.resyncs.iter().take(RESYNCS_MAX).cloned().collect();
                 heard.snapshots = Some(heartbeat.snapshots.clone());
                 heard.reserves = heartbeat.reserves;
+                heard.doubts = heartbeat.doubts;
                 heard.syncs.clone_from(&heartbeat.syncs);
                 heard.kept = heartbeat.kept;
             }
@@ -343,6 +347,7 @@ impl<S: MetadataStore> Controller<S> {
             snapshots,
             flattening,
             reserves,
+            doubts,
             syncs,
             kept: _,
         } = heartbeat;
@@ -351,6 +356,7 @@ impl<S: MetadataStore> Controller<S> {
                 && heard.ended_through == *ended_through
                 && heard.snapshots.as_ref() == Some(snapshots)
                 && heard.reserves == *reserves
+                && heard.doubts == *doubts
                 && heard.syncs == *syncs
         });
         let reports = prepared.len()
@@ -413,6 +419,7 @@ impl<S: MetadataStore> Controller<S> {
             resyncs: Vec::new(),
             snapshots: None,
             reserves: false,
+            doubts: false,
             syncs: None,
             kept: None,
         };

@@ -7,16 +7,21 @@ use foundation::Instant;
 use crate::controller::reconcile::spread;
 use crate::controller::{Controller, Stored};
 use crate::error::ControlError;
-use crate::identity::ChunkId;
+use crate::identity::{ChunkId, NodeId};
 use crate::model::{Chunk, Copy, Geometry, Volume};
 use crate::placement::Candidate;
 use crate::places::less;
 use crate::store::MetadataStore;
 
-/// The copy to give up, of a chunk that no other node has a place for: one that is out, if its disk takes no copies any more and
+/// The copy to give up, of a chunk that no other node has a better place for: one that is out, if its disk takes no copies any more and
 /// another one of its node does; else, while no copy lacks, one in sync on such a disk, as long as enough are in sync without it
-/// for writes to go on.
-fn to_give_up(chunk: &Chunk, geometry: &Geometry, candidates: &[Candidate]) -> Option<Copy> {
+/// for writes to go on. Of nodes that `may` have such only.
+pub(super) fn to_give_up(
+    chunk: &Chunk,
+    geometry: &Geometry,
+    candidates: &[Candidate],
+    may: impl Fn(NodeId) -> bool,
+) -> Option<Copy> {
     let members = chunk.member_count();
     let may_go = |copy: &&Copy| match copy.incarnation {
         None => members < usize::from(geometry.copies),
@@ -28,10 +33,13 @@ fn to_give_up(chunk: &Chunk, geometry: &Geometry, candidates: &[Candidate]) -> O
     let renewed = |copy: &&&Copy| {
         let on_node = || candidates.iter().filter(|place| place.node == copy.node);
         let stays = on_node().any(|place| place.disk == copy.disk);
-        let room = |place: &Candidate| place.of_promises().free() >= geometry.chunk.0;
-        !stays && on_node().any(room)
+        !stays && on_node().any(|place| has_room(place, geometry)) && may(copy.node)
     };
     copies.iter().find(renewed).map(|copy| **copy)
+}
+
+fn has_room(place: &Candidate, geometry: &Geometry) -> bool {
+    place.of_promises().free() >= geometry.chunk.0
 }
 
 /// Whether a chunk with so many copies in sync can do with one less for a while.
@@ -40,25 +48,31 @@ pub(super) fn has_spare(members: usize, geometry: &Geometry) -> bool {
 }
 
 impl<S: MetadataStore> Controller<S> {
-    /// Gives up a copy of a chunk so that its node can make it anew on another disk, if that is the only way.
-    pub(super) fn renew(
+    /// Whether a node gives up a copy to make it anew on another disk: one that would take the old one for the new one when its
+    /// disk is back does not.
+    pub(super) fn renews(&self, node: NodeId) -> bool {
+        self.heard.get(&node).is_some_and(|heard| heard.doubts)
+    }
+
+    /// Gives up a copy of a chunk so that its node can make it anew on another disk, for which the room there is taken.
+    pub(super) fn give_up(
         &mut self,
         id: ChunkId,
         volume: &Stored<Volume>,
         stored: &Stored<Chunk>,
-        candidates: &[Candidate],
+        copy: Copy,
+        candidates: &mut [Candidate],
         now: Instant,
     ) -> Result<(), ControlError> {
         let geometry = &volume.record.geometry;
-        let Some(copy) = to_give_up(&stored.record, geometry, candidates) else {
-            return Ok(());
-        };
         let work = self.care.work_of(&copy, None);
         let next = less(&stored.record, &[copy], volume.record.write_pin, spread(id));
         let bytes = geometry.chunk;
         if self.commit_places_of(id, volume.revision, stored, &next, None, &[copy], bytes.0)? {
+            hold_room(candidates, copy.node, geometry);
             // It counts as being filled, so that few chunks have a copy less at a time.
             self.care.looked_at(id, now, true);
+            self.care.given_up.insert(id, copy.node);
             if let Some(work) = work {
                 self.pace.finished(work, bytes, now);
             }
@@ -67,12 +81,20 @@ impl<S: MetadataStore> Controller<S> {
     }
 }
 
+/// A copy of a chunk will come to this node: its room is given to no other.
+pub(super) fn hold_room(candidates: &mut [Candidate], node: NodeId, geometry: &Geometry) {
+    let mut on_node = candidates.iter_mut().filter(|place| place.node == node);
+    if let Some(place) = on_node.find(|place| has_room(place, geometry)) {
+        place.allocated.0 += geometry.chunk.0;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use foundation::{ByteCount, Epoch};
 
     use super::*;
-    use crate::identity::{DiskId, Incarnation, NodeId, Uuid};
+    use crate::identity::{DiskId, Incarnation, Uuid};
 
     const CHUNK: ByteCount = ByteCount(1 << 20);
 
@@ -117,7 +139,9 @@ mod tests {
     }
 
     fn given_up(lives: &[u64], minimum: u8, disks: &[(u128, u128, u64)]) -> Option<u128> {
-        let found = to_give_up(&chunk(lives), &geometry(3, minimum), &candidates(disks));
+        let found = to_give_up(&chunk(lives), &geometry(3, minimum), &candidates(disks), |node| {
+            node.0.0 < 9
+        });
         found.map(|copy| copy.node.0.0)
     }
 

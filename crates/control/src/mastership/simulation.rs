@@ -315,6 +315,7 @@ impl World {
             snapshots: Default::default(),
             flattening: Vec::new(),
             reserves: true,
+            doubts: true,
             syncs: None,
             kept: None,
         };

@@ -69,6 +69,7 @@ impl<'a> Masters<'a> {
     fn beat(&mut self, number: u64, snapshots: &[u64]) -> HeartbeatAnswer {
         let heartbeat = Heartbeat {
             reserves: true,
+            doubts: true,
             syncs: None,
             kept: None,
             cluster: self.control.cluster(),

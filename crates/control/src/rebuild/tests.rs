@@ -165,6 +165,7 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 snapshots: Default::default(),
                 flattening: Vec::new(),
                 reserves: true,
+                doubts: true,
                 syncs: None,
                 kept: None,
             };

@@ -153,6 +153,7 @@ impl Fake {
                         flattening: Vec::new(),
                         knows_reservations: true,
                         described_copies: Vec::new(),
+                        knows_doubt: true,
                         knows_sync_writes: true,
                         sync_volumes: Vec::new(),
                         disk_health: Vec::new(),

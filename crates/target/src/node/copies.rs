@@ -19,14 +19,14 @@ use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken};
 
 mod clone;
 mod disk;
+mod doubtful;
 mod error;
 mod journal;
 mod persist;
 mod record;
-mod superseded;
 
 pub(super) use disk::Disk;
-pub use disk::{DiskConfig, DiskError};
+pub use disk::{DiskConfig, DiskError, Trust};
 pub use error::CopyError;
 use journal::{ATTRIBUTE_JOURNAL, Contents, Journal, Mark};
 use record::RECORD_BYTES_MAX;
@@ -72,8 +72,8 @@ pub(super) struct Copies {
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
     /// Copies whose records cannot be read, by disk and blob.
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
-    /// Copies of which there is a newer one on another disk.
-    superseded: RefCell<Vec<Rc<Copy>>>,
+    /// Copies that nobody uses until the masters have said that they are right, by chunk and disk.
+    doubtful: RefCell<BTreeMap<(ChunkId, usize), Rc<Copy>>>,
     /// Copies as they were once.
     pub(super) kept: Kept,
     clones: clone::Clones,
@@ -107,7 +107,7 @@ impl Copies {
         let mut left_out = Vec::new();
         let mut copies = BTreeMap::new();
         let mut damaged = BTreeMap::new();
-        let mut superseded = Vec::new();
+        let mut doubtful = BTreeMap::new();
         let kept = Kept::default();
         for disk in configured {
             let mut opened = match disk::open(cluster, disk, care).await? {
@@ -124,12 +124,16 @@ impl Copies {
             };
             let (found, journal) = found?;
             opened.journal = journal;
+            opened.is_trusted = disk.trust.covers(opened.uuid);
             for (blob, found) in found {
                 match found {
+                    Found::Copy(chunk, copy) if !opened.is_trusted => {
+                        doubtful.insert((chunk, index), copy);
+                    }
                     Found::Copy(chunk, copy) => {
                         let known = copies.remove(&chunk);
-                        let (newer, older) = superseded::newer_of(copy, known);
-                        superseded.extend(older);
+                        let (newer, older) = doubtful::newer_of(copy, known);
+                        doubtful.extend(older.map(|older| ((chunk, older.disk), older)));
                         copies.insert(chunk, newer);
                     }
                     Found::Damaged(chunk, error) => {
@@ -155,7 +159,7 @@ impl Copies {
             left_out,
             copies: RefCell::new(copies),
             damaged: RefCell::new(damaged),
-            superseded: RefCell::new(superseded),
+            doubtful: RefCell::new(doubtful),
             kept,
             clones: clone::Clones::default(),
         })
@@ -194,8 +198,10 @@ impl Copies {
 
     /// How a copy is, as its record says; none if there is none, or its disk failed.
     pub(super) fn state_of(&self, chunk: ChunkId) -> Option<agentlink::CopyState> {
-        let copies = self.copies.borrow();
-        let copy = copies.get(&chunk).filter(|copy| !copy.stopped.get())?;
+        let used = self.copies.borrow().get(&chunk).cloned();
+        // What is not used before masters have said so is there all the same.
+        let copy = used.or_else(|| self.newest_doubtful(chunk));
+        let copy = copy.filter(|copy| !copy.stopped.get())?;
         let record = copy.record.borrow();
         Some(agentlink::CopyState {
             disk: self.disks[copy.disk].uuid,
@@ -394,8 +400,14 @@ impl Copies {
         if self.copies.borrow().contains_key(&chunk) {
             return Ok(None);
         }
-        if self.damaged.borrow().contains_key(&chunk) {
+        let position = self.disks.iter().position(|disk| disk.uuid == uuid);
+        let damaged = self.damaged.borrow().get(&chunk).map(|place| place.0);
+        if damaged.is_some_and(|damaged| Some(damaged) == position) {
             return Err(CopyError::Damaged { chunk });
+        }
+        // It is used once the masters have said that its place is there.
+        if position.is_some_and(|position| self.doubtful.borrow().contains_key(&(chunk, position))) {
+            return Err(CopyError::BeingMade { chunk });
         }
         let have_bytes = RECORD_BYTES_MAX;
         let need_bytes = ChunkRecord::encoded_bytes_max(geometry);
@@ -406,7 +418,6 @@ impl Copies {
                 have_bytes,
             });
         }
-        let position = self.disks.iter().position(|disk| disk.uuid == uuid);
         position.ok_or(CopyError::NoSuchDisk { disk: uuid }).map(Some)
     }
 
@@ -443,6 +454,16 @@ impl Copies {
             return Err(error);
         }
         self.copies.borrow_mut().insert(chunk, Rc::new(copy));
+        // One on another disk whose record cannot be read: the masters have given up its place.
+        let damaged = self.damaged.borrow().get(&chunk).copied();
+        if let Some((disk, blob)) = damaged {
+            match self.disks[disk].store.delete(blob).await {
+                Ok(()) => drop(self.damaged.borrow_mut().remove(&chunk)),
+                Err(error) => {
+                    tracing::warn!(?chunk, %error, "a copy whose record cannot be read stays on another disk");
+                }
+            }
+        }
         Ok(Some(record))
     }
 
@@ -482,6 +503,14 @@ impl Copies {
             blobs.extend(taken.then_some((*chunk, copy.disk, copy.blob)));
             !taken
         });
+        let doubtful: Vec<(ChunkId, usize, BlobId)> = {
+            let doubtful = self.doubtful.borrow();
+            let taken = doubtful.iter().filter(|((chunk, _), _)| wanted(chunk));
+            taken
+                .map(|((chunk, disk), copy)| (*chunk, *disk, copy.blob))
+                .collect()
+        };
+        blobs.extend(&doubtful);
         self.damaged.borrow_mut().retain(|chunk, (disk, blob)| {
             let taken = wanted(chunk);
             blobs.extend(taken.then_some((*chunk, *disk, *blob)));
@@ -493,8 +522,12 @@ impl Copies {
                 Ok(()) => store.sync().await,
                 failed => failed,
             };
-            if let Err(error) = deleted {
-                tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
+            match deleted {
+                // Otherwise its disk is in doubt as before.
+                Ok(()) => drop(self.doubtful.borrow_mut().remove(&(chunk, disk))),
+                Err(error) => {
+                    tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
+                }
             }
         }
     }

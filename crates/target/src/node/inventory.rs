@@ -52,6 +52,7 @@ pub async fn inventory(cluster: ClusterId, disks: &[DiskConfig]) -> Result<Inven
     let as_they_are = |disk: &DiskConfig| DiskConfig {
         size: None,
         force: false,
+        trust: crate::node::Trust::Always,
         ..disk.clone()
     };
     let disks: Vec<DiskConfig> = disks.iter().map(as_they_are).collect();

@@ -83,6 +83,7 @@ fn record_on(cluster: &Cluster, index: usize) -> ChunkRecord {
                 size: Some(ByteCount(32 << 20)),
                 new_uuid: DISK,
                 force: false,
+                trust: Default::default(),
             };
             let mut read = inventory(ClusterId(0xc1), &[disk]).await.unwrap();
             assert_eq!((read.copies.len(), read.damaged.len()), (1, 0));

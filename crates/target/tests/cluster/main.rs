@@ -333,6 +333,7 @@ fn a_foreign_disk_is_refused() {
             size: Some(ByteCount(32 << 20)),
             new_uuid: 1,
             force: false,
+            trust: Default::default(),
         };
         let identity = Identity {
             cluster: ClusterId(1),

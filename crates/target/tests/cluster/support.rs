@@ -101,6 +101,7 @@ impl Cluster {
                 size: Some(ByteCount(32 << 20)),
                 new_uuid: DISK + index as u128,
                 force: false,
+                trust: Default::default(),
             };
             let node = Node::start(identity, &[disk], Settings::default()).await.unwrap();
             node.set_peers(

@@ -1,5 +1,5 @@
 //! A node with two disks, one of which comes and goes: an old copy on it does not pass for the one that was made on the other meanwhile,
-//! whichever of the disks is opened first, and is deleted.
+//! whichever of the disks is opened first, nor alone, and is deleted when it is known to be old.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use agentlink::{Chunk, Configuration};
 use foundation::ByteCount;
 use reactor::sim::{Host, Simulation};
 use reactor::time;
-use target::node::{DiskConfig, Identity, Node, from_chunk, inventory, to_config};
+use target::node::{DiskConfig, Identity, Node, Trust, from_chunk, inventory, to_config};
 use volume::{ChunkId, ClusterId, Incarnation, NodeId, Settings};
 
 use crate::support::{DISK, VOLUME, geometry};
@@ -30,55 +30,94 @@ fn disk(which: u128) -> DiskConfig {
         size: Some(ByteCount(32 << 20)),
         new_uuid: DISK + which,
         force: false,
+        trust: Trust::Always,
     }
+}
+
+/// What happens in a life.
+#[derive(Clone, Copy)]
+enum Does {
+    Nothing,
+    /// A copy is made on a disk, unless it is there, and told a configuration of this epoch.
+    Makes(u128, u64),
+    /// The masters say that the copy that is not used is right.
+    Adopts,
+    /// That it is not.
+    DeletesOld,
 }
 
 struct Machine {
     simulation: Simulation,
     host: Host,
     life: u64,
+    /// Disks that were away.
+    away: Vec<u128>,
 }
 
 impl Machine {
-    /// A life of the node with these disks, in which a copy is made on one of them unless it is there, and told a configuration of this
-    /// epoch. Ends without power. Bytes that are free on each disk.
-    fn live(&mut self, disks: &[u128], wanted: Option<(u128, u64)>) -> Vec<u64> {
+    fn new() -> Self {
+        let simulation = Simulation::new(7);
+        let host = simulation.add_host("node");
+        Self {
+            simulation,
+            host,
+            life: 0,
+            away: Vec::new(),
+        }
+    }
+
+    /// A life of the node with these disks, which ends without power. Bytes that are free on each disk, and whether a copy was taken up.
+    fn live(&mut self, disks: &[u128], does: Does) -> (Vec<u64>, bool) {
         self.life += 1;
         let identity = Identity {
             cluster: CLUSTER,
             node: NodeId(1),
             incarnation: Incarnation(self.life),
         };
-        let disks: Vec<DiskConfig> = disks.iter().map(|&which| disk(which)).collect();
-        let slot = Rc::new(RefCell::new(None));
+        let there = [1, 2].into_iter().filter(|which| !self.away.contains(which));
+        let trust = Trust::Among(there.map(|which| DISK + which).collect());
+        let disks: Vec<DiskConfig> = disks
+            .iter()
+            .map(|&which| DiskConfig {
+                trust: trust.clone(),
+                ..disk(which)
+            })
+            .collect();
+        let slot = Rc::new(RefCell::new((None, false)));
         let place = slot.clone();
         self.simulation.start(self.host, move || async move {
             let node = Node::start(identity, &disks, Settings::default()).await.unwrap();
-            *place.borrow_mut() = Some(node.clone());
-            if let Some((which, epoch)) = wanted {
-                node.create_copy(chunk(), geometry(), DISK + which, true)
-                    .await
-                    .unwrap();
-                // A copy that has nothing is a member in the first epoch only.
-                for epoch in [1, epoch] {
-                    let configuration = Configuration {
-                        epoch,
-                        write_node: 1,
-                        members: vec![(1, identity.incarnation.0)],
-                    };
-                    node.configure(chunk(), to_config(&configuration));
-                    time::sleep(Duration::from_secs(1)).await;
+            place.borrow_mut().0 = Some(node.clone());
+            match does {
+                Does::Nothing => {}
+                Does::Makes(which, epoch) => {
+                    node.create_copy(chunk(), geometry(), DISK + which, true)
+                        .await
+                        .unwrap();
+                    // A copy that has nothing is a member in the first epoch only.
+                    for epoch in [1, epoch] {
+                        let configuration = Configuration {
+                            epoch,
+                            write_node: 1,
+                            members: vec![(1, identity.incarnation.0)],
+                        };
+                        node.configure(chunk(), to_config(&configuration));
+                        time::sleep(Duration::from_secs(1)).await;
+                    }
                 }
+                Does::Adopts => place.borrow_mut().1 = node.adopt_copy(chunk(), DISK + 1),
+                Does::DeletesOld => node.delete_old_copies(&[chunk()].into()).await,
             }
             std::future::pending::<()>().await;
         });
         self.simulation.run_for(Duration::from_secs(4));
-        let node: Rc<Node> = slot.borrow_mut().take().expect("it has started");
+        let (node, is_adopted) = slot.take();
+        let node: Rc<Node> = node.expect("it has started");
         let free = node.disks().iter().map(|disk| disk.free_bytes).collect();
         drop(node);
         self.simulation.power_off(self.host);
         self.simulation.run_for(Duration::from_secs(1));
-        free
+        (free, is_adopted)
     }
 
     /// The epochs of the copies on these disks, by disk, as the node would take them.
@@ -101,26 +140,50 @@ impl Machine {
 }
 
 #[test]
-fn an_old_copy_on_a_disk_that_comes_back_gives_way_to_the_one_made_on_another() {
+fn of_two_copies_the_one_that_took_part_later_is_used_and_the_old_one_deleted_by_order() {
     for order in [[1, 2], [2, 1]] {
-        let simulation = Simulation::new(7);
-        let host = simulation.add_host("node");
-        let mut machine = Machine {
-            simulation,
-            host,
-            life: 0,
-        };
-        let empty = machine.live(&[1], None)[0];
-        assert!(machine.live(&[1], Some((1, 5)))[0] < empty);
+        let mut machine = Machine::new();
+        let empty = machine.live(&[1], Does::Nothing).0[0];
+        assert!(machine.live(&[1], Does::Makes(1, 5)).0[0] < empty);
         // Without that disk the copy is made anew, and takes part in something later.
-        machine.live(&[2], Some((2, 8)));
+        machine.live(&[2], Does::Makes(2, 8));
         assert_eq!(machine.found(&[1]), [(1, 5)]);
         assert_eq!(machine.found(&order), [(2, 8)], "{order:?}");
-        // Looking deletes nothing.
+        machine.live(&order, Does::Makes(2, 9));
+        // Nobody has said so: it may be needed.
         assert_eq!(machine.found(&[1]), [(1, 5)]);
-        machine.live(&order, Some((2, 9)));
+        assert!(!machine.live(&order, Does::Adopts).1, "another one is used");
+        machine.live(&order, Does::DeletesOld);
         assert_eq!(machine.found(&[1]), [], "{order:?}");
         assert_eq!(machine.found(&order), [(2, 9)], "{order:?}");
-        assert_eq!(machine.live(&[1], None)[0], empty, "its room is free again");
+        assert_eq!(
+            machine.live(&[1], Does::Nothing).0[0],
+            empty,
+            "its room is free again"
+        );
     }
+}
+
+#[test]
+fn a_copy_on_a_disk_that_was_away_is_not_used_before_the_masters_have_said_so() {
+    let mut machine = Machine::new();
+    machine.live(&[1], Does::Makes(1, 5));
+    machine.away = vec![1];
+    // The disk with the newer copy is not there: an order to use the old one would be needed.
+    machine.live(&[1], Does::DeletesOld);
+    assert_eq!(machine.found(&[1]), [(1, 5)], "there is no newer one");
+    // One that the masters want on another disk is made there, and the old one stays in doubt.
+    machine.live(&[1, 2], Does::Makes(2, 3));
+    assert_eq!(machine.found(&[2]), [(2, 3)]);
+    // It is the newer one as far as anybody can see.
+    machine.live(&[1, 2], Does::DeletesOld);
+    assert_eq!(machine.found(&[1]), [(1, 5)]);
+
+    let mut machine = Machine::new();
+    machine.live(&[1], Does::Makes(1, 5));
+    machine.away = vec![1];
+    assert!(machine.live(&[1], Does::Adopts).1);
+    machine.away.clear();
+    machine.live(&[1], Does::Makes(1, 6));
+    assert_eq!(machine.found(&[1]), [(1, 6)], "it goes on");
 }

@@ -100,6 +100,7 @@ impl Cluster {
                 snapshots: Default::default(),
                 flattening: Vec::new(),
                 reserves: true,
+                doubts: true,
                 syncs: None,
                 kept: None,
             };

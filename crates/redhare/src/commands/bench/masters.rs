@@ -218,6 +218,7 @@ impl Cluster {
                 removed_copies: Vec::new(),
                 flattening: Vec::new(),
                 reserves: true,
+                doubts: true,
                 syncs: None,
                 kept: None,
                 snapshots: Default::default(),

@@ -89,6 +89,17 @@ impl NodeConfig {
     }
 
     pub(super) fn disks(&self) -> Result<Vec<target::node::DiskConfig>, Failure> {
+        // By the environment: a release before leaves it aside, and so can be gone back to.
+        let trust = match std::env::var(agent::TRUSTED_VARIABLE) {
+            Err(_) => target::node::Trust::Always,
+            Ok(list) => {
+                let named = list.split(',').filter(|uuid| !uuid.is_empty());
+                let uuids: Result<_, _> = named
+                    .map(|uuid| identifier(agent::TRUSTED_VARIABLE, uuid))
+                    .collect();
+                target::node::Trust::Among(uuids?)
+            }
+        };
         let disk = |disk: &NodeDiskConfig| {
             let size = disk
                 .size
@@ -101,6 +112,7 @@ impl NodeConfig {
                 size,
                 new_uuid: identifier("disk.new_uuid", &disk.new_uuid)?,
                 force: disk.force,
+                trust: trust.clone(),
             })
         };
         self.disk.iter().map(disk).collect()

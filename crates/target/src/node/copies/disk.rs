@@ -34,6 +34,29 @@ pub struct DiskConfig {
     pub new_uuid: u128,
     /// Overwrite foreign contents.
     pub force: bool,
+    /// Whether the copies on it are used before the masters have been asked.
+    pub trust: Trust,
+}
+
+/// Whether the copies on a disk are used as they are. On one that was away, copies may be old: the masters may have given their places to
+/// another disk of the node meanwhile (`docs/decisions/0129`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// They are.
+    #[default]
+    Always,
+    /// They are if the disk has one of these identities; else each once the masters have said that its place is there.
+    Among(Vec<u128>),
+}
+
+impl Trust {
+    /// Whether the copies on the disk of this identity are used.
+    pub(super) fn covers(&self, uuid: u128) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Among(trusted) => trusted.contains(&uuid),
+        }
+    }
 }
 
 /// Why a disk cannot be used.
@@ -108,6 +131,8 @@ pub(in crate::node) struct Disk {
     pub(super) persisting: Rc<Semaphore>,
     /// None of a disk that is too small or too full for one.
     pub(super) journal: Option<Journal>,
+    /// Its copies are used before the masters have been asked.
+    pub(super) is_trusted: bool,
     /// Holds the lock on the file.
     pub(super) device: Arc<FileDevice>,
     pub(in crate::node) guard: Guard,
@@ -169,6 +194,7 @@ pub(super) async fn open(
         changed: Notify::new(),
         persisting: Semaphore::new(1),
         journal: None,
+        is_trusted: true,
         device,
         guard,
     }))

@@ -153,10 +153,10 @@ impl Copies {
 
     /// Whether a copy of a disk has marks in the journal that its record lacks.
     fn has_journaled(&self, disk: usize) -> bool {
-        let copies = self.copies.borrow();
-        copies
-            .values()
-            .any(|copy| copy.disk == disk && copy.is_in_journal.get())
+        // Those that are not used keep theirs there until they are, or are deleted.
+        let (copies, doubtful) = (self.copies.borrow(), self.doubtful.borrow());
+        let mut all = copies.values().chain(doubtful.values());
+        all.any(|copy| copy.disk == disk && copy.is_in_journal.get())
     }
 
     async fn flush_records(&self, disk: usize, parts: &[Part]) -> Result<(), IoError> {

@@ -368,6 +368,7 @@ impl Whole {
             snapshots: Default::default(),
             flattening: Vec::new(),
             reserves: true,
+            doubts: true,
             syncs: None,
             kept: None,
         }

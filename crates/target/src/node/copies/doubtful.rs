@@ -1,0 +1,103 @@
+//! Copies that nobody uses until the masters have said that they are right. A disk may be away, out of service say, while a copy on it is
+//! given up and made anew on another disk of the node (`docs/decisions/0129`): when it is back it still has what it had. Which of
+//! the two is the node's, its masters know; until they have said it, such a copy is as good as not there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use foundation::Epoch;
+use volume::{ChunkId, ChunkRecord};
+
+use super::{Copies, Copy};
+
+/// How new a copy is. The masters name a node for a new copy of a chunk only after a configuration without the one before, so whichever
+/// took part in anything later is the one that has a place; one that took part in nothing has nothing yet.
+fn age(record: &ChunkRecord) -> (Epoch, Option<Epoch>, Epoch) {
+    let configured = record.config.as_ref().map(|config| config.epoch);
+    (record.sealed, configured, record.flushed_in)
+}
+
+/// Of two copies of a chunk the newer one, and the other.
+pub(super) fn newer_of(found: Rc<Copy>, known: Option<Rc<Copy>>) -> (Rc<Copy>, Option<Rc<Copy>>) {
+    match known {
+        Some(known) if age(&known.record.borrow()) >= age(&found.record.borrow()) => (known, Some(found)),
+        known => (found, known),
+    }
+}
+
+impl Copies {
+    /// All that are not used, each with the identity of its disk; also those on the same disks whose records cannot be read.
+    pub(crate) fn doubtful(&self) -> Vec<(ChunkId, u128)> {
+        let doubtful = self.doubtful.borrow();
+        let damaged = self.damaged.borrow();
+        let unread = damaged
+            .iter()
+            .filter(|(_, (disk, _))| !self.disks[*disk].is_trusted);
+        let unread = unread.map(|(chunk, (disk, _))| (*chunk, *disk));
+        let all: BTreeSet<(ChunkId, usize)> = doubtful.keys().copied().chain(unread).collect();
+        all.into_iter()
+            .map(|(chunk, disk)| (chunk, self.disks[disk].uuid))
+            .collect()
+    }
+
+    /// The newest of a chunk's that are not used.
+    pub(super) fn newest_doubtful(&self, chunk: ChunkId) -> Option<Rc<Copy>> {
+        let doubtful = self.doubtful.borrow();
+        let of_chunk = doubtful.range((chunk, 0)..=(chunk, usize::MAX));
+        let newest = of_chunk.max_by_key(|(_, copy)| age(&copy.record.borrow()))?;
+        Some(newest.1.clone())
+    }
+
+    /// The latest epoch that any of them has sealed.
+    pub(crate) fn sealed_in_doubt(&self, chunk: ChunkId) -> Option<Epoch> {
+        Some(self.newest_doubtful(chunk)?.record.borrow().sealed)
+    }
+
+    /// The one on the disk of this identity is used from now on, unless another one is; its record then.
+    pub(crate) fn adopt(&self, chunk: ChunkId, uuid: u128) -> Option<ChunkRecord> {
+        if self.copies.borrow().contains_key(&chunk) {
+            return None;
+        }
+        let disk = self.disks.iter().position(|disk| disk.uuid == uuid)?;
+        let copy = self.doubtful.borrow_mut().remove(&(chunk, disk))?;
+        self.copies.borrow_mut().insert(chunk, copy);
+        self.record_of(chunk)
+    }
+
+    /// Deletes the old copies of these chunks: those that are not used and are older than the one that is. What cannot be deleted
+    /// durably stays in doubt, and its disk with it.
+    pub(crate) async fn delete_old(&self, chunks: &BTreeSet<ChunkId>) {
+        let is_old = |chunk: &ChunkId, copy: &Copy| {
+            let used = self.record_of(*chunk);
+            used.is_some_and(|used| age(&used) > age(&copy.record.borrow()))
+        };
+        let old: Vec<(ChunkId, Rc<Copy>)> = {
+            let doubtful = self.doubtful.borrow();
+            let named = doubtful.iter().filter(|((chunk, _), _)| chunks.contains(chunk));
+            let old = named.filter(|((chunk, _), copy)| is_old(chunk, copy));
+            old.map(|((chunk, _), copy)| (*chunk, copy.clone())).collect()
+        };
+        let mut deleted: BTreeMap<usize, Vec<ChunkId>> = BTreeMap::new();
+        for (chunk, copy) in old {
+            let disk = &self.disks[copy.disk];
+            let path = disk.path.display();
+            match disk.store.delete(copy.blob).await {
+                Ok(()) => deleted.entry(copy.disk).or_default().push(chunk),
+                Err(error) => {
+                    tracing::error!(?chunk, %path, %error, "an old copy stays on its disk: a newer one is on another");
+                }
+            }
+        }
+        for (disk, chunks) in deleted {
+            let path = self.disks[disk].path.display();
+            if let Err(error) = self.disks[disk].store.sync().await {
+                tracing::error!(%path, %error, "old copies may come back with the next start");
+                continue;
+            }
+            for chunk in chunks {
+                self.doubtful.borrow_mut().remove(&(chunk, disk));
+                tracing::warn!(?chunk, %path, "an old copy is deleted: a newer one is on another disk");
+            }
+        }
+    }
+}
