@@ -59,7 +59,8 @@ def spoil(disk: pathlib.Path, contents: list[bytes]) -> int:
 
 
 def test_what_is_rotten_on_two_nodes_is_read_from_the_third(cluster, tmp_path):
-    contents = [random.Random(number).randbytes(3000) for number in range(20)]
+    # Nothing that another volume of these disks begins with.
+    contents = [random.Random(f"rotten {number}").randbytes(3000) for number in range(20)]
     for number, content in enumerate(contents):
         (tmp_path / f"{number:02}").write_bytes(content)
     cluster.run("volume", "create", "rotten", "--size", "64MiB", "--checksums", "off", check=True)
