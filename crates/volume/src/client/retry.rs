@@ -222,14 +222,7 @@ impl Attempts {
                 after_write(ended.status, operation.changes(), newer_session)
             }
         };
-        // A write node that steps down ends with these what it had sent to its copies already, too.
-        let may_be_done = matches!(
-            ended.status,
-            PeerStatus::Answered(Status::NotWriteNode(_) | Status::DeviceFailed)
-        );
-        let is_again = matches!(next, Next::NewSession | Next::NewClaim)
-            || may_be_done && matches!(next, Next::Again { .. });
-        if is_again && job.terms.operation.changes() {
+        if matches!(next, Next::NewSession | Next::NewClaim) && job.terms.operation.changes() {
             core.repeats.set(core.repeats.get() + 1);
         }
         match next {

@@ -2,7 +2,7 @@
 
 use foundation::{Epoch, Instant};
 
-use super::lead::{Lead, Phase};
+use super::lead::{Lead, Phase, Queued};
 use super::{Member, Resignation};
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
@@ -119,9 +119,9 @@ impl Member {
                 self.complete(request.id, Status::Unknown);
             }
         }
-        for waiting in lead.waiting.drain(..) {
-            self.give_back(waiting.data());
-            self.complete(waiting.id, status);
+        for queued in lead.waiting.drain(..) {
+            self.give_back(queued.request.data());
+            self.complete(queued.request.id, queued.undone(status));
         }
         for request in lead.take_flushes() {
             self.complete(request, status);
@@ -143,7 +143,7 @@ impl Member {
                         Some(request) => {
                             let touched = self.intent.touched(self.covers(request.range));
                             lead.reconciliation.regions.extend(touched);
-                            lead.waiting.push_back(request);
+                            lead.waiting.push_back(Queued { request, begun: true });
                         }
                         None => self.give_back(flight.data),
                     }

@@ -60,6 +60,21 @@ pub(super) struct Flight {
     pub(super) first_sent: Instant,
 }
 
+/// A write without a sequence in this epoch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    pub(super) request: Request,
+    /// In an epoch before it had one, and copies may have it.
+    pub(super) begun: bool,
+}
+
+impl Queued {
+    /// How it ends where it is not done in this epoch, because of `status`.
+    pub(super) fn undone(&self, status: Status) -> Status {
+        if self.begun { Status::Unknown } else { status }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct LeadFlush {
     pub(super) number: u64,
@@ -98,7 +113,7 @@ pub(super) struct Lead {
     pub(super) repairs: Vec<Repair>,
     /// Numbers them.
     pub(super) fetches: u64,
-    pub(super) waiting: VecDeque<Request>,
+    pub(super) waiting: VecDeque<Queued>,
     pub(super) flush_waiting: Vec<RequestId>,
     /// The newest write lease of any write that was let in.
     pub(super) token_asked: WriterToken,
@@ -296,7 +311,7 @@ impl Lead {
                 .waiting
                 .iter()
                 .take(before)
-                .any(|r| r.range.rounded_to(page_blocks).overlaps(covers))
+                .any(|queued| queued.request.range.rounded_to(page_blocks).overlaps(covers))
     }
 
     /// The member that has been silent for too long while something waits for it. Only time in which this node ran
@@ -359,7 +374,10 @@ impl Member {
         match &mut self.lead {
             Some(lead) => {
                 lead.token_asked = lead.token_asked.max(request.writer_token);
-                lead.waiting.push_back(request);
+                lead.waiting.push_back(Queued {
+                    request,
+                    begun: false,
+                });
             }
             None => unreachable!("a write is refused unless this node leads"),
         }
@@ -376,10 +394,13 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
-        if let Some(at) = lead.waiting.iter().position(|r| r.id == request) {
-            let data = lead.waiting.remove(at).and_then(|r| r.data());
-            self.give_back(data);
-            self.complete(request, Status::Cancelled);
+        let at = lead
+            .waiting
+            .iter()
+            .position(|queued| queued.request.id == request);
+        if let Some(queued) = at.and_then(|at| lead.waiting.remove(at)) {
+            self.give_back(queued.request.data());
+            self.complete(request, queued.undone(Status::Cancelled));
         } else if let Some(at) = lead.flush_waiting.iter().position(|r| *r == request) {
             lead.flush_waiting.remove(at);
             self.complete(request, Status::Cancelled);
@@ -518,8 +539,9 @@ impl Member {
             && lead.phase == Phase::Serving
             && !lead.is_cutting()
             && lead.last_sequence.0 - lead.settled().0 < UNSETTLED_MAX
-            && let Some(&request) = lead.waiting.get(at)
+            && let Some(&queued) = lead.waiting.get(at)
         {
+            let request = queued.request;
             // The first write under a newer lease waits for those of older ones, so that every write in flight has
             // the token in force. What mends copies goes under none.
             let takes_over = request.writer_token > self.record.writer_token
@@ -537,7 +559,7 @@ impl Member {
             match self.fenced(&request) {
                 Some(status) => {
                     self.release(request.data());
-                    self.complete(request.id, status);
+                    self.complete(request.id, queued.undone(status));
                 }
                 None => self.start_write(now, request),
             }

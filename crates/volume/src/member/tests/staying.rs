@@ -75,3 +75,76 @@ fn a_copy_says_that_it_stays_unless_it_had_no_room_meanwhile() {
     assert_eq!(says(&mut core, later, 3), Some((Epoch(3), false)));
     assert_eq!(says(&mut core, later, 4), Some((Epoch(4), true)));
 }
+
+/// What it had sent goes back among what waits, and copies may have it: only what was never sent ends as not done.
+#[test]
+fn of_a_write_that_was_sent_in_an_epoch_before_nobody_says_that_it_was_not_done() {
+    let later = NOW + Settings::default().grant_term;
+    // The first is sent; the second waits, as it overlaps it; then another epoch of the same write node begins.
+    let staying = || {
+        let mut core = leading();
+        core.handle_request(later, chunk(), write(1, 0, 4));
+        core.handle_request(later, chunk(), write(2, 0, 4));
+        core.handle_persisted(later, chunk(), PersistToken(8));
+        let begun = ios(&outputs(&mut core));
+        core.handle_configuration(later, chunk(), &three(2, 1, &[1, 2]));
+        outputs(&mut core);
+        (core, begun[0])
+    };
+    let ends = |outputs: Vec<Output>| -> Vec<(u64, Status)> {
+        let ended = |output: Output| match output {
+            Output::Complete { request, status } => Some((request.0, status)),
+            _ => None,
+        };
+        outputs.into_iter().filter_map(ended).collect()
+    };
+    let (mut core, _) = staying();
+    core.handle_configuration(later, chunk(), &three(3, 2, &[1, 2]));
+    let not_done = Status::NotWriteNode(Epoch(3));
+    assert_eq!(ends(outputs(&mut core)), [(1, Status::Unknown), (2, not_done)]);
+
+    let (mut core, _) = staying();
+    core.handle_cancel(later, chunk(), RequestId(1));
+    core.handle_cancel(later, chunk(), RequestId(2));
+    let cancelled = [(1, Status::Unknown), (2, Status::Cancelled)];
+    assert_eq!(ends(outputs(&mut core)), cancelled);
+
+    // A member has taken a newer lease meanwhile.
+    let (mut core, begun) = staying();
+    // Before that epoch is sealed the disk has to be done with it.
+    core.handle_local(later, chunk(), begun, true, None);
+    core.handle_persisted(later, chunk(), PersistToken(18));
+    let answer = SealAnswer {
+        chunk: chunk(),
+        epoch: Epoch(2),
+        incarnation: Incarnation(1),
+        highest: Sequence(1),
+        marks: Vec::new(),
+        sessions: Vec::new(),
+        writer_token: WriterToken(5),
+        stays: true,
+    };
+    core.handle_message(later, NodeId(2), Message::SealAnswer(answer), None);
+    let mut ended = Vec::new();
+    // Reconciles what the first may have changed, then looks at what waits.
+    for token in 20..40 {
+        let now = outputs(&mut core);
+        for io in ios(&now) {
+            core.handle_local(later, chunk(), io, true, Some(DataToken(100 + token)));
+        }
+        ended.extend(ends(now));
+        core.handle_persisted(later, chunk(), PersistToken(token));
+        for sequence in 1..20 {
+            let answer = Message::ReplicaAnswer {
+                chunk: chunk(),
+                epoch: Epoch(2),
+                sequence: Sequence(sequence),
+                incarnation: Incarnation(1),
+                join: JoinNumber(0),
+            };
+            core.handle_message(later, NodeId(2), answer, None);
+        }
+    }
+    let fenced = Status::FencedWriter(WriterToken(5));
+    assert_eq!(ended, [(1, Status::Unknown), (2, fenced)]);
+}
