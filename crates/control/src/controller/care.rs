@@ -37,6 +37,22 @@ const LOOKS_MAX: usize = 512;
 /// Copies that one heartbeat's answer names to be deleted.
 const REMOVALS_MAX: usize = 1024;
 
+/// What a chunk gets that lacks a copy, or has one on what is drained.
+enum Chosen {
+    /// A place on this disk.
+    Place(NodeId, DiskId),
+    /// Nothing yet: this copy is given up, so that its node makes it anew on another disk.
+    Renewed(Copy),
+    /// Nothing before this node has deleted its copy, but its room.
+    Awaited(NodeId),
+    /// Nothing: there is no room.
+    Nothing,
+}
+
+fn lacks_copy(chunk: &Chunk, volume: &Volume) -> bool {
+    chunk.member_count() < usize::from(volume.geometry.copies)
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Care {
@@ -432,15 +448,10 @@ impl<S: MetadataStore> Controller<S> {
         let living: BTreeSet<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
         self.care.filling_max = living.len() * self.settings.rebuilds_per_node;
         // Whoever lacks a copy comes first, also before one is given up that is to be made anew.
-        to_add.sort_by_key(|(_, volume, stored)| {
-            stored.record.member_count() >= usize::from(volume.record.geometry.copies)
-        });
+        to_add.sort_by_key(|(_, volume, stored)| !lacks_copy(&stored.record, &volume.record));
         for (id, volume, stored) in to_add {
-            let chunk_bytes = volume.record.geometry.chunk;
-            let lacks = stored.record.member_count() < usize::from(volume.record.geometry.copies);
             // One that was given up to be made anew, and is still to be deleted: it goes on counting, and its room is its own.
-            let geometry = &volume.record.geometry;
-            let awaits = match lacks {
+            let awaits = match lacks_copy(&stored.record, &volume.record) {
                 true => self.care.given_up(id).filter(|node| living.contains(node)),
                 false => None,
             };
@@ -450,66 +461,74 @@ impl<S: MetadataStore> Controller<S> {
                 self.care.waiting.insert(id);
                 continue;
             }
-            let spread = racks.spread_of(&volume.record);
-            let in_sync = stored
-                .record
-                .copies
-                .iter()
-                .filter(|copy| copy.incarnation.is_some());
-            let drained = |copy: &&Copy| self.care.is_drained(copy.node, Some(copy.disk));
-            let (go, stay): (Vec<&Copy>, Vec<&Copy>) = in_sync.partition(drained);
-            let crowd = |node| racks.crowd(spread, node, stay.iter().map(|copy| copy.node));
-            // A second copy in a rack is better than a copy less. What is only drained waits for room where it is no worse, and so does
-            // what its own node makes anew.
-            let most = match (lacks, awaits) {
-                (_, Some(node)) => crowd(node),
-                (true, None) => usize::MAX,
-                (false, None) => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),
-            };
-            // Where an earlier copy is still to be deleted, that one would pass for the new one.
-            let is_free = |node| !stored.record.has_copy_on(node) && !self.care.is_removing(node, id);
-            let may = |node| Some(crowd(node)).filter(|crowd| *crowd <= most && is_free(node));
-            let renewed = match awaits {
-                Some(_) => None,
-                None => to_give_up(&stored.record, geometry, &candidates, |node| self.renews(node)),
-            };
-            // Another disk of its own node is better than a second copy in a rack.
-            let crowded = |copy: &Copy| {
-                let places = candidates.iter().filter(|place| place.free() >= chunk_bytes.0);
-                let best = places.filter_map(|place| may(place.node)).min();
-                best.is_some_and(|best| best > crowd(copy.node))
-            };
-            let at_home = renewed.filter(|copy| spread == Spread::Rack && crowded(copy));
-            let random = &mut self.random;
-            let mut place = None;
-            if at_home.is_none() {
-                place = place_one(&mut candidates, chunk_bytes, random, may);
-            }
-            if place.is_none() && at_home.is_none() && lacks {
-                // So is a disk that may run full.
-                place = place_one_by_promises(&mut candidates, chunk_bytes, random, may);
-            }
-            let Some(place) = place else {
-                if let Some(copy) = renewed {
-                    self.give_up(id, &volume, &stored, copy, &mut candidates, now)?;
-                } else if let Some(node) = awaits {
-                    hold_room(&mut candidates, node, geometry);
+            let chunk = (id, &volume.record, &stored.record);
+            match self.choose_place(&mut candidates, &racks, chunk, awaits) {
+                Chosen::Place(node, disk) => {
+                    let next = with_place(&stored.record, node, disk);
+                    let (bytes, place) = (volume.record.geometry.chunk, Some((node, disk)));
+                    self.commit_places_of(id, volume.revision, &stored, &next, place, &[], bytes.0)?;
+                    self.care.looked_at(id, now, true);
                 }
-                continue;
-            };
-            let next = with_place(&stored.record, place.0, place.1);
-            self.commit_places_of(
-                id,
-                volume.revision,
-                &stored,
-                &next,
-                Some(place),
-                &[],
-                chunk_bytes.0,
-            )?;
-            self.care.looked_at(id, now, true);
+                Chosen::Renewed(copy) => {
+                    self.give_up(id, &volume, &stored, copy, &mut candidates, now)?;
+                }
+                Chosen::Awaited(node) => hold_room(&mut candidates, node, &volume.record.geometry),
+                Chosen::Nothing => {}
+            }
         }
         Ok(())
+    }
+
+    /// What a chunk is to get that lacks a copy, or has one on what is drained; `awaits` is the node that has still to delete one that was
+    /// given up to be made anew there. The room of a place that is chosen is taken from its candidate.
+    fn choose_place(
+        &mut self,
+        candidates: &mut [Candidate],
+        racks: &Racks,
+        (id, volume, chunk): (ChunkId, &Volume, &Chunk),
+        awaits: Option<NodeId>,
+    ) -> Chosen {
+        let (geometry, lacks) = (&volume.geometry, lacks_copy(chunk, volume));
+        let spread = racks.spread_of(volume);
+        let in_sync = chunk.copies.iter().filter(|copy| copy.incarnation.is_some());
+        let drained = |copy: &&Copy| self.care.is_drained(copy.node, Some(copy.disk));
+        let (go, stay): (Vec<&Copy>, Vec<&Copy>) = in_sync.partition(drained);
+        let crowd = |node| racks.crowd(spread, node, stay.iter().map(|copy| copy.node));
+        // A second copy in a rack is better than a copy less. What is only drained waits for room where it is no worse, and so does
+        // what its own node makes anew.
+        let most = match (lacks, awaits) {
+            (_, Some(node)) => crowd(node),
+            (true, None) => usize::MAX,
+            (false, None) => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),
+        };
+        // Where an earlier copy is still to be deleted, that one would pass for the new one.
+        let is_free = |node| !chunk.has_copy_on(node) && !self.care.is_removing(node, id);
+        let may = |node| Some(crowd(node)).filter(|crowd| *crowd <= most && is_free(node));
+        let renewed = match awaits {
+            Some(_) => None,
+            None => to_give_up(chunk, geometry, candidates, |node| self.renews(node)),
+        };
+        // Another disk of its own node is better than a second copy in a rack.
+        let crowded = |copy: &Copy| {
+            let places = candidates.iter().filter(|place| place.free() >= geometry.chunk.0);
+            let best = places.filter_map(|place| may(place.node)).min();
+            best.is_some_and(|best| best > crowd(copy.node))
+        };
+        if let Some(copy) = renewed.filter(|copy| spread == Spread::Rack && crowded(copy)) {
+            return Chosen::Renewed(copy);
+        }
+        let random = &mut self.random;
+        let mut place = place_one(candidates, geometry.chunk, random, may);
+        if place.is_none() && lacks {
+            // A disk that may run full is better than a copy less.
+            place = place_one_by_promises(candidates, geometry.chunk, random, may);
+        }
+        match (place, renewed, awaits) {
+            (Some((node, disk)), ..) => Chosen::Place(node, disk),
+            (None, Some(copy), _) => Chosen::Renewed(copy),
+            (None, None, Some(node)) => Chosen::Awaited(node),
+            (None, None, None) => Chosen::Nothing,
+        }
     }
 
     /// Disks that may take copies, with what is promised there, and what snapshots hold as their nodes said last.
