@@ -4,7 +4,8 @@
 # A stock kernel in a guest attaches a replicated volume by two portals of a
 # `redhare up` beside it, with native multipath: what it discards (blkdiscard,
 # fstrim) comes back to the nodes; ext4, fio with verification, and the target of
-# the portal in use is killed under that, then the other one's.
+# the portal in use is killed under that, then the other one's; and the volume grows
+# under ext4, which grows with it.
 # The steps are in guest-portals.
 #
 # Ends with a "test result:" line.  Exit status: 0 passed, 77 skipped (the
@@ -17,7 +18,8 @@ set -euo pipefail
 portals_need "fio fio
 mkfs.ext4 e2fsprogs
 blkdiscard util-linux
-fstrim util-linux"
+fstrim util-linux
+resize2fs e2fsprogs"
 program "$1"
 export_volume
 control_portals

@@ -28,6 +28,7 @@ use fabrics::target::{
 use protocols::nvme::Nqn;
 use protocols::nvme::log::AnaState;
 use reactor::sync::Notify;
+use reactor::{spawn, time};
 use volume::client::{Claims, ClientOptions, Sessions, VolumeDevice};
 use volume::{ChunkConfig, ChunkIndex, Geometry, HostId, NodeId, VolumeNumber};
 
@@ -43,6 +44,10 @@ const NSID: u32 = 1;
 pub const PORTALS_MAX: usize = 4;
 /// A command of a host ends after this time at the latest. Linux gives a command up after 30 s.
 const HELD_MAX: Duration = Duration::from_secs(18);
+/// Hosts are told that a volume has grown so long after this portal has heard it: masters tell all portals within a second or two.
+const GROWTH_TOLD_AFTER: Duration = Duration::from_secs(3);
+/// Where the masters could not say what is reserved, they are asked again after this.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A volume to be exported by this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,18 +167,26 @@ impl Portals {
     ///
     /// # Errors
     /// If the description makes no sense.
-    pub fn export(&self, export: Export) -> Result<(), ExportError> {
+    pub fn export(&self, mut export: Export) -> Result<(), ExportError> {
         let known = self.exported.borrow().get(&export.volume).cloned();
         if let Some(known) = known {
-            let is_same = {
+            let (is_same, grows) = {
                 let before = known.described.borrow();
-                before.nqn == export.nqn
-                    && before.place == export.place
-                    && before.uuid == export.uuid
-                    && before.geometry == export.geometry
+                // No volume shrinks: this was said before it grew.
+                if before.geometry.is_growth_of(&export.geometry) {
+                    export.geometry = before.geometry.clone();
+                }
+                let is_same =
+                    before.nqn == export.nqn && before.place == export.place && before.uuid == export.uuid;
+                let grows = export.geometry.is_growth_of(&before.geometry);
+                (is_same && (grows || before.geometry == export.geometry), grows)
             };
             if is_same {
+                let grown = grows.then(|| export.geometry.clone());
                 known.adjust(self.listener, export);
+                if let Some(geometry) = grown {
+                    known.grow(geometry);
+                }
                 return Ok(());
             }
             self.unexport(export.volume);
@@ -342,6 +355,32 @@ impl Portals {
 impl Exported {
     fn volume(&self) -> VolumeNumber {
         self.described.borrow().volume
+    }
+
+    /// Takes requests for what the volume has grown by as soon as it has seen what hosts may do there: a state of before is none for
+    /// chunks that know no token yet (`docs/decisions/0100`). Hosts that are connected stay so, and hear of it later: one that has heard
+    /// may ask another portal next, which may not have.
+    fn grow(self: &Rc<Self>, geometry: Geometry) {
+        let exported = Rc::downgrade(self);
+        drop(spawn(async move {
+            loop {
+                // If it has grown further meanwhile, that is another's work.
+                let still = |exported: &Rc<Self>| exported.described.borrow().geometry == geometry;
+                let Some(exported) = exported.upgrade().filter(still) else {
+                    return;
+                };
+                if exported.look().await && still(&exported) {
+                    exported.routes.grow(geometry);
+                    break;
+                }
+                drop(exported);
+                time::sleep(LOOK_AGAIN).await;
+            }
+            time::sleep(GROWTH_TOLD_AFTER).await;
+            if let Some(exported) = exported.upgrade() {
+                exported.subsystem.namespace_resized(NSID);
+            }
+        }));
     }
 
     fn adjust(&self, listener: SocketAddr, export: Export) {

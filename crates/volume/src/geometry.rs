@@ -286,6 +286,17 @@ impl Geometry {
         ByteCount(self.volume_blocks().0 * u64::from(self.block_bytes))
     }
 
+    /// Whether this is `before` with stripe groups appended to it.
+    pub fn is_growth_of(&self, before: &Self) -> bool {
+        let whole = Self {
+            group_chunks: self.group_chunks.clone(),
+            ..before.clone()
+        };
+        *self == whole
+            && self.group_chunks.len() > before.group_chunks.len()
+            && self.group_chunks.starts_with(&before.group_chunks)
+    }
+
     /// Appends a stripe group of `chunks` chunks. No block already there moves.
     pub fn append_group(&mut self, chunks: u32) -> Result<(), GeometryError> {
         self.group_chunks.push(chunks);
@@ -603,7 +614,13 @@ mod tests {
             assert_eq!(taken.insert((chunk, block), lba), None);
         }
         assert_eq!(before[0..5], [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]);
+        let shape_before = geometry.clone();
         geometry.append_group(5).unwrap();
+        assert!(geometry.is_growth_of(&shape_before));
+        assert!(!shape_before.is_growth_of(&geometry) && !geometry.is_growth_of(&geometry));
+        let mut other = geometry.clone();
+        other.copies = 2;
+        assert!(!other.is_growth_of(&shape_before), "of another volume");
         for (lba, &was) in before.iter().enumerate() {
             assert_eq!(place(&geometry, lba as u64), was);
         }

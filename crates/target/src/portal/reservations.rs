@@ -104,13 +104,14 @@ impl Exported {
         }
     }
 
+    /// Chunks of the volume, as far as this portal has heard.
     fn chunks(&self) -> u32 {
         let chunks = self.described.borrow().geometry.chunks();
         u32::try_from(chunks).unwrap_or(u32::MAX)
     }
 
     /// Reads what is reserved, by one look for all that want it at a time. A look that began before the call does not count.
-    async fn look(self: &Rc<Self>) -> bool {
+    pub(super) async fn look(self: &Rc<Self>) -> bool {
         let desk = &self.desk;
         // One that is under way may have been answered already.
         let wanted = desk.looks.get() + 1 + u64::from(desk.looking.get());
@@ -264,7 +265,8 @@ impl ReservationStore for Record {
         let exported = find(self.node, self.volume);
         Box::pin(async move {
             let exported = exported.ok_or_else(gone)?;
-            let (links, chunks) = (exported.links.clone(), exported.chunks());
+            // No more than are told: of those that a volume has just grown by the device may not know yet.
+            let (links, chunks) = (exported.links.clone(), exported.routes.chunks());
             let (device, told) = (&exported.device, &exported.desk.told);
             let enforced = volume::client::enforce(device, links, WriterToken(token), limit, told).await;
             enforced.map_err(|error| StoreUnavailable(format!("not every chunk could be told: {error}")))?;

@@ -45,6 +45,21 @@ impl Routes {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Chunks that are served: fewer than the volume has, while it has just grown.
+    pub(super) fn chunks(&self) -> u32 {
+        u32::try_from(self.map().geometry.chunks()).unwrap_or(u32::MAX)
+    }
+
+    /// The volume has grown to this. Nothing is known yet of where the chunks are that came.
+    pub(super) fn grow(&self, geometry: Geometry) {
+        let mut map = self.map();
+        let mut chunks = map.chunks.clone();
+        chunks.grow(usize::try_from(geometry.chunks()).unwrap_or(usize::MAX));
+        *map = Arc::new(VolumeMap { geometry, chunks });
+        drop(map);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
     /// Notes on which disks of their nodes the copies lie that the next [`Routes::learn`] names.
     pub(super) fn lie_on(&self, chunks: Vec<(u32, Vec<(u128, u128)>)>) {
         self.places().extend(chunks);

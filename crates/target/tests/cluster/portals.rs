@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use agentlink::FromTarget;
-use bdev::Data;
+use bdev::{Channel, Data};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, Queue, discover};
 use foundation::{BlockCount, Epoch, Lba, Random};
 use protocols::nvme::dsm::{DsmRange, encode_ranges};
@@ -35,6 +35,8 @@ type Committed = Rc<RefCell<ChunkConfig>>;
 pub(super) struct Exporting {
     pub(super) cluster: Cluster,
     committed: Committed,
+    /// Chunks of the volume, as the masters say with what is reserved.
+    chunks: Rc<Cell<u32>>,
     /// The nodes that export, in order of their places.
     portals: [usize; 2],
 }
@@ -46,6 +48,7 @@ impl Exporting {
         let exporting = Self {
             cluster,
             committed: Rc::new(RefCell::new(config)),
+            chunks: Rc::new(Cell::new(1)),
             portals,
         };
         for place in 0..2 {
@@ -59,10 +62,8 @@ impl Exporting {
         SocketAddr::new(self.cluster.hosts[self.portals[place]].address(), PORT)
     }
 
-    /// What the masters and the node's agent do.
-    fn export(&self, place: usize) {
-        let index = self.portals[place];
-        let export = Export {
+    fn described(&self, place: usize) -> Export {
+        Export {
             volume: VolumeNumber(VOLUME),
             uuid: [0x5a; 16],
             geometry: geometry(),
@@ -70,12 +71,19 @@ impl Exporting {
             hosts: BTreeSet::new(),
             place,
             elsewhere: vec![self.address(1 - place)],
-        };
+        }
+    }
+
+    /// What the masters and the node's agent do.
+    fn export(&self, place: usize) {
+        let index = self.portals[place];
+        let export = self.described(place);
         let portals = self.cluster.portals[index]
             .borrow()
             .clone()
             .expect("the node has started");
         let (node, committed) = (self.cluster.node(index), self.committed.clone());
+        let chunks = self.chunks.clone();
         self.cluster
             .simulation
             .start(self.cluster.hosts[index], move || async move {
@@ -94,7 +102,7 @@ impl Exporting {
                         FromTarget::Reserve { volume, request, .. } => {
                             let found = agentlink::Reservations {
                                 in_force: true,
-                                chunks: 1,
+                                chunks: chunks.get(),
                                 ..agentlink::Reservations::default()
                             };
                             portals.reserved(VolumeNumber(volume), request, Ok((found, true)));
@@ -248,6 +256,57 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
             Some(Status::INVALID_COMMAND_OPCODE)
         );
         assert_eq!(ways[0].read(3, 1).await, Ok(vec![7; BLOCK]));
+    });
+}
+
+/// Otherwise each growth would cut the hosts off from both portals at once.
+#[test]
+fn a_host_stays_connected_while_its_volume_grows() {
+    let exporting = Exporting::new(1, [1, 2]);
+    let address = exporting.address(0);
+    let (before, mut after) = (exporting.described(0), exporting.described(0));
+    after.geometry.append_group(2).unwrap();
+    let portals = exporting.cluster.portals[1].borrow().clone().unwrap();
+    let chunks = exporting.chunks.clone();
+    let grow = move || async move {
+        time::sleep(Duration::from_secs(1)).await;
+        portals.export(after).unwrap();
+        // An answer of the masters that was on its way: no volume shrinks.
+        time::sleep(Duration::from_secs(1)).await;
+        portals.export(before).unwrap();
+        time::sleep(Duration::from_secs(2)).await;
+        chunks.set(3);
+    };
+    let simulation = &exporting.cluster.simulation;
+    simulation.start(exporting.cluster.hosts[1], grow);
+    on_client(&exporting.cluster, Duration::from_secs(30), move || async move {
+        let began = time::now();
+        let way = Way::connect(address, 1).await.unwrap();
+        let blocks = async || {
+            let namespace = way.controller.open_namespace(1).await.unwrap();
+            namespace.geometry().blocks.0
+        };
+        let mut events = way.controller.events().await.unwrap();
+        assert_eq!(way.write(3, 1, 7).await, Some(Status::SUCCESS));
+        assert_eq!(blocks().await, 1024);
+        // What is reserved has not been seen since the volume grew.
+        time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(way.read(1024, 1).await, Err(Some(Status::LBA_OUT_OF_RANGE)));
+        assert_eq!(way.read(3, 1).await, Ok(vec![7; BLOCK]));
+        while blocks().await == 1024 {
+            events.recv().await.unwrap();
+        }
+        assert_eq!(blocks().await, 3 * 1024);
+        let took = time::now() - began;
+        assert!(
+            (Duration::from_millis(6500)..Duration::from_secs(8)).contains(&took),
+            "{took:?}"
+        );
+        assert_eq!(way.read(3, 1).await, Ok(vec![7; BLOCK]), "by the same connection");
+        assert!(!way.controller.is_ended());
+        // Where its chunk is, this cluster never says; but it is no block that there is not.
+        let late = time::timeout(Duration::from_secs(1), way.read(1024, 1)).await;
+        assert!(late.is_err(), "{late:?}");
     });
 }
 

@@ -2,6 +2,7 @@
 
 mod flush;
 mod leave_out;
+mod queue;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
 use crate::sealing::Answers;
 use crate::settings::Settings;
+pub(super) use queue::Queued;
 
 /// Writes that may have a sequence above settled-through. The other copies keep each of them in their windows, so
 /// one that does not end anywhere must not let the later ones pile up.
@@ -58,21 +60,6 @@ pub(super) struct Flight {
     /// One bit for each member that has it, and [`JOINER`].
     pub(super) members: u32,
     pub(super) first_sent: Instant,
-}
-
-/// A write without a sequence in this epoch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Queued {
-    pub(super) request: Request,
-    /// In an epoch before it had one, and copies may have it.
-    pub(super) begun: bool,
-}
-
-impl Queued {
-    /// How it ends where it is not done in this epoch, because of `status`.
-    pub(super) fn undone(&self, status: Status) -> Status {
-        if self.begun { Status::Unknown } else { status }
-    }
 }
 
 #[derive(Debug)]
@@ -370,43 +357,6 @@ impl Request {
 }
 
 impl Member {
-    pub(super) fn add_write(&mut self, request: Request) {
-        match &mut self.lead {
-            Some(lead) => {
-                lead.token_asked = lead.token_asked.max(request.writer_token);
-                lead.waiting.push_back(Queued {
-                    request,
-                    begun: false,
-                });
-            }
-            None => unreachable!("a write is refused unless this node leads"),
-        }
-    }
-
-    pub(super) fn add_flush(&mut self, request: RequestId) {
-        match &mut self.lead {
-            Some(lead) => lead.flush_waiting.push(request),
-            None => unreachable!("a flush is refused unless this node leads"),
-        }
-    }
-
-    pub(super) fn cancel_waiting(&mut self, request: RequestId) {
-        let Some(lead) = &mut self.lead else {
-            return;
-        };
-        let at = lead
-            .waiting
-            .iter()
-            .position(|queued| queued.request.id == request);
-        if let Some(queued) = at.and_then(|at| lead.waiting.remove(at)) {
-            self.give_back(queued.request.data());
-            self.complete(request, queued.undone(Status::Cancelled));
-        } else if let Some(at) = lead.flush_waiting.iter().position(|r| *r == request) {
-            lead.flush_waiting.remove(at);
-            self.complete(request, Status::Cancelled);
-        }
-    }
-
     /// From sealing to reconciling to serving.
     pub(super) fn advance_lead(&mut self, now: Instant) {
         let Some(lead) = &mut self.lead else {

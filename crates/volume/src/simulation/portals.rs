@@ -46,6 +46,8 @@ pub(super) struct Portal {
     pub(super) life: u64,
     /// Chunks that it serves; 0 while it does not run.
     pub(super) serves: usize,
+    /// Chunks that it has heard of: it serves them once it has seen what is reserved since.
+    heard: usize,
     pub(super) known: Option<View>,
     /// The chunks that know a token.
     told: (WriterToken, BTreeSet<usize>),
@@ -66,6 +68,7 @@ impl Portal {
         Self {
             life: 1,
             serves,
+            heard: serves,
             known: None,
             told: (WriterToken(0), BTreeSet::new()),
             work: None,
@@ -89,7 +92,7 @@ impl World {
         self.nodes[portal].core.is_none() || self.nodes[portal].paused_until > self.now
     }
 
-    /// The node's process has ended, or the volume is another: whatever the portal knew and did is gone, and its hosts' claims.
+    /// The node's process has ended: whatever the portal knew and did is gone, and its hosts' claims.
     pub(super) fn portal_begins(&mut self, node: usize, serves: usize) {
         let Some(reserved) = &mut self.reserved else {
             return;
@@ -166,11 +169,14 @@ impl World {
             } if self.alive(portal, life) => {
                 let state = self.at_portal(portal);
                 let serves = state.serves;
-                if chunks > serves {
-                    if self.planted.is(Bug::GrownPortalGoesOn) && serves > 0 {
+                if serves == 0 {
+                    self.portal_begins(portal, chunks);
+                } else if chunks > self.at_portal(portal).heard {
+                    self.at_portal(portal).heard = chunks;
+                    if self.planted.is(Bug::GrownPortalGoesOn) {
                         self.at_portal(portal).serves = chunks;
                     } else {
-                        self.portal_begins(portal, chunks);
+                        self.look(portal);
                     }
                 }
                 let state = self.at_portal(portal);
@@ -266,10 +272,12 @@ impl World {
     }
 
     fn learn(&mut self, portal: usize, found: &View) {
+        // Planted: also in the place of what it knows, as who begins anew would.
+        let takes_old = self.planted.is(Bug::OldAnswerTaken);
         let state = self.at_portal(portal);
         let order = |view: &View| (view.version, view.token);
         match &mut state.known {
-            Some(known) if order(known) > order(found) => {}
+            Some(known) if order(known) > order(found) && !(takes_old && found.chunks < state.heard) => {}
             Some(known) if order(known) == order(found) => {
                 known.enforced = known.enforced.max(found.enforced);
             }
@@ -280,12 +288,14 @@ impl World {
     fn masters_answered(&mut self, portal: usize, number: u64, found: Option<View>, done: bool) {
         let planted = self.planted;
         let state = self.at_portal(portal);
-        let found = found.filter(|found| !is_too_old(found, state.serves, planted));
+        let found = found.filter(|found| !is_too_old(found, state.heard, planted));
         if state.look == Some(number) {
             state.look = None;
             state.looks += 1;
             if let Some(found) = found {
                 self.learn(portal, &found);
+                let state = self.at_portal(portal);
+                state.serves = state.heard;
                 self.see_to_force(portal);
             } else {
                 self.at(LOOK_PAUSE, Event::Reserve(ReserveEvent::Look { portal }));

@@ -121,7 +121,7 @@ fn finds(world: impl Fn(u64) -> World + std::panic::RefUnwindSafe, most: u64) ->
 
 #[test]
 fn planted_mistakes_of_masters_are_found() {
-    let limit = 300;
+    let limit = 500;
     let mut missed = Vec::new();
     let mut look_for = |bug, world: fn(u64, Bug) -> World| match finds(|seed| world(seed, bug), limit) {
         Some((seed, why)) => println!("{bug:?}: seed {seed}: {}", why.lines().next().unwrap_or_default()),
