@@ -90,7 +90,7 @@ impl NodeSpace {
     }
 
     fn slots(&self, chunk: u64) -> u64 {
-        self.disks.iter().map(|disk| slots(disk, chunk)).sum()
+        sum(self.disks.iter().map(|disk| slots(disk, chunk)))
     }
 
     /// Takes room for a copy on the disk that is used least; `None` if no disk has it.
@@ -127,7 +127,7 @@ impl DomainSpace {
     }
 
     fn slots(&self, chunk: u64) -> u64 {
-        self.nodes.values().map(|node| node.slots(chunk)).sum()
+        sum(self.nodes.values().map(|node| node.slots(chunk)))
     }
 
     /// Takes room for a copy on the node that is used least; `None` if no node has it. Ties fall by `random`.
@@ -152,6 +152,11 @@ fn share(used: u64, capacity: u64) -> u64 {
 
 fn slots(disk: &Candidate, chunk: u64) -> u64 {
     disk.free() / chunk
+}
+
+/// Nodes say what their disks have: together it may be more than can be counted.
+fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// Places `chunks` chunks of `chunk` bytes in `copies` copies on `candidates`, the disks of the
@@ -279,16 +284,13 @@ fn placeable(domains: &Domains<'_>, pinned: Option<Domain<'_>>, request: &Reques
     let slots: Vec<u64> = others.map(|(_, space)| space.slots(chunk)).collect();
     let pinned = pinned.map(|pinned| domains[&pinned].slots(chunk));
     let copies = request.copies - u8::from(pinned.is_some());
-    let most = slots
-        .iter()
-        .sum::<u64>()
-        .checked_div(u64::from(copies))
-        .unwrap_or(u64::MAX - 1);
+    let most = sum(slots.iter().copied()).checked_div(u64::from(copies));
+    let most = most.unwrap_or(u64::MAX).min(pinned.unwrap_or(u64::MAX));
     let fits = |k: u64| {
         let total: u128 = slots.iter().map(|&slots| u128::from(slots.min(k))).sum();
         total >= u128::from(k) * u128::from(copies)
     };
-    let (mut fitting, mut beyond) = (0, most.min(pinned.unwrap_or(u64::MAX)) + 1);
+    let (mut fitting, mut beyond) = (0, most.saturating_add(1));
     while beyond - fitting > 1 {
         let middle = fitting + (beyond - fitting) / 2;
         if fits(middle) {

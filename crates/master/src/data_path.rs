@@ -131,7 +131,7 @@ impl DataPath for Face {
         };
         if caller.role != Role::Node {
             return Err(Status::permission_denied(format!(
-                "the keys of the data path are for nodes alone, and this is {} \"{}\"",
+                "the keys of the data path are for nodes alone, and this is {} \"{}\"; ask with a node's own credentials",
                 caller.role, caller.name
             )));
         }
@@ -174,7 +174,8 @@ impl DataPath for Face {
             let node = caller.name.parse::<identity::Cluster>();
             let node = node.map_or_else(|_| caller.name.clone(), |node| uuid_text(&node.to_bytes()));
             return Err(Status::permission_denied(format!(
-                "node {node} is none of this cluster's, or no longer; nobody on the data path takes it for one"
+                "node {node} is none of this cluster's, or no longer, and nobody on the data path takes it for one; have it \
+                 register first (the machine of one that was removed comes back as a new node)"
             )));
         }
         Ok(Response::new(v1::GetPassesResponse {

@@ -51,7 +51,12 @@ fn host(bytes: &[u8]) -> Result<[u8; 16], Status> {
 }
 
 fn byte(what: &str, value: u32) -> Result<u8, Status> {
-    u8::try_from(value).map_err(|_| Status::invalid_argument(format!("there is no {what} {value}")))
+    let wrong = |_| {
+        Status::invalid_argument(format!(
+            "there is no {what} {value}; use the same release on all nodes"
+        ))
+    };
+    u8::try_from(value).map_err(wrong)
 }
 
 /// What a portal wants; version, tokens and what follows from them are the masters' to say.
@@ -126,6 +131,7 @@ impl Reservations for Face {
     ) -> Result<Response<v1::EnforcedReservationsResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         check_node(&extensions, &request.node)?;
+        uuid("node", &request.node)?;
         let (number, token) = (VolumeNumber(request.volume), WriterToken(request.token));
         self.engine
             .call(move |control, _| control.enforced_reservations(number, token, request.chunks))

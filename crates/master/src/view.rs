@@ -125,6 +125,11 @@ pub fn about_left(seconds: Option<u64>) -> String {
     seconds.map_or(String::new(), |seconds| format!(", {} left", about(seconds)))
 }
 
+/// What nodes say of themselves may be more than can be counted.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
 /// As JSON has it.
 fn seconds(milliseconds: Option<u64>) -> Option<u64> {
     milliseconds.map(|milliseconds| milliseconds.div_ceil(1000))
@@ -203,10 +208,10 @@ impl NodeRow {
             disk_health: disks::rows(node),
             incarnation: node.incarnation,
             disks: node.disks.len(),
-            capacity_bytes: disks().map(|disk| disk.capacity_bytes).sum(),
-            allocated_bytes: node.disks.iter().map(|disk| disk.allocated_bytes).sum(),
-            used_bytes: disks().map(|disk| disk.used_bytes).sum(),
-            held_bytes: disks().filter_map(|disk| disk.held_bytes).sum(),
+            capacity_bytes: sum(disks().map(|disk| disk.capacity_bytes)),
+            allocated_bytes: sum(node.disks.iter().map(|disk| disk.allocated_bytes)),
+            used_bytes: sum(disks().map(|disk| disk.used_bytes)),
+            held_bytes: sum(disks().filter_map(|disk| disk.held_bytes)),
             silent_milliseconds: node.silent_ms,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use foundation::Instant;
 
 use crate::configuration::{Proposal, Standing, Verdict, judge, successor};
+use crate::controller::force::EPOCH_MAX;
 use crate::controller::{ATTEMPTS_MAX, Controller, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, NodeId, VolumeNumber};
@@ -61,6 +62,17 @@ impl<S: MetadataStore> Controller<S> {
             let Some(stored) = self.read::<Chunk>(&key)? else {
                 return Err(self.no_such_chunk(id));
             };
+            // A mistake, which is no reason to take the store for an old one.
+            if proposal.expected.0 >= EPOCH_MAX {
+                return Err(ControlError::Argument {
+                    field: "expected_epoch",
+                    problem: format!(
+                        "is {}, which no chunk reaches; {id} is at epoch {}",
+                        proposal.expected, stored.record.epoch
+                    ),
+                    remedy: "fetch the map and decide again",
+                });
+            }
             // Only a newer store can have told it of that.
             if proposal.expected > stored.record.epoch {
                 self.found_older(now)?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foundation::Instant;
 
+use crate::controller::volumes::shown;
 use crate::controller::{ATTEMPTS_MAX, Controller, contended};
 use crate::error::ControlError;
 use crate::identity::NodeId;
@@ -239,10 +240,20 @@ fn check(request: &ExportVolume) -> Result<(), ControlError> {
         let problem = format!("lists {} names of at most {HOSTS_MAX}", request.hosts.len());
         return argument("hosts", problem, "name none, so that all hosts may connect");
     }
-    let is_name = |host: &&String| !host.starts_with("nqn.") || host.len() > NQN_BYTES_MAX;
-    if let Some(wrong) = request.hosts.iter().find(is_name) {
-        let problem = format!("has \"{}\"", wrong.chars().take(64).collect::<String>());
-        return argument("hosts", problem, "write a host's NQN, as in /etc/nvme/hostnqn");
+    let is_name = |host: &str| {
+        let is_odd = |c: char| c.is_control() || c.is_whitespace();
+        host.starts_with("nqn.") && host.len() <= NQN_BYTES_MAX && !host.contains(is_odd)
+    };
+    if let Some(wrong) = request.hosts.iter().find(|host| !is_name(host)) {
+        let problem = match wrong.len() {
+            ..=NQN_BYTES_MAX => format!("has \"{}\"", shown(wrong)),
+            length => format!("has a name of {length} bytes (\"{}...\")", shown(wrong)),
+        };
+        return argument(
+            "hosts",
+            problem,
+            "write a host's NQN of at most 223 bytes, as in /etc/nvme/hostnqn",
+        );
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 use foundation::{ByteCount, Instant};
 
 use crate::controller::unfinished::Unfinished;
+use crate::controller::volumes::VOLUME_CHUNKS_MAX;
 use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber};
@@ -191,8 +192,15 @@ fn check_size(volume: &Volume, size: ByteCount) -> Result<Vec<u32>, ControlError
         }
     }
     let (present, grown) = (&volume.geometry, volume.grown());
-    let Ok(wanted) = u32::try_from(size.0.div_ceil(present.chunk.0)) else {
-        let problem = format!("of {size} makes more than 2^32 chunks of {}", present.chunk);
+    // One of a release before may have more already.
+    let most = VOLUME_CHUNKS_MAX.max(grown.chunk_count());
+    let wanted = size.0.div_ceil(present.chunk.0);
+    let fitting = u32::try_from(wanted).ok().filter(|&wanted| wanted <= most);
+    let Some(wanted) = fitting else {
+        let problem = format!(
+            "of {size} makes {wanted} chunks of {}, and a volume has at most {VOLUME_CHUNKS_MAX}",
+            present.chunk
+        );
         return argument(
             problem,
             "name a smaller size, or use another volume with larger chunks",

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::controller::volumes::shown;
 use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{JoinTokenId, NodeId, Uuid};
@@ -206,7 +207,7 @@ impl<S: MetadataStore> Controller<S> {
                 return Err(ControlError::JoinTokenExpired { id, ago });
             }
             if !asked.is_empty() && asked != record.name {
-                let asked = asked.to_owned();
+                let asked = shown(asked);
                 return Err(ControlError::JoinTokenName { id, asked });
             }
             if let (JoinRole::Node, Ok(node)) = (record.role, record.name.parse()) {

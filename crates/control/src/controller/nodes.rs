@@ -9,6 +9,7 @@ use crate::controller::clones::Flattening;
 use crate::controller::exports::Export;
 use crate::controller::growth::Growing;
 use crate::controller::snapshots::SnapshotKey;
+use crate::controller::volumes::shown;
 use crate::controller::{ATTEMPTS_MAX, Controller, Heard, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, ClusterId, DiskId, Incarnation, NodeId, VolumeNumber};
@@ -21,6 +22,8 @@ use crate::store::{MetadataStore, Transaction};
 const DISKS_MAX: usize = 256;
 const ADDRESS_BYTES_MAX: usize = 256;
 const RESYNCS_MAX: usize = 1024;
+/// No target has lived so often: numbers from here on are a mistake, and those that follow have to have room.
+const LIVES_MAX: u64 = u64::MAX / 2;
 
 /// A node, or a new life of its target, makes itself known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -309,8 +312,11 @@ impl<S: MetadataStore> Controller<S> {
                 heard.syncs.clone_from(&heartbeat.syncs);
                 heard.kept = heartbeat.kept;
             }
-            for resync in &heartbeat.resyncs {
-                self.care.note_resync(resync.node, now);
+            // Whoever is sent something lives, and is heard: nobody else is remembered.
+            for resync in heartbeat.resyncs.iter().take(RESYNCS_MAX) {
+                if self.heard.contains_key(&resync.node) {
+                    self.care.note_resync(resync.node, now);
+                }
             }
             if self.is_restoring() {
                 return self.heard_while_restoring(heartbeat);
@@ -516,19 +522,32 @@ fn check_registration(registration: &Registration) -> Result<(), ControlError> {
         })
     };
     let address = &registration.peer_address;
-    let port = address
-        .rsplit_once(':')
-        .and_then(|(_, port)| port.parse::<u16>().ok());
-    if port.is_none_or(|port| port == 0) || address.len() > ADDRESS_BYTES_MAX {
+    let is_host =
+        |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_control() || c.is_whitespace());
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let parts = address.rsplit_once(':');
+    let is_address = parts.is_some_and(|(host, port)| is_host(host) && is_port(port));
+    if !is_address || address.len() > ADDRESS_BYTES_MAX {
         return argument(
             "peer_address",
-            format!("is \"{}\"", address.chars().take(64).collect::<String>()),
+            match address.len() {
+                ..=ADDRESS_BYTES_MAX => format!("is \"{}\"", shown(address)),
+                length => format!("has {length} bytes (\"{}...\")", shown(address)),
+            },
             "write host and port, such as 192.0.2.7:4420",
         );
     }
-    if registration.incarnation == Some(Incarnation(u64::MAX)) || registration.ended_through.0 == u64::MAX {
-        let problem = "is the greatest number, which leaves none for the next life".to_owned();
-        return argument("incarnation", problem, "ask for a new number with 0");
+    let lives = [
+        ("incarnation", registration.incarnation.unwrap_or_default()),
+        ("ended_through", registration.ended_through),
+    ];
+    if let Some((field, life)) = lives.into_iter().find(|(_, life)| life.0 >= LIVES_MAX) {
+        let problem = format!("is {life}, and no target has lived 2^63 - 1 times or more often");
+        return argument(
+            field,
+            problem,
+            "report only lives that were registered, and ask for a new number with 0",
+        );
     }
     if registration.disks.len() > DISKS_MAX {
         let problem = format!("lists {} disks of at most {DISKS_MAX}", registration.disks.len());

@@ -19,6 +19,9 @@ use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
 const NAME_BYTES_MAX: usize = 128;
+/// The most chunks that a volume is given: a master has the places of all of them in memory when it chooses them. 1 PiB in chunks of
+/// 256 MiB.
+pub(super) const VOLUME_CHUNKS_MAX: u32 = 1 << 22;
 
 /// A volume to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,13 +89,15 @@ impl CreateVolume {
             return argument("stripe_width", "is 0".to_owned(), "use 1 or more chunks");
         }
         let chunks = self.size.0.div_ceil(self.chunk.0.max(1));
-        let Ok(chunks) = u32::try_from(chunks) else {
-            let problem = format!("of {} makes {chunks} chunks of {}", self.size, self.chunk);
-            return argument(
-                "size",
-                problem,
-                "use larger chunks, so that they are fewer than 2^32",
+        let fitting = u32::try_from(chunks)
+            .ok()
+            .filter(|&chunks| chunks <= VOLUME_CHUNKS_MAX);
+        let Some(chunks) = fitting else {
+            let problem = format!(
+                "of {} makes {chunks} chunks of {}, and a volume has at most {VOLUME_CHUNKS_MAX}",
+                self.size, self.chunk
             );
+            return argument("size", problem, "use larger chunks, or name a smaller size");
         };
         // At most 1,024 intent regions a chunk, and none below 1 MiB: a copy's record has 16 bytes for each
         // (`docs/formats/chunk-record.md`), and must fit in its place.
@@ -410,6 +415,13 @@ impl<S: MetadataStore> Controller<S> {
                 field: "portals",
                 problem: format!("lists {} nodes of at most {PORTALS_MAX}", request.portals.len()),
                 remedy: "name 2 to 4 nodes, or none",
+            });
+        }
+        if request.portals.iter().collect::<BTreeSet<_>>().len() < request.portals.len() {
+            return Err(ControlError::Argument {
+                field: "portals",
+                problem: "lists a node twice".to_owned(),
+                remedy: "name each node once",
             });
         }
         for &node in request.portals.iter().chain(&request.write_pin) {

@@ -111,7 +111,7 @@ pub fn returning(resyncs: &[v1::Resync]) -> Vec<ReturningRow> {
     nodes.dedup();
     let row = |node: &[u8]| {
         let of_node = || resyncs.iter().filter(|resync| resync.node == node);
-        let left_bytes = of_node().map(|resync| resync.left_bytes).sum();
+        let left_bytes = super::sum(of_node().map(|resync| resync.left_bytes));
         let rate = of_node().map(|resync| {
             let sent = resync.total_bytes.saturating_sub(resync.left_bytes) as f64;
             sent * 1000.0 / resync.elapsed_ms.max(1) as f64
@@ -121,7 +121,7 @@ pub fn returning(resyncs: &[v1::Resync]) -> Vec<ReturningRow> {
             node: uuid_text(node),
             chunks: of_node().count(),
             left_bytes,
-            total_bytes: of_node().map(|resync| resync.total_bytes).sum(),
+            total_bytes: super::sum(of_node().map(|resync| resync.total_bytes)),
             left_seconds: (bytes_per_second > 0.0)
                 .then(|| (left_bytes as f64 / bytes_per_second).ceil() as u64),
         }
