@@ -19,7 +19,7 @@ fn exchange(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-fn get(address: SocketAddr, path: &str) -> String {
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
 }
 

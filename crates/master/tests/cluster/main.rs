@@ -7,6 +7,7 @@ mod etcd;
 mod fake;
 mod foreign;
 mod http;
+mod nonsense;
 mod watches;
 
 use std::time::Duration;
