@@ -64,7 +64,7 @@ const GUESTS: &[Guest] = &[
         environment: &[("SEED", "1795361886"), HOST_BESIDE],
     },
     Guest {
-        name: "a mount before pjdfstest, and fsx for some seconds",
+        name: "a mount before pjdfstest, and fsx and fio for some seconds",
         script: POSIX,
         argument: Argument::Program,
         environment: &[],

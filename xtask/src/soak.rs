@@ -47,7 +47,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "posix",
-        what: "`WHOLE=1 tests/posix/run`: pjdfstest, and fsx a million operations in each of four seeds",
+        what: "`WHOLE=1 tests/posix/run`: pjdfstest, fsx a million operations in each of four seeds, and some seconds of fio",
         run: |_| script(guests::whole_posix()),
     },
     Part {
