@@ -97,7 +97,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "wheel",
-        what: "`scripts/wheel`: the wheel made, installed alone, and tried",
+        what: "`scripts/wheel`: the wheel made, installed alone, and tried with each CPython from 3.11 on that is here",
         run: |_| script(guests::wheel()),
     },
     Part {
