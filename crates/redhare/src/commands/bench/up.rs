@@ -117,8 +117,13 @@ impl Up {
 
     /// Runs one of our own commands on this cluster; what it printed.
     pub(super) fn redhare(&self, arguments: &[&str]) -> Result<String, Failure> {
+        Ok(self.timed(arguments)?.0)
+    }
+
+    /// The same, with the processor time that the command took, the cluster's left out.
+    pub(super) fn timed(&self, arguments: &[&str]) -> Result<(String, Duration), Failure> {
         let mut command = self.command(arguments)?;
-        Ok(process::run_timed(&mut command).map_err(Failure::new)?.0)
+        process::run_timed(&mut command).map_err(Failure::new)
     }
 
     /// The number of the process that holds it together.

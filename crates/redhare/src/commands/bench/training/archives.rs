@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bench::cold;
 use bench::paired::quantile;
 use bench::process::run_timed;
 use bench::report::{Bar, Row};
+use bench::{cold, process};
 
+use super::race::Side;
 use super::{FILES_IN_FLIGHT, Filled, Stage, VOLUME};
 use crate::output::Failure;
 
@@ -172,21 +173,23 @@ fn tar_row(
 ) -> Result<Row, Failure> {
     let rounds = stage.rounds();
     let slice = (stage.arguments.seconds / rounds as f64 / 2.0).max(0.1);
-    let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ratios = Vec::new();
+    let mut sides = [Side::default(), Side::default()];
     for round in 0..rounds {
         let mut rates = [0.0; 2];
         for side in [round % 2, (round + 1) % 2] {
-            rates[side] = if side == 0 {
+            let taken = if side == 0 {
                 cold::evict(archive).map_err(Failure::new)?;
                 read_tar(archive, Duration::from_secs_f64(slice)).map_err(Failure::new)?
             } else {
                 shuffled(stage, order, in_flight, slice)?
             };
+            rates[side] = taken.rate();
+            sides[side] += taken;
         }
         ratios.push(rates[1] / rates[0]);
-        ours.push(rates[1]);
-        theirs.push(rates[0]);
     }
+    let [theirs, ours] = sides;
     let row = Row::new(
         format!(
             "16 KiB files, 3 copies, {what}, {in_flight} in flight, index in memory, against a tar read from its beginning"
@@ -196,16 +199,14 @@ fn tar_row(
         bar,
     );
     Ok(row.with_note(format!(
-        "volume {:.0} files/s; tar {:.0} files/s (one thread); half of the {rounds} rounds between {:.2} and {:.2}",
-        quantile(ours, 0.5),
-        quantile(theirs, 0.5),
+        "volume {ours} (client and cluster); tar {theirs} (one thread); half of the {rounds} rounds between {:.2} and {:.2}",
         quantile(ratios.clone(), 0.25),
         quantile(ratios, 0.75)
     )))
 }
 
-/// Files per second of the volume in an order.
-fn shuffled(stage: &Stage<'_>, order: &[&str], in_flight: usize, seconds: f64) -> Result<f64, Failure> {
+/// The volume in an order. Processor time is the client's while it reads, and the cluster's, in which the opening of the index is.
+fn shuffled(stage: &Stage<'_>, order: &[&str], in_flight: usize, seconds: f64) -> Result<Side, Failure> {
     let (in_flight, seconds) = (in_flight.to_string(), seconds.to_string());
     let mut arguments = vec![
         "fs",
@@ -221,10 +222,28 @@ fn shuffled(stage: &Stage<'_>, order: &[&str], in_flight: usize, seconds: f64) -
         "warm",
     ];
     arguments.extend(order);
+    let before = stage.up.cpu_time()?;
     let text = stage.up.redhare(&arguments)?;
-    let view: serde_json::Value = serde_json::from_str(&text).map_err(Failure::new)?;
-    let rate = view["files_per_second"].as_f64();
-    rate.ok_or_else(|| Failure::new(format!("fs bench printed no rate: {text}")))
+    let cluster = stage.up.cpu_time()?.saturating_sub(before);
+    side_of(&text, cluster)
+}
+
+/// What `fs bench` printed, with the cluster's processor time.
+fn side_of(text: &str, cluster: Duration) -> Result<Side, Failure> {
+    let view: serde_json::Value = serde_json::from_str(text).map_err(Failure::new)?;
+    let number = |name: &str| {
+        let found = view[name].as_f64();
+        found.ok_or_else(|| Failure::new(format!("fs bench printed no {name}: {text}")))
+    };
+    let files = number("files")?;
+    let client = number("cpu_seconds_per_1000_files")? * files / 1000.0;
+    let mut side = Side::default();
+    side.add(
+        files,
+        number("seconds")?,
+        cluster + Duration::from_secs_f64(client),
+    );
+    Ok(side)
 }
 
 fn write_tar(archive: &Path, source: &Path) -> std::io::Result<()> {
@@ -233,8 +252,10 @@ fn write_tar(archive: &Path, source: &Path) -> std::io::Result<()> {
     builder.into_inner()?.sync_all()
 }
 
-/// Files per second from the beginning on, for at most so long.
-fn read_tar(archive: &Path, limit: Duration) -> std::io::Result<f64> {
+/// Reads from the beginning on, for at most so long. Processor time is that of this process, which does nothing else.
+fn read_tar(archive: &Path, limit: Duration) -> std::io::Result<Side> {
+    let cpu = || process::cpu_time(std::process::id());
+    let before = cpu()?;
     let begun = Instant::now();
     let mut archive = tar::Archive::new(BufReader::with_capacity(TAR_READ_BYTES, File::open(archive)?));
     let (mut files, mut content) = (0u32, Vec::new());
@@ -249,7 +270,10 @@ fn read_tar(archive: &Path, limit: Duration) -> std::io::Result<f64> {
             break;
         }
     }
-    Ok(f64::from(files) / begun.elapsed().as_secs_f64())
+    let seconds = begun.elapsed().as_secs_f64();
+    let mut side = Side::default();
+    side.add(f64::from(files), seconds, cpu()?.saturating_sub(before));
+    Ok(side)
 }
 
 #[cfg(test)]
@@ -266,8 +290,16 @@ mod tests {
         }
         let archive = directory.path().join("files.tar");
         write_tar(&archive, &source).unwrap();
-        assert!(read_tar(&archive, Duration::from_secs(60)).unwrap() > 0.0);
+        let read = read_tar(&archive, Duration::from_secs(60)).unwrap();
+        assert!(read.rate() > 0.0);
         std::fs::write(&archive, [1; 2000]).unwrap();
         assert!(read_tar(&archive, Duration::from_secs(60)).is_err());
+    }
+    #[test]
+    fn what_fs_bench_printed_has_the_clusters_processor_time_with_it() {
+        let text = r#"{"files": 2000, "seconds": 0.5, "cpu_seconds_per_1000_files": 0.01, "files_per_second": 4000}"#;
+        let side = side_of(text, Duration::from_millis(10)).unwrap();
+        assert_eq!(side.to_string(), "4000 files/s, 15.0 us of CPU a file");
+        assert!(side_of(r#"{"files": 2000, "seconds": 0.5}"#, Duration::ZERO).is_err());
     }
 }

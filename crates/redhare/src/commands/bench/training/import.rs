@@ -8,6 +8,7 @@ use bench::paired::quantile;
 use bench::process::run_timed;
 use bench::report::{Bar, Row};
 
+use super::race::Side;
 use super::{FILE_BYTES, ROOM_BYTES, Stage};
 use crate::commands::bench::up::make_files;
 use crate::output::Failure;
@@ -28,21 +29,22 @@ pub(super) fn rows(stage: &Stage<'_>) -> Result<Vec<Row>, Failure> {
     let rounds = stage.rounds().div_ceil(ROUNDS_SHARE);
     let mut rows = Vec::new();
     for (copies, bar) in BARS {
-        let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ratios = Vec::new();
+        let mut sides = [Side::default(), Side::default()];
         for round in 0..rounds {
-            let mut seconds = [0.0; 2];
+            let mut rates = [0.0; 2];
             for side in [round % 2, (round + 1) % 2] {
-                seconds[side] = if side == 0 {
-                    copied(stage, &source)?
+                let taken = if side == 0 {
+                    copied(stage, &source, count)?
                 } else {
                     imported(stage, &source, count, copies)?
                 };
+                rates[side] = taken.rate();
+                sides[side] += taken;
             }
-            ratios.push(seconds[0] / seconds[1]);
-            ours.push(seconds[1]);
-            theirs.push(seconds[0]);
+            ratios.push(rates[1] / rates[0]);
         }
-        let rate = |seconds: Vec<f64>| count as f64 / quantile(seconds, 0.5);
+        let [theirs, ours] = sides;
         let shown = match copies {
             1 => "one copy".to_owned(),
             copies => format!("{copies} copies"),
@@ -54,9 +56,7 @@ pub(super) fn rows(stage: &Stage<'_>) -> Result<Vec<Row>, Failure> {
             Some(Bar::AtLeast(bar)),
         );
         rows.push(row.with_note(format!(
-            "import {:.0} files/s, cp -r and sync {:.0} files/s; half of the {rounds} rounds between {:.2} and {:.2}; the source is in memory",
-            rate(ours),
-            rate(theirs),
+            "import {ours} (importer and cluster); cp -r and sync {theirs}; half of the {rounds} rounds between {:.2} and {:.2}; the source is in memory",
             quantile(ratios.clone(), 0.25),
             quantile(ratios, 0.75)
         )));
@@ -69,28 +69,32 @@ fn settle() {
     rustix::fs::sync();
 }
 
-/// `cp -r` and `sync`, in seconds.
-fn copied(stage: &Stage<'_>, source: &Path) -> Result<f64, Failure> {
+/// `cp -r` and `sync`. What the kernel's threads spend on writing is nobody's.
+fn copied(stage: &Stage<'_>, source: &Path, count: usize) -> Result<Side, Failure> {
     let to = stage.scratch.join("copied");
     settle();
     let begun = Instant::now();
-    run_timed(Command::new("cp").arg("-r").arg(source).arg(&to)).map_err(Failure::new)?;
-    run_timed(&mut Command::new("sync")).map_err(Failure::new)?;
+    let (_, copying) = run_timed(Command::new("cp").arg("-r").arg(source).arg(&to)).map_err(Failure::new)?;
+    let (_, syncing) = run_timed(&mut Command::new("sync")).map_err(Failure::new)?;
     let seconds = begun.elapsed().as_secs_f64();
     std::fs::remove_dir_all(&to).map_err(|error| Failure::new(format!("{}: {error}", to.display())))?;
-    Ok(seconds)
+    let mut side = Side::default();
+    side.add(count as f64, seconds, copying + syncing);
+    Ok(side)
 }
 
-/// An import into a new volume, in seconds; it ends when its last commit is durable on every copy.
-fn imported(stage: &Stage<'_>, source: &Path, count: usize, copies: u32) -> Result<f64, Failure> {
+/// An import into a new volume; it ends when its last commit is durable on every copy.
+fn imported(stage: &Stage<'_>, source: &Path, count: usize, copies: u32) -> Result<Side, Failure> {
     let content = (count * FILE_BYTES) as u64;
     stage.volume(VOLUME, content * 2 + ROOM_BYTES, copies)?;
     settle();
+    let before = stage.up.cpu_time()?;
     let begun = Instant::now();
-    stage
+    let (_, importing) = stage
         .up
-        .redhare(&["fs", "import", &source.display().to_string(), VOLUME])?;
+        .timed(&["fs", "import", &source.display().to_string(), VOLUME])?;
     let seconds = begun.elapsed().as_secs_f64();
+    let serving = stage.up.cpu_time()?.saturating_sub(before);
     stage.up.redhare(&["volume", "delete", VOLUME])?;
     // Its copies are deleted behind that; the next one needs its name and its room.
     let deadline = Instant::now() + DELETION_LIMIT;
@@ -102,5 +106,7 @@ fn imported(stage: &Stage<'_>, source: &Path, count: usize, copies: u32) -> Resu
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Ok(seconds)
+    let mut side = Side::default();
+    side.add(count as f64, seconds, importing + serving);
+    Ok(side)
 }

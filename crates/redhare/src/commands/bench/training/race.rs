@@ -22,7 +22,7 @@ pub(super) struct Raced {
     pub(super) theirs: Side,
 }
 
-/// What one side did in all rounds.
+/// What one side did in a slice, or in all rounds.
 #[derive(Default)]
 pub(super) struct Side {
     files: f64,
@@ -30,10 +30,30 @@ pub(super) struct Side {
     cpu: Duration,
 }
 
+impl Side {
+    /// Adds a slice.
+    pub(super) fn add(&mut self, files: f64, seconds: f64, cpu: Duration) {
+        self.files += files;
+        self.seconds += seconds;
+        self.cpu += cpu;
+    }
+
+    /// Files per second.
+    pub(super) fn rate(&self) -> f64 {
+        self.files / self.seconds
+    }
+}
+
+impl std::ops::AddAssign for Side {
+    fn add_assign(&mut self, other: Self) {
+        self.add(other.files, other.seconds, other.cpu);
+    }
+}
+
 impl std::fmt::Display for Side {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let cpu_us = self.cpu.as_secs_f64() * 1e6 / self.files;
-        let rate = self.files / self.seconds;
+        let rate = self.rate();
         write!(f, "{rate:.0} files/s, {cpu_us:.1} us of CPU a file")
     }
 }
@@ -131,9 +151,7 @@ async fn run(
             let reading = readers[side].read(&files).await.map_err(Failure::new)?;
             let spent = spent()?;
             taken[side] = reading.seconds;
-            sides[side].files += files.len() as f64;
-            sides[side].seconds += reading.seconds;
-            sides[side].cpu += spent.saturating_sub(before);
+            sides[side].add(files.len() as f64, reading.seconds, spent.saturating_sub(before));
         }
         ratios.push(taken[0] / taken[1]);
     }
@@ -180,6 +198,16 @@ impl Deck {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slices_add_up_to_files_a_second_and_processor_time_a_file() {
+        let mut side = Side::default();
+        side.add(100.0, 0.5, Duration::from_millis(2));
+        let mut other = Side::default();
+        other.add(300.0, 0.5, Duration::from_millis(2));
+        side += other;
+        assert_eq!(side.to_string(), "400 files/s, 10.0 us of CPU a file");
+    }
 
     #[test]
     fn both_sides_get_the_same_files_and_all_before_one_again() {
