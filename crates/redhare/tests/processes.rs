@@ -16,6 +16,7 @@ mod fs;
 mod health;
 mod held;
 mod import;
+mod import_progress;
 mod joining;
 mod master;
 mod masters;

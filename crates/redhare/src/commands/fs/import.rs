@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use packfs::name::{Shown, components};
 use packfs::{
-    Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, Importer, InodeNumber, Kind,
-    WriteError, Writer, WriterOptions,
+    Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, ImportPiece, ImportPieces,
+    Importer, InodeNumber, Kind, WriteError, Writer, WriterOptions,
 };
 
 use super::feed::{Body, Next};
@@ -25,7 +25,7 @@ use super::progress::Progress;
 use crate::output::{Failure, Output};
 
 use report::Tally;
-use sources::{Source, Sources};
+use sources::{Source, Sources, specials};
 
 /// What is imported is committed after so many bytes, or after the time that was asked for, whichever comes first.
 const COMMIT_EVERY_BYTES: u64 = 1 << 30;
@@ -112,7 +112,8 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
         Err(stop) => {
             // What is there can mostly be committed; if not, the last commit is what stays.
             let committed = writer.commit().await.is_ok();
-            Some(volume.failure(report::explain(&stop, &tally, &sources, committed)))
+            let total = sources.count(specials(arguments));
+            Some(volume.failure(report::explain(&stop, &tally, total, committed)))
         }
     };
     // The lease ends by itself if this fails.
@@ -135,7 +136,8 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
         .await;
         drop(writer.close().await);
         if let Err(stop) = result {
-            let why = report::explain(&stop, &found, &sources, true);
+            let total = sources.count(specials(arguments));
+            let why = report::explain(&stop, &found, total, true);
             return Err(volume.failure(format!("everything is imported, but it was not verified: {why}")));
         }
         tally.verified = Some(found.progress.entries);
@@ -184,10 +186,8 @@ async fn pass(
         existing,
         remove_directories: arguments.delete,
     };
-    let progress = sources.progress(match checks {
-        true => "verify",
-        false => "import",
-    });
+    let what = if checks { "verify" } else { "import" };
+    let progress = sources.progress(what, arguments);
     let mut run = Run {
         importer: Importer::new(writer, root, options),
         source: sources.start(arguments)?,
@@ -195,6 +195,7 @@ async fn pass(
         met: (sources.may_repeat() && !checks).then(HashMap::new),
         keep_going: arguments.keep_going || checks,
         progress,
+        passed_bytes: 0,
         commit_every,
         since: Instant::now(),
         since_bytes: 0,
@@ -205,21 +206,22 @@ async fn pass(
         sources.deletes(arguments),
         tally.errors.is_empty() && !checks,
     ) {
+        run.progress.last("delete");
         result = run.delete(root).await;
     } else if arguments.delete && !tally.errors.is_empty() && !checks {
         tally.nothing_deleted = true;
     }
-    run.progress.end();
     tally.progress = *run.importer.progress();
+    if result.is_ok() {
+        run.progress.last(if checks { what } else { "commit" });
+        if !checks {
+            // Of much that is new it takes a while.
+            result = run.commit("the last commit").await;
+        }
+    }
+    run.progress.end();
     tally.skipped = run.source.skipped();
     result?;
-    if !checks {
-        let committed = run.importer.commit().await;
-        committed.map_err(|source| {
-            let path = Shown::new(b"the last commit");
-            Stop::Entry(ImportError::Write { path, source })
-        })?;
-    }
     tally.progress = *run.importer.progress();
     Ok(())
 }
@@ -231,6 +233,8 @@ struct Run<'a> {
     met: Option<HashMap<u128, PathBuf>>,
     keep_going: bool,
     progress: Progress,
+    /// Lengths of the files that are done, holes included: what the bar is of.
+    passed_bytes: u64,
     commit_every: Duration,
     since: Instant,
     since_bytes: u64,
@@ -250,9 +254,15 @@ impl Run<'_> {
             let failed = match next {
                 Ok(Next::Same(entry)) => {
                     self.importer.count_same(entry.size_bytes);
+                    self.passed_bytes += entry.size_bytes;
                     None
                 }
-                Ok(Next::Entry(local, body)) => self.entry(local, body, tally).await.err(),
+                Ok(Next::Entry(local, body)) => {
+                    let size_bytes = local.size_bytes;
+                    let done = self.entry(local, body, tally).await;
+                    self.passed_bytes += size_bytes;
+                    done.err()
+                }
                 Err(failure) => Some(ImportError::Source(failure)),
             };
             if let Some(error) = failed {
@@ -262,23 +272,24 @@ impl Run<'_> {
                 tally.failed(&error);
             }
             let now = *self.importer.progress();
-            let bytes = now.content_bytes + now.unchanged_bytes;
-            self.progress.set(now.entries, self.source.position(bytes));
+            self.progress
+                .set(now.entries, self.source.position(self.passed_bytes));
             let due = self.since.elapsed() > self.commit_every
                 || now.content_bytes - self.since_bytes > COMMIT_EVERY_BYTES;
             if due {
-                self.commit().await?;
+                self.commit("a commit").await?;
             }
             tally.progress = now;
         }
     }
 
-    async fn commit(&mut self) -> Result<(), Stop> {
+    /// Commits; `what` stands for it if that fails.
+    async fn commit(&mut self, what: &str) -> Result<(), Stop> {
         let committed = self.importer.commit().await;
         self.since = Instant::now();
         self.since_bytes = self.importer.progress().content_bytes;
         committed.map_err(|source| {
-            let path = Shown::new(b"a commit");
+            let path = Shown::new(what.as_bytes());
             Stop::Entry(ImportError::Write { path, source })
         })
     }
@@ -310,14 +321,17 @@ impl Run<'_> {
         if let Some(error) = repeated {
             if let ImportContent::LargeFile { .. } = entry.content {
                 // Its content is not the next entry's.
-                while !matches!(
-                    packfs::ImportPieces::more(&mut self.source).await,
-                    Ok(None) | Err(_)
-                ) {}
+                while !matches!(self.source.more().await, Ok(None) | Err(_)) {}
             }
             return Err(ImportError::Source(error));
         }
-        if let Done::Differs(what) = self.importer.entry(&entry, &mut self.source).await? {
+        let mut pieces = Pieces {
+            source: &mut self.source,
+            progress: &self.progress,
+            entries: self.importer.progress().entries,
+            passed_bytes: self.passed_bytes,
+        };
+        if let Done::Differs(what) = self.importer.entry(&entry, &mut pieces).await? {
             tally.differs(&entry.path, what);
         }
         Ok(())
@@ -362,6 +376,30 @@ impl Run<'_> {
             .delete_missing(exists, |_| ())
             .await
             .map_err(Stop::Entry)
+    }
+}
+
+/// The pieces of an entry. They move the bar, since a large file may have minutes of them.
+struct Pieces<'a> {
+    source: &'a mut Source,
+    progress: &'a Progress,
+    entries: u64,
+    passed_bytes: u64,
+}
+
+impl ImportPieces for Pieces<'_> {
+    type Error = Failure;
+
+    async fn more(&mut self) -> Result<Option<ImportPiece>, Failure> {
+        let piece = self.source.more().await?;
+        self.passed_bytes += match &piece {
+            Some(ImportPiece::Bytes(bytes)) => bytes.len() as u64,
+            Some(ImportPiece::Hole(length)) => *length,
+            None => 0,
+        };
+        let position = self.source.position(self.passed_bytes);
+        self.progress.set(self.entries, position);
+        Ok(piece)
     }
 }
 

@@ -315,16 +315,19 @@ pub(super) fn all(root: &Path) -> Result<(Vec<LocalEntry>, Vec<PathBuf>), Failur
     Ok((entries, walk.skipped().to_vec()))
 }
 
-/// Files and their bytes, counted by a quick walk. What cannot be read counts as nothing: the walk that
-/// reads it says so.
-pub(super) fn count(root: &Path) -> Result<(u64, u64), Failure> {
-    let mut walk = LocalWalk::new(root, Specials::None)?;
-    let (mut entries, mut bytes) = (0, 0);
-    while let Some(entry) = walk.next()? {
-        entries += 1;
-        bytes += entry.size_bytes;
+/// Entries and the bytes of their files. What cannot be read counts as nothing: the walk that reads it says so. Blocks.
+pub(super) fn count(mut entries: impl Entries) -> (u64, u64) {
+    let (mut count, mut bytes) = (0, 0);
+    loop {
+        match entries.next() {
+            Ok(Some(entry)) => {
+                count += 1;
+                bytes += entry.size_bytes;
+            }
+            Ok(None) => return (count, bytes),
+            Err(_) => {}
+        }
     }
-    Ok((entries, bytes))
 }
 
 /// What of the kernel's own kinds it is; `None` for any that PackFS has no name for.

@@ -7,7 +7,6 @@ use packfs::name::Shown;
 use packfs::{ImportError, ImportProgress, WriteError};
 
 use super::Stop;
-use super::sources::Sources;
 use crate::output::{Failure, Output};
 
 /// Errors that are kept; more are counted only.
@@ -165,10 +164,9 @@ fn describe(view: &ImportView<'_>, tally: &Tally) -> String {
     text
 }
 
-/// Why an import stopped, and what stays.
-pub(super) fn explain(stop: &Stop, tally: &Tally, sources: &Sources, committed: bool) -> String {
+/// Why an import stopped, and what stays. `total` is what there is to import, entries and bytes, where that is known.
+pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, committed: bool) -> String {
     let done = &tally.progress;
-    let total = sources.count();
     let of = total.map_or(String::new(), |(entries, _)| format!(" of {entries}"));
     let stays = if committed {
         format!("{}{of} entries are committed and can be read", done.entries)

@@ -14,6 +14,7 @@ use super::archives::{Archives, Naming};
 use crate::output::Failure;
 
 /// What was named.
+#[derive(Clone)]
 pub(super) enum Sources {
     /// All of a directory.
     Directory(PathBuf),
@@ -84,10 +85,7 @@ impl Sources {
     /// Begins to read it.
     pub(super) fn start(&self, arguments: &ImportArguments) -> Result<Source, Failure> {
         let readers = usize::from(arguments.readers);
-        let specials = match arguments.special {
-            true => Specials::of_this_user(),
-            false => Specials::None,
-        };
+        let specials = specials(arguments);
         Ok(match self {
             Sources::Directory(root) => Source::Feed(Feed::start(LocalWalk::new(root, specials)?, readers)?),
             Sources::List(root, paths) => Source::Feed(Feed::start(
@@ -100,33 +98,28 @@ impl Sources {
         })
     }
 
-    /// A bar for a pass. A directory is counted on a thread meanwhile, if anybody looks.
-    pub(super) fn progress(&self, what: &'static str) -> Progress {
-        match self {
-            Sources::Directory(root) => {
-                let progress = Progress::uncounted(what);
-                if let Some(counted) = progress.wants_count() {
-                    let root = root.clone();
-                    // Without a count there is no time left to show, and nothing else is missing.
-                    let _ = spawn("fs count", move || {
-                        if let Ok(count) = local::count(&root) {
-                            let _ = counted.set(count);
-                        }
-                    });
-                }
-                progress
-            }
-            Sources::List(_, _) => Progress::uncounted(what),
-            Sources::Archives(archives, _) => {
-                let sizes = archives
-                    .iter()
-                    .map(|path| path.metadata().map(|found| found.len()));
-                match sizes.sum::<Result<u64, _>>() {
-                    Ok(bytes) => Progress::new(what, 0, bytes),
-                    Err(_) => Progress::uncounted(what),
-                }
-            }
+    /// A bar for a pass. What a directory has is counted on a thread meanwhile, if anybody looks.
+    pub(super) fn progress(&self, what: &'static str, arguments: &ImportArguments) -> Progress {
+        if let Sources::Archives(archives, _) = self {
+            // Nobody knows how much comes out of a pipe.
+            let size = |path: &PathBuf| path.metadata().ok().filter(std::fs::Metadata::is_file);
+            let sizes = archives.iter().map(|path| size(path).map(|found| found.len()));
+            return match sizes.sum::<Option<u64>>() {
+                Some(bytes) => Progress::new(what, 0, bytes),
+                None => Progress::uncounted(what),
+            };
         }
+        let progress = Progress::uncounted(what);
+        if let Some(counted) = progress.wants_count() {
+            let (sources, specials) = (self.clone(), specials(arguments));
+            // Without a count there is no time left to show, and nothing else is missing.
+            let _ = spawn("fs count", move || {
+                if let Some(count) = sources.count(specials) {
+                    let _ = counted.set(count);
+                }
+            });
+        }
+        progress
     }
 
     /// Whether one name may come from several archives.
@@ -142,12 +135,24 @@ impl Sources {
         }
     }
 
-    /// Entries and bytes in all, where they can be counted.
-    pub(super) fn count(&self) -> Option<(u64, u64)> {
+    /// Entries and bytes in all, where they can be counted. Blocks.
+    pub(super) fn count(&self, specials: Specials) -> Option<(u64, u64)> {
         match self {
-            Sources::Directory(root) => local::count(root).ok(),
-            Sources::List(..) | Sources::Archives(..) => None,
+            Sources::Directory(root) => LocalWalk::new(root, specials).ok().map(local::count),
+            Sources::List(root, paths) => {
+                let list = LocalList::new(root, paths.clone(), specials);
+                Some(local::count(list))
+            }
+            Sources::Archives(..) => None,
         }
+    }
+}
+
+/// What was asked for of pipes, sockets and devices.
+pub(super) fn specials(arguments: &ImportArguments) -> Specials {
+    match arguments.special {
+        true => Specials::of_this_user(),
+        false => Specials::None,
     }
 }
 
@@ -165,10 +170,10 @@ fn paths(list: &Path, null: bool) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 impl Source {
-    /// Where a bar stands: archives count their own bytes, files their content.
-    pub(super) fn position(&self, content_bytes: u64) -> u64 {
+    /// Where a bar stands: archives count their own bytes, files their lengths.
+    pub(super) fn position(&self, length_bytes: u64) -> u64 {
         match self {
-            Source::Feed(_) => content_bytes,
+            Source::Feed(_) => length_bytes,
             Source::Archives(archives) => archives.read_bytes(),
         }
     }
