@@ -1,6 +1,7 @@
 //! The masters' decisions on a store: read, decide, commit with comparisons, answer.
 
 pub(crate) mod balance;
+mod by_command;
 mod care;
 pub(crate) mod changes;
 mod chunks;

@@ -7,11 +7,12 @@ use std::time::Duration;
 use control::configuration::Proposal;
 use control::{
     Chunk, ChunkId, ControlError, Controller, CreateVolume, Disk, DiskId, DiskReport, DiskState, Heartbeat,
-    Incarnation, MemoryStore, NodeId, Registration, Settings, Uuid, VolumeState,
+    Incarnation, MemoryStore, NodeId, Rack, Registration, Settings, Uuid, VolumeState,
 };
 use foundation::{ByteCount, Instant};
 
-const NODES: u128 = 3;
+/// The racks of the nodes, where they have none.
+const NONE: [Option<u128>; 3] = [None; 3];
 const CHUNKS: u64 = 200;
 const CHUNK: ByteCount = ByteCount(16 << 20);
 /// How long it takes to fill a copy.
@@ -41,6 +42,7 @@ fn described(id: DiskId, smaller: Option<(DiskId, ByteCount)>) -> Disk {
 /// A node as a master sees it.
 struct Node {
     life: u64,
+    rack: Option<Rack>,
     disks: Vec<DiskId>,
     /// The copies that it has, on which disk, and since when.
     copies: BTreeMap<ChunkId, (DiskId, Instant)>,
@@ -59,12 +61,20 @@ struct Cluster<'a> {
     /// The most chunks that lacked a copy at a time, and the fewest copies in sync of any.
     most_lacking: usize,
     fewest_in_sync: usize,
+    /// Some chunk has, or had, two copies in one rack.
+    is_crowded: bool,
+    was_crowded: bool,
     /// A disk that is smaller than the others.
     capacity: Option<(DiskId, ByteCount)>,
 }
 
 impl<'a> Cluster<'a> {
     fn new(store: &'a MemoryStore, minimum: u8) -> Self {
+        Self::in_racks(store, minimum, &NONE)
+    }
+
+    /// Nodes in these racks, numbered from 1.
+    fn in_racks(store: &'a MemoryStore, minimum: u8, racks: &[Option<u128>]) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let settings = Settings {
             rebuild_after: Duration::from_secs(8),
@@ -78,14 +88,17 @@ impl<'a> Cluster<'a> {
             now,
             most_lacking: 0,
             fewest_in_sync: usize::MAX,
+            is_crowded: false,
+            was_crowded: false,
             capacity: None,
         };
-        for number in 1..=NODES {
+        for (number, rack) in (1..).zip(racks) {
             let disks = vec![disk(number, 1), disk(number, 2)];
             cluster.nodes.insert(
                 number,
                 Node {
                     life: 0,
+                    rack: rack.map(|rack| Rack::new(&format!("rack-{rack}")).unwrap()),
                     disks: Vec::new(),
                     copies: BTreeMap::new(),
                     deleted: BTreeSet::new(),
@@ -121,7 +134,7 @@ impl<'a> Cluster<'a> {
             cluster: None,
             node: node(number),
             peer_address: format!("192.0.2.{number}:4420"),
-            rack: None,
+            rack: self.nodes[&number].rack.clone(),
             incarnation,
             ended_through: Incarnation(life),
             disks: disks.iter().map(|id| described(*id, self.capacity)).collect(),
@@ -180,6 +193,16 @@ impl<'a> Cluster<'a> {
         let lacking = |(_, chunk): &&(ChunkId, Chunk)| chunk.member_count() < 3;
         let chunks = self.chunks();
         self.most_lacking = self.most_lacking.max(chunks.iter().filter(lacking).count());
+        let is_crowded = |(_, chunk): &(ChunkId, Chunk)| {
+            let racks = chunk
+                .copies
+                .iter()
+                .filter_map(|copy| self.nodes[&copy.node.0.0].rack.as_ref());
+            let racks: Vec<&Rack> = racks.collect();
+            racks.len() > racks.iter().collect::<BTreeSet<_>>().len()
+        };
+        self.is_crowded = chunks.iter().any(is_crowded);
+        self.was_crowded |= self.is_crowded;
         let in_sync = chunks.iter().map(|(_, chunk)| chunk.member_count());
         self.fewest_in_sync = self.fewest_in_sync.min(in_sync.min().unwrap());
     }
@@ -461,4 +484,40 @@ fn nothing_is_given_up_on_a_node_that_would_take_the_old_copy_for_the_new_one() 
     cluster.run(120);
     cluster.assert_whole();
     assert_eq!(cluster.placed_on(disk(2, 1)), 0);
+}
+
+/// Two nodes are in one rack, the others alone in theirs: what is on a disk of the latter has nowhere to go but the disk beside it, since
+/// a rack with another copy of its chunk is worse; what is on a disk of the former goes to the other node of its rack, too.
+#[test]
+fn another_disk_of_its_node_comes_before_a_rack_that_has_a_copy() {
+    let racks = [1, 2, 3, 1].map(Some);
+    for (drained, alone) in [(disk(2, 1), true), (disk(1, 1), false)] {
+        let store = MemoryStore::new();
+        let mut cluster = Cluster::in_racks(&store, 2, &racks);
+        let of = drained.0.0 / 10;
+        let placed = |cluster: &Cluster<'_>, number| -> usize {
+            (1..=2).map(|which| cluster.placed_on(disk(number, which))).sum()
+        };
+        let before: Vec<usize> = (1..=4).map(|number| placed(&cluster, number)).collect();
+        assert!(cluster.placed_on(drained) > 20);
+        cluster
+            .master
+            .drain(node(of), Some(drained), cluster.now)
+            .unwrap();
+        cluster.run(120);
+        assert_eq!(cluster.placed_on(drained), 0);
+        let after: Vec<usize> = (1..=4).map(|number| placed(&cluster, number)).collect();
+        match alone {
+            true => {
+                assert_eq!(after, before, "all stays in its node");
+                assert!(cluster.most_lacking > 0 && !cluster.was_crowded);
+            }
+            false => {
+                assert!(after[3] > before[3], "the other node of the rack takes some");
+                assert_eq!((after[1], after[2]), (before[1], before[2]));
+            }
+        }
+        assert!(!cluster.is_crowded, "two copies in one rack");
+        cluster.assert_whole();
+    }
 }

@@ -39,6 +39,8 @@ struct Machine {
     disks: Vec<u64>,
     /// Dead until then.
     dead_until: Instant,
+    /// Copies that it has deleted as it was told to, and says so.
+    deleted: BTreeSet<ChunkId>,
 }
 
 struct World<'a> {
@@ -55,6 +57,8 @@ struct World<'a> {
     filled_at: BTreeMap<(ChunkId, NodeId), Instant>,
     /// The longest that filling one takes.
     fill_max: Duration,
+    /// No node finds the time to delete a copy.
+    is_busy: bool,
     moves: u32,
     deaths: u32,
 }
@@ -80,6 +84,7 @@ impl<'a> World<'a> {
             known: BTreeMap::new(),
             filled_at: BTreeMap::new(),
             fill_max: Duration::from_secs(6),
+            is_busy: false,
             moves: 0,
             deaths: 0,
         }
@@ -100,6 +105,7 @@ impl<'a> World<'a> {
             life: Incarnation(0),
             disks: disks.to_vec(),
             dead_until: self.now,
+            deleted: BTreeSet::new(),
         };
         self.machines.insert(number, machine);
         self.register(number);
@@ -229,10 +235,15 @@ impl<'a> World<'a> {
             disks: Self::disks(number, &machine.disks),
             prepared: preparing.map(|volume| volume.number).collect(),
             removed: deleting.map(|volume| volume.number).collect(),
+            removed_copies: machine.deleted.iter().copied().collect(),
             ..crate::silent(self.control.cluster(), node(number))
         };
         match self.control.heartbeat(&heartbeat, self.now) {
-            Ok(_) | Err(ControlError::StaleIncarnation { .. }) => {}
+            Ok(answer) => {
+                let told = answer.remove_copies.into_iter().map(|(id, _)| id);
+                self.machines.get_mut(&number).unwrap().deleted = told.filter(|_| !self.is_busy).collect();
+            }
+            Err(ControlError::StaleIncarnation { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -531,6 +542,74 @@ fn a_copy_is_moved_by_command_and_what_cannot_be_is_refused_with_the_numbers() {
     let now = world.now;
     let said = refused(world.control.move_copy("v0", 7, after.copies[0].node, id, now));
     assert!(said.contains("is not alive"), "{said}");
+}
+
+/// The copy that was there may be on another disk than the one that has the place, and would serve from there.
+#[test]
+fn a_copy_moves_back_only_when_the_one_that_was_there_is_deleted() {
+    for by_command in [true, false] {
+        let store = MemoryStore::new();
+        let mut world = World::new(&store, 8);
+        for number in 1..=4 {
+            world.add_node(number, &[SIZE]);
+        }
+        world.steps(2);
+        world.create(20);
+        world.control.set_rebalance(false).unwrap();
+        world.is_busy = true;
+        let (id, before) = world.chunks()[7].clone();
+        let from = before.copies[0].node;
+        let to = (1..=4).map(node).find(|id| !before.has_copy_on(*id)).unwrap();
+        let now = world.now;
+        world.control.move_copy("v0", 7, from, to, now).unwrap();
+        world.until_quiet(300);
+        let is_there = |world: &World<'_>| {
+            world
+                .chunks()
+                .iter()
+                .any(|(of, chunk)| *of == id && chunk.has_copy_on(from))
+        };
+        assert!(!is_there(&world));
+        let now = world.now;
+        match by_command {
+            true => {
+                let said = world
+                    .control
+                    .move_copy("v0", 7, to, from, now)
+                    .unwrap_err()
+                    .to_string();
+                assert!(
+                    said.contains("has still to delete the copy that it had"),
+                    "{said}"
+                );
+            }
+            // All that is elsewhere is to leave, and there is nowhere else.
+            false => drop(world.control.drain(to, None, now).unwrap()),
+        }
+        world.steps(100);
+        assert!(!is_there(&world));
+        let on_drained = |world: &World<'_>| {
+            world
+                .chunks()
+                .iter()
+                .filter(|(_, chunk)| chunk.has_copy_on(to))
+                .count()
+        };
+        if !by_command {
+            assert_eq!(on_drained(&world), 1, "all others have left");
+        }
+        world.is_busy = false;
+        world.steps(4);
+        if by_command {
+            let now = world.now;
+            world.control.move_copy("v0", 7, to, from, now).unwrap();
+        }
+        world.until_quiet(300);
+        assert!(is_there(&world));
+        if !by_command {
+            assert_eq!(on_drained(&world), 0);
+        }
+    }
 }
 
 /// While a copy moves, its chunk has one on every node: what it leaves behind is a place all the same.
