@@ -146,6 +146,8 @@ pub(super) enum Event {
     Forced(ForcedEvent),
     /// Of masters of their own.
     Whole(WholeEvent),
+    /// Some node's disks become slow.
+    SlowDisks,
     /// A fault that is written down.
     Injected {
         number: usize,

@@ -21,6 +21,8 @@ pub(super) enum Injected {
     Break { node: usize, chunk: usize },
     /// There is no room for a copy for a while.
     Fill { node: usize, chunk: usize, time: u64 },
+    /// Whatever a node's disks are asked takes up to so long more.
+    SlowDisks { node: usize, until: u64, longest: u64 },
     /// The disk does something else than it was asked, or changes what it has.
     Harm {
         node: usize,
@@ -111,6 +113,7 @@ impl World {
                     self.at(time, Event::MakeRoom { node, chunk });
                 }
             }
+            Injected::SlowDisks { node, until, longest } => self.slow_until(node, until, longest),
             Injected::Harm {
                 node,
                 chunk,

@@ -22,6 +22,7 @@ impl World {
 
     /// A process begins.
     pub(super) fn begin_life(&mut self, node: usize, life: u64) {
+        self.drops_what_was_told(node);
         let clock = self.nodes[node].clock(self.now);
         let sim = &mut self.nodes[node];
         sim.life = life;

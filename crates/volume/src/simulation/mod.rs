@@ -23,6 +23,9 @@
 //!
 //! In others nodes ask each other for grants in several parts, and some are of a release that knows none (`parts`).
 //!
+//! In every third one the disks of a node are slow for some time, now and then, whatever they are asked (`slowness`); not where a
+//! mistake is planted.
+//!
 //! Pages of checksums may be torn. Scenario 10 apart, no block changes unasked: then every block outside of marked regions must fit its
 //! checksum after every crash.
 //!
@@ -57,6 +60,7 @@ mod restored;
 mod room;
 mod shape;
 mod shrink;
+mod slowness;
 mod snapshots;
 mod whole;
 mod world;

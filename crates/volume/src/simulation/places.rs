@@ -284,7 +284,8 @@ impl World {
         let nodes = self.nodes.iter().enumerate();
         // What a node that was removed has concerns nobody any more.
         let right = |(node, sim): (usize, &super::shape::Node)| {
-            sim.disks.keys().all(|chunk| placed(node, chunk)) || self.is_removed(node)
+            let right = |chunk: &usize| placed(node, chunk) || self.was_told_in_vain(node, *chunk);
+            sim.disks.keys().all(right) || self.is_removed(node)
         };
         nodes.into_iter().all(right)
             && self

@@ -172,6 +172,32 @@ impl World {
         at - self.now
     }
 
+    /// A process begins in the place of one that stood still: what its engine had told that one ended with it. (Told to the new one it would
+    /// come after the next question, and be of a store that is no more.)
+    pub(super) fn drops_what_was_told(&mut self, node: usize) {
+        let until = self.nodes[node].paused_until;
+        if self.restored.is_none() || until <= self.now {
+            return;
+        }
+        let waits = |event: &Event| {
+            let by_engine = matches!(
+                event,
+                Event::Config { .. } | Event::Restored(RestoredEvent::Question { .. })
+            );
+            by_engine && event.node() == Some(node)
+        };
+        self.drop_events(until, waits);
+    }
+
+    /// A node was told of a later configuration by a store that is no more: until the chunk has a later one still, or that life ends, it
+    /// keeps a copy for which there is no place.
+    pub(super) fn was_told_in_vain(&self, node: usize, chunk: usize) -> bool {
+        let core = self.nodes[node].core.as_ref();
+        let member = core.and_then(|core| core.member(chunk_id(chunk)));
+        let told = member.and_then(|member| member.committed());
+        self.restored.is_some() && told.is_some_and(|told| told.epoch > self.store[chunk].epoch)
+    }
+
     /// A life that a node says it has proves the end of those before.
     pub(super) fn registers(&mut self, node: usize, life: u64) {
         if self.restored.is_some() {

@@ -6,7 +6,7 @@
 //! that is rare may be lost; each part is tried with a few salts, which draw everything but the faults otherwise. A part that fails by a broken promise does not count as the one it
 //! was made of if it is only stuck, or the other way round.
 //!
-//! What is not written down happens as the seed says: losses and delays of the network, slow disks, copies that move without need, and
+//! What is not written down happens as the seed says: losses and delays of the network, single requests that disks are late with, copies that move without need, and
 //! what the kinds of runs with snapshots, reservations, restored stores and forced copies do of their own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -380,16 +380,7 @@ impl World {
         }
         let fails = random.chance(1, 60);
         self.disk(node, chunk).begin_snapshot(io, name, fails);
-        let life = self.nodes[node].life;
-        self.at(
-            delay,
-            Event::Local {
-                node,
-                life,
-                chunk,
-                io,
-            },
-        );
+        self.local_after(delay, node, chunk, io);
     }
 
     /// What every copy has of a chunk that was asked for its snapshot: one and the same.

@@ -22,6 +22,7 @@ use super::reserve::{Reserved, grown};
 use super::restored::Restored;
 use super::room::ROOM_LOOK;
 use super::shape::{Asked, Node, Shape};
+use super::slowness::SlowDisks;
 use super::snapshots::Snapshots;
 use super::whole::Whole;
 use crate::configuration::{ChunkConfig, Membership};
@@ -98,6 +99,9 @@ pub(super) struct World {
     /// `blocked[from][to]`: until when; the masters are the last index.
     pub(super) blocked: Vec<Vec<u64>>,
     pub(super) slow: Vec<Vec<u64>>,
+    /// Not where a mistake is planted: these are found without. Nor where blocks are harmed: a copy that is left out for it may be the
+    /// other one that is right.
+    pub(super) slow_disks: Option<SlowDisks>,
     pub(super) healing: bool,
     pub(super) loss: u64,
     pub(super) settings: Settings,
@@ -261,6 +265,8 @@ impl World {
             opened: vec![BTreeMap::new(); shape.chunks],
             blocked: vec![vec![0; nodes + 1]; nodes + 1],
             slow: vec![vec![0; nodes + 1]; nodes + 1],
+            slow_disks: SlowDisks::of(seed, nodes)
+                .filter(|_| bug.is_none() && masters_bug.is_none() && scenario != HARM),
             healing: false,
             loss: random.below(30),
             settings: recipe.settings(),
@@ -296,6 +302,9 @@ impl World {
             false => self.at(0, Event::Masters),
         }
         self.at(self.random.clone().below(SECOND), Event::Fault);
+        if self.slow_disks.is_some() {
+            self.at(SECOND, Event::SlowDisks);
+        }
         self.begin_script();
         self.at(self.faults_end(), Event::Heal);
         if self.snapshots.is_some() {
@@ -359,6 +368,18 @@ impl World {
         self.order += 1;
         self.queue.push(Reverse((self.now + delay, self.order)));
         self.events.insert(self.order, event);
+    }
+
+    /// What was to happen at that moment does not, as far as it is that.
+    pub(super) fn drop_events(&mut self, moment: u64, is_it: impl Fn(&Event) -> bool) {
+        let events = &mut self.events;
+        self.queue.retain(|Reverse((at, order))| {
+            let goes = *at == moment && is_it(&events[order]);
+            if goes {
+                events.remove(order);
+            }
+            !goes
+        });
     }
 
     /// Sends something from one place to another, if the network lets it through.
@@ -642,7 +663,7 @@ impl World {
         match output {
             Output::Persist { token, delta } => {
                 let now = self.now;
-                let delay = self.random.between(20 * US, 3 * MS);
+                let delay = self.random.between(20 * US, 3 * MS) + self.disk_delay(node);
                 let disk = self.disk(node, chunk);
                 disk.persist(token, delta);
                 let at = (now + delay).max(disk.persist_busy_until + 1);
@@ -691,15 +712,7 @@ impl World {
                 } else {
                     self.random.between(100 * US, 5 * MS)
                 };
-                self.at(
-                    delay,
-                    Event::Local {
-                        node,
-                        life,
-                        chunk,
-                        io,
-                    },
-                );
+                self.local_after(delay, node, chunk, io);
             }
             Output::LocalSnapshot {
                 io,
@@ -749,23 +762,6 @@ impl World {
             }
             Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
         }
-    }
-
-    fn local(&mut self, node: usize, chunk: usize, io: IoToken) {
-        let life = self.nodes[node].life;
-        let mut delay = self.random.between(30 * US, 2 * MS);
-        if !self.healing && self.random.chance(1, 150) {
-            delay += self.random.below(1500 * MS);
-        }
-        self.at(
-            delay,
-            Event::Local {
-                node,
-                life,
-                chunk,
-                io,
-            },
-        );
     }
 
     pub(super) fn answer(&mut self, client: usize, attempt: u64, status: Status, values: Vec<u32>) {

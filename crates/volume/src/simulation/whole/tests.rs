@@ -15,7 +15,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let (mut volumes, mut leases, mut renewals, mut given_back, mut outlived) = (0, 0, 0, 0, 0);
     let (mut lost_maps, mut old_maps, mut grown, mut snapshots, mut given_up) = (0, 0, 0, 0, 0);
     let (mut damage_seen, mut without_room, mut in_racks) = (0, 0, 0);
-    let (mut disks_drained, mut renewed) = (0, 0);
+    let (mut disks_drained, mut renewed, mut slow_disks) = (0, 0, 0);
     let (mut reserved, mut changes, mut refused, mut removed) = (0, 0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
@@ -33,6 +33,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         moved += world.places.moved;
         damage_seen += world.damage_seen;
         without_room += world.without_room;
+        slow_disks += world.slow_disks.as_ref().map_or(0, |slow| slow.begun);
         let whole = world.of_whole();
         in_racks += u64::from(whole.racks > 0);
         reigns += whole.reigns;
@@ -73,7 +74,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     println!(
         "{damage_seen} blocks did not fit their checksums, {without_room} times a copy found no room, {in_racks} clusters in racks, \
          {reserved} with hosts: {changes} changes of reservations in force, {refused} commands refused; {removed} nodes removed; {disks_drained} disks \
-         drained, {renewed} copies made anew on another disk of their node"
+         drained, {renewed} copies made anew on another disk of their node; {slow_disks} times the disks of a node were slow for some time"
     );
     assert!(
         failed.is_empty(),
@@ -87,7 +88,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
     let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
     let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
-    let is_much = is_much && disks_drained > many / 2 && renewed > many / 50;
+    let is_much = is_much && disks_drained > many / 2 && renewed > many / 50 && slow_disks > many / 2;
     // A few worlds of a hundred have somebody who is to go, and some of these come to it.
     let is_much = is_much && (removed > 0 || many < 100);
     assert!(is_much || many < 10, "hardly anything happened");
