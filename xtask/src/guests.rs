@@ -125,6 +125,12 @@ const RARE: &[Guest] = &[
         argument: Argument::Program,
         environment: &[],
     },
+    Guest {
+        name: "disks whose controllers are reset by a stock kernel",
+        script: "tests/vm/nvme-reset.sh",
+        argument: Argument::Program,
+        environment: &[],
+    },
 ];
 
 const POSIX: &str = "tests/posix/run";

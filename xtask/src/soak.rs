@@ -82,7 +82,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "guests",
-        what: "those scripts of `tests/vm` with a stock kernel in a guest that `make test` leaves out: TLS, ANA, discovery, a cut network, management calls, and the guest itself against the kernel's own target",
+        what: "those scripts of `tests/vm` with a stock kernel in a guest that `make test` leaves out: TLS, ANA, discovery, a cut network, management calls, resets of a disk's controller, and the guest itself against the kernel's own target",
         run: |_| script(guests::rare()),
     },
     Part {
