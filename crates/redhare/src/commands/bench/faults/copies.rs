@@ -138,7 +138,8 @@ fn micros(slice: Slice) -> f64 {
 struct Compared<'a>(&'a [Turn], &'static str);
 
 impl Compared<'_> {
-    /// The median of what is looked at, by what it is held against.
+    /// The median of what is looked at, by what it is held against; the note says the worst: the greatest of a latency, the
+    /// least of a rate.
     fn row(
         self,
         name: String,
@@ -146,12 +147,20 @@ impl Compared<'_> {
         values: impl Fn(&Turn) -> (f64, f64),
     ) -> Row {
         let Self(turns, of) = self;
-        let ratio = median(turns.iter().map(&values).map(|(value, by)| value / by));
+        let ratios = || turns.iter().map(&values).map(|(value, by)| value / by);
+        let ratio = median(ratios());
+        let worst = match of {
+            "us" => ratios().fold(f64::NAN, f64::max),
+            _ => ratios().fold(f64::NAN, f64::min),
+        };
         let (value, by) = (
             median(turns.iter().map(|turn| values(turn).0)),
             median(turns.iter().map(|turn| values(turn).1)),
         );
-        Row::new(name, ratio, unit, bar).with_note(format!("{value:.0} against {by:.0} {of}"))
+        Row::new(name, ratio, unit, bar).with_note(format!(
+            "{value:.0} against {by:.0} {of}; the worst of {} turns {worst:.2}",
+            turns.len()
+        ))
     }
 }
 

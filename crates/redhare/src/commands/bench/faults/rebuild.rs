@@ -331,20 +331,24 @@ fn report_rows(alone: &[Alone], loaded: &[Loaded]) -> Vec<Row> {
     let p99 = |what: &str, role| {
         let ms = |loaded: &Loaded, window| loaded.done.percentile(role, window, 0.99).as_secs_f64() * 1000.0;
         let median = |value: &dyn Fn(&Loaded) -> f64| quantile(loaded.iter().map(value).collect(), 0.5);
+        let ratio = |one: &Loaded| ms(one, one.during) / ms(one, one.calm);
+        let each: Vec<String> = loaded.iter().map(|one| format!("{:.2}", ratio(one))).collect();
         let row = Row::new(
             format!("p99 of {what} while a lost node's copies are rebuilt"),
-            median(&|one| ms(one, one.during) / ms(one, one.calm)),
+            median(&ratio),
             "of the p99 before",
             Some(Bar::AtMost(P99_BAR)),
         );
         row.with_note(format!(
-            "{:.2} ms before, {:.2} meanwhile; {:.0} and {:.0} /s; rebuilt with {:.0} MB/s meanwhile, {:.1} s of CPU a GiB with the load's",
+            "{:.2} ms before, {:.2} meanwhile; {:.0} and {:.0} /s; rebuilt with {:.0} MB/s meanwhile, {:.1} s of CPU a GiB with the load's; \
+             each time {}",
             median(&|one| ms(one, one.calm)),
             median(&|one| ms(one, one.during)),
             median(&|one| one.done.rate(role, one.calm)),
             median(&|one| one.done.rate(role, one.during)),
             median(&|one| one.rebuilt.rate() / MB),
             median(&|one| one.rebuilt.cpu_seconds_per_gib()),
+            each.join(", ")
         ))
     };
     vec![

@@ -5,6 +5,8 @@
 
 mod gluster;
 mod juicefs;
+mod moosefs;
+mod seaweedfs;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -25,6 +27,15 @@ use crate::output::Failure;
 const COLD_BAR: f64 = 10.0;
 /// The promise: so many times those of JuiceFS with long caches, all warm, mount against mount.
 const WARM_BAR: f64 = 3.0;
+/// Starts one with its files below a directory.
+type Start = fn(&std::path::Path) -> Result<Peer, Failure>;
+/// All of them, and how those start that are measured in one way only.
+const SYSTEMS: [(&str, Option<Start>); 4] = [
+    ("GlusterFS", Some(gluster::start)),
+    ("MooseFS", Some(moosefs::start)),
+    ("SeaweedFS", Some(seaweedfs::start)),
+    ("JuiceFS", None),
+];
 /// How long each of its processes may take until it serves, or until it has ended.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -79,6 +90,8 @@ struct Peer {
     directory: PathBuf,
     processes: Vec<Running>,
     is_mounted: bool,
+    /// What its processes listen at, if this host has it only for them; dropped after them.
+    address: Option<moosefs::Address>,
 }
 
 impl Peer {
@@ -89,6 +102,7 @@ impl Peer {
             directory,
             processes: Vec::new(),
             is_mounted: false,
+            address: None,
         }
     }
 
@@ -146,8 +160,8 @@ fn free_port() -> Result<u16, Failure> {
     Ok(free.map_err(Failure::new)?.port())
 }
 
-fn listens(port: u16) -> bool {
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+fn listens(address: Ipv4Addr, port: u16) -> bool {
+    TcpStream::connect((address, port)).is_ok()
 }
 
 fn until(name: &str, what: &str, is_so: impl Fn() -> bool) -> Result<(), Failure> {
@@ -176,15 +190,18 @@ fn missing(name: &str, why: impl std::fmt::Display) -> Row {
 pub(super) fn rows(stage: &Stage<'_>, filled: &Filled) -> Result<Vec<Row>, Failure> {
     if !rustix::process::geteuid().is_root() {
         let missing = |name| missing(name, "only root may mount it");
-        return Ok(["GlusterFS", "JuiceFS"].map(missing).into());
+        return Ok(SYSTEMS.map(|(name, _)| missing(name)).into());
     }
     let mut rows = Vec::new();
-    match gluster::start(stage.scratch) {
-        Ok(peer) => {
-            peer.fill(filled)?;
-            rows.extend(rows_of(stage, filled, &peer, None)?);
+    for (name, start) in SYSTEMS {
+        let Some(start) = start else { continue };
+        match start(stage.scratch) {
+            Ok(peer) => {
+                peer.fill(filled)?;
+                rows.extend(rows_of(stage, filled, &peer, None)?);
+            }
+            Err(why) => rows.push(missing(name, why)),
         }
-        Err(why) => rows.push(missing("GlusterFS", why)),
     }
     match JuiceFs::make(stage.scratch) {
         Ok(mut made) => {

@@ -38,7 +38,7 @@ pub(super) fn start(scratch: &Path) -> Result<Peer, Failure> {
     };
     let mut peer = Peer::new(NAME, "one brick", directory);
     peer.add(Running::start(&mut command(SERVER, &server), PACKAGE)?);
-    until(NAME, "its server listens", || listens(port))?;
+    until(NAME, "its server listens", || listens(Ipv4Addr::LOCALHOST, port))?;
     let mut mount = command(CLIENT, &client);
     mount.arg(&peer.directory);
     peer.mount(Running::start(&mut mount, PACKAGE)?, "fuse.glusterfs")?;

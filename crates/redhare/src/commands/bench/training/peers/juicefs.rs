@@ -4,6 +4,7 @@
 //! The program is `juicefs`, or what `REDHARE_JUICEFS` names; `scripts/juicefs/build` builds it. Its disk cache, its log and redis' files are
 //! below the directory of the measurement; redis persists nothing, which costs JuiceFS nothing while it reads.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -82,7 +83,7 @@ impl JuiceFs {
             .args(["--save", "", "--appendonly", "no", "--logfile", "log", "--dir"])
             .arg(place.join("redis"));
         let redis = Running::start(&mut redis, REDIS)?;
-        until(NAME, "redis listens", || listens(port))?;
+        until(NAME, "redis listens", || listens(Ipv4Addr::LOCALHOST, port))?;
         let address = format!("redis://127.0.0.1:{port}/0");
         let mut format = Command::new(program());
         format
