@@ -6,6 +6,9 @@ use thiserror::Error;
 use crate::format::{FormatError, Reader, Writer};
 use crate::identity::{Incarnation, NodeId};
 
+/// That of the configuration with which a chunk is made.
+pub(crate) const FIRST_EPOCH: Epoch = Epoch(1);
+
 /// The most copies a chunk can have.
 pub const COPIES_MAX: usize = 16;
 

@@ -1,6 +1,8 @@
 //! All chunk copies of one node and the grants they share: the core that the node face drives.
 //! It routes events to the copy they are for and collects what all of them want done.
 
+mod lacking;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foundation::{Epoch, Instant};
@@ -57,6 +59,8 @@ pub struct NodeCore {
     copies_added: u64,
     /// When copies were deleted one by one, for as long as what they granted may bind.
     deleted: BTreeMap<ChunkId, Instant>,
+    /// Chunks to lead here without a copy.
+    lacking: BTreeMap<ChunkId, lacking::Successor>,
     planted: Planted,
     /// Copies looked at so far, for the test that counts.
     #[cfg(test)]
@@ -81,6 +85,7 @@ impl NodeCore {
             outputs: VecDeque::new(),
             copies_added: 0,
             deleted: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             planted: Planted::default(),
             #[cfg(test)]
             looked_at: 0,
@@ -102,6 +107,7 @@ impl NodeCore {
     /// Adds a copy, just created or found on disk. A copy already here is left as it is.
     pub fn add_copy(&mut self, now: Instant, record: ChunkRecord) {
         let chunk = record.chunk;
+        self.lacking.remove(&chunk);
         // One that was deleted here forgot what it granted, as a life that ends does.
         let started = self.deleted.get(&chunk).copied().unwrap_or(self.started);
         let (me, incarnation, number) = (self.me, self.incarnation, self.copies_added);
@@ -128,6 +134,7 @@ impl NodeCore {
         for chunk in chunks.copied().collect::<Vec<_>>() {
             self.forget(now, chunk);
         }
+        self.lacking.retain(|chunk, _| chunk.volume != volume);
     }
 
     /// Forgets the copy of a chunk for which the configuration committed as `epoch` has no place here any more: what is
@@ -265,9 +272,12 @@ impl NodeCore {
 
     /// The masters have committed a configuration of a chunk.
     pub fn handle_configuration(&mut self, now: Instant, chunk: ChunkId, config: &ChunkConfig) {
-        self.with(now, chunk, |member, grants| {
+        let has_copy = self.with(now, chunk, |member, grants| {
             member.handle_configuration(now, grants, config);
         });
+        if !has_copy {
+            self.told_without_copy(now, chunk, config);
+        }
     }
 
     /// A client asks something of the copy of `chunk` here.
@@ -498,6 +508,7 @@ impl NodeCore {
         for chunk in ripe {
             self.with(now, chunk, |member, grants| member.handle_timeout(now, grants));
         }
+        self.ask_for_successors(now);
         self.beacons(now);
     }
 

@@ -220,6 +220,10 @@ pub enum Reason {
     Silent(Duration),
     /// Something has waited for so long for a member that answers other things.
     Hangs(Duration),
+    /// Something has waited for so long for the write node's own disk.
+    HangsHere(Duration),
+    /// This life is to order the writes, and the disk with its copy did not come back.
+    NoCopyHere,
     /// The write node's own disk is gone.
     Resigns,
     /// The copy on this node has all it had missed.
@@ -239,6 +243,8 @@ impl std::fmt::Display for Reason {
                 f,
                 "something has waited for it for {time:?}, though it answers other things"
             ),
+            Reason::HangsHere(time) => write!(f, "the disk here has not answered for {time:?}"),
+            Reason::NoCopyHere => write!(f, "there is no copy here, its disk did not come back"),
             Reason::Resigns => write!(f, "the disk here is gone"),
             Reason::InSync(node) => write!(f, "node {node} has all that it had missed"),
             Reason::JoinUndone(node) => {

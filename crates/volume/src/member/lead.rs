@@ -13,7 +13,7 @@ use super::Member;
 use super::join::{JOINER, Join};
 use super::repair::{self, Repair};
 use super::snapshot::Cut;
-use crate::configuration::ChunkConfig;
+use crate::configuration::{ChunkConfig, FIRST_EPOCH};
 use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
     WriterToken,
@@ -31,8 +31,6 @@ pub(super) use queue::Queued;
 const UNSETTLED_MAX: u64 = 4096;
 /// A member that answers but lacks one write for so many times the usual limit is left out, too.
 pub(super) const HANGS_AFTER: u32 = 4;
-/// That of the configuration with which a chunk is made.
-const FIRST_EPOCH: Epoch = Epoch(1);
 
 /// How far a write node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -312,23 +310,30 @@ impl Lead {
             return None;
         }
         let limit = self.settings.suspect_after;
-        let seen = |since: Instant| now.since(since.max(self.awake_since));
-        let waits_for = |index: usize, limit: Duration| {
-            let lacks = |members: u32| members >> index & 1 == 0;
-            let lags = |members: u32, since: Instant| lacks(members) && seen(since) > limit;
-            let flush = self.flush.as_ref();
-            let mut sent = self.in_flight.iter().filter(|f| f.is_sent());
-            sent.any(|f| lags(f.members, f.first_sent)) || flush.is_some_and(|f| lags(f.members, f.began))
-        };
         self.others().find_map(|index| {
-            let silence = seen(self.told[index].heard);
-            if silence > limit && waits_for(index, limit) {
+            let silence = self.seen(now, self.told[index].heard);
+            if silence > limit && self.waits_for(now, index, limit) {
                 return Some((index, Reason::Silent(silence)));
             }
             // One that answers everything else is waited for longer, but not for ever.
             let longer = limit * HANGS_AFTER;
-            waits_for(index, longer).then_some((index, Reason::Hangs(longer)))
+            let hangs = self.waits_for(now, index, longer);
+            hangs.then_some((index, Reason::Hangs(longer)))
         })
+    }
+
+    /// How long that is ago, as far as this node ran itself.
+    fn seen(&self, now: Instant, since: Instant) -> Duration {
+        now.since(since.max(self.awake_since))
+    }
+
+    /// Whether a write or the flush has waited for longer than that for the copy of one member.
+    fn waits_for(&self, now: Instant, index: usize, limit: Duration) -> bool {
+        let lacks = |members: u32| members >> index & 1 == 0;
+        let lags = |members: u32, since: Instant| lacks(members) && self.seen(now, since) > limit;
+        let flush = self.flush.as_ref();
+        let mut sent = self.in_flight.iter().filter(|f| f.is_sent());
+        sent.any(|f| lags(f.members, f.first_sent)) || flush.is_some_and(|f| lags(f.members, f.began))
     }
 
     /// Notes how late the timer that was due at `resend_at` fires.

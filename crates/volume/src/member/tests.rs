@@ -698,6 +698,31 @@ fn a_member_that_lacks_one_write_only_is_left_out_in_the_end() {
     assert!((60..65).contains(tenths), "after {tenths} tenths of a second");
 }
 
+/// The disk of the write node itself stands, and fails nothing: another one orders the writes before hosts give up.
+#[test]
+fn a_write_node_whose_disk_stands_gives_its_place_to_another() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    for from in [2, 3] {
+        replica_answer(&mut core, from, 1);
+    }
+    let mut proposed = Vec::new();
+    for tenths in 1..=70u32 {
+        core.handle_timeout(NOW + std::time::Duration::from_millis(100) * tenths);
+        let wanted = proposals(&outputs(&mut core));
+        proposed.extend(wanted.into_iter().map(|config| (tenths, config)));
+    }
+    let (tenths, config) = proposed.first().expect("it gives it up");
+    assert!((60..65).contains(tenths), "after {tenths} tenths of a second");
+    assert_eq!(config.index_of(ME), None, "{config:?}");
+    assert!([NodeId(2), NodeId(3)].contains(&config.write_node));
+    // The masters do it: of what was asked nobody knows whether it is done.
+    let later = NOW + Settings::default().suspect_after * 5;
+    core.handle_configuration(later, chunk(), &three(2, 2, &[2, 3]));
+    let after = outputs(&mut core);
+    assert!(after.contains(&complete(1, Status::Unknown)), "{after:?}");
+}
+
 /// A machine that stood still, or a process that got no processor, has heard nobody: that proves nothing.
 #[test]
 fn silence_counts_only_while_the_write_node_ran_itself() {

@@ -343,3 +343,56 @@ fn a_grant_that_is_refused_for_one_chunk_counts_for_the_others() {
     assert!(cluster.cores[1].may_read(later, chunk(1)));
     assert!(!cluster.cores[1].may_read(later, chunk(0)));
 }
+
+/// After a loss of power its disk did not come back, and the masters, who know lives and no disks, name this life as write node.
+#[test]
+fn a_write_node_without_a_copy_asks_for_another_one() {
+    let (now, me) = (Instant::from_nanos(1_000_000_000), NodeId(1));
+    let config = |epoch| ChunkConfig {
+        epoch: Epoch(epoch),
+        write_node: me,
+        members: (1..=NODES)
+            .map(|node| Membership {
+                node: NodeId(node),
+                incarnation: Incarnation(7),
+            })
+            .collect(),
+    };
+    let mut core = NodeCore::new(now, me, Incarnation(7), Settings::default());
+    let wanted = |core: &mut NodeCore| {
+        let outputs = std::iter::from_fn(|| core.poll_output());
+        let proposed = outputs.filter_map(|output| match output.output {
+            Output::Propose { expected, config, .. } => Some((expected, config)),
+            _ => None,
+        });
+        proposed.collect::<Vec<_>>()
+    };
+    core.handle_configuration(now, chunk(0), &config(1));
+    assert_eq!(wanted(&mut core), [], "its copy may not be made yet");
+    core.handle_configuration(now, chunk(0), &config(5));
+    let asked = wanted(&mut core);
+    let [(expected, next)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(
+        (*expected, next.epoch, next.write_node),
+        (Epoch(5), Epoch(6), NodeId(2))
+    );
+    assert_eq!((next.index_of(me), next.members.len()), (None, 2));
+    // It has been heard before; and the masters may not have heard.
+    core.handle_configuration(now, chunk(0), &config(5));
+    assert_eq!(wanted(&mut core), []);
+    let later = now + Settings::default().suspect_after * 4;
+    assert!(core.next_timeout().is_some_and(|at| at <= later));
+    core.handle_timeout(later);
+    assert_eq!(wanted(&mut core), asked);
+    // They have; or there is a copy after all.
+    let mut other = core;
+    other.handle_configuration(later, chunk(0), next);
+    other.handle_timeout(later + Duration::from_secs(60));
+    assert_eq!(wanted(&mut other), []);
+    let mut earlier = config(5);
+    earlier.members[0].incarnation = Incarnation(6);
+    other.handle_configuration(later, chunk(1), &earlier);
+    assert_eq!(wanted(&mut other), [], "that was another life");
+}

@@ -43,7 +43,7 @@ pub(super) fn scenario(bug: Bug) -> Option<u64> {
 }
 
 /// The seeds that the table names, by the names of the switches.
-fn named() -> BTreeMap<&'static str, u64> {
+pub(super) fn named() -> BTreeMap<&'static str, u64> {
     let row = |line: &'static str| {
         let mut columns = line.strip_prefix('|')?.split('|').skip(1);
         let switch = columns.next()?.trim().strip_prefix('`')?.strip_suffix('`')?;

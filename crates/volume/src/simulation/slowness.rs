@@ -44,7 +44,7 @@ impl World {
         let node = slow.random.below(nodes as u64) as usize;
         let until = now + slow.random.between(200 * MS, 6 * SECOND);
         // From what one hardly sees to what makes others go on without the copy.
-        let longest = [5 * MS, 50 * MS, 500 * MS, 3 * SECOND][slow.random.below(4) as usize];
+        let longest = [5 * MS, 50 * MS, 500 * MS, 3 * SECOND, 20 * SECOND][slow.random.below(5) as usize];
         let next = slow.random.between(500 * MS, 5 * SECOND);
         self.inject(Injected::SlowDisks { node, until, longest });
         self.at(next, Event::SlowDisks);

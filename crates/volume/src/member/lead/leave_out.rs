@@ -1,6 +1,7 @@
-//! Members that are left out: those that say they have no copy, and those that say nothing.
+//! Members that are left out: those that say they have no copy, those that say nothing, and the write node itself where its disk stands.
 
 use super::*;
+use crate::configuration::Membership;
 
 impl Member {
     /// A member says that it has no disk any more: it is left out without waiting for its silence.
@@ -26,6 +27,7 @@ impl Member {
 
     pub(super) fn propose_without_silent(&mut self, now: Instant) {
         let minimum = usize::from(self.record.geometry.minimum);
+        let me = self.me;
         let Some(lead) = &mut self.lead else {
             return;
         };
@@ -37,18 +39,40 @@ impl Member {
         if lead.join_binds() {
             return;
         }
-        let Some((silent, reason)) = lead.suspect(now) else {
+        let leaves = lead.suspect(now).or_else(|| lead.hangs_here(now, me));
+        let Some((leaves, reason)) = leaves else {
             return;
         };
         lead.proposed_at = Some(now);
         let expected = lead.config.epoch;
         let mut config = lead.config.clone();
         config.epoch = expected.next();
-        config.members.remove(silent);
+        if config.members.remove(leaves).node == config.write_node {
+            // As where its disk is gone: whoever was heard last orders the writes.
+            let heard = |member: &&Membership| lead.heard_from(member.node);
+            let Some(next) = config.members.iter().max_by_key(heard) else {
+                return;
+            };
+            config.write_node = next.node;
+        }
         self.outputs.push_back(Output::Propose {
             expected,
             config,
             reason,
         });
+    }
+}
+
+impl Lead {
+    /// This node's own place, where its disk keeps something waiting for as long as one would wait for another member that answers
+    /// everything else: reads go on elsewhere by themselves, and writes with another write node.
+    fn hangs_here(&self, now: Instant, me: NodeId) -> Option<(usize, Reason)> {
+        let own = self
+            .config
+            .index_of(me)
+            .filter(|_| self.phase != Phase::Sealing)?;
+        let longer = self.settings.suspect_after * HANGS_AFTER;
+        let hangs = self.waits_for(now, own, longer);
+        hangs.then_some((own, Reason::HangsHere(longer)))
     }
 }
