@@ -245,6 +245,77 @@ fn a_disk_that_stands_is_reset_in_stages_and_put_out_of_service_when_it_keeps_do
     assert_eq!(cluster.row(NODE)["incarnation"], life);
 }
 
+/// Writes to every chunk, all at a time, and says how long the slowest took.
+fn slowest_write(masters: String, volume: &str) -> Duration {
+    let session = Session::connect(masters.as_str(), volume).unwrap();
+    let work = async {
+        let device = session.device(Nearby::Socket);
+        let channel = bdev::BlockDevice::open_channel(&device).unwrap();
+        // Of each MiB one: stripes go over all chunks.
+        let step = (1 << 20) / Reader::BLOCK_BYTES as u64;
+        let writes = channel.geometry().blocks.0 / step;
+        let began = Instant::now();
+        let write = |at| {
+            let channel = channel.clone();
+            reactor::spawn(async move {
+                let mut buffer = BufferPool::current().allocate(Reader::BLOCK_BYTES).await.unwrap();
+                buffer.fill(7);
+                let written = channel.write(Lba(at * step), buffer.freeze()).await;
+                written.unwrap();
+                began.elapsed()
+            })
+        };
+        let writes: Vec<_> = (0..writes).map(write).collect();
+        let mut slowest = Duration::ZERO;
+        for write in writes {
+            slowest = slowest.max(write.await.unwrap());
+        }
+        slowest
+    };
+    reactor::run(&reactor::Config::default(), work).unwrap()
+}
+
+/// It fails nothing and answers nothing, and its reset is far away. Whoever writes waits until the others go on without it: as a member
+/// of a chunk, and as its write node.
+#[test]
+fn writes_go_on_without_a_disk_that_stands() {
+    let cluster = Nodes::start_with_faults(Place::in_memory("standing-disk"), &["--no-rebalance"], 3, "120s");
+    cluster.succeed(&[
+        "volume",
+        "create",
+        "data",
+        "--size",
+        "96MiB",
+        "--chunk-size",
+        "16MiB",
+    ]);
+    cluster.wait_for_sync();
+    let led = cluster.chunks();
+    let id = cluster.id(NODE);
+    assert!(
+        led.iter().any(|chunk| chunk["write_node"] == id.as_str()),
+        "{led:?}"
+    );
+    let write = || slowest_write(cluster.address(), "data");
+    let before = write();
+    assert!(before < Duration::from_secs(5), "{before:?}");
+    cluster.plant(NODE, "disk");
+    let slowest = write();
+    println!("the slowest write took {slowest:?}");
+    // Six seconds, and the grants that were given to it. Hosts give up after twenty.
+    assert!(
+        (Duration::from_secs(3)..Duration::from_secs(20)).contains(&slowest),
+        "{slowest:?}"
+    );
+    let after = write();
+    assert!(
+        after < Duration::from_secs(5),
+        "nobody waits for it any more: {after:?}"
+    );
+    cluster.plant(NODE, "");
+    cluster.wait_for_sync();
+}
+
 #[test]
 fn a_slow_disk_is_found_by_masters_and_asked_seldom_by_clients() {
     let master = ["--no-rebalance"];

@@ -79,3 +79,27 @@ fn a_node_more_gets_its_share_though_it_is_killed_in_the_middle() {
     cluster.wait_for_rest();
     cluster.compare(&files, "moved by command");
 }
+
+/// In as many nodes as there are copies each has one of every chunk, so that any of them may be the one.
+#[test]
+fn writes_go_to_the_node_that_they_are_pinned_to_and_come_back_to_it() {
+    let mut cluster = Nodes::start(Place::in_memory("pinned"), &[], 3);
+    let files = cluster.import(
+        "volume create data --size 96MiB --chunk-size 16MiB",
+        64,
+        200 << 10,
+    );
+    let all_at = |cluster: &Nodes, id: &str| cluster.chunks().iter().all(|chunk| chunk["write_node"] == id);
+    let id = cluster.id(2);
+    assert!(!all_at(&cluster, &id));
+    cluster.succeed(&["volume", "set", "data", "--write-node", &id]);
+    wait_until("it orders all writes", || all_at(&cluster, &id));
+    cluster.compare(&files, "pinned");
+    // Others do while it is away, and no longer.
+    cluster.kill_node(2);
+    wait_until("another one does", || !all_at(&cluster, &id));
+    cluster.start_node(2);
+    wait_until("it does again", || all_at(&cluster, &id));
+    cluster.wait_for_sync();
+    cluster.compare(&files, "pinned, and back");
+}

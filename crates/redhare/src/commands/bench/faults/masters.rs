@@ -148,10 +148,11 @@ pub(super) fn leader(rounds: usize, place: &Path) -> Result<Vec<Row>, Failure> {
         Row::new(name, worst, "s", bar).with_note(format!("median {median:.1}, {} times", took.len()))
     };
     let refused: Vec<String> = refusals.into_iter().take(3).collect();
-    let mut volume = row("until a volume is made", made, None);
-    volume
-        .note
-        .push_str(&format!("; refused before that: {}", refused.join("; ")));
+    let mut volume = row("until a volume is made", made, Some(Bar::Below(5.0)));
+    if !refused.is_empty() {
+        let refused = refused.join("; ");
+        volume.note.push_str(&format!("; refused before that: {refused}"));
+    }
     Ok(vec![
         row(
             "until control calls are answered",

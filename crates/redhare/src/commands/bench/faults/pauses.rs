@@ -21,6 +21,8 @@ use crate::output::{Failure, Output};
 const VOLUME: &str = "faults";
 const NODES: usize = 3;
 const VOLUME_BYTES: u64 = 256 << 20;
+/// What messages take on the wire beside the bytes in them, at most.
+const WIRE_MORE: f64 = 1.05;
 const MIB: f64 = 1048576.0;
 pub(super) const SETTLED: &str = "reads of settled blocks";
 /// Before each fault this long is looked at without one.
@@ -307,7 +309,14 @@ fn away(gone: Duration, world: &World) -> Result<Vec<Row>, Failure> {
         "x",
         Some(Bar::AtLeast(0.9 * (copies - 1.0) / copies)),
     );
-    let bytes = Row::new("a copy back after that: sent to its node", resent, "MiB", None);
+    // What was written lies in the second half: what it has of the first is not sent again.
+    let touched = (VOLUME_BYTES / 2) as f64 / MIB;
+    let bytes = Row::new(
+        "a copy back after that: sent to its node",
+        resent,
+        "MiB",
+        Some(Bar::AtMost(touched * WIRE_MORE)),
+    );
     Ok(vec![
         rate.with_note(format!("{was:.0} reads/s before, {is:.0} while it was away")),
         bytes.with_note(format!(
