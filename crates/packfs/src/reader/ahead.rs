@@ -3,8 +3,7 @@
 //! Packing puts files that were written one after another side by side. Who reads them in that order (the order of a directory,
 //! mostly) goes through the volume's addresses in order, whatever the files are; who reads in shuffled order does not. So the addresses are
 //! all that is looked at: after a few reads that follow each other, what lies behind them is read in long reads; after one that
-//! does not, nothing is, until a few follow each other again. Several may read in order at a time, each elsewhere (the workers of a
-//! loader, or programs on one mount), and others at random among them: so several ways are remembered.
+//! does not, nothing is, until a few follow each other again.
 //!
 //! What is here are bytes of the volume and not of a file: whoever takes some compares them with the extent's checksum, as with bytes
 //! that have just arrived, so that what was overwritten meanwhile is never taken for what was asked for. Bytes that are kept and those on their way
@@ -27,11 +26,6 @@ const BEFORE_MAX: u64 = 256 << 10;
 pub(super) const AHEAD_BYTES: u64 = 256 << 10;
 /// How far to be ahead, in bytes, once it has gone on for long.
 const DISTANCE_MAX: u64 = 1 << 20;
-/// Ways that are remembered: as many as a loader mostly has workers, and as many for those who read at random among them, each of whose
-/// reads is a way of its own. With more, reads at random would look like an order by chance.
-const WAYS_MAX: usize = 16;
-/// One that nobody went on with for so many reads is given up for another.
-const WAY_READS: u64 = 4096;
 
 /// What the cache of content has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,71 +40,14 @@ pub struct DataStatistics {
     pub bytes: usize,
 }
 
-/// Where somebody's reading has come to.
+/// Where reading has come to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
-    /// The number of its last read.
-    last: u64,
     /// The end of the foremost read.
     front: u64,
     streak: u32,
     /// Everything before this was asked for.
     asked_until: u64,
-}
-
-impl Way {
-    fn goes_on_at(&self, address: u64) -> bool {
-        address.saturating_add(BEHIND_MAX) >= self.front && address <= self.front.saturating_add(BEFORE_MAX)
-    }
-
-    /// Whether there is an order to it, at the time of this read.
-    fn is_order(&self, now: u64) -> bool {
-        self.streak >= STREAK_MIN && now - self.last <= WAY_READS
-    }
-}
-
-/// The ways of those that read, and how many reads there were.
-#[derive(Default)]
-struct Ways {
-    all: Vec<Way>,
-    reads: u64,
-}
-
-impl Ways {
-    /// The place of the way that a read goes on with; or of a new one, where one was that is none or was used least lately.
-    fn of(&mut self, address: u64, end: u64) -> usize {
-        self.reads += 1;
-        let now = self.reads;
-        let on = self.all.iter().enumerate();
-        let on = on.filter(|(_, way)| way.goes_on_at(address));
-        if let Some((at, _)) = on.min_by_key(|(_, way)| way.front.abs_diff(address)) {
-            let way = &mut self.all[at];
-            way.front = way.front.max(end);
-            way.streak = way.streak.saturating_add(1);
-            way.last = now;
-            return at;
-        }
-        let new = Way {
-            last: now,
-            front: end,
-            streak: 0,
-            asked_until: 0,
-        };
-        if self.all.len() < WAYS_MAX {
-            self.all.push(new);
-            return self.all.len() - 1;
-        }
-        let worth = |at: &usize| (self.all[*at].is_order(now), self.all[*at].last);
-        let least = (0..WAYS_MAX).min_by_key(worth).unwrap_or(0);
-        self.all[least] = new;
-        least
-    }
-
-    /// In how many orders is being read.
-    fn orders(&self) -> u64 {
-        let orders = self.all.iter().filter(|way| way.is_order(self.reads));
-        orders.count() as u64
-    }
 }
 
 /// A range, and its bytes once they are here.
@@ -124,7 +61,7 @@ struct Kept {
 /// See the module. Belongs to one reader.
 pub(super) struct Ahead {
     limit_bytes: Cell<u64>,
-    ways: RefCell<Ways>,
+    way: Cell<Way>,
     /// By where they begin, with their lengths; none overlaps another.
     kept: RefCell<BTreeMap<u64, (u64, Rc<Kept>)>>,
     /// In the order in which they were asked for: the oldest go first, since what is read in order is used once.
@@ -160,7 +97,7 @@ impl Ahead {
     pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
             limit_bytes: Cell::new(limit_bytes as u64),
-            ways: RefCell::default(),
+            way: Cell::default(),
             kept: RefCell::default(),
             order: RefCell::default(),
             bytes: Cell::new(0),
@@ -205,16 +142,27 @@ impl Ahead {
         if self.limit_bytes.get() < AHEAD_BYTES {
             return Vec::new();
         }
-        let mut ways = self.ways.borrow_mut();
-        let at = ways.of(address, address.saturating_add(length));
-        let orders = ways.orders().max(1);
-        let way = &mut ways.all[at];
+        let way = self.way.get();
+        let follows = address.saturating_add(BEHIND_MAX) >= way.front
+            && address <= way.front.saturating_add(BEFORE_MAX);
+        let end = address.saturating_add(length);
+        let mut way = match follows {
+            true => Way {
+                front: way.front.max(end),
+                streak: way.streak.saturating_add(1),
+                ..way
+            },
+            false => Way {
+                front: end,
+                streak: 0,
+                asked_until: 0,
+            },
+        };
         let mut readings = Vec::new();
         if way.streak >= STREAK_MIN {
-            // Twice as far at each read that follows, up to the bound; half of what may be kept is for those who are behind, and
-            // all share the other half.
+            // Twice as far at each read that follows, up to the bound; half of what may be kept is for those who are behind.
             let distance = (AHEAD_BYTES << (way.streak - STREAK_MIN).min(8)).min(DISTANCE_MAX);
-            let distance = distance.min((self.limit_bytes.get() / 2 / orders).max(AHEAD_BYTES));
+            let distance = distance.min((self.limit_bytes.get() / 2).max(AHEAD_BYTES));
             let mut at = way.asked_until.max(way.front.next_multiple_of(4096));
             // Half of the distance is used up before it is filled again.
             if at < way.front + distance / 2 + AHEAD_BYTES {
@@ -225,6 +173,7 @@ impl Ahead {
             }
             way.asked_until = at;
         }
+        self.way.set(way);
         readings
     }
 
@@ -313,57 +262,6 @@ mod tests {
             }
         }
         assert!(begun > 2, "{begun}");
-    }
-
-    /// Eight read in order, each elsewhere, in turns, and somebody at random among them: what the eight read was read ahead, and hardly
-    /// anything else.
-    #[test]
-    fn several_orders_at_a_time_are_seen_each_also_with_random_reads_among_them() {
-        let ahead = Ahead::new(8 << 20);
-        let (mut begun, mut found, mut reads) = (Vec::<Reading>::new(), 0, 0);
-        for number in 0..200u64 {
-            for stream in 0..8 {
-                let address = (stream << 32) + number * 16_384;
-                let is_there = |reading: &Reading| {
-                    reading.start <= address && address + 16_384 <= reading.start + reading.length
-                };
-                found += u64::from(begun.iter().any(is_there));
-                reads += 1;
-                begun.extend(ahead.notice(address, 16_384, CAPACITY));
-                let random = (number * 8 + stream).wrapping_mul(0x9e37_79b9_7f4a_7c15) % CAPACITY;
-                assert!(ahead.notice(random, 16_384, CAPACITY).is_empty());
-                // What has come makes room again, from the oldest on.
-                begun.iter().for_each(|reading| reading.kept.ended.set(true));
-            }
-        }
-        assert!(found * 100 > reads * 80, "{found} of {reads}");
-        assert!(
-            begun.len() as u64 * AHEAD_BYTES < reads * 16_384 * 3 / 2,
-            "{} for {reads} reads",
-            begun.len()
-        );
-    }
-
-    #[test]
-    fn an_order_that_nobody_goes_on_with_makes_room_for_another() {
-        let ahead = Ahead::new(8 << 20);
-        let stream = |place: u64, reads: u64| -> usize {
-            let read = |number| {
-                let readings = ahead.notice((place << 32) + number * 16_384, 16_384, CAPACITY);
-                readings.iter().for_each(|reading| reading.kept.ended.set(true));
-                readings.len()
-            };
-            (0..reads).map(read).sum()
-        };
-        for place in 0..WAYS_MAX as u64 {
-            assert!(stream(place, 8) > 0, "at {place}");
-        }
-        assert!(
-            stream(100, 8) > 0,
-            "in the place of the one that was used least lately"
-        );
-        stream(101, WAY_READS + 10);
-        assert_eq!(ahead.ways.borrow().orders(), 1);
     }
 
     proptest! {
