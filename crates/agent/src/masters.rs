@@ -219,6 +219,7 @@ impl Life {
                 .chain(disks.absent(&self.disks))
                 .collect(),
             uses: self.usage.due(),
+            damage: self.usage.damage_due(),
             disk_health,
             samples,
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
@@ -724,6 +725,7 @@ impl Life {
             FromTarget::Described(copies) => self.described = copies.into_iter().map(copy_state).collect(),
             FromTarget::Held(held) => self.usage.held(held),
             FromTarget::Used(volumes) => self.usage.volumes(volumes),
+            FromTarget::Damage(damage) => self.usage.damaged(damage),
             FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }
     }

@@ -71,6 +71,36 @@ pub struct DiskHealth {
     pub left_out: Option<String>,
 }
 
+/// What the checksums of one copy's blocks have shown since its target began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyDamage {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Blocks that were read and did not fit.
+    pub damaged: u64,
+    /// Of these, blocks that have been written since: with what another copy has, or by who uses the volume.
+    pub repaired: u64,
+    /// Blocks of which no copy was right when the write node here looked for one, and that have not been written since.
+    pub lost: u32,
+}
+
+/// The same of all copies, and how far it is with comparing them in the background.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// Copies of which there is something to say, at most [`Damage::COPIES_MAX`]: the worst.
+    pub copies: Vec<CopyDamage>,
+    /// When that copy was compared, or first seen, for which it is longest ago: milliseconds of Unix time; 0 where that is not known,
+    /// as on a target that compares none.
+    pub scrub_oldest_unix_ms: u64,
+    /// Blocks that were read only to compare them.
+    pub scrubbed_blocks: u64,
+}
+
+impl Damage {
+    /// No more copies are told.
+    pub const COPIES_MAX: usize = 1024;
+}
+
 /// A copy on another node that a write node here sends what it has missed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resync {
@@ -469,6 +499,8 @@ pub enum FromTarget {
     /// newer copy of the same chunk beside them ([`ToTarget::Doubted`]). When the agent has said that it knows this, and when it has
     /// changed.
     Doubtful(Vec<(Chunk, u128)>),
+    /// What checksums have shown: when the agent has said that it knows this, and when it has changed, each second.
+    Damage(Damage),
 }
 
 impl FromTarget {
@@ -480,6 +512,8 @@ impl FromTarget {
     pub const KINDS_OF_KEPT: u32 = 19;
     /// One that knows so many kinds asks the masters about copies that are named by [`FromTarget::Doubtful`].
     pub const KINDS_OF_DOUBT: u32 = 20;
+    /// One that knows so many kinds passes on what checksums have shown, by [`FromTarget::Damage`].
+    pub const KINDS_OF_DAMAGE: u32 = 21;
 }
 
 /// What goes one way over the link.
@@ -505,7 +539,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 20;
+    const KINDS: u32 = 21;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -302,6 +302,20 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Doubtful(vec![(chunk, 9)]))),
         "0600000001001301ac020309"
     );
+    let damage = Damage {
+        copies: vec![CopyDamage {
+            chunk,
+            damaged: 5,
+            repaired: 4,
+            lost: 1,
+        }],
+        scrub_oldest_unix_ms: 1000,
+        scrubbed_blocks: 300,
+    };
+    assert_eq!(
+        hex(&frame(&FromTarget::Damage(damage))),
+        "0c00000001001401ac0203050401e807ac02"
+    );
 }
 
 #[test]
@@ -342,8 +356,10 @@ fn what_each_side_knows_is_counted_right() {
     };
     assert_eq!(last(frame(&kept)) + 1, FromTarget::KINDS_OF_KEPT);
     let doubtful = FromTarget::Doubtful(Vec::new());
-    assert_eq!(last(frame(&doubtful)) + 1, FromTarget::KINDS);
-    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_DOUBT);
+    assert_eq!(last(frame(&doubtful)) + 1, FromTarget::KINDS_OF_DOUBT);
+    let damage = FromTarget::Damage(Damage::default());
+    assert_eq!(last(frame(&damage)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_DAMAGE);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

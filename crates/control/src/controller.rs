@@ -6,6 +6,7 @@ mod care;
 pub(crate) mod changes;
 mod chunks;
 pub(crate) mod clones;
+pub(crate) mod damage;
 mod data_keys;
 pub(crate) mod drain;
 pub(crate) mod exports;
@@ -50,6 +51,7 @@ use crate::transfer;
 use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
+use damage::Damages;
 use force::Inquiries;
 use health::Health;
 use leases::LeaseClock;
@@ -99,6 +101,7 @@ pub struct Controller<S> {
     data_keys_known: BTreeSet<NodeId>,
     health: Health,
     uses: Uses,
+    damages: Damages,
     /// What nodes are asked about copies of chunks that nobody can serve.
     inquiries: Inquiries,
     /// The store is older than what the nodes have done, and that is being found out.
@@ -187,6 +190,7 @@ impl<S: MetadataStore> Controller<S> {
             data_keys_known: BTreeSet::new(),
             health: Health::default(),
             uses: Uses::default(),
+            damages: Damages::default(),
             inquiries: Inquiries::default(),
             restoring: None,
             planted: Planted::default(),

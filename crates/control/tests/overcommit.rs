@@ -14,21 +14,21 @@ const NODES: u64 = 3;
 /// Chunks that each disk has room for.
 const ROOM: u64 = 16;
 
-fn node(number: u64) -> NodeId {
+pub(crate) fn node(number: u64) -> NodeId {
     NodeId(Uuid(u128::from(number)))
 }
 
-struct Cluster {
-    control: Controller<MemoryStore>,
+pub(crate) struct Cluster {
+    pub(crate) control: Controller<MemoryStore>,
     /// Chunks that each disk has room for, and those that are in use of each.
     room: u64,
     used: [u64; NODES as usize],
-    lives: [Incarnation; NODES as usize],
-    now: Instant,
+    pub(crate) lives: [Incarnation; NODES as usize],
+    pub(crate) now: Instant,
 }
 
 impl Cluster {
-    fn new(overcommit_percent: u32) -> Self {
+    pub(crate) fn new(overcommit_percent: u32) -> Self {
         let now = Instant::from_nanos(1);
         let settings = Settings {
             overcommit_percent,
@@ -56,7 +56,7 @@ impl Cluster {
         }]
     }
 
-    fn register(&mut self, number: u64) -> Result<(), String> {
+    pub(crate) fn register(&mut self, number: u64) -> Result<(), String> {
         let life = &mut self.lives[number as usize - 1];
         let registration = Registration {
             cluster: None,
@@ -95,7 +95,7 @@ impl Cluster {
         self.control.tick(self.now).unwrap();
     }
 
-    fn create(&mut self, name: &str, chunks: u64) -> Result<VolumeNumber, String> {
+    pub(crate) fn create(&mut self, name: &str, chunks: u64) -> Result<VolumeNumber, String> {
         self.beat(&[]);
         let request = CreateVolume {
             chunk: ByteCount(CHUNK),

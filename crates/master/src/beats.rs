@@ -12,6 +12,7 @@ use tonic::{Status, Streaming};
 
 use crate::access::{check_node, check_stream};
 use crate::convert::{self, uuid};
+use crate::damage;
 use crate::disks;
 use crate::engine::Control;
 use crate::service::Face;
@@ -30,13 +31,17 @@ impl Face {
         self.note_copies((life.0, request.incarnation), &request.described_copies)
             .await?;
         let uses = request.uses.as_ref().map(convert::uses);
+        let damage = request.damage.as_ref().map(damage::of);
         let tells_disks = !reports.is_empty() || !samples.is_empty();
         let wants_list = is_behind(&request, &answer);
         let mut response = response(answer);
-        if uses.is_some() || tells_disks || wants_list {
+        if uses.is_some() || damage.is_some() || tells_disks || wants_list {
             let note = move |control: &mut Control, now| {
                 if let Some(uses) = uses {
                     control.note_use(life, uses);
+                }
+                if let Some((copies, scrub)) = damage {
+                    control.note_damage(life, copies, scrub);
                 }
                 let noted = match tells_disks {
                     true => Some(control.note_disks(life.0, reports, samples, now)?),
@@ -65,7 +70,8 @@ impl Face {
         let says_more = request.disk_health.len()
             + request.samples.len()
             + request.described_copies.len()
-            + usize::from(request.uses.is_some());
+            + usize::from(request.uses.is_some())
+            + usize::from(request.damage.is_some());
         if says_more > 0 {
             return None;
         }

@@ -13,6 +13,7 @@ mod calls;
 mod cluster;
 mod config;
 mod convert;
+mod damage;
 mod data_path;
 mod disks;
 mod door;

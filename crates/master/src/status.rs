@@ -3,6 +3,7 @@
 use proto::v1;
 
 use crate::convert::{self, milliseconds};
+use crate::damage;
 use crate::disks;
 
 /// A node.
@@ -24,6 +25,7 @@ pub(crate) fn node(node: &control::NodeStatus) -> v1::NodeStatus {
             .rack
             .as_ref()
             .map_or_else(String::new, ToString::to_string),
+        scrub: node.scrub.map(damage::scrub),
     }
 }
 
@@ -42,5 +44,8 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         r#use: volume
             .used
             .map(|used| convert::volume_use(volume.volume.number, used)),
+        lost_blocks: volume.damage.lost,
+        damaged_blocks: volume.damage.damaged,
+        repaired_blocks: volume.damage.repaired,
     }
 }

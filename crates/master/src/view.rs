@@ -107,9 +107,20 @@ pub struct NodeRow {
     pub used_bytes: u64,
     /// Of these, what snapshots hold, as far as it has said.
     pub held_bytes: u64,
+    /// How far it is with comparing its copies in the background; null where the master has not heard it.
+    pub scrub: Option<ScrubRow>,
     /// Since its last heartbeat; absent where the master has not heard it.
     #[serde(skip)]
     pub silent_milliseconds: Option<u64>,
+}
+
+/// How far a node is with comparing its copies with their checksums.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ScrubRow {
+    /// Since when, by its clock, every copy that can be compared has been, or was first seen; null where that is not known.
+    pub oldest_unix_seconds: Option<u64>,
+    /// What its target has read only for that.
+    pub compared_blocks: u64,
 }
 
 /// A time that nobody knows exactly, in the largest unit that has two of it.
@@ -212,6 +223,10 @@ impl NodeRow {
             allocated_bytes: sum(node.disks.iter().map(|disk| disk.allocated_bytes)),
             used_bytes: sum(disks().map(|disk| disk.used_bytes)),
             held_bytes: sum(disks().filter_map(|disk| disk.held_bytes)),
+            scrub: node.scrub.as_ref().map(|scrub| ScrubRow {
+                oldest_unix_seconds: (scrub.oldest_unix_ms > 0).then_some(scrub.oldest_unix_ms / 1000),
+                compared_blocks: scrub.compared_blocks,
+            }),
             silent_milliseconds: node.silent_ms,
         }
     }

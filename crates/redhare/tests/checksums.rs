@@ -259,6 +259,19 @@ impl Kept {
         });
     }
 
+    /// Waits until the masters say so many blocks of copies damaged, repaired and lost, and that of the cluster.
+    fn wait_for_blocks(&self, blocks: [u64; 3], verdict: &str) -> serde_json::Value {
+        let mut status = serde_json::Value::Null;
+        wait_until(&format!("the masters say {blocks:?}"), || {
+            status = self.cluster.json(&["status"]);
+            let volume = &status["volumes"][0];
+            let fields = ["damaged_blocks", "repaired_blocks", "lost_blocks"];
+            fields.map(|field| volume[field].as_u64().unwrap()) == blocks
+        });
+        assert_eq!(status["health"]["verdict"], verdict, "{}", status["health"]);
+        status
+    }
+
     fn wait_until_all_in_sync(&self) {
         self.cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
     }
@@ -365,10 +378,19 @@ fn a_scrub_finds_and_mends_what_nobody_reads_and_says_what_no_copy_has() {
         )
     };
     assert_eq!(scrub(0), (0, 0));
+    kept.wait_for_blocks([0, 0, 0], "healthy");
     disks[0].harm(0);
     disks[2].harm(8);
     assert_eq!(scrub(0), (8, 0));
     assert!(disks.iter().all(|disk| disk.wrong().is_empty()));
+    let status = kept.wait_for_blocks([8, 8, 0], "healthy");
+    assert!(
+        status["health"]["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("8 blocks"),
+        "{status}"
+    );
     for disk in &disks {
         let mut flipped = pattern(5);
         flipped[9] ^= 1;
@@ -376,10 +398,18 @@ fn a_scrub_finds_and_mends_what_nobody_reads_and_says_what_no_copy_has() {
     }
     // Each of its copies is asked.
     assert_eq!(scrub(1), (0, 3));
+    // It is one block of the volume.
+    kept.wait_for_blocks([11, 8, 1], "critical");
+    let said = kept.cluster.succeed(&["status"]);
+    assert!(
+        said.contains("is CRITICAL") && said.contains("1 blocks lost"),
+        "{said}"
+    );
     assert!(kept.cluster.run(&["volume", "scrub", "none"]).status.code() == Some(1));
     let device = kept.session.device(Nearby::Disk);
     on_reactor(async || write_all(&*device.open_channel().unwrap()).await);
     assert_eq!(scrub(0), (0, 0));
+    kept.wait_for_blocks([11, 11, 0], "healthy");
     kept.cluster.end();
 }
 

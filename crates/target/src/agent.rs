@@ -45,6 +45,8 @@ const CLONE_PAUSE: Duration = Duration::from_secs(1);
 const FLATTENING_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether other copies are in doubt.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether checksums have shown anything more.
+const DAMAGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Before another connection is taken when one could not be.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -110,6 +112,9 @@ pub fn listen(
                         }
                         if kinds >= FromTarget::KINDS_OF_DOUBT {
                             drop(spawn(tell_doubtful(Rc::downgrade(&node), sender.clone())));
+                        }
+                        if kinds >= FromTarget::KINDS_OF_DAMAGE {
+                            drop(spawn(tell_damage(Rc::downgrade(&node), sender.clone())));
                         }
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
@@ -253,6 +258,23 @@ async fn tell_doubtful(node: Weak<Node>, sender: ToAgent) {
         }
         drop(node);
         time::sleep(DOUBT_INTERVAL).await;
+    }
+}
+
+/// Also that there is none.
+async fn tell_damage(node: Weak<Node>, sender: ToAgent) {
+    let mut told = None;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let damage = node.damage();
+        if told.as_ref() != Some(&damage) {
+            if sender.try_send(FromTarget::Damage(damage.clone())).is_err() {
+                return;
+            }
+            told = Some(damage);
+        }
+        drop(node);
+        time::sleep(DAMAGE_INTERVAL).await;
     }
 }
 

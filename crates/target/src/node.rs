@@ -559,18 +559,7 @@ impl Node {
                     configuration: from_config(&config),
                 });
             }
-            Output::Lost { range } => {
-                let blocks = range.count;
-                CHECKSUMS
-                    .lost_blocks
-                    .fetch_add(blocks.into(), std::sync::atomic::Ordering::Relaxed);
-                tracing::error!(
-                    chunk = ?chunk,
-                    block = range.start,
-                    blocks,
-                    "no copy of a chunk has these blocks right: reading them is an error until they are written"
-                );
-            }
+            Output::Lost { range } => self.blocks_are_lost(place(), range),
             Output::Failed if self.lacks_room(place()) => self.wait_for_room(place()),
             Output::Failed => {
                 if let Some(chunk) = chunk {

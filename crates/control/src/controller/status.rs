@@ -7,6 +7,7 @@ use foundation::{ByteCount, Instant};
 
 use crate::controller::care::is_crowded;
 use crate::controller::clones::OriginView;
+use crate::controller::damage::{Damage, Scrub};
 use crate::controller::drain::Drained;
 use crate::controller::health::DiskHealth;
 use crate::controller::nodes::Resync;
@@ -49,6 +50,8 @@ pub struct NodeStatus {
     pub drained: Drained,
     /// For that, as fast as it went in the last minutes; none before anything can be said.
     pub drain_left: Option<Duration>,
+    /// How far it is with comparing its copies; none when this master has not heard it.
+    pub scrub: Option<Scrub>,
 }
 
 /// A volume at a glance.
@@ -76,6 +79,8 @@ pub struct VolumeStatus {
     pub origin: Option<OriginView>,
     /// What it uses of disks, as [`Controller::uses`] has it.
     pub used: Option<VolumeUse>,
+    /// What checksums of its copies in sync have shown.
+    pub damage: Damage,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -98,14 +103,24 @@ impl<S: MetadataStore> Controller<S> {
                 resyncs: self.resyncs(volume.number, now),
                 origin: self.origin_of(&volume)?,
                 used: uses.as_ref().map(used),
+                damage: Damage::default(),
                 volume,
             };
             volumes.insert(status.volume.number, status);
         }
         let end = keys::end_of(keys::CHUNKS);
+        let is_unharmed = self.damages.is_empty();
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
-            let status = keys::parse_chunk(key).and_then(|id| volumes.get_mut(&id.volume));
-            let Some(status) = status else { return };
+            let Some(id) = keys::parse_chunk(key) else { return };
+            let Some(status) = volumes.get_mut(&id.volume) else {
+                return;
+            };
+            if !is_unharmed {
+                let bytes = status.volume.geometry.chunk;
+                status
+                    .damage
+                    .add(self.damages.of_chunk(id, &stored.record, bytes));
+            }
             let geometry = &status.volume.geometry;
             let living = stored.record.members().filter(|(node, incarnation)| {
                 standings.get(node).is_some_and(|standing| {
@@ -187,6 +202,7 @@ impl<S: MetadataStore> Controller<S> {
             drained,
             drain_left: self.pace.time_left(Work::Drain(view.id), drained.bytes, now),
             silent: heard.map(|heard| now.since(heard.at)),
+            scrub: self.damages.scrub(view.id, view.record.incarnation),
             disks,
             health,
             view,

@@ -57,6 +57,10 @@ pub(super) fn answer() -> v1::GetStatusResponse {
         alive,
         silent_ms: alive.then_some(250),
         disks: vec![disk(number, health)],
+        scrub: alive.then_some(v1::Scrub {
+            oldest_unix_ms: 7500,
+            compared_blocks: 9,
+        }),
         ..v1::NodeStatus::default()
     };
     let lacking = v1::VolumeStatus {
@@ -76,6 +80,8 @@ pub(super) fn answer() -> v1::GetStatusResponse {
             used_bytes: 4096,
             held_bytes: 8192,
         }),
+        damaged_blocks: 5,
+        repaired_blocks: 4,
         ..volume(NAME, 2)
     };
     v1::GetStatusResponse {

@@ -161,7 +161,7 @@ fn of_cluster(text: &mut Text, view: &StatusView) {
         (
             "redhare_cluster_critical",
             "gauge",
-            "Whether something waits, or nothing can be changed.",
+            "Whether something waits, is lost, or nothing can be changed.",
         ),
         u8::from(verdict == Some(Verdict::Critical)),
     );
@@ -249,6 +249,12 @@ fn of_nodes(text: &mut Text, view: &StatusView) {
         "Copies that are still to be moved away.",
     );
     text.of_nodes(view, head, |row| Some(row.draining_copies));
+    let head = (
+        "redhare_node_scrub_oldest_timestamp_seconds",
+        "gauge",
+        "Since when each copy of the node has been compared with its checksums, or was first seen.",
+    );
+    text.of_nodes(view, head, |row| row.scrub.as_ref()?.oldest_unix_seconds);
 }
 
 fn of_disks(text: &mut Text, view: &StatusView) {
@@ -353,6 +359,24 @@ fn of_volumes(text: &mut Text, view: &StatusView) {
         "What is promised to the copies that are lacking.",
     );
     text.of_volumes(view, head, |row| Some(row.lacking_bytes));
+    let head = (
+        "redhare_volume_lost_blocks",
+        "gauge",
+        "Blocks that no copy has right, until they are written.",
+    );
+    text.of_volumes(view, head, |row| Some(row.lost_blocks));
+    let head = (
+        "redhare_volume_damaged_blocks",
+        "gauge",
+        "Blocks of copies that did not fit their checksums since their targets began.",
+    );
+    text.of_volumes(view, head, |row| Some(row.damaged_blocks));
+    let head = (
+        "redhare_volume_repaired_blocks",
+        "gauge",
+        "Of these, blocks that have been written since.",
+    );
+    text.of_volumes(view, head, |row| Some(row.repaired_blocks));
 }
 
 #[cfg(test)]

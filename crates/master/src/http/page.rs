@@ -208,11 +208,13 @@ pub(super) fn cluster(view: &StatusView) -> String {
     let nothing = Vec::new();
     let health = view.health.as_ref();
     let (troubles, doing) = health.map_or((&nothing, &nothing), |health| (&health.troubles, &health.doing));
-    if !troubles.is_empty() || !doing.is_empty() {
+    let notes = health.map_or(&nothing, |health| &health.notes);
+    if !troubles.is_empty() || !doing.is_empty() || !notes.is_empty() {
         let is_critical = health.is_some_and(|health| health.verdict == Verdict::Critical);
         html.raw("<ul>");
         html.list(if is_critical { "bad" } else { "warn" }, "!", troubles);
         html.list("", "&gt;", doing);
+        html.list("", "·", notes);
         html.raw("</ul>\n");
     }
     html.raw("<p class=\"faint\">cluster <code>").text(&view.cluster);

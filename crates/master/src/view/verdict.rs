@@ -16,7 +16,7 @@ pub enum Verdict {
     Critical,
 }
 
-/// A verdict, what led to it, and what the cluster does by itself, about that or anything else.
+/// A verdict, what led to it, what the cluster does by itself, about that or anything else, and what has passed.
 #[derive(Debug, serde::Serialize)]
 pub struct Health {
     /// In a word.
@@ -25,6 +25,8 @@ pub struct Health {
     pub troubles: Vec<String>,
     /// What the cluster does by itself.
     pub doing: Vec<String>,
+    /// What needs nothing, and is worth to be known.
+    pub notes: Vec<String>,
 }
 
 /// Weighs what the rest of the view says.
@@ -33,6 +35,7 @@ pub(super) fn of(view: &StatusView) -> Health {
         verdict: Verdict::Healthy,
         troubles: Vec::new(),
         doing: Vec::new(),
+        notes: Vec::new(),
     };
     health.weigh_masters(view);
     if let Some(trouble) = view.restored.trouble() {
@@ -108,6 +111,7 @@ impl Health {
         if volume.state != "ready" {
             return;
         }
+        self.weigh_blocks(volume);
         if volume.waiting_chunks > 0 {
             let waiting = volume.waiting_chunks;
             let what = format!("writes to {waiting} of {chunks} chunks of \"{name}\" wait for copies");
@@ -141,6 +145,25 @@ impl Health {
             .extend(rows.map(|row| format!("\"{name}\": node {}", describe_returning(row))));
     }
 
+    /// What checksums have shown.
+    fn weigh_blocks(&mut self, volume: &VolumeRow) {
+        let name = &volume.name;
+        if volume.lost_blocks > 0 {
+            let lost = volume.lost_blocks;
+            let what = format!(
+                "\"{name}\": {lost} blocks lost: no copy has them right, and reading them fails until they are written (\"redhare fs verify\" \
+                 names the files to restore)"
+            );
+            self.trouble(Verdict::Critical, what);
+        }
+        if volume.damaged_blocks > 0 {
+            let (damaged, repaired) = (volume.damaged_blocks, volume.repaired_blocks);
+            self.notes.push(format!(
+                "\"{name}\": {damaged} blocks of copies did not fit their checksums, {repaired} of them repaired since"
+            ));
+        }
+    }
+
     /// The verdict for people, who are to see when it is not the best.
     pub fn word(&self) -> &'static str {
         match self.verdict {
@@ -150,11 +173,12 @@ impl Health {
         }
     }
 
-    /// What people read of it: a word for the first line, and a line for each trouble and each thing done.
+    /// What people read of it: a word for the first line, and a line for each trouble, each thing done and each note.
     pub fn describe(&self) -> (&'static str, String) {
         let troubles = self.troubles.iter().map(|trouble| format!("  ! {trouble}\n"));
         let doing = self.doing.iter().map(|doing| format!("  > {doing}\n"));
-        (self.word(), troubles.chain(doing).collect())
+        let notes = self.notes.iter().map(|note| format!("  . {note}\n"));
+        (self.word(), troubles.chain(doing).chain(notes).collect())
     }
 }
 
@@ -182,6 +206,9 @@ mod tests {
             lacking_left_seconds: None,
             waiting_chunks: waiting,
             crowded_chunks: 0,
+            lost_blocks: 0,
+            damaged_blocks: 0,
+            repaired_blocks: 0,
             returning: Vec::new(),
         }
     }
@@ -308,6 +335,32 @@ mod tests {
                 .collect();
             assert_eq!(of(&view).verdict, verdict, "{failed} of 3");
         }
+    }
+
+    #[test]
+    fn blocks_that_are_lost_are_critical_and_those_that_were_repaired_a_note() {
+        let mut rotten = volume(0, 0);
+        (rotten.damaged_blocks, rotten.repaired_blocks) = (8, 8);
+        let health = of(&view(vec![rotten.clone()]));
+        assert_eq!(health.verdict, Verdict::Healthy);
+        let (word, lines) = health.describe();
+        assert_eq!(
+            (word, &lines[..]),
+            (
+                "healthy",
+                "  . \"data\": 8 blocks of copies did not fit their checksums, 8 of them repaired since\n"
+            )
+        );
+        assert_eq!(rotten.describe_health(), "all copies in sync");
+        rotten.lost_blocks = 3;
+        let health = of(&view(vec![rotten.clone()]));
+        assert_eq!(health.verdict, Verdict::Critical);
+        let lines = health.describe().1;
+        assert!(
+            lines.starts_with("  ! \"data\": 3 blocks lost: no copy has them right, and reading them fails"),
+            "{lines}"
+        );
+        assert_eq!(rotten.describe_health(), "all copies in sync; 3 blocks are lost");
     }
 
     #[test]

@@ -40,6 +40,12 @@ pub struct VolumeRow {
     pub waiting_chunks: u32,
     /// With two copies in one rack which should have them in different ones.
     pub crowded_chunks: u32,
+    /// Blocks that no copy has right: reading them is an error until they are written.
+    pub lost_blocks: u64,
+    /// Blocks of copies that did not fit their checksums since their nodes' targets began.
+    pub damaged_blocks: u64,
+    /// Of these, blocks that have been written since.
+    pub repaired_blocks: u64,
     /// For each node whose copies are sent what they have missed.
     pub returning: Vec<ReturningRow>,
 }
@@ -160,6 +166,9 @@ impl VolumeRow {
             lacking_left_seconds: seconds(status.lacking_left_ms),
             waiting_chunks: status.waiting_chunks,
             crowded_chunks: status.crowded_chunks,
+            lost_blocks: status.lost_blocks,
+            damaged_blocks: status.damaged_blocks,
+            repaired_blocks: status.repaired_blocks,
             returning: returning(&status.resyncs),
         })
     }
@@ -181,12 +190,17 @@ impl VolumeRow {
             0 => None,
             count => Some(format!("{count} chunks have two copies in one rack")),
         };
+        let lost = match self.lost_blocks {
+            0 => None,
+            count => Some(format!("{count} blocks are lost")),
+        };
         let exported = match self.portals.len() {
             0 => None,
             1 => Some("exported by 1 node".to_owned()),
             count => Some(format!("exported by {count} nodes")),
         };
         std::iter::once(health)
+            .chain(lost)
             .chain(crowded)
             .chain(exported)
             .chain(returning)

@@ -161,6 +161,7 @@ impl Fake {
                         uses: None,
                         complete_snapshots: None,
                         kept_copies: None,
+                        damage: None,
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,

@@ -246,6 +246,13 @@ impl Copies {
         self.copies.borrow().get(&chunk)?.sums.clone()
     }
 
+    /// What the checksums of copies have shown, of those where that is anything.
+    pub(super) fn damage(&self) -> Vec<agentlink::CopyDamage> {
+        let copies = self.copies.borrow();
+        let shown = |copy: &Rc<Copy>| copy.sums.as_ref()?.damage();
+        copies.values().filter_map(shown).collect()
+    }
+
     /// On which open file a copy lies, where its own blocks do, and where the pages of their checksums, if it has any; none in
     /// a simulation, and on a disk without direct I/O, which others could not read past its page cache.
     pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>, Option<Vec<Run>>)> {

@@ -2,11 +2,13 @@
 //! before each flush of the copy (`docs/decisions/0069`). A write never waits for a page; a read waits for its own.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use agentlink::{CopyDamage, Damage};
 use bdev::{Channel, ChannelExt, Data, IoError, Operation};
 use foundation::Lba;
 use reactor::BufferPool;
@@ -16,7 +18,7 @@ use volume::{
 };
 
 use super::copies::{BLOCK_BYTES, HEAD_BLOCKS};
-use super::{Event, LocalIo, Node};
+use super::{Event, LocalIo, Node, to_chunk};
 
 /// Pages of sums that one node keeps in memory: 128 MiB of them, which is what 126 GiB of blocks have.
 const PAGES_MAX: usize = 32 << 10;
@@ -93,6 +95,10 @@ pub(super) struct CopySums {
     read: Notify,
     /// Blocks that did not fit when they were last read.
     damaged: RefCell<BTreeSet<u32>>,
+    /// Blocks that no copy has right, as this write node has found, and that have neither been written since nor read right here.
+    lost: RefCell<BTreeSet<u32>>,
+    /// How many blocks were damaged since this copy was found, and how many of them have been written since.
+    shown: Cell<[u64; 2]>,
     counted: Cell<usize>,
 }
 
@@ -119,6 +125,8 @@ impl CopySums {
             reading: RefCell::default(),
             read: Notify::new(),
             damaged: RefCell::default(),
+            lost: RefCell::default(),
+            shown: Cell::default(),
             counted: Cell::new(0),
         })
     }
@@ -131,14 +139,13 @@ impl CopySums {
             None => sums.note(range.start, (0..range.count).map(|_| 0)),
         }
         drop(sums);
-        let mut damaged = self.damaged.borrow_mut();
-        if !damaged.is_empty() {
-            let before = damaged.len();
-            damaged.retain(|block| !(u64::from(range.start)..range.end()).contains(&u64::from(*block)));
-            let repaired = (before - damaged.len()) as u64;
+        let repaired = take_out(&self.damaged, range, &[]);
+        if repaired > 0 {
             CHECKSUMS.repaired_blocks.fetch_add(repaired, Ordering::Relaxed);
+            let [found, before] = self.shown.get();
+            self.shown.set([found, before + repaired]);
         }
-        drop(damaged);
+        take_out(&self.lost, range, &[]);
         self.keep_bound();
     }
 
@@ -156,6 +163,15 @@ impl CopySums {
             CHECKSUMS
                 .checked_blocks
                 .fetch_add(blocks as u64, Ordering::Relaxed);
+        }
+        let wrong = match &verdict {
+            Verdict::Right => Some(&[][..]),
+            Verdict::Wrong(wrong) => Some(&wrong[..]),
+            Verdict::Unread(_) => None,
+        };
+        if let Some(wrong) = wrong {
+            // A disk may read right what it did not before.
+            take_out(&self.lost, range, wrong);
         }
         verdict
     }
@@ -182,10 +198,23 @@ impl CopySums {
         CHECKSUMS
             .damaged_blocks
             .fetch_add(new.len() as u64, Ordering::Relaxed);
+        let [found, repaired] = self.shown.get();
+        self.shown.set([found + new.len() as u64, repaired]);
         if !new.is_empty() {
             tracing::warn!(chunk = ?self.chunk, blocks = ?new, "blocks of a chunk copy do not fit their checksums");
         }
         new.len()
+    }
+
+    /// What there is to say of it, if anything.
+    pub(super) fn damage(&self) -> Option<CopyDamage> {
+        let ([damaged, repaired], lost) = (self.shown.get(), self.lost.borrow().len());
+        (damaged > 0 || lost > 0).then(|| CopyDamage {
+            chunk: to_chunk(self.chunk),
+            damaged,
+            repaired,
+            lost: lost as u32,
+        })
     }
 
     /// Reads one page, unless somebody has or does: then it waits for that.
@@ -291,7 +320,48 @@ impl CopySums {
     }
 }
 
+/// Takes blocks of a range out of a set, all but these. Returns how many were in it.
+fn take_out(set: &RefCell<BTreeSet<u32>>, range: BlockRange, except: &[u32]) -> u64 {
+    let mut set = set.borrow_mut();
+    let found = set.range(range.start..range.start.saturating_add(range.count));
+    let found: Vec<u32> = found.copied().filter(|block| !except.contains(block)).collect();
+    for block in &found {
+        set.remove(block);
+    }
+    found.len() as u64
+}
+
 impl Node {
+    /// What checksums of copies have shown since this target began, as the agent hears it.
+    pub fn damage(&self) -> Damage {
+        let mut copies = self.copies.damage();
+        // Of too many, the worst are told.
+        copies.sort_by_key(|copy| Reverse((copy.lost, copy.damaged)));
+        copies.truncate(Damage::COPIES_MAX);
+        Damage {
+            copies,
+            scrub_oldest_unix_ms: CHECKSUMS.scrub_oldest_unix_ms.load(Ordering::Relaxed),
+            scrubbed_blocks: CHECKSUMS.scrubbed_blocks.load(Ordering::Relaxed),
+        }
+    }
+
+    /// No copy of a chunk has these blocks right, as its write node here has found.
+    pub(super) fn blocks_are_lost(&self, chunk: ChunkId, range: BlockRange) {
+        CHECKSUMS
+            .lost_blocks
+            .fetch_add(range.count.into(), Ordering::Relaxed);
+        if let Some(sums) = self.copies.sums(chunk) {
+            let blocks = range.start..range.start.saturating_add(range.count);
+            sums.lost.borrow_mut().extend(blocks);
+        }
+        tracing::error!(
+            ?chunk,
+            block = range.start,
+            blocks = range.count,
+            "no copy of a chunk has these blocks right: reading them is an error until they are written"
+        );
+    }
+
     /// Makes a copy's writes and their checksums durable.
     pub(super) fn flush(&self, chunk: ChunkId, io: IoToken) {
         let Some(sums) = self.copies.sums(chunk) else {

@@ -83,6 +83,14 @@ fn a_bit_that_changes_on_a_disk_is_read_right_and_mended() {
 #[test]
 fn a_block_that_no_copy_has_right_is_an_error_until_it_is_written() {
     let cluster = Cluster::with_volume(72);
+    // Of all copies: damaged, written since, lost.
+    let shown = |cluster: &Cluster| {
+        let damage = (0..3).flat_map(|index| cluster.node(index).damage().copies);
+        damage.fold((0u64, 0u64, 0u32), |(damaged, repaired, lost), copy| {
+            (damaged + copy.damaged, repaired + copy.repaired, lost + copy.lost)
+        })
+    };
+    assert_eq!(shown(&cluster), (0, 0, 0));
     let hosts = cluster.hosts.clone();
     on_client(&cluster, Duration::from_secs(30), move || async move {
         let client = Client::connect(hosts[0], 0, 1).await.unwrap();
@@ -111,6 +119,11 @@ fn a_block_that_no_copy_has_right_is_an_error_until_it_is_written() {
                 time::sleep(Duration::from_millis(20)).await;
             }
         }
+    });
+    // The block is two of the volume's, one of which is damaged; the write node alone says that it is lost.
+    assert_eq!(shown(&cluster), (3, 0, 1));
+    let hosts = cluster.hosts.clone();
+    on_client(&cluster, Duration::from_secs(60), move || async move {
         let client = Client::connect(hosts[0], 0, 2).await.unwrap();
         client.write_until_done(1, 0, 2).await;
         for (node, host) in hosts.iter().enumerate() {
@@ -118,6 +131,7 @@ fn a_block_that_no_copy_has_right_is_an_error_until_it_is_written() {
             assert!(client.read_until_done(1, 0).await == expected(2));
         }
     });
+    assert_eq!(shown(&cluster), (3, 3, 0));
 }
 
 const CHUNKS: u32 = 16;

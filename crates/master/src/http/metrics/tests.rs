@@ -190,12 +190,28 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
             &[("volume", example::NAME)],
             f64::from(1 << 30),
         ),
+        ("redhare_volume_lost_blocks", &[("volume", example::NAME)], 0.0),
+        ("redhare_volume_damaged_blocks", &[("volume", example::NAME)], 5.0),
+        (
+            "redhare_volume_repaired_blocks",
+            &[("volume", example::NAME)],
+            4.0,
+        ),
+        (
+            "redhare_node_scrub_oldest_timestamp_seconds",
+            &[("node", alive)],
+            7.0,
+        ),
     ] {
         assert_eq!(value(name, labels), Some(expected), "{name} {labels:?}");
     }
     // What is not known is left out.
     assert_eq!(value("redhare_volume_used_bytes", &[("volume", "data")]), None);
     assert_eq!(value("redhare_node_silent_seconds", &[("node", gone)]), None);
+    assert_eq!(
+        value("redhare_node_scrub_oldest_timestamp_seconds", &[("node", gone)]),
+        None
+    );
 }
 
 #[test]

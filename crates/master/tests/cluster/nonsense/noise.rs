@@ -258,6 +258,19 @@ fn meant(given: &Given) -> Vec<(&'static str, Vec<u8>)> {
             }],
         }),
         kept_copies: Some(v1::KeptCopies { count: 1, digest: 1 }),
+        damage: Some(v1::Damage {
+            copies: vec![v1::CopyDamage {
+                volume: 1,
+                index: 0,
+                damaged_blocks: 2,
+                repaired_blocks: 1,
+                lost_blocks: 1,
+            }],
+            scrub: Some(v1::Scrub {
+                oldest_unix_ms: 1,
+                compared_blocks: 1,
+            }),
+        }),
         ..v1::HeartbeatRequest::default()
     };
     let create = v1::CreateVolumeRequest {

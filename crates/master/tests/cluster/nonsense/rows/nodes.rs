@@ -238,6 +238,28 @@ fn heartbeat(rows: &mut Rows, given: &Given) {
             ..own()
         };
         rows.invalid(call, &described, "disk is no UUID but 3 bytes");
+        let most = v1::CopyDamage {
+            volume: 1,
+            index: 0,
+            damaged_blocks: u64::MAX,
+            repaired_blocks: u64::MAX,
+            lost_blocks: u32::MAX,
+        };
+        let damaged = v1::HeartbeatRequest {
+            damage: Some(v1::Damage {
+                copies: (0..5000).map(|index| v1::CopyDamage { index, ..most }).collect(),
+                scrub: Some(v1::Scrub {
+                    oldest_unix_ms: u64::MAX,
+                    compared_blocks: u64::MAX,
+                }),
+            }),
+            ..own()
+        };
+        rows.yes(
+            call,
+            &damaged,
+            "what is told of more copies than there may be is left out, and no chunk has more lost blocks than blocks",
+        );
         let strange = v1::HeartbeatRequest {
             prepared_volumes: vec![0, u32::MAX],
             removed_volumes: vec![1, u32::MAX],

@@ -1,0 +1,78 @@
+//! What checksums of copies have shown, as nodes say it and masters sum it up.
+
+use control::{ChunkId, Damage, Incarnation, Scrub, VolumeNumber};
+
+use crate::overcommit::{Cluster, node};
+
+/// Blocks of a chunk.
+const BLOCKS: u64 = (64 << 20) / 4096;
+
+fn said(damaged: u64, repaired: u64, lost: u64) -> Damage {
+    Damage {
+        damaged,
+        repaired,
+        lost,
+    }
+}
+
+/// What a node says in its present life, by chunk.
+fn tell(cluster: &mut Cluster, number: u64, volume: VolumeNumber, chunks: &[(u32, Damage)]) {
+    let life = (node(number), cluster.lives[number as usize - 1]);
+    let copies = chunks
+        .iter()
+        .map(|&(index, damage)| (ChunkId { volume, index }, damage));
+    let scrub = Scrub {
+        oldest_unix_ms: number,
+        compared_blocks: 7,
+    };
+    cluster.control.note_damage(life, copies, scrub);
+}
+
+fn known(cluster: &Cluster) -> (Damage, Option<u64>) {
+    let status = cluster.control.status(cluster.now).unwrap();
+    let first = status.nodes.iter().find(|status| status.view.id == node(1));
+    let scrub = first.unwrap().scrub;
+    (status.volumes[0].damage, scrub.map(|scrub| scrub.oldest_unix_ms))
+}
+
+#[test]
+fn what_copies_in_sync_say_is_summed_up_and_a_block_is_lost_once() {
+    let mut cluster = Cluster::new(100);
+    let volume = cluster.create("data", 4).unwrap();
+    assert_eq!(known(&cluster), (Damage::default(), None));
+    // Two were write nodes of the first chunk, one after the other. No more is repaired than was damaged.
+    tell(&mut cluster, 1, volume, &[(0, said(3, 1, 2)), (1, said(1, 7, 1))]);
+    tell(&mut cluster, 2, volume, &[(0, said(3, 0, 1))]);
+    assert_eq!(known(&cluster), (said(7, 2, 3), Some(1)));
+    // A life that is not heard says nothing.
+    let none = std::iter::empty();
+    cluster
+        .control
+        .note_damage((node(1), Incarnation(99)), none, Scrub::default());
+    assert_eq!(known(&cluster), (said(7, 2, 3), Some(1)));
+    // What cannot be is taken for as much as can.
+    tell(
+        &mut cluster,
+        3,
+        volume,
+        &[(2, said(0, 0, u64::MAX)), (9, said(1, 1, 1))],
+    );
+    assert_eq!(known(&cluster).0, said(7, 2, 3 + BLOCKS));
+    tell(&mut cluster, 3, volume, &[]);
+    // Another life begins with nothing.
+    cluster.register(1).unwrap();
+    tell(&mut cluster, 1, volume, &[]);
+    assert_eq!(known(&cluster), (said(3, 0, 1), Some(1)));
+}
+
+#[test]
+fn what_is_said_of_more_copies_than_there_may_be_is_left_out() {
+    let mut cluster = Cluster::new(100);
+    let volume = cluster.create("data", 4).unwrap();
+    let many: Vec<_> = (0..1024).map(|index| (10 + index, said(1, 0, 0))).collect();
+    let last = [(0, said(5, 0, 5))];
+    tell(&mut cluster, 1, volume, &[&many[..], &last[..]].concat());
+    assert_eq!(known(&cluster).0, Damage::default());
+    tell(&mut cluster, 1, volume, &[&many[1..], &last[..]].concat());
+    assert_eq!(known(&cluster).0, said(5, 0, 5));
+}

@@ -1,0 +1,34 @@
+//! What checksums have shown, between the controller's types and those of the wire.
+
+use control::{ChunkId, Damage, Scrub, VolumeNumber};
+use proto::v1;
+
+/// What a node says of its copies, and how far it is with comparing them.
+pub(crate) fn of(damage: &v1::Damage) -> (Vec<(ChunkId, Damage)>, Scrub) {
+    let of_copy = |copy: &v1::CopyDamage| {
+        let id = ChunkId {
+            volume: VolumeNumber(copy.volume),
+            index: copy.index,
+        };
+        let damage = Damage {
+            damaged: copy.damaged_blocks,
+            repaired: copy.repaired_blocks,
+            lost: copy.lost_blocks.into(),
+        };
+        (id, damage)
+    };
+    let scrub = damage.scrub.unwrap_or_default();
+    let scrub = Scrub {
+        oldest_unix_ms: scrub.oldest_unix_ms,
+        compared_blocks: scrub.compared_blocks,
+    };
+    (damage.copies.iter().map(of_copy).collect(), scrub)
+}
+
+/// How far a node is, as callers hear it.
+pub(crate) fn scrub(scrub: Scrub) -> v1::Scrub {
+    v1::Scrub {
+        oldest_unix_ms: scrub.oldest_unix_ms,
+        compared_blocks: scrub.compared_blocks,
+    }
+}
