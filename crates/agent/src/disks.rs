@@ -109,7 +109,7 @@ impl Disks {
 
     /// A life of the target begins, with these disks.
     pub(crate) fn new_life(&mut self, found: &[agentlink::Disk]) -> Result<(), StateError> {
-        self.troubles.new_life();
+        self.troubles.new_life(Instant::now(), found);
         self.trusted.new_life(found)?;
         let mut changed = false;
         for disk in found {
@@ -213,6 +213,9 @@ impl Disks {
                 full: standing.is_full,
                 failures: standing.failures,
                 resets: standing.resets.to_vec(),
+                cured: standing.cured.to_vec(),
+                process_cured_ms: u64::try_from(standing.process_cured.as_millis()).unwrap_or(u64::MAX),
+                resetting: standing.resetting,
             }
         };
         self.file.disk.iter().map(report).collect()

@@ -17,6 +17,9 @@ const FAILURES_APART: Duration = Duration::from_secs(10);
 /// Samples of which the greatest but one in a hundred is known.
 const WINDOW: usize = 128;
 
+/// The last of a reset's stages, which the engine takes.
+const PROCESS: usize = 3;
+
 /// How long something takes: a moving average, a quarter new, and the last samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Meter {
@@ -70,6 +73,12 @@ struct Known {
     /// Over all lives.
     resets: [u64; 4],
     failures: u64,
+    cured: [u64; 4],
+    process_cured: Duration,
+    /// The resets there had been before its oldest request stood.
+    before: [u64; 4],
+    /// Since when its target is being ended for it.
+    restarting: Option<Instant>,
 }
 
 impl Known {
@@ -89,6 +98,11 @@ pub(crate) struct Standing {
     pub(crate) is_full: bool,
     pub(crate) resets: [u64; 4],
     pub(crate) failures: u64,
+    pub(crate) cured: [u64; 4],
+    /// Of the last stage, how long it took in all.
+    pub(crate) process_cured: Duration,
+    /// The stage that is under way, from 1; 0 while none is.
+    pub(crate) resetting: u32,
 }
 
 /// See the module. Disks are known by their paths.
@@ -98,10 +112,19 @@ pub(crate) struct Troubles {
 }
 
 impl Troubles {
-    /// Another life of the target begins: it counts from 0.
-    pub(crate) fn new_life(&mut self) {
-        for known in self.disks.values_mut() {
+    /// Another life of the target begins, with these disks: it counts from 0.
+    pub(crate) fn new_life(&mut self, now: Instant, found: &[agentlink::Disk]) {
+        for (path, known) in &mut self.disks {
             known.last = DiskHealth::default();
+            known.before = known.resets;
+            let Some(since) = known.restarting.take() else {
+                continue;
+            };
+            // One that stands still was left out.
+            if found.iter().any(|disk| disk.path == *path) {
+                known.cured[PROCESS] += 1;
+                known.process_cured += now.saturating_duration_since(since);
+            }
         }
     }
 
@@ -129,12 +152,14 @@ impl Troubles {
                 known.troubles.push_back(now);
             }
             known.failures += failed;
-            for (total, (is, was)) in known
-                .resets
-                .iter_mut()
-                .zip(disk.resets.iter().zip(known.last.resets))
-            {
-                *total += is.saturating_sub(was);
+            let totals = known.resets.iter_mut().chain(&mut known.cured);
+            let is = disk.resets.iter().chain(&disk.cured);
+            let was = known.last.resets.iter().chain(&known.last.cured);
+            for (total, (is, was)) in totals.zip(is.zip(was)) {
+                *total += is.saturating_sub(*was);
+            }
+            if disk.standing_ms == 0 {
+                known.before = known.resets;
             }
             known.last = disk.clone();
             let minutes = TROUBLES_WITHIN.as_secs() / 60;
@@ -146,6 +171,7 @@ impl Troubles {
                 decision.out.push((disk.path.clone(), why));
             } else if disk.needs_process {
                 decision.restart = Some(disk.path.clone());
+                known.restarting.get_or_insert(now);
             }
         }
         decision
@@ -166,8 +192,13 @@ impl Troubles {
             )),
             standing_ms => Some(format!("its oldest request stands for {standing_ms} ms")),
         };
+        let begun = |stage: &usize| known.resets[*stage] > known.before[*stage];
+        let resetting = (0..known.resets.len()).rev().find(begun);
         Standing {
             why,
+            cured: known.cured,
+            process_cured: known.process_cured,
+            resetting: resetting.map_or(0, |stage| stage as u32 + 1),
             is_full: known.last.is_full,
             resets: known.resets,
             failures: known.failures,
@@ -186,6 +217,15 @@ mod tests {
             resets,
             failures,
             ..DiskHealth::default()
+        }
+    }
+
+    fn disk() -> agentlink::Disk {
+        agentlink::Disk {
+            uuid: 7,
+            path: "/disk".to_owned(),
+            capacity_bytes: 1 << 30,
+            free_bytes: 1 << 20,
         }
     }
 
@@ -231,14 +271,25 @@ mod tests {
         let decision = troubles.note(start, std::slice::from_ref(&stands));
         assert_eq!(decision.restart.as_deref(), Some("/disk"));
         assert!(decision.out.is_empty());
-        troubles.new_life();
+        assert_eq!(troubles.standing(start, "/disk").resetting, 4);
+        troubles.new_life(start + seconds(2), &[disk()]);
+        let standing = troubles.standing(start + seconds(2), "/disk");
+        assert_eq!(
+            (standing.cured, standing.process_cured, standing.resetting),
+            ([0, 0, 0, 1], seconds(2), 0)
+        );
         let decision = troubles.note(start + seconds(60), std::slice::from_ref(&stands));
         assert!(decision.restart.is_some());
         assert_eq!(
             troubles.standing(start + seconds(60), "/disk").resets,
             [2, 2, 2, 2]
         );
-        troubles.new_life();
+        // It was left out.
+        troubles.new_life(start + seconds(62), &[]);
+        assert_eq!(
+            troubles.standing(start + seconds(62), "/disk").cured,
+            [0, 0, 0, 1]
+        );
         let decision = troubles.note(start + seconds(120), &[stands]);
         assert_eq!((decision.restart, decision.out.len()), (None, 1));
         troubles.forget("/disk");
@@ -246,6 +297,28 @@ mod tests {
             troubles.standing(start + seconds(120), "/disk"),
             Standing::default()
         );
+    }
+
+    #[test]
+    fn the_stage_under_way_is_told_while_the_disk_stands() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        let mut told = |resets, cured, standing_ms| {
+            let disk = DiskHealth {
+                cured,
+                standing_ms,
+                ..health(resets, 0)
+            };
+            troubles.note(start, &[disk]);
+            let standing = troubles.standing(start, "/disk");
+            (standing.resetting, standing.cured)
+        };
+        assert_eq!(told([0; 4], [0; 4], 0), (0, [0; 4]));
+        assert_eq!(told([1, 0, 0, 0], [0; 4], 1000), (1, [0; 4]));
+        assert_eq!(told([1, 1, 0, 0], [0; 4], 2000), (2, [0; 4]));
+        assert_eq!(told([1, 1, 0, 0], [0, 1, 0, 0], 0), (0, [0, 1, 0, 0]));
+        // It stands again, and nothing is done yet.
+        assert_eq!(told([1, 1, 0, 0], [0, 1, 0, 0], 500), (0, [0, 1, 0, 0]));
+        assert_eq!(told([2, 1, 0, 0], [0, 1, 0, 0], 1000), (1, [0, 1, 0, 0]));
     }
 
     #[test]

@@ -50,6 +50,8 @@ struct Node {
     deleted: BTreeSet<ChunkId>,
     /// It waits with deletions.
     is_busy: bool,
+    /// Nothing is heard of it.
+    is_away: bool,
     /// It asks about copies on disks that were away.
     doubts: bool,
 }
@@ -103,6 +105,7 @@ impl<'a> Cluster<'a> {
                     copies: BTreeMap::new(),
                     deleted: BTreeSet::new(),
                     is_busy: false,
+                    is_away: false,
                     doubts: true,
                 },
             );
@@ -165,7 +168,7 @@ impl<'a> Cluster<'a> {
     fn step(&mut self) {
         self.now = self.now + Duration::from_millis(250);
         let volumes = self.master.volumes().unwrap();
-        for (&number, known) in &mut self.nodes {
+        for (&number, known) in self.nodes.iter_mut().filter(|(_, known)| !known.is_away) {
             let heartbeat = Heartbeat {
                 incarnation: Incarnation(known.life),
                 ended_through: Incarnation(known.life - 1),
@@ -213,6 +216,9 @@ impl<'a> Cluster<'a> {
             let mut members: BTreeMap<NodeId, Incarnation> = chunk.members().collect();
             for copy in &chunk.copies {
                 let known = self.nodes.get_mut(&copy.node.0.0).unwrap();
+                if known.is_away {
+                    continue;
+                }
                 if copy.incarnation.is_none() && known.disks.contains(&copy.disk) {
                     let at = known.copies.entry(id).or_insert((copy.disk, self.now)).0;
                     assert_eq!(at, copy.disk, "what was to be deleted passes for the new copy");
@@ -288,6 +294,37 @@ impl<'a> Cluster<'a> {
             assert_eq!(*allocated, ByteCount(taken), "disk {}", known.id.0);
         }
     }
+}
+
+#[test]
+fn a_node_that_stays_away_is_waited_for_and_then_there_is_no_place_for_what_it_had() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store, 2);
+    let shown = |cluster: &Cluster| {
+        let status = cluster.master.status(cluster.now).unwrap();
+        let absences: Vec<_> = status.nodes.iter().map(|node| node.absence).collect();
+        (absences, status.volumes[0].placeless_chunks)
+    };
+    assert_eq!(shown(&cluster), (vec![None; 3], 0));
+    cluster.nodes.get_mut(&3).unwrap().is_away = true;
+    // It is left out after 3 s, and from then on there are 8.
+    cluster.run(5);
+    let (absences, placeless) = shown(&cluster);
+    assert_eq!((absences[0], absences[1], placeless), (None, None, 0));
+    let absence = absences[2].unwrap();
+    assert_eq!(u64::from(absence.copies), CHUNKS);
+    let left = absence.elsewhere_in.as_millis();
+    assert!((5000..7000).contains(&left), "{left} ms");
+    cluster.run(3);
+    let later = shown(&cluster).0[2].unwrap().elsewhere_in.as_millis();
+    assert_eq!(later, left - 3000);
+    cluster.run(10);
+    assert_eq!(shown(&cluster), (vec![None; 3], CHUNKS as u32));
+    // It comes back without having ended.
+    cluster.nodes.get_mut(&3).unwrap().is_away = false;
+    cluster.run(10);
+    assert_eq!(shown(&cluster), (vec![None; 3], 0));
+    cluster.assert_whole();
 }
 
 #[test]

@@ -27,13 +27,14 @@ fn state_to(state: DiskState) -> v1::DiskState {
     }
 }
 
+/// One number for each stage of a reset; what lacks is 0.
+fn of_stages(told: &[u64]) -> [u64; 4] {
+    std::array::from_fn(|stage| told.get(stage).copied().unwrap_or(0))
+}
+
 /// What an engine reports of its disks.
 pub(crate) fn reports(disks: &[v1::DiskHealth]) -> Result<Vec<DiskReport>, ConvertError> {
     let report = |disk: &v1::DiskHealth| {
-        let mut resets = [0; 4];
-        for (kept, told) in resets.iter_mut().zip(&disk.resets) {
-            *kept = *told;
-        }
         Ok(DiskReport {
             id: DiskId(uuid("disk_health.uuid", &disk.uuid)?),
             state: state_of(disk.state()),
@@ -41,7 +42,10 @@ pub(crate) fn reports(disks: &[v1::DiskHealth]) -> Result<Vec<DiskReport>, Conve
             path: disk.path.clone(),
             is_full: disk.full,
             failures: disk.failures,
-            resets,
+            resets: of_stages(&disk.resets),
+            cured: of_stages(&disk.cured),
+            process_cured: Duration::from_millis(disk.process_cured_ms),
+            resetting: u8::try_from(disk.resetting).unwrap_or(u8::MAX),
         })
     };
     disks.iter().map(report).collect()
@@ -98,6 +102,9 @@ fn health_to(report: &DiskReport) -> v1::DiskHealth {
         full: report.is_full,
         failures: report.failures,
         resets: report.resets.to_vec(),
+        cured: report.cured.to_vec(),
+        process_cured_ms: crate::convert::milliseconds(report.process_cured),
+        resetting: report.resetting.into(),
     }
 }
 

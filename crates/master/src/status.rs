@@ -26,6 +26,10 @@ pub(crate) fn node(node: &control::NodeStatus) -> v1::NodeStatus {
             .as_ref()
             .map_or_else(String::new, ToString::to_string),
         scrub: node.scrub.map(damage::scrub),
+        absence: node.absence.map(|absence| v1::Absence {
+            copies: absence.copies,
+            elsewhere_in_ms: milliseconds(absence.elsewhere_in),
+        }),
     }
 }
 
@@ -36,6 +40,7 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         chunks: volume.chunks,
         degraded_chunks: volume.degraded_chunks,
         waiting_chunks: volume.waiting_chunks,
+        placeless_chunks: volume.placeless_chunks,
         resyncs: volume.resyncs.iter().map(convert::resync).collect(),
         crowded_chunks: volume.crowded_chunks,
         lacking_copies: volume.lacking_copies,

@@ -14,7 +14,7 @@ use crate::uuid_text;
 
 pub use balance::{BalanceView, MoveRow};
 pub use disk_use::{DiskUse, on_disks};
-pub use disks::{DiskRow, Resets, SampleRow, describe_time};
+pub use disks::{DiskRow, Resets, STAGES, SampleRow, describe_time};
 pub use restored::{AwaitedRow, RefusedRow, RestoredView};
 pub use volume::{OriginView, ReturningRow, VolumeRow, describe_returning, origin, returning, state};
 
@@ -107,11 +107,22 @@ pub struct NodeRow {
     pub used_bytes: u64,
     /// Of these, what snapshots hold, as far as it has said.
     pub held_bytes: u64,
+    /// While it is gone: what is waited for; null once its copies are made elsewhere, or cannot be.
+    pub absence: Option<AbsenceRow>,
     /// How far it is with comparing its copies in the background; null where the master has not heard it.
     pub scrub: Option<ScrubRow>,
     /// Since its last heartbeat; absent where the master has not heard it.
     #[serde(skip)]
     pub silent_milliseconds: Option<u64>,
+}
+
+/// What is waited for before a node's copies are made elsewhere.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct AbsenceRow {
+    /// Its copies that are out of sync.
+    pub copies: u32,
+    /// Until the first of them is made elsewhere.
+    pub elsewhere_in_seconds: u64,
 }
 
 /// How far a node is with comparing its copies with their checksums.
@@ -223,6 +234,10 @@ impl NodeRow {
             allocated_bytes: sum(node.disks.iter().map(|disk| disk.allocated_bytes)),
             used_bytes: sum(disks().map(|disk| disk.used_bytes)),
             held_bytes: sum(disks().filter_map(|disk| disk.held_bytes)),
+            absence: node.absence.map(|absence| AbsenceRow {
+                copies: absence.copies,
+                elsewhere_in_seconds: absence.elsewhere_in_ms.div_ceil(1000),
+            }),
             scrub: node.scrub.as_ref().map(|scrub| ScrubRow {
                 oldest_unix_seconds: (scrub.oldest_unix_ms > 0).then_some(scrub.oldest_unix_ms / 1000),
                 compared_blocks: scrub.compared_blocks,

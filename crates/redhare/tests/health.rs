@@ -141,8 +141,12 @@ impl Nodes {
     }
 }
 
+fn of_stages(counts: &Value) -> [u64; 4] {
+    ["queue", "device", "driver", "process"].map(|stage| counts[stage].as_u64().unwrap())
+}
+
 fn resets(disk: &Value) -> [u64; 4] {
-    ["queue", "device", "driver", "process"].map(|stage| disk["resets"][stage].as_u64().unwrap_or(0))
+    of_stages(&disk["resets"])
 }
 
 #[test]
@@ -181,6 +185,7 @@ fn a_disk_that_stands_is_reset_in_stages_and_put_out_of_service_when_it_keeps_do
 
     // The process: the engine ends it and starts another one.
     cluster.plant(NODE, "process");
+    let planted = Instant::now();
     cluster.wait_for_disk(NODE, "the process was reset", |disk| resets(disk) == [3, 2, 2, 1]);
     wait_until("another life serves", || {
         let row = cluster.row(NODE);
@@ -189,6 +194,16 @@ fn a_disk_that_stands_is_reset_in_stages_and_put_out_of_service_when_it_keeps_do
     cluster.plant(NODE, "");
     cluster.wait_for_all_copies(None);
     cluster.compare(&files, "process");
+    // Each stage that cured is counted and timed, the process's by the engine: what is below it counts from nothing.
+    let (disk, took) = (cluster.disk(NODE), planted.elapsed().as_millis());
+    assert_eq!(of_stages(&disk["cured"]), [1, 0, 1, 1], "{disk}");
+    let timed = u128::from(disk["process_cured_milliseconds"].as_u64().unwrap());
+    assert!((1..took).contains(&timed), "{timed} ms of {took} ms");
+    let said = cluster.status();
+    assert!(
+        said.contains(" was reset: queue 3 times (1 cured it), device 2 times (0 cured it), driver 2 times (1 cured it), process once (1 cured it)\n"),
+        "{said}"
+    );
 
     // The third time is one too many: the disk goes, and what was on it comes up elsewhere.
     cluster.plant(NODE, "device");

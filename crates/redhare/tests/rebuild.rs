@@ -8,6 +8,15 @@ use crate::support::{Place, wait_until};
 const NODES: u16 = 4;
 
 impl Nodes {
+    /// Until `redhare status` says this of the cluster, and why.
+    fn wait_for_verdict(&self, word: &str, why: &str) {
+        wait_until(&format!("the cluster is {word}: {why}"), || {
+            let said = self.status();
+            let first = said.lines().next().unwrap_or_default();
+            first.ends_with(&format!(" is {word}")) && said.contains(why)
+        });
+    }
+
     /// Every chunk has all its copies in sync, none of them on these nodes, and no other places.
     fn wait_for_all_copies_without(&self, without: &[u16]) {
         let ids: Vec<_> = without
@@ -39,18 +48,11 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     let create = "volume create data --size 128MiB --chunk-size 16MiB --copies 2";
     let files = cluster.import(create, 60, 600 << 10);
 
-    let wait_for_verdict = |cluster: &Nodes, word: &str, why: &str| {
-        wait_until(&format!("the cluster is {word}: {why}"), || {
-            let said = String::from_utf8_lossy(&cluster.run(&["status"]).stdout).into_owned();
-            let first = said.lines().next().unwrap_or_default();
-            first.ends_with(&format!(" is {word}")) && said.contains(why)
-        });
-    };
-    wait_for_verdict(&cluster, "healthy", "all copies in sync");
+    cluster.wait_for_verdict("healthy", "all copies in sync");
 
     // A node stays away: its copies are made anew on the three others.
     cluster.kill_node(1);
-    wait_for_verdict(&cluster, "DEGRADED", ") is gone\n");
+    cluster.wait_for_verdict("DEGRADED", ") is gone\n");
     cluster.wait_for_all_copies_without(&[1]);
     cluster.compare(&files, "one dead");
     assert_eq!(
@@ -118,4 +120,25 @@ fn what_a_node_had_that_stays_away_is_rebuilt_elsewhere_and_a_node_can_be_draine
     let said = cluster.refused_node(3);
     assert!(said.contains("was removed from this cluster"), "{said}");
     cluster.compare(&files, "removed");
+}
+
+/// As many nodes as copies: nothing can be made anew, and people are told what they have to do.
+#[test]
+fn status_says_how_long_a_node_is_waited_for_and_then_that_there_is_no_place() {
+    let master = ["--no-rebalance", "--rebuild-after", "8"];
+    let mut cluster = Nodes::start(Place::in_memory("no-place"), &master, 3);
+    let create = "volume create data --size 64MiB --chunk-size 16MiB";
+    cluster.succeed(&create.split(' ').collect::<Vec<_>>());
+    cluster.wait_for_verdict("healthy", "all copies in sync");
+    let node = cluster.id(3)[..8].to_owned();
+    cluster.kill_node(3);
+    let waited_for = format!("  > node {node} is waited for: 4 copies of it are made elsewhere in about ");
+    cluster.wait_for_verdict("DEGRADED", &waited_for);
+    let no_place = "  ! 4 of these have no place for another copy: each needs a living node without a copy of it and with a disk that has room \
+                    for 16 MiB";
+    cluster.wait_for_verdict("DEGRADED", no_place);
+    let said = cluster.status();
+    assert!(!said.contains("is waited for"), "{said}");
+    cluster.start_node(3);
+    cluster.wait_for_verdict("healthy", "all copies in sync");
 }

@@ -63,6 +63,8 @@ pub(super) struct Care {
     /// Those that need a new copy, which has to wait until others are filled; and how many were let fill when last counted.
     waiting: BTreeSet<ChunkId>,
     filling_max: usize,
+    /// Those that lack a copy, and had no place for one when they were last looked at.
+    placeless: BTreeSet<ChunkId>,
     /// Since when this master has seen a copy out of sync.
     out: BTreeMap<(ChunkId, NodeId), Instant>,
     /// When a copy on a node was last sent anything.
@@ -80,6 +82,15 @@ pub(super) struct Care {
     pub(super) racks: Racks,
     /// Chunks with two copies in one rack which should have them in different ones.
     pub(super) crowded: BTreeSet<ChunkId>,
+}
+
+/// Copies of a node that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// How many are out of sync.
+    pub copies: u32,
+    /// Until the first of them is made elsewhere.
+    pub elsewhere_in: Duration,
 }
 
 /// What one look is made on.
@@ -163,6 +174,7 @@ impl Care {
         self.chunks.remove(&id);
         self.filling.remove(&id);
         self.waiting.remove(&id);
+        self.placeless.remove(&id);
         self.given_up.remove(&id);
         let of_chunk = (id, NodeId::default())..=(id, NodeId(Uuid(u128::MAX)));
         let out: Vec<_> = self.out.range(of_chunk).map(|(key, _)| *key).collect();
@@ -213,6 +225,7 @@ impl Care {
     pub(super) fn looked_at(&mut self, id: ChunkId, again: Instant, fills: bool) {
         self.chunks.insert(id, again);
         self.waiting.remove(&id);
+        self.placeless.remove(&id);
         if fills {
             self.filling.insert(id);
         } else {
@@ -233,6 +246,34 @@ impl Care {
     /// For how long this master has seen a copy out of sync.
     pub(super) fn out_for(&self, id: ChunkId, node: NodeId, now: Instant) -> Option<Duration> {
         self.out.get(&(id, node)).map(|since| now.since(*since))
+    }
+
+    /// How many copies of a node are out of sync, and how long it is until the first of them is made elsewhere; none where none is out,
+    /// or that time is over.
+    pub(super) fn absence_of(&self, node: NodeId, now: Instant, rebuild_after: Duration) -> Option<Absence> {
+        let since = self
+            .out
+            .iter()
+            .filter(|((_, of), _)| *of == node)
+            .map(|(_, since)| *since);
+        let (copies, first) = since.fold((0, None), |(copies, first): (u32, Option<Instant>), since| {
+            (
+                copies.saturating_add(1),
+                Some(first.map_or(since, |first| first.min(since))),
+            )
+        });
+        let sent = self.resynced.get(&node).copied().unwrap_or_default();
+        let left = rebuild_after.checked_sub(now.since(first?.max(sent)))?;
+        Some(Absence {
+            copies,
+            elsewhere_in: left,
+        })
+        .filter(|_| !left.is_zero())
+    }
+
+    /// Whether a chunk lacks a copy, and there was no place for one when it was last looked at.
+    pub(super) fn is_placeless(&self, id: ChunkId) -> bool {
+        self.placeless.contains(&id)
     }
 
     /// Whether any copy is to be moved away from there.
@@ -473,6 +514,9 @@ impl<S: MetadataStore> Controller<S> {
                     self.give_up(id, &volume, &stored, copy, &mut candidates, now)?;
                 }
                 Chosen::Awaited(node) => hold_room(&mut candidates, node, &volume.record.geometry),
+                Chosen::Nothing if lacks_copy(&stored.record, &volume.record) => {
+                    self.care.placeless.insert(id);
+                }
                 Chosen::Nothing => {}
             }
         }

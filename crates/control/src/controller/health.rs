@@ -52,6 +52,12 @@ pub struct DiskReport {
     pub failures: u64,
     /// How often each stage of a reset began: queue, device, driver, process.
     pub resets: [u64; 4],
+    /// After how many of them it answered again before the next.
+    pub cured: [u64; 4],
+    /// From the beginning of those of the process that cured until the next one served it, summed.
+    pub process_cured: Duration,
+    /// The stage that is under way, from 1; 0 while none is.
+    pub resetting: u8,
 }
 
 /// What a node's sample reads of a disk, its own or a neighbour's, have shown.

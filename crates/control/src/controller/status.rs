@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foundation::{ByteCount, Instant};
 
-use crate::controller::care::is_crowded;
+use crate::controller::care::{Absence, is_crowded};
 use crate::controller::clones::OriginView;
 use crate::controller::damage::{Damage, Scrub};
 use crate::controller::drain::Drained;
@@ -50,6 +50,9 @@ pub struct NodeStatus {
     pub drained: Drained,
     /// For that, as fast as it went in the last minutes; none before anything can be said.
     pub drain_left: Option<Duration>,
+    /// While it is gone: its copies that are out of sync, and when they are made elsewhere, as this master has seen it; none once that
+    /// has begun, or cannot be.
+    pub absence: Option<Absence>,
     /// How far it is with comparing its copies; none when this master has not heard it.
     pub scrub: Option<Scrub>,
 }
@@ -71,6 +74,8 @@ pub struct VolumeStatus {
     pub mend_left: Option<Duration>,
     /// Chunks with fewer living copies in sync than the minimum: writes wait.
     pub waiting_chunks: u32,
+    /// Chunks that lack a copy for which there was no place when this master last looked for one.
+    pub placeless_chunks: u32,
     /// Chunks with two copies in one rack which should have them in different ones.
     pub crowded_chunks: u32,
     /// Copies that are sent what they have missed, as living write nodes last said.
@@ -99,6 +104,7 @@ impl<S: MetadataStore> Controller<S> {
                 lacking: ByteCount(0),
                 mend_left: None,
                 waiting_chunks: 0,
+                placeless_chunks: 0,
                 crowded_chunks: 0,
                 resyncs: self.resyncs(volume.number, now),
                 origin: self.origin_of(&volume)?,
@@ -135,6 +141,7 @@ impl<S: MetadataStore> Controller<S> {
             let lacking = usize::from(geometry.copies).saturating_sub(living);
             status.degraded_chunks += u32::from(lacking > 0);
             status.lacking_copies += u32::try_from(lacking).unwrap_or(u32::MAX);
+            status.placeless_chunks += u32::from(lacking > 0 && self.care.is_placeless(id));
             status.lacking.0 += lacking as u64 * geometry.chunk.0;
             // A copy that is served by force is alone until others are in sync again.
             let needed = usize::from(geometry.minimum).min(stored.record.member_count());
@@ -197,7 +204,13 @@ impl<S: MetadataStore> Controller<S> {
                 drained.bytes.0 += of_disk.bytes.0;
             }
         }
+        let awaits = !view.is_alive && !whole;
+        let rebuild_after = self.settings.rebuild_after;
         Ok(NodeStatus {
+            absence: match awaits {
+                true => self.care.absence_of(view.id, now, rebuild_after),
+                false => None,
+            },
             is_drained: !any.is_empty(),
             drained,
             drain_left: self.pace.time_left(Work::Drain(view.id), drained.bytes, now),

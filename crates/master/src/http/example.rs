@@ -49,6 +49,10 @@ pub(super) fn answer() -> v1::GetStatusResponse {
         state: v1::DiskState::Slow.into(),
         why: NAME.to_owned(),
         path: "/dev/nvme0n1".to_owned(),
+        resets: vec![3, 2, 1, 1],
+        cured: vec![1, 1, 0, 1],
+        process_cured_ms: 1250,
+        resetting: 2,
         ..v1::DiskHealth::default()
     };
     let node = |number: u8, alive, health| v1::NodeStatus {
@@ -56,6 +60,10 @@ pub(super) fn answer() -> v1::GetStatusResponse {
         peer_address: format!("{NAME}:{number}"),
         alive,
         silent_ms: alive.then_some(250),
+        absence: (!alive).then_some(v1::Absence {
+            copies: 4,
+            elsewhere_in_ms: 90_000,
+        }),
         disks: vec![disk(number, health)],
         scrub: alive.then_some(v1::Scrub {
             oldest_unix_ms: 7500,
@@ -65,6 +73,7 @@ pub(super) fn answer() -> v1::GetStatusResponse {
     };
     let lacking = v1::VolumeStatus {
         degraded_chunks: 3,
+        placeless_chunks: 2,
         lacking_copies: 4,
         lacking_bytes: 1 << 30,
         lacking_left_ms: Some(700_000),

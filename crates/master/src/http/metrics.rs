@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use crate::calls::Calls;
 use crate::view::verdict::Verdict;
-use crate::view::{DiskRow, NodeRow, SampleRow, StatusView, VolumeRow};
+use crate::view::{DiskRow, NodeRow, Resets, SampleRow, StatusView, VolumeRow};
 
 /// What the text is.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -310,6 +310,39 @@ fn of_disks(text: &mut Text, view: &StatusView) {
         "What 99 of 100 of the last sample reads stayed below.",
     );
     text.of_disks(view, head, seconds(|sample| sample.disk_p99_us));
+    of_resets(text, view);
+}
+
+fn of_resets(text: &mut Text, view: &StatusView) {
+    let begun = (
+        "redhare_cluster_disk_resets_total",
+        "counter",
+        "Stages of resets of the disk that began, as the engine of its node counts them.",
+    );
+    let cured = (
+        "redhare_cluster_disk_resets_cured_total",
+        "counter",
+        "Stages after which the disk answered again before the next.",
+    );
+    type Of = fn(&DiskRow) -> &Resets;
+    for (head, resets) in [(begun, (|row| &row.resets) as Of), (cured, |row| &row.cured)] {
+        text.metric(
+            head,
+            disks(view).flat_map(|row| {
+                let [node, disk] = disk_labels(row);
+                let sample = move |(stage, times)| ([node, disk, ("stage", stage)], times);
+                resets(row).stages().map(sample)
+            }),
+        );
+    }
+    let head = (
+        "redhare_cluster_disk_process_reset_seconds_total",
+        "counter",
+        "From the beginning of the stages that were the process's and cured until the next process served the disk.",
+    );
+    text.of_disks(view, head, |row| {
+        Some(row.process_cured_milliseconds as f64 / 1e3)
+    });
 }
 
 fn of_volumes(text: &mut Text, view: &StatusView) {
@@ -341,6 +374,12 @@ fn of_volumes(text: &mut Text, view: &StatusView) {
         "Chunks whose writes wait for copies.",
     );
     text.of_volumes(view, head, |row| Some(row.waiting_chunks));
+    let head = (
+        "redhare_volume_placeless_chunks",
+        "gauge",
+        "Degraded chunks that had no place for another copy when the masters last looked for one.",
+    );
+    text.of_volumes(view, head, |row| Some(row.placeless_chunks));
     let head = (
         "redhare_volume_crowded_chunks",
         "gauge",

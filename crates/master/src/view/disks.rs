@@ -35,11 +35,17 @@ pub struct DiskRow {
     pub failures: u64,
     /// Stages of resets that began.
     pub resets: Resets,
+    /// Of these, stages after which it answered again before the next.
+    pub cured: Resets,
+    /// From the beginning of those of the process that cured until the next one served it.
+    pub process_cured_milliseconds: u64,
+    /// The stage that is under way; null while none is.
+    pub resetting: Option<&'static str>,
     /// What sample reads of it have shown, its own node's first.
     pub samples: Vec<SampleRow>,
 }
 
-/// How often each stage of a reset began.
+/// A number for each stage of a reset.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Resets {
     /// Of its queue.
@@ -71,6 +77,32 @@ pub struct SampleRow {
     pub missed: u64,
     /// Since the last one that was answered.
     pub missed_now: u64,
+}
+
+/// The stages of a reset, in their order.
+pub const STAGES: [&str; 4] = ["queue", "device", "driver", "process"];
+
+impl Resets {
+    fn of(told: &[u64]) -> Self {
+        let of_stage = |stage: usize| told.get(stage).copied().unwrap_or(0);
+        Self {
+            queue: of_stage(0),
+            device: of_stage(1),
+            driver: of_stage(2),
+            process: of_stage(3),
+        }
+    }
+
+    /// Each with its stage.
+    pub fn stages(&self) -> [(&'static str, u64); 4] {
+        let [queue, device, driver, process] = STAGES;
+        [
+            (queue, self.queue),
+            (device, self.device),
+            (driver, self.driver),
+            (process, self.process),
+        ]
+    }
 }
 
 impl DiskRow {
@@ -127,8 +159,7 @@ pub(super) fn rows(node: &v1::NodeStatus) -> Vec<DiskRow> {
     let row = |status: &v1::DiskStatus| {
         let disk = status.disk.as_ref()?;
         let health = status.health.as_ref();
-        let resets = health.map_or(&[][..], |health| &health.resets[..]);
-        let begun = |stage: usize| resets.get(stage).copied().unwrap_or(0);
+        let stage = health.map_or(0, |health| health.resetting as usize);
         let sample = |sight: &v1::DiskSight| {
             let sample = sight.sample.as_ref()?;
             Some(SampleRow {
@@ -155,12 +186,10 @@ pub(super) fn rows(node: &v1::NodeStatus) -> Vec<DiskRow> {
             used_bytes: disk.used_bytes,
             held_bytes: disk.held_bytes,
             failures: health.map_or(0, |health| health.failures),
-            resets: Resets {
-                queue: begun(0),
-                device: begun(1),
-                driver: begun(2),
-                process: begun(3),
-            },
+            resets: Resets::of(health.map_or(&[][..], |health| &health.resets)),
+            cured: Resets::of(health.map_or(&[][..], |health| &health.cured)),
+            process_cured_milliseconds: health.map_or(0, |health| health.process_cured_ms),
+            resetting: stage.checked_sub(1).and_then(|stage| STAGES.get(stage).copied()),
             samples: status.sights.iter().filter_map(sample).collect(),
         })
     };

@@ -2,7 +2,7 @@
 
 use foundation::ByteCount;
 
-use super::{NodeRow, StatusView, VolumeRow, about_left, describe_returning, short};
+use super::{DiskRow, NodeRow, STAGES, StatusView, VolumeRow, about, about_left, describe_returning, short};
 
 /// From the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -49,6 +49,13 @@ pub(super) fn of(view: &StatusView) -> Health {
     health
 }
 
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}
+
 impl Health {
     fn trouble(&mut self, verdict: Verdict, what: String) {
         self.verdict = self.verdict.max(verdict);
@@ -82,10 +89,15 @@ impl Health {
                 format!("node {name} ({}) is gone", node.address),
             );
         }
+        if let Some(absence) = &node.absence {
+            self.doing.push(format!(
+                "node {name} is waited for: {} copies of it are made elsewhere in {}, if it stays away",
+                absence.copies,
+                about(absence.elsewhere_in_seconds)
+            ));
+        }
         for disk in node.disk_health.iter().filter(|_| node.alive) {
-            if let Some(trouble) = disk.trouble() {
-                self.trouble(Verdict::Degraded, format!("{trouble}, of node {name}"));
-            }
+            self.weigh_disk(name, disk);
         }
         if node.draining && node.draining_copies > 0 {
             self.doing.push(format!(
@@ -93,6 +105,31 @@ impl Health {
                 node.draining_copies,
                 ByteCount(node.draining_bytes),
                 about_left(node.draining_left_seconds)
+            ));
+        }
+    }
+
+    fn weigh_disk(&mut self, node: &str, disk: &DiskRow) {
+        if let Some(trouble) = disk.trouble() {
+            self.trouble(Verdict::Degraded, format!("{trouble}, of node {node}"));
+        }
+        let name = short(&disk.uuid);
+        if let Some(stage) = disk.resetting {
+            let place = STAGES.iter().position(|known| *known == stage).unwrap_or(0) + 1;
+            let of = STAGES.len();
+            self.doing.push(format!(
+                "disk {name} of node {node} does not answer: its {stage} is reset (stage {place} of {of})"
+            ));
+        }
+        let resets = disk.resets.stages().into_iter().zip(disk.cured.stages());
+        let resets = resets.filter(|((_, begun), _)| *begun > 0);
+        let resets: Vec<String> = resets
+            .map(|((stage, begun), (_, cured))| format!("{stage} {} ({cured} cured it)", times(begun)))
+            .collect();
+        if !resets.is_empty() {
+            self.notes.push(format!(
+                "disk {name} of node {node} was reset: {}",
+                resets.join(", ")
             ));
         }
     }
@@ -112,26 +149,43 @@ impl Health {
             return;
         }
         self.weigh_blocks(volume);
+        if let Some(origin) = volume.origin.as_ref().filter(|origin| origin.flattening) {
+            let progress = match (origin.left_copies, origin.flattened_of) {
+                (Some(left), Some(all)) => format!(", {left} of {all} copies are left"),
+                _ => String::new(),
+            };
+            self.doing
+                .push(format!("\"{name}\" comes to data of its own{progress}"));
+        }
         if volume.waiting_chunks > 0 {
             let waiting = volume.waiting_chunks;
-            let what = format!("writes to {waiting} of {chunks} chunks of \"{name}\" wait for copies");
+            let what = format!(
+                "writes to {waiting} of {chunks} chunks of \"{name}\" wait for copies: start the nodes that are gone, and if they are lost see \
+                 \"redhare volume force-serve {name} --dry-run\""
+            );
             self.trouble(Verdict::Critical, what);
         }
         if volume.degraded_chunks > 0 {
             let degraded = volume.degraded_chunks;
             let what = format!("{degraded} of {chunks} chunks of \"{name}\" lack a copy");
             self.trouble(Verdict::Degraded, what);
-            let returning: usize = volume.returning.iter().map(|row| row.chunks).sum();
+            if volume.placeless_chunks > 0 {
+                let (placeless, bytes) = (volume.placeless_chunks, volume.lacking_bytes);
+                let chunk = ByteCount(bytes / u64::from(volume.lacking_copies).max(1));
+                self.trouble(
+                    Verdict::Degraded,
+                    format!(
+                        "{placeless} of these have no place for another copy: each needs a living node without a copy of it and with a disk that has room \
+                         for {chunk} (start nodes that are gone, add nodes or disks, or free room)"
+                    ),
+                );
+            }
             if volume.lacking_left_seconds.is_some() {
                 self.doing.push(format!(
                     "\"{name}\": {} copies with {} are still to be made{}",
                     volume.lacking_copies,
                     ByteCount(volume.lacking_bytes),
                     about_left(volume.lacking_left_seconds)
-                ));
-            } else if returning == 0 {
-                self.doing.push(format!(
-                    "\"{name}\": nothing is copied at present; copies whose node stays away are made elsewhere, where there is room"
                 ));
             }
         }
@@ -205,6 +259,7 @@ mod tests {
             lacking_bytes: u64::from(degraded) << 28,
             lacking_left_seconds: None,
             waiting_chunks: waiting,
+            placeless_chunks: 0,
             crowded_chunks: 0,
             lost_blocks: 0,
             damaged_blocks: 0,
@@ -268,7 +323,10 @@ mod tests {
     fn how_long_copies_will_still_be_made_is_told_once_it_is_known() {
         let mut degraded = volume(3, 0);
         let described = |volume: &VolumeRow| of(&view(vec![volume.clone()])).describe().1;
-        assert!(described(&degraded).contains("nothing is copied at present"));
+        assert_eq!(
+            described(&degraded),
+            "  ! 3 of 16 chunks of \"data\" lack a copy\n"
+        );
         degraded.lacking_copies = 4;
         degraded.lacking_bytes = 1 << 30;
         degraded.lacking_left_seconds = Some(700);
@@ -314,6 +372,102 @@ mod tests {
         assert_eq!(
             of(&view).describe().1,
             "  > copies move to even nodes out: 0 under way, 3 GiB too much on some, about 3 h left\n"
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_told_with_the_time_that_it_has() {
+        let gone = NodeRow::of(&v1::NodeStatus {
+            node: vec![0xab; 16],
+            peer_address: "192.0.2.1:4420".to_owned(),
+            absence: Some(v1::Absence {
+                copies: 12,
+                elsewhere_in_ms: 540_000,
+            }),
+            ..v1::NodeStatus::default()
+        });
+        let mut view = view(Vec::new());
+        view.nodes.push(gone);
+        assert_eq!(
+            of(&view).describe().1,
+            "  ! node abababab (192.0.2.1:4420) is gone\n  > node abababab is waited for: 12 copies of it are made elsewhere in about 9 min, if it stays away\n"
+        );
+    }
+
+    #[test]
+    fn copies_that_have_no_place_are_told_with_what_each_needs() {
+        let mut degraded = volume(3, 0);
+        degraded.placeless_chunks = 2;
+        let lines = of(&view(vec![degraded])).describe().1;
+        assert!(
+            lines.contains("  ! 2 of these have no place for another copy: each needs a living node without a copy of it and with a disk that has room for 256 MiB"),
+            "{lines}"
+        );
+    }
+
+    #[test]
+    fn a_disk_that_is_reset_is_told_with_the_stage_and_afterwards_with_what_cured_it() {
+        let described = |health: v1::DiskHealth| {
+            let mut view = view(Vec::new());
+            view.nodes.push(NodeRow::of(&v1::NodeStatus {
+                node: vec![0xab; 16],
+                alive: true,
+                disks: vec![v1::DiskStatus {
+                    disk: Some(v1::Disk {
+                        uuid: vec![0xcd; 16],
+                        ..v1::Disk::default()
+                    }),
+                    health: Some(health),
+                    ..v1::DiskStatus::default()
+                }],
+                ..v1::NodeStatus::default()
+            }));
+            of(&view).describe()
+        };
+        let (word, lines) = described(v1::DiskHealth {
+            state: v1::DiskState::Failing.into(),
+            why: "its oldest request stands for 20000 ms".to_owned(),
+            resets: vec![1, 1],
+            resetting: 2,
+            ..v1::DiskHealth::default()
+        });
+        assert_eq!(word, "DEGRADED");
+        assert!(
+            lines.contains(
+                "  > disk cdcdcdcd of node abababab does not answer: its device is reset (stage 2 of 4)\n"
+            ),
+            "{lines}"
+        );
+        let well = v1::DiskHealth {
+            state: v1::DiskState::Ok.into(),
+            resets: vec![2, 1, 0, 0],
+            cured: vec![1, 1, 0, 0],
+            ..v1::DiskHealth::default()
+        };
+        let note = "  . disk cdcdcdcd of node abababab was reset: queue 2 times (1 cured it), device once (1 cured it)\n";
+        assert_eq!(described(well.clone()), ("healthy", note.to_owned()));
+        // A node may say what no release knows.
+        let unknown = v1::DiskHealth { resetting: 9, ..well };
+        assert_eq!(described(unknown), ("healthy", note.to_owned()));
+    }
+
+    #[test]
+    fn a_clone_that_comes_to_data_of_its_own_is_told() {
+        let mut clone = volume(0, 0);
+        clone.origin = Some(super::super::OriginView {
+            volume: "base".to_owned(),
+            snapshot: "monday".to_owned(),
+            flattening: true,
+            left_copies: Some(4),
+            flattened_of: Some(12),
+        });
+        let health = of(&view(vec![clone]));
+        assert_eq!(
+            health.describe(),
+            (
+                "healthy",
+                "  > \"data\" comes to data of its own, 4 of 12 copies are left\n".to_owned()
+            )
         );
     }
 

@@ -38,6 +38,8 @@ pub struct VolumeRow {
     pub lacking_left_seconds: Option<u64>,
     /// Those whose writes wait for copies.
     pub waiting_chunks: u32,
+    /// Of the degraded ones, those that had no place for another copy when the masters last looked for one.
+    pub placeless_chunks: u32,
     /// With two copies in one rack which should have them in different ones.
     pub crowded_chunks: u32,
     /// Blocks that no copy has right: reading them is an error until they are written.
@@ -165,6 +167,7 @@ impl VolumeRow {
             lacking_bytes: status.lacking_bytes,
             lacking_left_seconds: seconds(status.lacking_left_ms),
             waiting_chunks: status.waiting_chunks,
+            placeless_chunks: status.placeless_chunks,
             crowded_chunks: status.crowded_chunks,
             lost_blocks: status.lost_blocks,
             damaged_blocks: status.damaged_blocks,

@@ -115,6 +115,11 @@ impl Nodes {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// What `redhare status` says to people.
+    pub(crate) fn status(&self) -> String {
+        String::from_utf8_lossy(&self.run(&["status"]).stdout).into_owned()
+    }
+
     /// Where a node's target listens.
     pub(crate) fn node_address(&self, number: u16) -> String {
         format!("127.0.0.1:{}", self.port + number)

@@ -184,6 +184,26 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
             3.0,
         ),
         ("redhare_volume_waiting_chunks", &[("volume", example::NAME)], 0.0),
+        (
+            "redhare_volume_placeless_chunks",
+            &[("volume", example::NAME)],
+            2.0,
+        ),
+        (
+            "redhare_cluster_disk_resets_total",
+            &[("node", alive), ("disk", disk), ("stage", "device")],
+            2.0,
+        ),
+        (
+            "redhare_cluster_disk_resets_cured_total",
+            &[("node", alive), ("disk", disk), ("stage", "process")],
+            1.0,
+        ),
+        (
+            "redhare_cluster_disk_process_reset_seconds_total",
+            &[("node", alive), ("disk", disk)],
+            1.25,
+        ),
         ("redhare_volume_lacking_copies", &[("volume", example::NAME)], 4.0),
         (
             "redhare_volume_lacking_bytes",
