@@ -2,7 +2,7 @@
 //! killed, and another one answers soon; all masters end, and the client goes on; they return, and
 //! every node is as before, in sync. One that leads and is cut from everybody but etcd gives up its seat.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ const FAILOVER: Duration = Duration::from_secs(15);
 struct Running(Child);
 
 impl Running {
-    fn start(place: &Path, name: &str, arguments: &[&str]) -> Self {
+    fn start(program: &Path, place: &Path, name: &str, arguments: &[&str]) -> Self {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(place.join(format!("{name}.log")));
-        let child = Command::new(REDHARE)
+        let child = Command::new(program)
             .args(arguments)
             .env_remove("REDHARE_CLUSTER")
             .env_remove("RUST_LOG")
@@ -65,8 +65,10 @@ impl Drop for Cluster {
     }
 }
 
-struct Cluster {
+pub(crate) struct Cluster {
     place: Place,
+    /// What is started.
+    program: PathBuf,
     store: String,
     /// Where each is reached, and its process.
     masters: Vec<(String, Option<Running>)>,
@@ -77,7 +79,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(place: Place, etcd: &Etcd) -> Self {
+    pub(crate) fn start(program: &Path, place: Place, etcd: &Etcd) -> Self {
         let (base, more) = (free_ports(), free_ports());
         let listens: Vec<String> = (0..3)
             .map(|index| format!("127.0.0.1:{}", base + index))
@@ -88,6 +90,7 @@ impl Cluster {
             .map(|forward| (forward.address().to_owned(), None));
         let mut cluster = Self {
             place,
+            program: program.to_owned(),
             store: format!("etcd://{}/test", etcd.endpoints()),
             masters: masters.collect(),
             listens,
@@ -109,6 +112,7 @@ impl Cluster {
             std::fs::create_dir_all(&directory).unwrap();
             let addresses = cluster.addresses();
             let node = Running::start(
+                &cluster.program,
                 &cluster.place.0,
                 &format!("engine{index}"),
                 &[
@@ -149,11 +153,30 @@ impl Cluster {
             "--store",
             &self.store,
         ];
-        let running = Running::start(&self.place.0, &format!("master{index}"), &arguments);
+        let running = Running::start(
+            &self.program,
+            &self.place.0,
+            &format!("master{index}"),
+            &arguments,
+        );
         self.masters[index].1 = Some(running);
     }
 
-    fn addresses(&self) -> String {
+    /// `kill -9` of a master, and one of this program in its place.
+    pub(crate) fn replace_master(&mut self, index: usize, program: &Path) {
+        program.clone_into(&mut self.program);
+        self.masters[index].1 = None;
+        self.start_master(index);
+        let address = self.masters[index].0.clone();
+        wait_until(&format!("master {index} is back, and one leads"), || {
+            let status = self.status();
+            let masters = status["masters"].as_array().cloned().unwrap_or_default();
+            let is_back = masters.iter().any(|master| master["address"] == address.as_str());
+            is_back && self.leader().is_some()
+        });
+    }
+
+    pub(crate) fn addresses(&self) -> String {
         let addresses: Vec<&str> = self.masters.iter().map(|master| master.0.as_str()).collect();
         addresses.join(",")
     }
@@ -167,7 +190,7 @@ impl Cluster {
             .unwrap()
     }
 
-    fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+    pub(crate) fn ask(&self, arguments: &[&str]) -> serde_json::Value {
         let output = Self::ask_at(&self.addresses(), arguments);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
@@ -177,7 +200,7 @@ impl Cluster {
     }
 
     /// The index of the master that leads, by what the cluster says.
-    fn leader(&self) -> Option<usize> {
+    pub(crate) fn leader(&self) -> Option<usize> {
         let status = self.status();
         let leads = status["masters"]
             .as_array()?
@@ -190,7 +213,7 @@ impl Cluster {
     }
 
     /// Epoch and number of copies in sync of each chunk.
-    fn chunks(&self) -> Vec<(u64, usize)> {
+    pub(crate) fn chunks(&self) -> Vec<(u64, usize)> {
         let shown = self.ask(&["volume", "show", VOLUME]);
         let chunks = shown["chunks"].as_array().cloned().unwrap_or_default();
         let row = |chunk: &serde_json::Value| {
@@ -207,7 +230,7 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
         return;
     }
     let etcd = Etcd::start(1);
-    let mut cluster = Cluster::start(Place::in_memory("masters"), &etcd);
+    let mut cluster = Cluster::start(Path::new(REDHARE), Place::in_memory("masters"), &etcd);
     let addresses = cluster.addresses();
     let created = cluster.ask(&[
         "volume",

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Cluster, Place, REDHARE, free_ports};
+use crate::etcd::Etcd;
+use crate::support::load::{self, Load};
+use crate::support::nodes::Nodes;
+use crate::support::{Cluster, Place, REDHARE, free_ports, wait_until};
 use rustix::process::Signal;
 
 /// What `redhare meta` says, and whether it did what it was asked for.
@@ -105,4 +108,60 @@ fn a_cluster_goes_on_in_another_store() {
     cluster.succeed(&["volume", "create", "w", "--size", "16MiB"]);
     cluster.signal(Signal::TERM);
     assert!(cluster.ended().success());
+}
+
+/// From a file to an etcd and back to another file while a client writes and reads: it notices nothing, and no node is left out.
+#[test]
+fn volumes_are_in_use_while_their_cluster_moves_between_stores() {
+    if !crate::etcd::is_there("a cluster that moves to an etcd") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut cluster = Nodes::start(Place::in_memory("meta-in-use"), &["--no-rebalance"], 3);
+    let create = "volume create data --size 64MiB --chunk-size 16MiB";
+    cluster.succeed(&create.split(' ').collect::<Vec<_>>());
+    cluster.wait_for_sync();
+    cluster.succeed(&["volume", "snapshot", "create", "data", "before"]);
+    let (identity, chunks) = (cluster.json(&["status"])["cluster"].clone(), cluster.chunks());
+    let load = Load::start(&cluster.address(), "data");
+    load.wait_for(200);
+    let other = cluster.place.0.join("other");
+    let stores = [
+        format!("etcd://{}/moved", etcd.endpoints()),
+        text(&other).to_owned(),
+    ];
+    for (number, to) in stores.iter().enumerate() {
+        let file = cluster.place.0.join(format!("{number}.meta"));
+        cluster.end_master();
+        load.wait_for(50);
+        let (done, said) = meta(&["export", text(&file), "--move", "--store", &cluster.store()]);
+        assert!(done, "{said}");
+        let (done, said) = meta(&["import", text(&file), "--store", to]);
+        assert!(done, "{said}");
+        load.wait_for(50);
+        cluster.use_store(to);
+        cluster.start_master();
+        cluster.wait_for_living(3);
+        // Longer than a node is waited for that is not heard.
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        load.wait_for(50);
+        assert_eq!(cluster.json(&["status"])["cluster"], identity);
+        assert_eq!(cluster.chunks(), chunks, "a living node was left out");
+        let name = format!("made{number}");
+        cluster.succeed(&["volume", "create", &name, "--size", "16MiB"]);
+        let status = cluster.status();
+        assert!(status.contains(" is healthy"), "{status}");
+    }
+    // A member of the set dies: the new store has all that it takes to let it in again.
+    let life = cluster.row(2)["incarnation"].as_u64();
+    crate::support::kill(&cluster.directory(2).join("target.lock"));
+    wait_until("its next life serves", || {
+        cluster.row(2)["incarnation"].as_u64() > life
+    });
+    cluster.wait_for_sync();
+    let listed = cluster.json(&["volume", "snapshot", "list", "data"]);
+    assert!(listed.to_string().contains("before"), "{listed}");
+    let (contents, slowest) = load.finish();
+    println!("longest operation while the cluster moved: {slowest:?}");
+    load::check(&cluster.address(), "data", &contents);
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::etcd::Etcd;
+use crate::masters;
 use crate::support::load::{self, Load, Way};
 use crate::support::nodes::Nodes;
 use crate::support::{Place, REDHARE, wait_until};
@@ -45,7 +47,7 @@ fn old_program() -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-fn masters(cluster: &Nodes, is_secure: bool) -> Masters {
+fn masters_of(cluster: &Nodes, is_secure: bool) -> Masters {
     Masters {
         addresses: cluster.address(),
         credentials: is_secure.then(|| identity::Files::in_directory(&cluster.credentials("admin"))),
@@ -85,9 +87,15 @@ fn roll(name: &str, is_secure: bool) {
     let files = cluster.import("volume create data --size 64MiB --chunk-size 16MiB", 5, 300_000);
     cluster.succeed(&CREATE);
     cluster.wait_for_sync();
-    let way = Way::native(masters(&cluster, is_secure), "load");
+    let way = Way::native(masters_of(&cluster, is_secure), "load");
     let load = Load::by(way.clone(), load::nothing());
     load.wait_for(200);
+    // A clone that goes on sharing with its origin, and a host that knows portals only.
+    cluster.succeed(&["volume", "snapshot", "create", "data", "before"]);
+    cluster.succeed(&["volume", "clone", "data@before", "trial"]);
+    let portals = exported(&cluster);
+    let host = Load::by(portals.clone(), load::nothing());
+    host.wait_for(50);
 
     cluster.use_program(&new);
     replace_master(&mut cluster, &load);
@@ -107,9 +115,86 @@ fn roll(name: &str, is_secure: bool) {
     replace_master(&mut cluster, &load);
     cluster.compare(&files, "by the old program again");
     all_is_understood(&cluster);
+    compare_with(&cluster, &files, "trial");
+    host.wait_for(50);
+    for (load, way, who) in [
+        (load, way, "a native client"),
+        (host, portals, "a host of portals"),
+    ] {
+        let (contents, slowest) = load.finish();
+        println!("{name}: the slowest operation of {who} took {slowest:?}");
+        load::check_by(&way, &contents);
+    }
+}
+
+/// A volume that two nodes export.
+fn exported(cluster: &Nodes) -> Way {
+    let create = "volume create disk --size 64MiB --chunk-size 16MiB";
+    cluster.succeed(&create.split(' ').collect::<Vec<_>>());
+    let said = cluster.json(&["volume", "export", "disk"]);
+    let portals = said["portals"].as_array().unwrap();
+    let address = |portal: &serde_json::Value| portal["address"].as_str().unwrap().parse().unwrap();
+    Way::Portals {
+        addresses: portals.iter().map(address).collect(),
+        nqn: said["nqn"].as_str().unwrap().to_owned(),
+    }
+}
+
+/// What was imported comes out of a clone as it went in.
+fn compare_with(cluster: &Nodes, files: &Path, what: &str) {
+    let out = cluster.place.0.join("compared");
+    cluster.succeed(&["fs", "export", what, out.to_str().unwrap()]);
+    for entry in std::fs::read_dir(files).unwrap() {
+        let name = entry.unwrap().file_name();
+        let (was, is) = (std::fs::read(files.join(&name)), std::fs::read(out.join(&name)));
+        assert!(was.unwrap() == is.unwrap(), "{what}: {name:?} is another");
+    }
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+/// Three masters on an etcd, one after the other, first those that follow; and back. Nodes and clients are of the program before
+/// all the while.
+#[test]
+fn masters_of_an_etcd_are_replaced_one_by_one_and_back() {
+    if !crate::etcd::is_there("three masters on an etcd") {
+        return;
+    }
+    let (old, new) = (old_program(), std::fs::canonicalize(REDHARE).unwrap());
+    let etcd = Etcd::start(1);
+    let mut cluster = masters::Cluster::start(&old, Place::in_memory("upgrade-masters"), &etcd);
+    let created = cluster.ask(&CREATE);
+    assert_eq!(created["name"], "load", "{created}");
+    wait_until("all copies are in sync", || {
+        let chunks = cluster.chunks();
+        !chunks.is_empty() && chunks.iter().all(|chunk| chunk.1 == 3)
+    });
+    let (addresses, epochs) = (cluster.addresses(), cluster.chunks());
+    let load = Load::start(&addresses, "load");
+    load.wait_for(200);
+    for (round, program) in [&new, &old].into_iter().enumerate() {
+        let leader = cluster.leader().expect("one leads");
+        for step in 1..=3 {
+            cluster.replace_master((leader + step) % 3, program);
+            load.wait_for(100);
+            let name = format!("made-{round}-{step}");
+            let made = cluster.ask(&[
+                "volume",
+                "create",
+                &name,
+                "--size",
+                "16MiB",
+                "--chunk-size",
+                "16MiB",
+            ]);
+            assert_eq!(made["name"], name.as_str(), "{made}");
+        }
+        // Longer than a node is waited for that is not heard.
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        assert_eq!(cluster.chunks(), epochs, "a living node was left out");
+    }
     let (contents, slowest) = load.finish();
-    println!("{name}: the slowest operation took {slowest:?}");
-    load::check_by(&way, &contents);
+    println!("the slowest operation while masters were replaced took {slowest:?}");
+    load::check(&addresses, "load", &contents);
 }
 
 #[test]
@@ -193,7 +278,7 @@ fn a_cluster_that_runs_plainly_gets_an_authority_while_it_is_used() {
     let (contents, _) = plain.finish();
 
     // Clients get credentials before the last node's target is another one.
-    let way = Way::native(masters(&cluster, true), "load");
+    let way = Way::native(masters_of(&cluster, true), "load");
     let load = Load::by(way.clone(), contents);
     load.wait_for(100);
     for node in 1..=NODES {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Place, REDHARE, free_ports, kill, process, wait_until};
@@ -15,6 +15,8 @@ pub(crate) const JOURNAL_BYTES: u64 = 4 << 20;
 /// See the module. What still runs is killed when it is dropped.
 pub(crate) struct Nodes {
     master: Child,
+    /// Where it keeps what it must not forget, if not in the cluster's place.
+    store: Option<String>,
     /// By number, from 1.
     nodes: Vec<Option<Child>>,
     pub(crate) place: Place,
@@ -89,9 +91,18 @@ impl Nodes {
     ) -> Self {
         let port = free_ports();
         let arguments: Vec<String> = master.iter().map(|&argument| argument.to_owned()).collect();
-        let master = start_master(program, &place.0, port, &arguments, is_secure);
+        let store = place.0.join("master");
+        let master = start_master(
+            program,
+            &place.0,
+            store.to_str().unwrap(),
+            port,
+            &arguments,
+            is_secure,
+        );
         let mut cluster = Self {
             master,
+            store: None,
             nodes: Vec::new(),
             place,
             port,
@@ -150,14 +161,38 @@ impl Nodes {
     /// The same, and another one in its place.
     pub(crate) fn restart_master(&mut self) {
         self.kill_master();
+        self.start_master();
+    }
+
+    /// The master ends as it is asked to.
+    pub(crate) fn end_master(&mut self) {
+        kill_process(Pid::from_child(&self.master), Signal::TERM).unwrap();
+        assert!(self.master.wait().unwrap().success());
+    }
+
+    /// A master in the place of the one that has ended.
+    pub(crate) fn start_master(&mut self) {
         let program = self.program.clone();
+        let store = self.store();
         self.master = start_master(
             &program,
             &self.place.0,
+            &store,
             self.port,
             &self.arguments,
             self.is_secure,
         );
+    }
+
+    /// Where the master keeps what it must not forget.
+    pub(crate) fn store(&self) -> String {
+        let own = || self.place.0.join("master").to_str().unwrap().to_owned();
+        self.store.clone().unwrap_or_else(own)
+    }
+
+    /// A master that is started from now on has its store there.
+    pub(crate) fn use_store(&mut self, store: &str) {
+        self.store = Some(store.to_owned());
     }
 
     /// Nodes that are started from now on are in these racks, by number.
@@ -477,11 +512,17 @@ fn issue(place: &Path, who: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{who}: {said}");
 }
 
-fn start_master(program: &Path, place: &Path, port: u16, arguments: &[String], is_secure: bool) -> Child {
+fn start_master(
+    program: &Path,
+    place: &Path,
+    store: &str,
+    port: u16,
+    arguments: &[String],
+    is_secure: bool,
+) -> Child {
     let mut command = Command::new(program);
     command.arg("master").args(arguments);
-    command.args(["--listen", &format!("127.0.0.1:{port}"), "--store"]);
-    command.arg(place.join("master"));
+    command.args(["--listen", &format!("127.0.0.1:{port}"), "--store", store]);
     if is_secure {
         command.arg("--credentials").arg(place.join("credentials/master"));
     }
