@@ -2,6 +2,7 @@
 //! usable; foreign contents and newer versions are told apart and kept; requests to allocated ranges complete inside
 //! `submit`; attributes keep their bounds; a failed sync stops changes.
 
+mod golden;
 mod support;
 
 use std::cell::Cell;
