@@ -50,6 +50,7 @@ mod kinds;
 mod linear;
 mod lives;
 mod masters;
+mod outputs;
 mod parts;
 mod past;
 mod places;
