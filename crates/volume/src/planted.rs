@@ -50,6 +50,10 @@ pub(crate) enum Bug {
     RoomWithoutNewEpoch,
     LeavingCopyCounts,
     SnapshotLeavesUnasked,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the nodes of the simulation have it"))]
+    SnapshotSumsIgnored,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the nodes of the simulation have it"))]
+    MendedFromLive,
     #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
     CloneForgetsRegions,
     PortalReadsUnfenced,
@@ -72,7 +76,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 46] = [
+    pub(crate) const ALL: [Bug; 48] = [
         Bug::GrantCountedFromReceipt,
         Bug::AnswerForAnyPart,
         Bug::OneGrantFewer,
@@ -111,6 +115,8 @@ impl Bug {
         Bug::RoomWithoutNewEpoch,
         Bug::LeavingCopyCounts,
         Bug::SnapshotLeavesUnasked,
+        Bug::SnapshotSumsIgnored,
+        Bug::MendedFromLive,
         Bug::CloneForgetsRegions,
         Bug::PortalReadsUnfenced,
         Bug::EnforcedOnFewerChunks,

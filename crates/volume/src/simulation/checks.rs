@@ -10,7 +10,7 @@ use crate::output::Status;
 
 impl World {
     pub(super) fn completed(&mut self, node: usize, chunk: usize, request: RequestId, status: Status) {
-        if self.ordered(node, request, status) {
+        if self.ordered(node, request, status) || self.scrubbed(node, request) {
             return;
         }
         let Some(asked) = self.nodes[node].requests.remove(&request) else {
@@ -149,6 +149,7 @@ impl World {
                 }
             }
         }
+        self.check_snapshots_equal();
         self.check_places();
         for node in 0..self.shape.nodes {
             // One that was removed for good while it was cut off waits for an answer for ever.

@@ -3,12 +3,15 @@
 
 use super::disk::Disk;
 use super::kinds::Kinds;
+use super::layers::Layer;
 use super::linear::Monitor;
-use super::world::{CHUNK_BLOCKS, REBUILD, SCENARIOS, World};
+use super::mend::BASE;
+use super::world::{CHUNK_BLOCKS, REBUILD, SCENARIOS, World, chunk_id};
+use crate::identity::Sequence;
 use crate::planted::Bug;
 
 /// What a chunk begins with: nothing in some blocks, in others what nobody writes.
-fn values(chunk: usize) -> Vec<u32> {
+pub(super) fn values(chunk: usize) -> Vec<u32> {
     let value = |block: u32| match block % 4 {
         3 => 0,
         _ => 1 << 20 | (chunk as u32) << 8 | block,
@@ -39,12 +42,19 @@ impl World {
     }
 
     /// A copy that a node makes while its volume is made; or later, by an order that was late.
-    pub(super) fn first_disk(&self, chunk: usize) -> Disk {
+    pub(super) fn first_disk(&mut self, node: usize, chunk: usize) -> Disk {
         let disk = self.empty_disk(chunk);
         if !self.shape.cloned {
             return disk;
         }
         let forgets_regions = self.planted.is(Bug::CloneForgetsRegions);
-        Disk::of_clone(disk.record, &values(chunk), forgets_regions)
+        let mut disk = Disk::of_clone(disk.record, &values(chunk), forgets_regions);
+        let kept = self
+            .nodes
+            .get_mut(node)
+            .and_then(|sim| sim.kept.layers.remove(&(chunk, BASE)));
+        let base = kept.unwrap_or_else(|| Layer::made(chunk_id(chunk), Sequence(0), &values(chunk), None));
+        disk.show(BASE, base);
+        disk
     }
 }

@@ -1,10 +1,12 @@
 //! A simulated disk with one chunk copy: blocks hold a number each, writes that were not flushed
 //! may be lost at a crash block by block, and changes of the record become durable in order.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 use foundation::Random;
 
+use super::layers::{Layer, Place, ROT};
 use crate::identity::{BlockRange, ChunkId, IoToken, PersistToken, Sequence, SnapshotId, VolumeNumber};
 use crate::record::{ChunkRecord, RecordDelta};
 use crate::sums::{DurableSums, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict, readdress_sums};
@@ -15,6 +17,8 @@ struct Block {
     values: VecDeque<u32>,
     /// How many values were ever made durable over.
     base: u64,
+    /// Where it lies, if a snapshot shows it, too, and nothing was written since: then what is there is its one value.
+    shown: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -42,15 +46,6 @@ pub(super) enum Work {
     },
 }
 
-/// A copy as it was once.
-#[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) sequence: Sequence,
-    pub(super) values: Vec<u32>,
-    /// The blocks fit the sums that were durable with them.
-    pub(super) fits: bool,
-}
-
 /// What a disk does to the next block it is given.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Harm {
@@ -58,6 +53,8 @@ pub(super) enum Harm {
     Lose,
     /// It puts it into this block instead.
     Misdirect(u32),
+    /// It puts it where this snapshot's block lies.
+    IntoSnapshot(SnapshotId, u32),
 }
 
 #[derive(Debug)]
@@ -82,7 +79,7 @@ pub(super) struct Disk {
     pub(super) forgets_sums: bool,
     pub(super) harm: Option<Harm>,
     /// It did more than fail: not all that it lacks can be blamed on us.
-    harmed: bool,
+    pub(super) harmed: bool,
 }
 
 impl Disk {
@@ -90,6 +87,7 @@ impl Disk {
         let block = || Block {
             values: [0].into(),
             base: 0,
+            shown: None,
         };
         let blank = vec![0; SUM_PAGE_BYTES];
         Self {
@@ -140,38 +138,63 @@ impl Disk {
 
     pub(super) fn current(&self, range: BlockRange) -> Vec<u32> {
         let blocks = &self.blocks[range.start as usize..range.end() as usize];
-        blocks
-            .iter()
-            .map(|b| *b.values.back().expect("a block holds a value"))
-            .collect()
+        blocks.iter().map(Block::newest).collect()
     }
 
     /// What each block may hold after the power has failed: the newest last.
     pub(super) fn held(&self) -> impl Iterator<Item = Vec<u32>> {
-        self.blocks
-            .iter()
-            .map(|block| block.values.iter().copied().collect())
+        self.blocks.iter().map(|block| match &block.shown {
+            Some(place) => vec![place.get()],
+            None => block.values.iter().copied().collect(),
+        })
     }
 
     fn put(&mut self, range: BlockRange, values: &[u32]) {
         for (at, &value) in (range.start as usize..).zip(values) {
             let harm = self.harm.take();
             self.harmed |= harm.is_some();
-            let at = match harm {
-                Some(Harm::Lose) => continue,
-                Some(Harm::Misdirect(other)) => other as usize % self.blocks.len(),
-                None => at,
-            };
-            self.blocks[at].values.push_back(value);
+            match harm {
+                // It has a place of its own from now on, with what was there before.
+                Some(Harm::Lose) => self.blocks[at].own(),
+                Some(Harm::Misdirect(other)) => {
+                    self.blocks[at].own();
+                    let other = other as usize % self.blocks.len();
+                    self.blocks[other].strike(value);
+                }
+                Some(Harm::IntoSnapshot(snapshot, block)) => {
+                    self.blocks[at].own();
+                    if let Some(layer) = self.layers.get(&snapshot) {
+                        layer.put(block, value);
+                    }
+                }
+                None => self.blocks[at].push(value),
+            }
         }
     }
 
     /// A block changes by itself.
     pub(super) fn rot(&mut self, block: u32) {
         self.harmed = true;
-        if let Some(value) = self.blocks[block as usize].values.back_mut() {
-            *value ^= 1 << 30;
+        let block = &mut self.blocks[block as usize];
+        match (&block.shown, block.values.back_mut()) {
+            (Some(place), _) => place.set(place.get() ^ ROT),
+            (None, Some(value)) => *value ^= ROT,
+            (None, None) => {}
         }
+    }
+
+    /// Where a block lies that a snapshot shows, too.
+    pub(super) fn shown(&self, block: u32) -> Option<Place> {
+        self.blocks[block as usize].shown.clone()
+    }
+
+    /// The copy shows what a snapshot has, as a clone of it does.
+    pub(super) fn show(&mut self, snapshot: SnapshotId, layer: Layer) {
+        for (block, at) in self.blocks.iter_mut().zip(0..) {
+            block.shown = Some(layer.place(at));
+        }
+        self.harmed |= !layer.wrong().is_empty();
+        self.layers.insert(snapshot, layer);
     }
 
     /// Which of these blocks do not fit their sums.
@@ -209,6 +232,11 @@ impl Disk {
     fn read_sums(&mut self, page: u32) {
         let [first, second] = &self.sum_places;
         self.sums.read(page, [first, second]);
+    }
+
+    /// Whether a write is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        self.work.values().any(|work| matches!(work, Work::Write { .. }))
     }
 
     /// Which blocks do not fit their sums now, writes under way aside.
@@ -319,16 +347,8 @@ impl Disk {
     }
 
     fn keep(&mut self, (snapshot, sequence): (SnapshotId, Sequence)) {
-        let values = self.current(BlockRange {
-            start: 0,
-            count: self.record.geometry.chunk_blocks,
-        });
-        let fits = self.fits_durable(0, &values);
-        let layer = Layer {
-            sequence,
-            values,
-            fits,
-        };
+        let places = self.blocks.iter_mut().map(Block::share).collect();
+        let layer = Layer::kept(self.record.chunk, sequence, places, &self.sum_places);
         self.layers.insert(snapshot, layer);
     }
 
@@ -352,7 +372,7 @@ impl Disk {
         if let Some(Work::Write { range, values, .. }) = self.work.remove(&io) {
             for (at, value) in (range.start..).zip(values) {
                 if random.chance(1, 2) {
-                    self.blocks[at as usize].values.push_back(value);
+                    self.blocks[at as usize].push(value);
                 }
             }
             self.sums.forget(range.start, range.count);
@@ -438,7 +458,7 @@ impl Disk {
             {
                 for (at, value) in values.iter().enumerate() {
                     if random.chance(1, 2) {
-                        self.blocks[range.start as usize + at].values.push_back(*value);
+                        self.blocks[range.start as usize + at].push(*value);
                     }
                 }
             }
@@ -491,6 +511,46 @@ fn blank_sums(record: &ChunkRecord) -> Sums {
 }
 
 impl Block {
+    fn newest(&self) -> u32 {
+        match &self.shown {
+            Some(place) => place.get(),
+            None => *self.values.back().expect("a block holds a value"),
+        }
+    }
+
+    /// It gets a place of its own before it is written.
+    fn own(&mut self) {
+        if let Some(place) = self.shown.take() {
+            self.values = [place.get()].into();
+        }
+    }
+
+    fn push(&mut self, value: u32) {
+        self.own();
+        self.values.push_back(value);
+    }
+
+    /// What was meant for elsewhere is written where it lies.
+    fn strike(&mut self, value: u32) {
+        match &self.shown {
+            Some(place) => place.set(value),
+            None => self.values.push_back(value),
+        }
+    }
+
+    /// A snapshot is made of it: both show the same until it is written.
+    fn share(&mut self) -> Place {
+        let place = match &self.shown {
+            Some(place) => place.clone(),
+            None => Place::new(Cell::new(self.newest())),
+        };
+        // With a write that is not durable, which no snapshot should meet, it may still fall back to what it was.
+        if self.values.len() == 1 {
+            self.shown = Some(place.clone());
+        }
+        place
+    }
+
     fn settle(&mut self, through: u64) {
         while self.base < through && self.values.len() > 1 {
             self.values.pop_front();

@@ -4,6 +4,7 @@ use foundation::Epoch;
 
 use super::forced::ForcedEvent;
 use super::keep::KeepEvent;
+use super::mend::MendEvent;
 use super::past::PastRead;
 use super::reserve::ReserveEvent;
 use super::restored::RestoredEvent;
@@ -138,6 +139,12 @@ pub(super) enum Event {
         life: u64,
         event: KeepEvent,
     },
+    /// Of blocks of snapshots that do not fit, and of who reads them.
+    Mend {
+        node: usize,
+        life: u64,
+        event: MendEvent,
+    },
     /// Of what hosts reserve.
     Reserve(ReserveEvent),
     /// Of a store that is restored.
@@ -168,6 +175,7 @@ impl Event {
             | Event::ShowBoard { node, .. }
             | Event::LookForRoom { node, .. }
             | Event::Keep { node, .. }
+            | Event::Mend { node, .. }
             | Event::Config { node, .. } => Some(*node),
             Event::Reserve(event) => event.node(),
             Event::Restored(event) => event.node(),

@@ -4,7 +4,8 @@
 use super::disk::Harm;
 use super::events::Event;
 use super::whole::MasterFault;
-use super::world::{SECOND, World};
+use super::world::{MS, SECOND, World};
+use crate::identity::SnapshotId;
 
 /// One thing that goes wrong. Nodes' places in `from` and `to`; the masters are the last.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
@@ -29,6 +30,13 @@ pub(super) enum Injected {
         chunk: usize,
         harm: Option<Harm>,
         rots: Option<u32>,
+    },
+    /// A block of a snapshot changes by itself, for all that show it.
+    HarmSnapshot {
+        node: usize,
+        chunk: usize,
+        snapshot: SnapshotId,
+        block: u32,
     },
     /// An operator drains a node, or ends that.
     Drain { node: usize, drains: bool },
@@ -97,6 +105,9 @@ impl World {
     }
 
     pub(super) fn happens(&mut self, fault: Injected) {
+        if self.trace {
+            println!("{:>9.3} {fault:?}", self.now as f64 / MS as f64);
+        }
         match fault {
             Injected::Cut { from, to, until } => self.blocked[from][to] = until,
             Injected::Slow { from, to, until } => self.slow[from][to] = until,
@@ -123,6 +134,19 @@ impl World {
                 if let Some(disk) = self.nodes[node].disks.get_mut(&chunk) {
                     disk.harm = harm;
                     rots.into_iter().for_each(|block| disk.rot(block));
+                }
+            }
+            Injected::HarmSnapshot {
+                node,
+                chunk,
+                snapshot,
+                block,
+            } => {
+                if let Some(layer) = self.layer(node, (chunk, snapshot)) {
+                    layer.rot(block);
+                }
+                if let Some(disk) = self.nodes[node].disks.get_mut(&chunk) {
+                    disk.harmed = true;
                 }
             }
             Injected::Drain { node, drains } => self.places.draining[node] = drains,

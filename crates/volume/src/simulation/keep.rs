@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 
 use foundation::KeptCopies;
 
-use super::disk::Layer;
+use super::layers::Layer;
 use super::snapshots::{Snapshots, Truth};
 use super::world::{Event, MS, World, chunk_id, node_id};
 use crate::identity::{Incarnation, SnapshotId};
 use crate::keep::{Keeper, SnapshotCopy};
+use crate::planted::Bug;
 
 /// A chunk's part in a snapshot.
 pub(super) type Part = (usize, SnapshotId);
@@ -118,8 +119,11 @@ impl World {
         match event {
             KeepEvent::Step => self.keep_step(node, life),
             KeepEvent::Fetch { from, life, part } => {
-                if let Some(Layer { sequence, values, .. }) = self.layer(node, part) {
-                    let truth = (*sequence, values.clone());
+                // What does not fit its sum here, another node may have right.
+                let gives =
+                    |layer: &&Layer| layer.wrong().is_empty() || self.planted.is(Bug::SnapshotSumsIgnored);
+                if let Some(layer) = self.layer(node, part).filter(gives) {
+                    let truth = (layer.sequence, layer.values());
                     self.say(node, (from, life), KeepEvent::Fetched { part, truth });
                 }
             }
@@ -243,19 +247,30 @@ impl World {
             // It was deleted meanwhile.
             return;
         };
-        if truths[chunk] != (sequence, values.clone()) {
+        if truths[chunk] != Some((sequence, values.clone())) {
             self.fail(format!(
                 "node {node} has made another snapshot {snapshot:?} of chunk {chunk}: {values:?}"
             ));
         }
-        let fits = true;
-        let layer = Layer {
-            sequence,
-            values,
-            fits,
-        };
+        let older = self.older_alone(node, part);
+        let layer = Layer::made(chunk_id(chunk), sequence, &values, older);
         self.nodes[node].kept.layers.insert(part, layer);
         self.keeps().made += 1;
+    }
+
+    /// The newest older snapshot of the chunk on a node, if nothing else shows what it has: one that is made begins as a clone of it.
+    fn older_alone(&self, node: usize, (chunk, snapshot): Part) -> Option<&Layer> {
+        let sim = &self.nodes[node];
+        let older = SnapshotId(1)..snapshot;
+        let of_copy = sim.disks.get(&chunk).map(|disk| disk.layers.range(older.clone()));
+        let of_copy = of_copy
+            .into_iter()
+            .flatten()
+            .map(|(snapshot, layer)| (*snapshot, layer));
+        let kept = sim.kept.layers.range((chunk, older.start)..(chunk, older.end));
+        let all = of_copy.chain(kept.map(|((_, snapshot), layer)| (*snapshot, layer)));
+        let (_, newest) = all.max_by_key(|(snapshot, _)| *snapshot)?;
+        newest.is_alone().then_some(newest)
     }
 
     fn decide_to_go(&mut self, node: usize, part: Part, attempt: u64) {

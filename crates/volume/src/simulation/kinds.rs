@@ -39,7 +39,15 @@ impl Kinds {
     /// What a planted bug needs to be seen.
     pub(super) fn for_bug(bug: Option<Bug>) -> Self {
         let keeps = matches!(bug, Some(Bug::LeavingCopyCounts | Bug::SnapshotLeavesUnasked));
-        let snapshots = matches!(bug, Some(Bug::SnapshotWithoutHold | Bug::CutBeforeDrained));
+        let snapshots = matches!(
+            bug,
+            Some(
+                Bug::SnapshotWithoutHold
+                    | Bug::CutBeforeDrained
+                    | Bug::SnapshotSumsIgnored
+                    | Bug::MendedFromLive
+            )
+        );
         Self {
             snapshots: snapshots || keeps,
             keeps,

@@ -40,6 +40,7 @@ impl World {
         }
         self.at(0, Event::Tick { node, life });
         self.begin_to_keep(node);
+        self.begin_to_mend(node);
     }
 
     pub(super) fn crash(&mut self, node: usize, power: bool, quick: bool) {

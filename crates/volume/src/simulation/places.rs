@@ -70,7 +70,7 @@ impl World {
     pub(super) fn make_copy(&mut self, node: usize, chunk: usize) {
         let late = self.shape.cloned && self.random.chance(1, 3);
         let disk = match late {
-            true => self.first_disk(chunk),
+            true => self.first_disk(node, chunk),
             false => self.empty_disk(chunk),
         };
         let record = disk.record.clone();

@@ -37,7 +37,9 @@ pub(super) fn scenario(bug: Bug) -> Option<u64> {
         Bug::DamageIgnored
         | Bug::RepairOverwritesNewer
         | Bug::PastReadSumsIgnored
-        | Bug::PastReadSumsNotDurable => Some(world::HARM),
+        | Bug::PastReadSumsNotDurable
+        | Bug::SnapshotSumsIgnored
+        | Bug::MendedFromLive => Some(world::HARM),
         _ => None,
     }
 }

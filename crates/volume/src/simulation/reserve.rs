@@ -597,7 +597,7 @@ impl World {
         self.places.of_chunk.push(nodes.clone());
         self.add_chunk();
         for &node in &nodes {
-            let disk = self.first_disk(chunk);
+            let disk = self.first_disk(node, chunk);
             let record = disk.record.clone();
             self.nodes[node].disks.insert(chunk, disk);
             self.core(node, None, |core, now: Instant| {

@@ -51,8 +51,10 @@ pub(super) struct Snapshots {
     attempt: Option<Attempt>,
     pub(super) completed: u64,
     pub(super) aborted: u64,
-    /// Those that the copies of are kept, where they are.
-    pub(super) complete: BTreeMap<SnapshotId, Vec<Truth>>,
+    /// Chunks of which no copy had all blocks right, when too few were in sync.
+    pub(super) lacking: u64,
+    /// Those that the copies of are kept, where they are; of each chunk what is known of it.
+    pub(super) complete: BTreeMap<SnapshotId, Vec<Option<Truth>>>,
     /// Copies made from others, and copies let go.
     pub(super) made: u64,
     pub(super) gone: u64,
@@ -72,6 +74,7 @@ impl Snapshots {
             attempt: None,
             completed: 0,
             aborted: 0,
+            lacking: 0,
             complete: BTreeMap::new(),
             made: 0,
             gone: 0,
@@ -290,9 +293,16 @@ impl World {
             attempt.waits_for = (0..attempt.configs.len()).collect();
             self.give_orders(Operation::Release(snapshot));
         } else if let Some(mut attempt) = self.snapshots().attempt.take() {
-            attempt.held = Some(self.truths_of(&attempt));
+            let lacking = self.snapshots().lacking;
+            let held = self.truths_of(&attempt);
+            // A harmed copy was left alone, since heartbeats were lost, before the block was repaired: two faults. The maker has no use for it.
+            let is_whole = self.snapshots().lacking == lacking;
+            attempt.held = Some(held).filter(|_| is_whole);
             self.snapshots().attempt = Some(attempt);
-            self.complete(snapshot);
+            match is_whole {
+                true => self.complete(snapshot),
+                false => self.abort_snapshot(snapshot),
+            }
         }
     }
 
@@ -385,7 +395,7 @@ impl World {
 
     /// What every copy has of a chunk that was asked for its snapshot: one and the same.
     fn layer_of(&mut self, chunk: usize, attempt: &Attempt) -> Option<Truth> {
-        let mut found: Option<Truth> = None;
+        let mut found: Option<(Sequence, Vec<Option<u32>>)> = None;
         for member in &attempt.configs[chunk].members {
             let node = node_index(member.node);
             let Some(layer) = self.layer(node, (chunk, attempt.snapshot)) else {
@@ -401,9 +411,16 @@ impl World {
                 }
                 continue;
             };
-            let (truth, fits) = ((layer.sequence, layer.values.clone()), layer.fits);
-            let same = found.as_ref().is_none_or(|found| *found == truth);
-            found = Some(truth);
+            let (sequence, values, wrong) = (layer.sequence, layer.values(), layer.wrong());
+            let (_, before) = found.get_or_insert_with(|| (sequence, vec![None; values.len()]));
+            // What a disk has harmed, another copy has right.
+            let fits = wrong.is_empty() || self.mends.is_some();
+            let mut same = true;
+            for (block, value) in (0..).zip(values).filter(|(block, _)| !wrong.contains(block)) {
+                let known = before[block as usize].get_or_insert(value);
+                same &= *known == value;
+            }
+            same &= found.as_ref().is_some_and(|found| found.0 == sequence);
             if !same || !fits {
                 self.fail(format!(
                     "snapshot {:?} of chunk {chunk} on node {node}: as on the others {same}, fits its sums {fits}",
@@ -411,7 +428,16 @@ impl World {
                 ));
             }
         }
-        found
+        let (sequence, blocks) = found?;
+        let values: Option<Vec<u32>> = blocks.iter().copied().collect();
+        if values.is_none() && attempt.configs[chunk].members.len() == usize::from(self.shape.copies) {
+            self.fail(format!(
+                "no copy of snapshot {:?} of chunk {chunk} has all blocks right: {blocks:?}",
+                attempt.snapshot
+            ));
+        }
+        self.snapshots().lacking += u64::from(values.is_none());
+        Some((sequence, values?))
     }
 
     /// What must hold of a complete snapshot.
@@ -420,7 +446,7 @@ impl World {
         for chunk in 0..attempt.configs.len() {
             let truth = attempt.held.as_ref().and_then(|held| held[chunk].clone());
             let values = truth.as_ref().map(|(_, values)| values.clone());
-            truths.extend(truth);
+            truths.push(truth);
             for block in 0..CHUNK_BLOCKS {
                 let monitor = &mut self.monitors[chunk][block as usize];
                 let Some(values) = &values else {

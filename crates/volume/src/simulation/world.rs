@@ -16,6 +16,7 @@ use super::forced::Forced;
 use super::injected::{Injected, Script};
 use super::kinds::{Kinds, Recipe};
 use super::linear::Monitor;
+use super::mend::Mends;
 use super::parts::PartsSeen;
 use super::places::Places;
 use super::reserve::{Reserved, grown};
@@ -69,6 +70,7 @@ pub(super) struct World {
     pub(super) places: Places,
     pub(super) parts: PartsSeen,
     pub(super) snapshots: Option<Box<Snapshots>>,
+    pub(super) mends: Option<Box<Mends>>,
     pub(super) reserved: Option<Box<Reserved>>,
     pub(super) restored: Option<Box<Restored>>,
     pub(super) forced: Option<Box<Forced>>,
@@ -189,8 +191,8 @@ impl World {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
-        if (snapshots || restored || forced) && scenario == HARM {
-            // Nothing repairs a snapshot yet; and where nodes die at any time, the other copy of a block may be gone.
+        if (restored || forced) && scenario == HARM {
+            // Where nodes die at any time, or for good, the other copy of a block may be gone.
             scenario = 3;
         }
         let shape = Shape {
@@ -226,6 +228,7 @@ impl World {
             ),
             parts: PartsSeen::default(),
             snapshots: snapshots.then(|| Box::new(Snapshots::new(seed, shape.chunks))),
+            mends: (scenario == HARM && (snapshots || cloned)).then(|| Box::new(Mends::new(seed))),
             reserved: reserved.then(|| Box::new(Reserved::new(shape.chunks))),
             forced: forced.then(|| Box::new(Forced::new(seed))),
             restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
@@ -348,8 +351,11 @@ impl World {
     }
 
     fn add_node(&mut self, node: usize) {
-        let chunks = (0..self.shape.chunks).filter(|&c| self.store[c].index_of(node_id(node)).is_some());
-        let disks = chunks.map(|chunk| (chunk, self.first_disk(chunk)));
+        let has = |chunk: &usize| self.store[*chunk].index_of(node_id(node)).is_some();
+        let chunks: Vec<usize> = (0..self.shape.chunks).filter(has).collect();
+        let disks = chunks
+            .into_iter()
+            .map(|chunk| (chunk, self.first_disk(node, chunk)));
         let disks = disks.collect();
         let clock = (
             self.random.below(1000 * SECOND),
@@ -431,7 +437,7 @@ impl World {
             if self.trace {
                 println!("{:>9.3} {event:?}", self.now as f64 / MS as f64);
             }
-            if self.healing && matches!(event, Event::HealCheck) && self.at_rest() {
+            if self.healing && matches!(event, Event::HealCheck) && self.at_rest() && self.all_is_mended() {
                 break;
             }
             self.handle(event);
@@ -550,6 +556,7 @@ impl World {
                 operation,
             } => self.order(to, chunk, epoch, operation),
             Event::Keep { node, life, event } if self.alive(node, life) => self.keep(node, life, event),
+            Event::Mend { node, life, event } if self.alive(node, life) => self.mend(node, life, event),
             Event::ShowBoard { node, life } if self.alive(node, life) => self.show_board(node),
             Event::PastEnd { read } => self.end_past(&read),
             Event::SendHeartbeat { node, life } if self.alive(node, life) => {
