@@ -253,6 +253,50 @@ fn a_killed_process_resets_its_connections_and_keeps_its_files() {
     );
 }
 
+/// What a killed process was writing is there or is not from then on: it does not come over what was written since, with a power cut.
+#[test]
+fn a_write_of_a_killed_process_does_not_come_later() {
+    let mut there = 0;
+    for seed in 0..40 {
+        let simulation = Simulation::new(seed);
+        let host = simulation.add_host("host");
+        let disk = simulation.disk(host, Path::new("/disk"));
+        simulation.start(host, || async {
+            let file = File::open(Path::new("/disk"), WRITE).unwrap();
+            file.set_length_bytes(4096).unwrap();
+            file.write_at(page(1), 0).await.unwrap();
+        });
+        simulation.run_for(Duration::from_micros(5));
+        simulation.stop(host);
+        there += u64::from(disk.read(0, 1) == [1]);
+        simulation.start(host, || async {
+            let file = File::open(Path::new("/disk"), WRITE).unwrap();
+            file.write_at(page(2), 0).await.unwrap();
+            file.sync_data().await.unwrap();
+        });
+        simulation.run_for(Duration::from_millis(5));
+        simulation.power_off(host);
+        assert!(disk.read(0, 4096) == vec![2; 4096], "seed {seed}");
+    }
+    assert!(there > 5 && there < 35, "{there}");
+}
+
+#[test]
+fn hosts_on_one_feed_lose_their_power_together() {
+    let simulation = Simulation::new(4);
+    let hosts = [0, 1, 2].map(|n| simulation.add_host(&format!("host{n}")));
+    simulation.share_power(&hosts[..2]);
+    simulation.disk(hosts[1], Path::new("/disk")).cut_power_at(1);
+    simulation.start(hosts[1], || async {
+        let file = File::open(Path::new("/disk"), WRITE).unwrap();
+        file.set_length_bytes(4096).unwrap();
+        file.write_at(page(1), 0).await.unwrap();
+    });
+    simulation.run_for(Duration::from_millis(5));
+    let powered = hosts.map(|host| simulation.is_powered(host));
+    assert_eq!(powered, [false, false, true]);
+}
+
 #[test]
 fn a_partition_holds_bytes_back_in_one_direction() {
     let simulation = Simulation::new(6);

@@ -145,6 +145,23 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// The process that uses it has ended and the kernel lives on: each write in flight was given to the device, and completes, or was
+    /// not. Left as it is, one might reach the disk at a power cut of much later, over what was written since.
+    pub(super) fn end_process(&self, random: &mut Random) {
+        self.unsynced.borrow_mut().retain_mut(|write| {
+            if write.completed.is_some() {
+                return true;
+            }
+            write.completed = random.chance(1, 2).then(|| self.next_id());
+            if write.completed.is_some() {
+                self.visible.borrow_mut().write(&write.bytes, write.offset);
+            }
+            write.completed.is_some()
+        });
+    }
+}
+
 impl World {
     pub(super) fn disk(&self, host: Host, path: &Path) -> Rc<Disk> {
         let mut disks = self.disks.borrow_mut();

@@ -52,6 +52,8 @@ pub(crate) struct World {
     next_group: Cell<Group>,
     pub(super) network: Network,
     pub(super) disks: RefCell<BTreeMap<(Host, PathBuf), Rc<Disk>>>,
+    /// Hosts that lose their power together.
+    feeds: RefCell<Vec<Vec<Host>>>,
     context: RefCell<Weak<Context>>,
 }
 
@@ -142,23 +144,31 @@ impl World {
             .expect("the world's context lives as long as its simulation")
     }
 
-    /// Cuts a host's power: at once for its disks and its network, with the next event for its tasks.
+    /// Cuts the power of a host, and of all that share it.
     pub(super) fn cut_power(self: &Rc<Self>, host: Host) {
+        let feeds = self.feeds.borrow();
+        let feed = feeds.iter().find(|feed| feed.contains(&host));
+        let feed = feed.cloned().unwrap_or_else(|| vec![host]);
+        drop(feeds);
+        feed.into_iter().for_each(|host| self.cut_power_of(host));
+    }
+
+    /// Cuts a host's power: at once for its disks and its network, with the next event for its tasks.
+    fn cut_power_of(self: &Rc<Self>, host: Host) {
         if !std::mem::replace(&mut self.hosts.borrow_mut()[host.0].powered, false) {
             return;
         }
         self.note(0x0ff0 + host.0 as u64);
-        let disks: Vec<Rc<Disk>> = self
-            .disks
-            .borrow()
-            .iter()
-            .filter(|((owner, _), _)| *owner == host)
-            .map(|(_, disk)| disk.clone())
-            .collect();
-        for disk in disks {
+        for disk in self.disks_of(host) {
             disk.lose_power(&mut self.random.borrow_mut());
         }
         self.after(Duration::ZERO, move |world| world.end_process(host));
+    }
+
+    fn disks_of(&self, host: Host) -> Vec<Rc<Disk>> {
+        let disks = self.disks.borrow();
+        let own = disks.iter().filter(|((owner, _), _)| *owner == host);
+        own.map(|(_, disk)| disk.clone()).collect()
     }
 
     fn end_process(&self, host: Host) {
@@ -257,6 +267,7 @@ impl Simulation {
             next_group: Cell::new(1),
             network: Network::default(),
             disks: RefCell::default(),
+            feeds: RefCell::default(),
             context: RefCell::new(Weak::new()),
         });
         let context = Rc::new(Context {
@@ -312,18 +323,28 @@ impl Simulation {
         executor.in_group(group, || drop(crate::spawn(make())));
     }
 
-    /// Ends the host's process as `kill -9` does. The kernel lives on: files keep what was written,
+    /// Ends the host's process as `kill -9` does. The kernel lives on: files keep what was written, and of what was being written some,
     /// connections are reset.
     pub fn stop(&self, host: Host) {
         let _guard = context::enter(self.owner.context.clone());
-        self.owner.world.note(0x5709 + host.0 as u64);
-        self.owner.world.end_process(host);
+        let world = &self.owner.world;
+        world.note(0x5709 + host.0 as u64);
+        for disk in world.disks_of(host) {
+            disk.end_process(&mut world.random.borrow_mut());
+        }
+        world.end_process(host);
     }
 
     /// Cuts the host's power. Writes that no completed sync covers are kept, lost or torn at random.
     pub fn power_off(&self, host: Host) {
         let _guard = context::enter(self.owner.context.clone());
-        self.owner.world.cut_power(host);
+        self.owner.world.cut_power_of(host);
+    }
+
+    /// From now on these hosts lose their power together where one of them loses it by
+    /// a cut at an operation of its disk (`DiskHandle::cut_power_at`).
+    pub fn share_power(&self, hosts: &[Host]) {
+        self.owner.world.feeds.borrow_mut().push(hosts.to_vec());
     }
 
     /// Stops polling the host's tasks (SIGSTOP) until [`Simulation::resume`].
