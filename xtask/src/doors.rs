@@ -56,6 +56,7 @@ const SIMULATIONS: &[Row] = &[
             "cluster",
             "--",
             "histories",
+            "every_power_cut",
             "hosts_lose_nothing",
         ],
     ),

@@ -1,24 +1,21 @@
 //! Clients that write and read the same few blocks while a node is paused for longer than a term, cut off in one
-//! direction, loses its disk or its power: every block is linearizable, and the copies are equal in the end. Some
-//! clients never learn of a newer configuration and read from whichever node the first one named.
+//! direction, loses its disk or its power, or dies and comes back with what its disk has: every block is linearizable, and the copies
+//! are equal in the end. Some clients never learn of a newer configuration and read from whichever node the first one named.
 //!
 //! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST_SEED`, which fault by fault are those of the default run first.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use agentlink::{Configuration, FromTarget};
 use bdev::Data;
 use foundation::Random;
 use reactor::sim::Host;
-use reactor::sync::channel;
 use reactor::{BufferPool, time};
-use volume::Status;
 use volume::message::codec::NativeOperation;
 
+use crate::masters::{Follower, Map, Masters};
 use crate::support::{Client, Cluster};
 
 /// The checker of the volume crate's own simulation.
@@ -30,13 +27,6 @@ use linear::{Monitor, Op, SLOTS};
 
 /// Blocks that clients meet on, in two regions.
 const BLOCKS: [u64; 4] = [0, 1, 300, 301];
-const SLICE: Duration = Duration::from_millis(100);
-/// A node that the masters have not heard of for so long is left out.
-const SILENCE: Duration = Duration::from_millis(1200);
-const MINIMUM: usize = 2;
-/// An attempt without an answer is given up after this time, and its connection closed.
-const ATTEMPT: Duration = Duration::from_millis(1500);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Pause,
@@ -45,27 +35,25 @@ enum Fault {
     WritesFail,
     SyncsFail,
     PowerOff,
+    /// What no sync has made durable is lost or torn, and the node is started again.
+    PowerCut,
+    /// The process dies, and is started again with all that it has written.
+    Killed,
 }
 
-const FAULTS: [Fault; 5] = [
+const FAULTS: [Fault; 7] = [
     Fault::Pause,
     Fault::OneWay,
     Fault::WritesFail,
     Fault::SyncsFail,
     Fault::PowerOff,
+    Fault::PowerCut,
+    Fault::Killed,
 ];
 
-/// The configuration as the masters have committed it.
-struct Map {
-    epoch: u64,
-    write_node: usize,
-    members: Vec<usize>,
-}
-
 struct World {
-    map: RefCell<Map>,
+    map: Rc<RefCell<Map>>,
     monitors: RefCell<Vec<Monitor>>,
-    proposals: RefCell<VecDeque<(u64, Configuration)>>,
     stop: Cell<bool>,
     ended: Cell<usize>,
     operations: Cell<u64>,
@@ -87,25 +75,14 @@ fn history(seed: u64, fault: Fault) -> Result<u64, String> {
     let mut random = Random::from_seed(seed);
     let cluster = Cluster::with_volume(seed);
     let world = Rc::new(World {
-        map: RefCell::new(Map {
-            epoch: 1,
-            write_node: 0,
-            members: vec![0, 1, 2],
-        }),
+        map: Map::first(&cluster),
         monitors: RefCell::new(vec![Monitor::new(); BLOCKS.len()]),
-        proposals: RefCell::default(),
         stop: Cell::new(false),
         ended: Cell::new(0),
         operations: Cell::new(0),
         next_value: Cell::new(0),
         failure: RefCell::default(),
     });
-    for index in 0..3 {
-        let (node, world) = (cluster.node(index), world.clone());
-        cluster
-            .simulation
-            .start(cluster.hosts[index], move || hear(node, world));
-    }
     for slot in 0..SLOTS {
         let host = cluster.simulation.add_host(&format!("client{slot}"));
         let (hosts, world) = (cluster.hosts.clone(), world.clone());
@@ -113,19 +90,23 @@ fn history(seed: u64, fault: Fault) -> Result<u64, String> {
             .simulation
             .start(host, move || client(slot, seed, hosts, world));
     }
-    let mut masters = Masters::new(&cluster, &world);
+    let mut masters = Masters::new(&cluster, &world.map);
     masters.pass(Duration::from_millis(random.between(500, 2000)));
     let victim = random.below(4) as usize % 3;
-    let long = Duration::from_millis(random.between(3500, 9000));
-    masters.strike(fault, victim, &mut random);
-    masters.pass(long);
-    masters.lift(fault, victim);
+    let away = match comes_back(fault) && random.chance(1, 2) {
+        // Before the masters have missed it.
+        true => random.between(100, 1000),
+        false => random.between(3500, 9000),
+    };
+    strike(&cluster, &mut masters, (fault, victim), &mut random);
+    masters.pass(Duration::from_millis(away));
+    lift(&cluster, &mut masters, (fault, victim));
     masters.pass(Duration::from_millis(random.between(0, 3000)));
     // Whoever is left may be paused, too, though too few are left to leave it out.
     let other = (victim + 1 + random.below(2) as usize) % 3;
-    masters.strike(Fault::Pause, other, &mut random);
+    strike(&cluster, &mut masters, (Fault::Pause, other), &mut random);
     masters.pass(Duration::from_millis(random.between(100, 6000)));
-    masters.lift(Fault::Pause, other);
+    lift(&cluster, &mut masters, (Fault::Pause, other));
     masters.pass(Duration::from_secs(2));
     world.stop.set(true);
     masters.pass(Duration::from_secs(20));
@@ -135,7 +116,10 @@ fn history(seed: u64, fault: Fault) -> Result<u64, String> {
     if world.ended.get() < SLOTS {
         return Err(format!("{} of {SLOTS} clients have ended", world.ended.get()));
     }
-    let members = world.map.borrow().members.clone();
+    if comes_back(fault) && !masters.has_all() {
+        return Err(format!("it has not come back: {:?}", world.map.borrow()));
+    }
+    let members = world.map.borrow().nodes();
     let reader = cluster.simulation.add_host("reader");
     let (hosts, checked) = (cluster.hosts.clone(), world.clone());
     cluster
@@ -151,139 +135,64 @@ fn history(seed: u64, fault: Fault) -> Result<u64, String> {
     }
 }
 
-/// Takes what a node says to its agent.
-async fn hear(node: Rc<target::node::Node>, world: Rc<World>) {
-    let (sender, mut receiver) = channel(64);
-    node.set_agent(sender);
-    drop(node);
-    while let Some(message) = receiver.recv().await {
-        if let FromTarget::Propose {
-            expected,
-            configuration,
-            ..
-        } = message
-        {
-            world.proposals.borrow_mut().push_back((expected, configuration));
+fn comes_back(fault: Fault) -> bool {
+    matches!(fault, Fault::PowerCut | Fault::Killed)
+}
+
+fn strike(
+    cluster: &Cluster,
+    masters: &mut Masters<'_>,
+    (fault, victim): (Fault, usize),
+    random: &mut Random,
+) {
+    let (simulation, host) = (&cluster.simulation, cluster.hosts[victim]);
+    let disk = || simulation.disk(host, Path::new("/disk"));
+    match fault {
+        Fault::Pause => {
+            simulation.pause(host);
+            masters.set_unheard(victim, true);
+        }
+        Fault::OneWay => {
+            let outward = random.chance(1, 2);
+            for other in (0..3).filter(|&n| n != victim).map(|n| cluster.hosts[n]) {
+                match outward {
+                    true => simulation.partition(host, other),
+                    false => simulation.partition(other, host),
+                }
+            }
+            masters.set_unheard(victim, random.chance(1, 2));
+        }
+        Fault::WritesFail => disk().fail_writes(true),
+        Fault::SyncsFail => disk().fail_syncs(true),
+        Fault::PowerOff | Fault::PowerCut => simulation.power_off(host),
+        Fault::Killed => {
+            simulation.stop(host);
+            cluster.forget(victim);
         }
     }
 }
 
-struct Masters<'a> {
-    cluster: &'a Cluster,
-    world: &'a World,
-    /// For how long each node has not been heard.
-    silent: [Duration; 3],
-    unheard: [bool; 3],
-}
-
-impl<'a> Masters<'a> {
-    fn new(cluster: &'a Cluster, world: &'a World) -> Self {
-        Self {
-            cluster,
-            world,
-            silent: [Duration::ZERO; 3],
-            unheard: [false; 3],
+/// Disks stay as they are, and so does one that is off.
+fn lift(cluster: &Cluster, masters: &mut Masters<'_>, (fault, victim): (Fault, usize)) {
+    let (simulation, host) = (&cluster.simulation, cluster.hosts[victim]);
+    match fault {
+        Fault::Pause => simulation.resume(host),
+        Fault::OneWay => {
+            for other in (0..3).filter(|&n| n != victim).map(|n| cluster.hosts[n]) {
+                simulation.heal(host, other);
+                simulation.heal(other, host);
+            }
         }
+        Fault::WritesFail | Fault::SyncsFail | Fault::PowerOff => return,
+        Fault::PowerCut | Fault::Killed => cluster.start(victim),
     }
-
-    fn strike(&mut self, fault: Fault, victim: usize, random: &mut Random) {
-        let simulation = &self.cluster.simulation;
-        let host = self.cluster.hosts[victim];
-        let disk = || simulation.disk(host, Path::new("/disk"));
-        match fault {
-            Fault::Pause => {
-                simulation.pause(host);
-                self.unheard[victim] = true;
-            }
-            Fault::OneWay => {
-                let outward = random.chance(1, 2);
-                for other in (0..3).filter(|&n| n != victim).map(|n| self.cluster.hosts[n]) {
-                    match outward {
-                        true => simulation.partition(host, other),
-                        false => simulation.partition(other, host),
-                    }
-                }
-                self.unheard[victim] = random.chance(1, 2);
-            }
-            Fault::WritesFail => disk().fail_writes(true),
-            Fault::SyncsFail => disk().fail_syncs(true),
-            Fault::PowerOff => {
-                simulation.power_off(host);
-                self.unheard[victim] = true;
-            }
-        }
-    }
-
-    /// Disks and power stay away.
-    fn lift(&mut self, fault: Fault, victim: usize) {
-        let simulation = &self.cluster.simulation;
-        let host = self.cluster.hosts[victim];
-        match fault {
-            Fault::Pause => simulation.resume(host),
-            Fault::OneWay => {
-                for other in (0..3).filter(|&n| n != victim).map(|n| self.cluster.hosts[n]) {
-                    simulation.heal(host, other);
-                    simulation.heal(other, host);
-                }
-            }
-            Fault::WritesFail | Fault::SyncsFail | Fault::PowerOff => return,
-        }
-        self.unheard[victim] = false;
-    }
-
-    fn pass(&mut self, duration: Duration) {
-        let slices = duration.as_millis() / SLICE.as_millis();
-        for slice in 0..slices {
-            self.cluster.simulation.run_for(SLICE);
-            for node in 0..3 {
-                self.silent[node] = match self.unheard[node] {
-                    true => self.silent[node] + SLICE,
-                    false => Duration::ZERO,
-                };
-            }
-            let changed = self.decide();
-            if changed || slice % 5 == 0 {
-                let map = self.world.map.borrow();
-                self.cluster.configure(map.epoch, map.write_node, &map.members);
-            }
-        }
-    }
-
-    /// Leaves out who is silent, and does what a write node proposes.
-    fn decide(&mut self) -> bool {
-        let mut map = self.world.map.borrow_mut();
-        let before = map.epoch;
-        for (expected, proposed) in self.world.proposals.borrow_mut().drain(..) {
-            let members: Vec<usize> = proposed
-                .members
-                .iter()
-                .map(|(node, _)| *node as usize - 1)
-                .collect();
-            if expected == map.epoch && members.len() >= MINIMUM {
-                map.epoch += 1;
-                map.members = members;
-                map.write_node = proposed.write_node as usize - 1;
-            }
-        }
-        let heard = |node: &usize| self.silent[*node] < SILENCE;
-        let living: Vec<usize> = map.members.iter().copied().filter(heard).collect();
-        if living.len() < map.members.len() && living.len() >= MINIMUM {
-            map.epoch += 1;
-            if !living.contains(&map.write_node) {
-                map.write_node = living[0];
-            }
-            map.members = living;
-        }
-        map.epoch > before
-    }
+    masters.set_unheard(victim, false);
 }
 
 /// What a client does, and how it goes on after a refusal.
 struct Session {
     slot: usize,
-    number: u64,
-    hosts: Vec<Host>,
-    clients: BTreeMap<usize, Client>,
+    follower: Follower,
     random: Random,
 }
 
@@ -295,9 +204,7 @@ fn is_stubborn(slot: usize) -> bool {
 async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
     let mut session = Session {
         slot,
-        number: 1,
-        hosts,
-        clients: BTreeMap::new(),
+        follower: Follower::new(1 + slot as u64, hosts),
         random: Random::from_seed(seed * 1000 + slot as u64),
     };
     while !world.is_over() {
@@ -350,17 +257,7 @@ async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
 impl Session {
     /// One attempt; none if the operation is to be tried again. Of a read, what each block held.
     async fn attempt(&mut self, world: &World, op: Op, lba: u64, blocks: usize) -> Option<Option<Vec<u32>>> {
-        let (node, epoch) = self.route(world, op);
-        if !self.clients.contains_key(&node) {
-            let number = 1 + self.slot as u64;
-            let connecting = Client::connect_as(number, self.hosts[node], node, self.number);
-            let client = time::timeout(Duration::from_secs(1), connecting)
-                .await
-                .ok()?
-                .ok()?;
-            self.clients.insert(node, client);
-        }
-        let client = &self.clients[&node];
+        let route = self.route(world, op);
         let mut buffer = BufferPool::current().try_allocate(blocks * 4096).unwrap();
         let (operation, data) = match op {
             Op::Read => (NativeOperation::Read, Data::Into(buffer)),
@@ -373,18 +270,10 @@ impl Session {
             }
             Op::Flush => unreachable!("not among what clients do here"),
         };
-        let running = client.run(operation, epoch, lba, blocks as u32, data);
-        match time::timeout(ATTEMPT, running).await {
-            Ok((Status::Done, data)) if op == Op::Read => Some(Some(values(world, &data.into_read()))),
-            Ok((Status::Done, _)) => Some(None),
-            Ok((Status::Unknown | Status::StaleSession, _)) | Err(_) => {
-                // It may still be done: only a newer session keeps it from being done later.
-                self.number += 1;
-                self.clients.clear();
-                None
-            }
-            Ok(_) => None,
-        }
+        let range = (lba, blocks as u32);
+        let data = self.follower.attempt(route, operation, range, data).await?;
+        let is_read = op == Op::Read;
+        Some(is_read.then(|| values(world, &data.into_read())))
     }
 
     fn route(&mut self, world: &World, op: Op) -> (usize, u64) {
@@ -395,7 +284,7 @@ impl Session {
         match op {
             Op::Read => {
                 let at = self.random.below(map.members.len() as u64) as usize;
-                (map.members[at], map.epoch)
+                (map.members[at].0, map.epoch)
             }
             _ => (map.write_node, map.epoch),
         }
@@ -436,7 +325,7 @@ async fn compare(hosts: Vec<Host>, members: Vec<usize>, world: Rc<World>) {
 #[test]
 fn blocks_are_linearizable_whatever_befalls_a_node() {
     let mut failed = Vec::new();
-    for seed in foundation::seeds::from_environment(20) {
+    for seed in foundation::seeds::from_environment(28) {
         let fault = FAULTS[(seed % FAULTS.len() as u64) as usize];
         match history(seed, fault) {
             Ok(operations) if operations > 300 => println!("seed {seed}: {fault:?}, {operations} operations"),

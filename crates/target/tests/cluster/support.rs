@@ -142,6 +142,11 @@ impl Cluster {
         self.nodes[index].borrow().clone().expect("the node has started")
     }
 
+    /// None while it starts, and after it was let go of.
+    pub(super) fn node_if_started(&self, index: usize) -> Option<Rc<Node>> {
+        self.nodes[index].borrow().clone()
+    }
+
     pub(super) fn incarnation(&self, index: usize) -> u64 {
         100 * (1 + index as u64) + self.lives.borrow()[index]
     }
@@ -191,13 +196,22 @@ impl Cluster {
                 .collect(),
         };
         for &index in nodes {
-            let node = self.node(index);
-            let configuration = configuration.clone();
-            self.simulation.start(self.hosts[index], move || async move {
-                let chunk = target::node::from_chunk(Chunk { volume, index: 0 });
-                node.configure(chunk, target::node::to_config(&configuration));
-            });
+            self.tell_configuration_of(volume, index, &configuration);
         }
+    }
+
+    /// Tells a node a configuration of the only chunk, whichever lives it names.
+    pub(super) fn tell_configuration(&self, index: usize, configuration: &Configuration) {
+        self.tell_configuration_of(VOLUME, index, configuration);
+    }
+
+    fn tell_configuration_of(&self, volume: u32, index: usize, configuration: &Configuration) {
+        let node = self.node(index);
+        let configuration = configuration.clone();
+        self.simulation.start(self.hosts[index], move || async move {
+            let chunk = target::node::from_chunk(Chunk { volume, index: 0 });
+            node.configure(chunk, target::node::to_config(&configuration));
+        });
     }
 }
 
