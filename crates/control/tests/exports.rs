@@ -1,10 +1,13 @@
 //! Which nodes export a volume: chosen among those that live, kept where they live, told to each node with its place. And which
 //! node may be removed.
 
+use std::cell::RefCell;
+
 use control::{
-    Controller, CreateVolume, Disk, DiskId, ErrorKind, ExportVolume, Heartbeat, Incarnation, MemoryStore,
-    MetadataStore, NodeId, Registration, Reservations, ReservationsView, SessionId, Settings, Uuid,
-    VolumeNumber, VolumeState, WriterToken,
+    Committed, ControlError, Controller, CreateVolume, Disk, DiskId, Entry, ErrorKind, ExportVolume,
+    Heartbeat, Incarnation, MemoryStore, MetadataStore, NodeId, Operation, Registration, Reservations,
+    ReservationsView, SessionId, Settings, StoreError, Transaction, Uuid, Versioned, VolumeNumber,
+    VolumeState, WriterToken,
 };
 use foundation::{ByteCount, Instant};
 
@@ -244,6 +247,72 @@ fn a_node_is_removed_once_nothing_needs_it_and_never_comes_back() {
     let said = refusal(&mut fresh, 6, at(8));
     assert!(said.contains("has not heard it yet"), "{said}");
     master.remove_node(node(6), at(8)).unwrap();
+}
+
+/// Keeps a transaction that deletes a node back once: for who asks it has failed, and it is done later.
+#[derive(Clone, Copy)]
+struct Late<'a> {
+    store: &'a MemoryStore,
+    late: &'a RefCell<Option<Transaction>>,
+}
+
+impl MetadataStore for Late<'_> {
+    fn revision(&self) -> Result<u64, StoreError> {
+        self.store.revision()
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
+        self.store.get(key)
+    }
+
+    fn range(&self, first: &[u8], end: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.store.range(first, end, limit)
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
+        let removes = |operation: &Operation| matches!(operation, Operation::Delete { key } if key.starts_with(b"node/"));
+        if transaction.operations.iter().any(removes) {
+            *self.late.borrow_mut() = Some(transaction.clone());
+            return Ok(Committed::Conflict);
+        }
+        self.store.commit(transaction)
+    }
+
+    fn operations_max(&self) -> usize {
+        self.store.operations_max()
+    }
+}
+
+/// An etcd may carry out late what its client has given up. Found by whole clusters (seed 5649): the drain of a disk stayed for ever, of a
+/// node that was removed behind it, and nobody could end it.
+#[test]
+fn a_node_is_not_removed_late_behind_the_drain_of_its_disk() {
+    let (store, late) = (MemoryStore::new(), RefCell::new(None));
+    let mut master = with_volume(&store);
+    register(&mut master, 4, at(0));
+    beat(&mut master, 4, at(1));
+    master.drain(node(4), None, at(1)).unwrap();
+    let slow = Late {
+        store: &store,
+        late: &late,
+    };
+    let mut other = Controller::open(slow, Settings::default(), 2, at(1)).unwrap();
+    let heartbeat = Heartbeat {
+        incarnation: Incarnation(1),
+        ..crate::silent(other.cluster(), node(4))
+    };
+    other.heartbeat(&heartbeat, at(1)).unwrap();
+    assert!(other.remove_node(node(4), at(2)).is_err());
+    let disk = DiskId(Uuid(4));
+    master.drain(node(4), Some(disk), at(2)).unwrap();
+    let removal = late.take().unwrap();
+    assert_eq!(store.commit(&removal), Ok(Committed::Conflict));
+    assert!(master.nodes(at(2)).unwrap().contains_key(&node(4)));
+    master.undrain(node(4), Some(disk)).unwrap();
+    master.remove_node(node(4), at(3)).unwrap();
+    // And no drain begins behind it, by a master that has not heard of that.
+    let refused = master.drain(node(4), Some(disk), at(3)).unwrap_err();
+    assert!(matches!(refused, ControlError::NoSuchNode { .. }), "{refused}");
 }
 
 fn registered(hosts: &[u8], holder: u8) -> Reservations {

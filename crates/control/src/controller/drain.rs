@@ -43,7 +43,10 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Ends a drain: what is there stays, what has gone does not come back by itself.
     pub fn undrain(&mut self, node: NodeId, disk: Option<DiskId>) -> Result<Drained, ControlError> {
-        self.check_place(node, disk)?;
+        // Also of a node that was removed, by masters of a release that could leave it.
+        if self.read::<Number>(&keys::drain(node, disk))?.is_none() {
+            self.check_place(node, disk)?;
+        }
         self.set_drain(node, disk, false)?;
         self.left_to_drain(node, disk)
     }
@@ -94,10 +97,18 @@ impl<S: MetadataStore> Controller<S> {
             if stored.is_some() != drains {
                 let mut transaction = Transaction::new();
                 transaction.compare(key.clone(), stored.map_or(0, |stored| stored.revision));
-                match drains {
-                    true => transaction.put(key.clone(), Number(1).encode(&key)),
-                    false => transaction.delete(key.clone()),
-                };
+                if drains {
+                    // Written anew, so that a removal of the node that is on its way, and ends only the drains that it knows, fails.
+                    let of_node = keys::node(node);
+                    let stored = self.read::<Node>(&of_node)?;
+                    let stored = stored.ok_or(ControlError::NoSuchNode { node })?;
+                    transaction
+                        .compare(of_node.clone(), stored.revision)
+                        .put(of_node.clone(), stored.record.encode(&of_node))
+                        .put(key.clone(), Number(1).encode(&key));
+                } else {
+                    transaction.delete(key.clone());
+                }
                 if !self.commit(&transaction)? {
                     continue;
                 }

@@ -93,6 +93,11 @@ impl World {
 
     /// The same, whatever nodes have that has no place there.
     pub(super) fn rests_but_for_places(&self) -> bool {
+        self.restless().is_none()
+    }
+
+    /// The first of what does not rest.
+    fn restless(&self) -> Option<&'static str> {
         let idle = |node: usize, chunk: usize| {
             let core = self.nodes[node].core.as_ref();
             core.and_then(|c| c.member(chunk_id(chunk)))
@@ -104,18 +109,26 @@ impl World {
             member.is_some_and(|m| m.phase() == Some(Phase::Serving))
         };
         let complete = |chunk: usize| self.store[chunk].members.len() == usize::from(self.shape.copies);
-        self.clients.iter().all(Client::is_done)
-            && self
-                .snapshots
-                .as_ref()
-                .is_none_or(|snapshots| snapshots.is_idle())
-            && (0..self.shape.chunks).all(complete)
-            && self.reservations_rest()
-            && self.store_rests()
-            && self.nothing_is_lost()
-            && self.masters_rest()
-            && self.snapshots_are_in_place()
-            && (0..self.shape.chunks).all(|c| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c)))
+        let idle = |c: usize| leads(c) && self.members_of(c).iter().all(|&n| idle(n, c));
+        let conditions: [(&str, &dyn Fn() -> bool); 9] = [
+            ("clients", &|| self.clients.iter().all(Client::is_done)),
+            ("snapshots", &|| {
+                self.snapshots
+                    .as_ref()
+                    .is_none_or(|snapshots| snapshots.is_idle())
+            }),
+            ("copies in sync", &|| (0..self.shape.chunks).all(complete)),
+            ("reservations", &|| self.reservations_rest()),
+            ("the store", &|| self.store_rests()),
+            ("what is lost", &|| self.nothing_is_lost()),
+            ("masters", &|| self.masters_rest()),
+            ("copies of snapshots", &|| self.snapshots_are_in_place()),
+            ("members", &|| (0..self.shape.chunks).all(idle)),
+        ];
+        conditions
+            .iter()
+            .find(|(_, rests)| !rests())
+            .map(|(what, _)| *what)
     }
 
     /// What a copy holds, but for blocks that do not fit their sums.
@@ -162,7 +175,12 @@ impl World {
     }
 
     pub(super) fn describe(&self) -> String {
-        let mut text = format!("store {:?}", self.store);
+        let mut text = match (self.restless(), self.nothing_is_left_over()) {
+            (Some(what), _) => format!("{what} do not rest; "),
+            (None, false) => "nodes have what has no place there; ".to_owned(),
+            (None, true) => String::new(),
+        };
+        text += &format!("store {:?}", self.store);
         for (index, node) in self.nodes.iter().enumerate() {
             for chunk in 0..self.shape.chunks {
                 if let Some(member) = node.core.as_ref().and_then(|c| c.member(chunk_id(chunk))) {

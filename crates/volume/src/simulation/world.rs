@@ -191,8 +191,9 @@ impl World {
         let mut random = Random::from_seed(seed);
         let copies = random.between(2, 4) as u8;
         let mut scenario = scenario.unwrap_or(seed % SCENARIOS);
-        if (restored || forced) && scenario == HARM {
-            // Where nodes die at any time, or for good, the other copy of a block may be gone.
+        if (restored || forced || whole && snapshots) && scenario == HARM {
+            // Where nodes die at any time, or for good, the other copy of a block may be gone; and masters of their own leave out whom they do
+            // not hear, also the only one that has right what a snapshot is about to be cut of.
             scenario = 3;
         }
         let shape = Shape {

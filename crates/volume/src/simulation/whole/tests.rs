@@ -82,15 +82,15 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     );
     let many = seeds.len() as u64;
     let is_much = operations > 100 * many && reigns > 2 * many && lost > 2 * many && left_out > many;
-    let is_much = is_much && recovered > many / 2 && moved > many / 4 && volumes > many && leases > many / 2;
+    let is_much = is_much && recovered > many / 2 && moved > many / 4 && volumes > many && leases > many / 4;
     let is_much = is_much && renewals > many && given_back > 0 && outlived > 0 && grown > many / 4;
     let is_much =
         is_much && lost_maps > many && old_maps > many && snapshots > many / 2 && given_up > many / 2;
     let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
     let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
-    let is_much = is_much && disks_drained > many / 2 && renewed > many / 50 && slow_disks > many / 2;
-    // A few worlds of a hundred have somebody who is to go, and some of these come to it.
-    let is_much = is_much && (removed > 0 || many < 100);
+    let is_much = is_much && disks_drained > many / 2 && slow_disks > many / 2;
+    // A few worlds of a hundred have somebody who is to go, or a disk whose copies its own node makes anew, and some of these come to it.
+    let is_much = is_much && (removed > 0 && renewed > 0 || many < 100);
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
