@@ -1,5 +1,5 @@
-//! Proves: stores that were made when their format was new open, and hold what was put into them; this program writes the same bytes,
-//! or says that the format is another one.
+//! Proves: stores that an earlier program made open, and hold what was put into them; this program writes the same bytes, or says that the
+//! format is another one. Both images were made on 2026-11-28: what programs before that wrote as the same version is not kept.
 //!
 //! An image is kept as runs of what is not zero: offset (8 bytes), length (4), bytes. What is in it stands here, in the functions that
 //! make it and look at it. When a format changes, its image stays and is opened for ever, and a new one is added:
