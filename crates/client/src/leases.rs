@@ -17,6 +17,8 @@ use crate::session::{Session, random};
 const WANTED_WAIT: Duration = Duration::from_secs(10);
 /// How long a writer's lease is asked for.
 const WRITER_TERM: Duration = Duration::from_secs(30);
+/// The lease is asked for so often where it was refused because of somebody who no longer has it a moment later.
+const ATTEMPTS: u32 = 3;
 
 /// Leases on a session's volume. For one process: what it holds is known here.
 pub struct MasterLeases {
@@ -52,52 +54,42 @@ impl MasterLeases {
         *self.wanted.borrow_mut() = Some(wanted_by).filter(|who| !who.is_empty());
     }
 
-    /// Who is in the way, if somebody is.
-    async fn refusal(&self, error: ClientError) -> LeaseError {
+    /// Who is in the way, if somebody is: asked after a refusal, so that it may be another than the one because of whom it was
+    /// refused, or nobody any more.
+    async fn in_the_way(&self) -> Option<v1::WriterLease> {
         let request = v1::ShowLeasesRequest {
             volume: self.volume(),
         };
         let shown = self
             .session
             .call(move |client| async move { client.show_leases(request).await })
-            .await;
-        match shown {
-            Some(Ok(v1::ShowLeasesResponse {
-                writer: Some(writer), ..
-            })) if writer.remaining_ms > 0 => LeaseError::Held {
-                holder: writer.holder,
-                remaining: Duration::from_millis(writer.remaining_ms),
-            },
-            _ => LeaseError::Unreachable {
-                why: error.to_string(),
-            },
-        }
+            .await?;
+        shown.ok()?.writer.filter(|writer| writer.remaining_ms > 0)
     }
 
     async fn acquire(&self, holder: &str, take_over: bool) -> Result<WriterLease, LeaseError> {
-        let asked = time::now();
-        let request = v1::AcquireWriterRequest {
-            volume: self.volume(),
-            holder: holder.to_owned(),
-            term_ms: WRITER_TERM.as_millis() as u64,
-            session: self.writer.to_vec(),
-            take_over,
+        let ask = async || {
+            let asked = time::now();
+            let request = v1::AcquireWriterRequest {
+                volume: self.volume(),
+                holder: holder.to_owned(),
+                term_ms: WRITER_TERM.as_millis() as u64,
+                session: self.writer.to_vec(),
+                take_over,
+            };
+            let answer = self
+                .session
+                .call(move |client| async move { client.acquire_writer(request).await })
+                .await;
+            let lease = |lease: v1::WriterLease| WriterLease {
+                token: lease.token,
+                until: asked + usable(lease.term_ms),
+            };
+            answer.map(|answer| answer.map(lease))
         };
-        match self
-            .session
-            .call(move |client| async move { client.acquire_writer(request).await })
-            .await
-        {
-            Some(Ok(lease)) => {
-                *self.wanted.borrow_mut() = None;
-                Ok(WriterLease {
-                    token: lease.token,
-                    until: asked + usable(lease.term_ms),
-                })
-            }
-            Some(Err(error)) => Err(self.refusal(error).await),
-            None => Err(ended_session()),
-        }
+        let lease = insist(ask, async || self.in_the_way().await).await?;
+        *self.wanted.borrow_mut() = None;
+        Ok(lease)
     }
 
     async fn hold(&self, id: u64, session: [u8; 16], generation: u64) -> Result<ReaderLease, LeaseError> {
@@ -119,6 +111,31 @@ impl MasterLeases {
             }),
             Some(Err(error)) => Err(unreachable(&error)),
             None => Err(ended_session()),
+        }
+    }
+}
+
+/// Asks for the writer's lease. After a refusal it says who is in the way. Where nobody is any more it asks again: whoever was may
+/// have given the lease up in between, as those do who are asked to hand over.
+async fn insist(
+    ask: impl AsyncFn() -> Option<Result<WriterLease, ClientError>>,
+    in_the_way: impl AsyncFn() -> Option<v1::WriterLease>,
+) -> Result<WriterLease, LeaseError> {
+    let mut attempts = ATTEMPTS;
+    loop {
+        attempts -= 1;
+        let error = match ask().await.ok_or_else(ended_session)? {
+            Ok(lease) => return Ok(lease),
+            Err(error) => error,
+        };
+        if let Some(writer) = in_the_way().await {
+            return Err(LeaseError::Held {
+                holder: writer.holder,
+                remaining: Duration::from_millis(writer.remaining_ms),
+            });
+        }
+        if attempts == 0 || error.is_passing() {
+            return Err(unreachable(&error));
         }
     }
 }
@@ -206,9 +223,11 @@ impl LeaseSource for MasterLeases {
                     })
                 }
                 Some(Err(error)) => Err(match lost(&error) {
-                    LeaseError::Ended => match self.refusal(error).await {
-                        LeaseError::Held { holder, .. } => LeaseError::TakenOver { holder },
-                        _ => LeaseError::Ended,
+                    LeaseError::Ended => match self.in_the_way().await {
+                        Some(writer) => LeaseError::TakenOver {
+                            holder: writer.holder,
+                        },
+                        None => LeaseError::Ended,
                     },
                     passing => passing,
                 }),
@@ -291,5 +310,67 @@ impl LeaseSource for MasterLeases {
                 None => Err(ended_session()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foundation::Instant;
+    use proto::client::Code;
+
+    use super::*;
+
+    const LEASE: WriterLease = WriterLease {
+        token: 9,
+        until: Instant::from_nanos(1),
+    };
+
+    fn refused(code: Code) -> ClientError {
+        ClientError::Refused {
+            code,
+            message: "volume 1 is leased by somebody".to_owned(),
+        }
+    }
+
+    /// What comes of asking, and how often the lease was asked for: it is had at the call `granted`, and somebody is in the way
+    /// until the call `free`.
+    fn asking(granted: u32, free: u32, code: Code) -> (Result<WriterLease, LeaseError>, u32) {
+        let calls = Cell::new(0);
+        let ask = async || {
+            calls.set(calls.get() + 1);
+            Some(if calls.get() >= granted {
+                Ok(LEASE)
+            } else {
+                Err(refused(code))
+            })
+        };
+        let in_the_way = async || {
+            (calls.get() < free).then(|| v1::WriterLease {
+                holder: "somebody".to_owned(),
+                remaining_ms: 30_000,
+                ..Default::default()
+            })
+        };
+        let mut asked = std::pin::pin!(insist(ask, in_the_way));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(outcome) = asked.as_mut().poll(&mut context) else {
+            panic!("nothing in it waits");
+        };
+        (outcome, calls.get())
+    }
+
+    #[test]
+    fn a_lease_that_is_given_up_between_the_refusal_and_the_look_is_asked_for_again() {
+        assert_eq!(asking(1, 1, Code::FailedPrecondition), (Ok(LEASE), 1));
+        assert_eq!(asking(2, 1, Code::FailedPrecondition), (Ok(LEASE), 2));
+        let (held, calls) = asking(2, 2, Code::FailedPrecondition);
+        assert!(matches!(held, Err(LeaseError::Held { .. })), "{held:?}");
+        assert_eq!(calls, 1);
+        // Refused for something else, or not answered: not for ever.
+        for (code, times) in [(Code::FailedPrecondition, ATTEMPTS), (Code::Unavailable, 1)] {
+            let (error, calls) = asking(u32::MAX, 0, code);
+            assert!(matches!(error, Err(LeaseError::Unreachable { .. })), "{error:?}");
+            assert_eq!(calls, times, "{code:?}");
+        }
     }
 }
