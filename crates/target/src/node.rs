@@ -196,7 +196,8 @@ impl Node {
         let copies = Copies::open(identity.cluster, disks, care).await?;
         let mut core = NodeCore::new(time::now(), identity.node, identity.incarnation, settings);
         for record in copies.records() {
-            core.add_copy(time::now(), record);
+            let has_sums = copies.sums(record.chunk).is_some();
+            core.add_copy(time::now(), record, has_sums);
         }
         let node = Rc::new_cyclic(|own| Self {
             identity,
@@ -319,7 +320,7 @@ impl Node {
             .create(self.identity.cluster, chunk, geometry, (disk, has_sums))
             .await?
         {
-            self.core.borrow_mut().add_copy(time::now(), record);
+            self.core.borrow_mut().add_copy(time::now(), record, has_sums);
             self.pump();
         }
         Ok(())
@@ -479,6 +480,10 @@ impl Node {
                 data,
                 force_unit_access,
             } => {
+                if let Some(board) = &self.board {
+                    // The core's event has said so already; nothing may ever be written to what may be read.
+                    board.show(place(), None);
+                }
                 let operation = match kind {
                     WriteKind::Data => Operation::Write {
                         fua: force_unit_access,
@@ -491,22 +496,19 @@ impl Node {
                         deallocate: true,
                         fua: force_unit_access,
                     },
+                    WriteKind::Lost => return self.lose(place(), io, range),
                     WriteKind::Fence => unreachable!("a fence asks nothing of the disk"),
                 };
-                if let Some(board) = &self.board {
-                    // The core's event has said so already; nothing may ever be written to what may be read.
-                    board.show(place(), None);
-                }
-                let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
-                if let Some(sums) = self.copies.sums(place()) {
-                    sums.note(range, bytes.as_deref());
-                }
                 let local = LocalIo {
                     chunk: place(),
                     io,
                     purpose: None,
                     range,
                 };
+                let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
+                if let Some(sums) = self.copies.sums(place()) {
+                    sums.note(range, bytes.as_deref());
+                }
                 self.submit(
                     local,
                     operation,

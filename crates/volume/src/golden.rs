@@ -114,6 +114,7 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
         ("replica-write-zeroes", write(WriteKind::Zeroes), None),
         ("replica-write-deallocate", write(WriteKind::Deallocate), None),
         ("replica-write-fence", write(WriteKind::Fence), None),
+        ("replica-write-lost", write(WriteKind::Lost), None),
         (
             "seal",
             Message::Seal {
@@ -216,6 +217,18 @@ fn commands() -> Vec<(&'static str, Message, Option<Message>)> {
                 epoch,
                 number: 6,
                 range,
+                any: false,
+            },
+            None,
+        ),
+        (
+            "fetch-of-any",
+            Message::Fetch {
+                chunk,
+                epoch,
+                number: 6,
+                range,
+                any: true,
             },
             None,
         ),

@@ -54,6 +54,6 @@ pub use output::{ChunkOutput, Operation, Output, ReadPurpose, Reason, Request, S
 pub use record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 pub use settings::Settings;
 pub use sums::{
-    DurableSums, PageFound, PastVerdict, SUM_PAGE_BYTES, SUMS_PER_PAGE, Sums, Verdict, readdress_sums,
-    sum_of, sum_pages,
+    DurableSums, Found, LOST_BLOCK, PageFound, PastVerdict, SUM_PAGE_BYTES, SUMS_PER_PAGE, Sums, Verdict,
+    readdress_sums, sum_of, sum_pages,
 };

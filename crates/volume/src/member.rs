@@ -10,6 +10,7 @@ mod configure;
 mod copy;
 mod credit;
 mod join;
+mod lacks;
 mod lead;
 mod read;
 mod rejoin;
@@ -104,6 +105,8 @@ pub struct Member {
     announced: bool,
     /// Not in sync, and on its way back.
     returning: Option<Returning>,
+    /// This copy keeps checksums of its blocks.
+    has_sums: bool,
     /// A copy that is not let in again before this, since the masters did not want it.
     not_again: Option<(NodeId, Instant)>,
     /// When somebody last asked something of this node, noted while a copy is resynced here.
@@ -155,6 +158,7 @@ impl Member {
             open: false,
             announced: false,
             returning: None,
+            has_sums: false,
             not_again: None,
             foreground: None,
             failed: false,
@@ -184,6 +188,11 @@ impl Member {
         self.next_io = base;
         self.persist_put_out = PersistToken(base);
         self.persisted = PersistToken(base);
+    }
+
+    /// This copy keeps checksums of its blocks: blocks that no copy has right may be lost here, too.
+    pub(crate) fn keep_sums(&mut self) {
+        self.has_sums = true;
     }
 
     /// Whether the masters' word that `epoch` has no place for this copy is newer than all it knows.
@@ -345,12 +354,13 @@ impl Member {
                 epoch,
                 number,
                 incarnation,
+                any,
                 found,
                 ..
             } => {
                 let right = data.filter(|_| found);
                 self.release(data.filter(|_| !found));
-                self.handle_fetch_answer(now, (from, incarnation), (epoch, number), right);
+                self.handle_fetch_answer(now, (from, incarnation), (epoch, number, any), right);
             }
             other => {
                 self.release(data);
@@ -427,8 +437,9 @@ impl Member {
                 epoch,
                 join,
                 incarnation,
+                keeps_lost,
                 ..
-            } => self.handle_join_answer(now, from, epoch, (join, incarnation)),
+            } => self.handle_join_answer(now, from, (epoch, join, incarnation), keeps_lost),
             Message::Announce { epoch, join, .. } => self.handle_announce(from, epoch, join),
             Message::AnnounceAnswer {
                 epoch,
@@ -464,8 +475,12 @@ impl Member {
             Message::Repair { epoch, range, .. } => self.handle_repair(now, from, epoch, range),
             Message::Lost { epoch, range, .. } => self.handle_lost(from, epoch, range),
             Message::Fetch {
-                epoch, number, range, ..
-            } => self.handle_fetch(from, epoch, number, range),
+                epoch,
+                number,
+                range,
+                any,
+                ..
+            } => self.handle_fetch(from, (epoch, number, any), range),
             Message::Query { chunk } => {
                 let answer = Message::QueryAnswer {
                     chunk,

@@ -22,6 +22,8 @@ pub enum WriteKind {
     Deallocate,
     /// Writes no block: it only puts the writer's token into force on every copy.
     Fence,
+    /// Has the blocks be wrong until they are written: no copy has them right. Only to a copy that joins and keeps checksums.
+    Lost,
 }
 
 /// A write in a chunk's order, from the write node to another copy.
@@ -211,6 +213,8 @@ pub enum Message {
         join: JoinNumber,
         /// The life that joins.
         incarnation: Incarnation,
+        /// It can have blocks be lost ([`WriteKind::Lost`]): it keeps checksums, and its program is not of a release before.
+        keeps_lost: bool,
     },
     /// A member is told that one more is about to be in sync: from now on it counts it in rule 1 of the grants.
     Announce {
@@ -331,7 +335,8 @@ pub enum Message {
         /// The life that says so.
         incarnation: Incarnation,
     },
-    /// The write node asks a member for one page of its copy, to repair others with it.
+    /// The write node asks a member for one page of its copy, to repair others with it; or another copy, which may have it right though
+    /// it lacks other things.
     Fetch {
         /// The chunk.
         chunk: ChunkId,
@@ -341,6 +346,9 @@ pub enum Message {
         number: u64,
         /// The page.
         range: BlockRange,
+        /// Any copy is asked that is there: its bytes count only if the write node's own checksum is theirs, which has all that was
+        /// acknowledged.
+        any: bool,
     },
     /// The page; its bytes travel beside it.
     FetchAnswer {
@@ -352,6 +360,10 @@ pub enum Message {
         number: u64,
         /// The life that answers.
         incarnation: Incarnation,
+        /// The page.
+        range: BlockRange,
+        /// Any copy was asked.
+        any: bool,
         /// False: it does not fit its checksum here, either.
         found: bool,
     },

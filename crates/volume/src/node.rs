@@ -104,8 +104,8 @@ impl NodeCore {
         self.grants.plant(planted);
     }
 
-    /// Adds a copy, just created or found on disk. A copy already here is left as it is.
-    pub fn add_copy(&mut self, now: Instant, record: ChunkRecord) {
+    /// Adds a copy, just created or found on disk, which keeps checksums of its blocks or not. A copy already here is left as it is.
+    pub fn add_copy(&mut self, now: Instant, record: ChunkRecord, has_sums: bool) {
         let chunk = record.chunk;
         self.lacking.remove(&chunk);
         // One that was deleted here forgot what it granted, as a life that ends does.
@@ -117,6 +117,9 @@ impl NodeCore {
             let mut member = Member::new(me, incarnation, started, record, settings);
             member.number_from(number << COPY_NUMBER_SHIFT);
             member.plant(now, grants, planted);
+            if has_sums {
+                member.keep_sums();
+            }
             Place {
                 standing: Standing::default(),
                 due: None,

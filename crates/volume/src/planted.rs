@@ -41,6 +41,12 @@ pub(crate) enum Bug {
     DamageIgnored,
     RepairOverwritesNewer,
     #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
+    LostPassesForRight,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
+    LostTakenWhereUnknown,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the nodes of the simulation have it"))]
+    JoinerBelieved,
+    #[cfg_attr(not(test), allow(dead_code, reason = "the disks of the simulation have it"))]
     SumsNotFlushed,
     #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
     MovedBeforeInSync,
@@ -76,7 +82,7 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 48] = [
+    pub(crate) const ALL: [Bug; 51] = [
         Bug::GrantCountedFromReceipt,
         Bug::AnswerForAnyPart,
         Bug::OneGrantFewer,
@@ -107,6 +113,9 @@ impl Bug {
         Bug::OwnMarksIgnored,
         Bug::DamageIgnored,
         Bug::RepairOverwritesNewer,
+        Bug::LostPassesForRight,
+        Bug::LostTakenWhereUnknown,
+        Bug::JoinerBelieved,
         Bug::SumsNotFlushed,
         Bug::MovedBeforeInSync,
         Bug::SnapshotWithoutHold,

@@ -47,6 +47,45 @@ pub fn sum_of(block: &[u8]) -> u32 {
     }
 }
 
+/// What lies where a copy was made while no other one had the block right (`docs/decisions/0132`). Of such a block no sum is
+/// kept, so that it is wrong until it is written, also where nothing is known of its region any more.
+pub static LOST_BLOCK: LazyLock<[u8; PAGE_BYTES as usize]> = LazyLock::new(|| {
+    let mut block = [0; PAGE_BYTES as usize];
+    block
+        .chunks_exact_mut(LOST_LINE.len())
+        .for_each(|part| part.copy_from_slice(LOST_LINE));
+    block
+});
+const LOST_LINE: &[u8; 64] = b"Redhare: this block is lost. No copy of its chunk had it right.\n";
+/// Its sum, which other blocks may have, too.
+static OF_LOST: LazyLock<u32> = LazyLock::new(|| sum_of(&LOST_BLOCK[..]));
+
+/// What a block that was read is compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its sum.
+    pub sum: u32,
+    /// It is [`LOST_BLOCK`].
+    pub is_lost: bool,
+}
+
+impl Found {
+    /// Of a block's 4,096 bytes.
+    pub fn of(block: &[u8]) -> Self {
+        let sum = sum_of(block);
+        let is_lost = sum == *OF_LOST && block == LOST_BLOCK.as_slice();
+        Self { sum, is_lost }
+    }
+}
+
+/// One that is not lost.
+impl From<u32> for Found {
+    fn from(sum: u32) -> Self {
+        let is_lost = false;
+        Self { sum, is_lost }
+    }
+}
+
 /// Pages of sums that so many blocks have.
 pub fn sum_pages(blocks: u32) -> u32 {
     blocks.div_ceil(SUMS_PER_PAGE)
@@ -187,7 +226,7 @@ impl Sums {
         }
     }
 
-    /// A write of these blocks has failed: nothing is known of them.
+    /// A write of these blocks has failed, or they are lost: nothing is known of them.
     ///
     /// # Panics
     /// If the copy has no such blocks.
@@ -196,22 +235,23 @@ impl Sums {
     }
 
     /// Compares what was read with the sums. Of blocks of which nothing is known, what they hold is taken for right from
-    /// now on.
-    pub fn check(&mut self, first: u32, found: impl ExactSizeIterator<Item = u32>) -> Verdict {
+    /// now on, unless it says that they are lost.
+    pub fn check(&mut self, first: u32, found: impl ExactSizeIterator<Item = impl Into<Found>>) -> Verdict {
         if let Some(page) = self.unread(first, found.len() as u32) {
             return Verdict::Unread(page);
         }
         let mut wrong = Vec::new();
         for (block, found) in (first..).zip(found) {
+            let found = found.into();
             let Some(page) = self.pages.get_mut(&(block / SUMS_PER_PAGE)) else {
                 continue;
             };
             page.used = true;
             let at = (block % SUMS_PER_PAGE) as usize;
             match page.sums[at] {
-                sum if sum == found => {}
-                UNKNOWN => {
-                    page.set(at, found);
+                sum if sum == found.sum => {}
+                UNKNOWN if !found.is_lost => {
+                    page.set(at, found.sum);
                     self.adopted += 1;
                 }
                 _ => wrong.push(block),
@@ -221,6 +261,19 @@ impl Sums {
             true => Verdict::Right,
             false => Verdict::Wrong(wrong),
         }
+    }
+
+    /// Whether what was read elsewhere is what these blocks are to hold here, for certain. Their pages have been read
+    /// ([`Sums::unread`]).
+    pub fn vouches(&self, first: u32, found: impl Iterator<Item = impl Into<Found>>) -> bool {
+        let is_known = |block: u32, sum: u32| {
+            let page = self.pages.get(&(block / SUMS_PER_PAGE));
+            let at = (block % SUMS_PER_PAGE) as usize;
+            page.is_some_and(|page| page.knows(at) && page.sums[at] == sum && sum != UNKNOWN)
+        };
+        (first..)
+            .zip(found)
+            .all(|(block, found)| is_known(block, found.into().sum))
     }
 
     /// Whether a block has a sum in memory that says something of it.

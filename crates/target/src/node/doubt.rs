@@ -20,7 +20,8 @@ impl Node {
         let record = self.copies.adopt(chunk, disk);
         let is_adopted = record.is_some();
         if let Some(record) = record {
-            self.core.borrow_mut().add_copy(time::now(), record);
+            let has_sums = self.copies.sums(chunk).is_some();
+            self.core.borrow_mut().add_copy(time::now(), record, has_sums);
             self.pump();
         }
         is_adopted

@@ -17,8 +17,8 @@ use protocols::nvme::Status as NvmeStatus;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{NativeCommand, NativeFields, NativeOperation, native_status_code};
 use volume::{
-    BlockRange, ChunkId, ChunkRecord, Geometry, NodeId, Sequence, SnapshotId, Status, TraceId, VolumeNumber,
-    WriterToken,
+    BlockRange, ChunkId, ChunkRecord, Geometry, LOST_BLOCK, NodeId, Sequence, SnapshotId, Status, TraceId,
+    VolumeNumber, WriterToken,
 };
 
 use super::Node;
@@ -38,6 +38,10 @@ const PART_PAUSE: Duration = Duration::from_millis(1);
 const ROUNDS: u32 = 3;
 /// Between them.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
+/// Who says that a block is wrong is asked for so many others, to see that its disk reads at all.
+const OTHERS: u32 = 3;
+/// So many blocks of a copy may be right nowhere. If there are more, those that have it are to be looked at first.
+const LOST_MAX: usize = 64;
 /// One in so many bytes of a disk is left to the volumes themselves.
 const RESERVE: u64 = 16;
 
@@ -150,7 +154,7 @@ impl Node {
         };
         let mut holders = Vec::new();
         for node in self.others_for(key.0) {
-            if let Some((sequence, _)) = self.peers.ask_native(self, node, &ask, Data::None).await {
+            if let Ok((sequence, _)) = self.peers.ask_native(self, node, &ask, Data::None).await {
                 holders.push((node, Sequence(sequence)));
             }
         }
@@ -176,8 +180,14 @@ impl Node {
         let store = self.copies.store(unfinished.disk).clone();
         let id = unfinished.blob.id();
         let made = match filled {
-            Ok(()) => self.copies.name_snapshot_copy(key, sequence, unfinished).await,
-            failed => failed,
+            Ok(lost) => {
+                let made = self.copies.name_snapshot_copy(key, sequence, unfinished).await;
+                // Others may have read wrong what they read right next.
+                let lost = lost.into_iter().filter(|_| made.is_ok());
+                lost.for_each(|start| self.note_rot(key, BlockRange { start, count: 1 }, false));
+                made
+            }
+            Err(error) => Err(error),
         };
         if made.is_err()
             && let Err(error) = store.delete(id).await
@@ -187,16 +197,16 @@ impl Node {
         made
     }
 
-    /// Reads all blocks, from this node's copy of the snapshot or others', and writes what differs.
+    /// Reads all blocks, from this node's copy of the snapshot or others', and writes what differs. What no copy has right is wrong in
+    /// this one, too (`docs/decisions/0132`), until one has: these blocks are returned.
     pub(super) async fn fill(
         &self,
         key: Key,
         nodes: &[NodeId],
         unfinished: &Unfinished,
-    ) -> Result<(), CopyError> {
-        let (chunk, _) = key;
-        let (copy, geometry) = (&unfinished.copy, unfinished.copy.geometry());
-        let mut start = 0;
+    ) -> Result<Vec<u32>, CopyError> {
+        let geometry = unfinished.copy.geometry();
+        let (mut start, mut lost) = (0, Vec::new());
         while start < geometry.chunk_blocks {
             let unit = geometry.stripe_unit_blocks;
             // One piece of the volume, whatever its shape is.
@@ -204,26 +214,124 @@ impl Node {
                 .min(unit - start % unit)
                 .min(geometry.chunk_blocks - start);
             let range = BlockRange { start, count };
-            let bytes = self.read_anywhere(key, nodes, &geometry, range).await?;
-            let is_there = match unfinished.is_clone {
-                true => shows(copy, range, &bytes).await,
-                false => bytes.iter().all(|byte| *byte == 0),
-            };
-            if !is_there {
-                self.copies.check_reserve(unfinished.disk, key)?;
-                if let Some(sums) = &copy.sums {
-                    sums.note(range, Some(&bytes));
+            match self.read_anywhere(key, nodes, &geometry, range).await {
+                Ok(bytes) => self.put(key, unfinished, range, bytes).await?,
+                Err(CopyError::NoSource { .. }) if unfinished.copy.sums.is_some() => {
+                    lost.extend(self.fill_by_block(key, nodes, unfinished, range).await?);
+                    if lost.len() > LOST_MAX {
+                        let (chunk, snapshot) = key;
+                        return Err(CopyError::NoSource { chunk, snapshot });
+                    }
                 }
-                let written = copy
-                    .channel
-                    .write(Lba(HEAD_BLOCKS + u64::from(start)), bytes)
-                    .await;
-                written.map_err(|source| CopyError::WriteSnapshot { chunk, source })?;
+                Err(error) => return Err(error),
             }
             start += count;
             time::sleep(PART_PAUSE).await;
         }
-        Ok(())
+        Ok(lost)
+    }
+
+    /// Writes what was read, if it is not there.
+    async fn put(
+        &self,
+        key: Key,
+        unfinished: &Unfinished,
+        range: BlockRange,
+        bytes: Buffer,
+    ) -> Result<(), CopyError> {
+        let (chunk, copy) = (key.0, &unfinished.copy);
+        let is_there = match unfinished.is_clone {
+            true => shows(copy, range, &bytes).await,
+            false => bytes.iter().all(|byte| *byte == 0),
+        };
+        if is_there {
+            return Ok(());
+        }
+        self.copies.check_reserve(unfinished.disk, key)?;
+        if let Some(sums) = &copy.sums {
+            match bytes[..] == LOST_BLOCK[..] {
+                true => sums.forget(range),
+                false => sums.note(range, Some(&bytes)),
+            }
+        }
+        let first = Lba(HEAD_BLOCKS + u64::from(range.start));
+        let written = copy.channel.write(first, bytes).await;
+        written.map_err(|source| CopyError::WriteSnapshot { chunk, source })
+    }
+
+    /// The same of blocks that no copy has all of right, each by itself. Returns those that are right nowhere.
+    async fn fill_by_block(
+        &self,
+        key: Key,
+        nodes: &[NodeId],
+        unfinished: &Unfinished,
+        range: BlockRange,
+    ) -> Result<Vec<u32>, CopyError> {
+        let (chunk, snapshot) = key;
+        let (geometry, mut lost) = (unfinished.copy.geometry(), Vec::new());
+        for start in range.start..range.start + range.count {
+            let one = BlockRange { start, count: 1 };
+            let bytes = match self.read_anywhere(key, nodes, &geometry, one).await {
+                Err(CopyError::NoSource { .. })
+                    if self.is_wrong_everywhere(key, nodes, &geometry, start).await =>
+                {
+                    tracing::error!(
+                        ?chunk,
+                        snapshot = snapshot.0,
+                        block = start,
+                        "no copy has this block of a snapshot right: it is wrong here, too, until one has"
+                    );
+                    lost.push(start);
+                    let room = BufferPool::current().allocate(BLOCK_BYTES).await;
+                    let mut room = room.map_err(|_| CopyError::NoSource { chunk, snapshot })?;
+                    room.copy_from_slice(&LOST_BLOCK[..]);
+                    room.freeze()
+                }
+                other => other?,
+            };
+            self.put(key, unfinished, one, bytes).await?;
+        }
+        Ok(lost)
+    }
+
+    /// Whether all who have a snapshot say that their disks do not have a block of it right, though they read others: one whose disk
+    /// reads nothing at present may have it.
+    async fn is_wrong_everywhere(&self, key: Key, nodes: &[NodeId], geometry: &Geometry, block: u32) -> bool {
+        for &node in nodes {
+            let said = self.ask_for_block(node, key, geometry, block).await;
+            if said.err() != Some(Some(Status::DeviceFailed)) {
+                return false;
+            }
+            let mut reads_others = false;
+            for step in 1..=OTHERS {
+                let other =
+                    (block + step * (geometry.chunk_blocks / (OTHERS + 1)).max(1)) % geometry.chunk_blocks;
+                let read = self.ask_for_block(node, key, geometry, other).await;
+                reads_others |= other != block && read.is_ok();
+            }
+            if !reads_others {
+                return false;
+            }
+        }
+        !nodes.is_empty()
+    }
+
+    /// One block of a snapshot of another node; else what it says, or none.
+    async fn ask_for_block(
+        &self,
+        node: NodeId,
+        (chunk, snapshot): Key,
+        geometry: &Geometry,
+        block: u32,
+    ) -> Result<Data, Option<Status>> {
+        let operation = NativeOperation::ReadSnapshot(snapshot);
+        let command = self
+            .about((chunk, snapshot), geometry, block, operation, 1)
+            .ok_or(None)?;
+        let room = BufferPool::current().allocate(BLOCK_BYTES).await;
+        let room = Data::Into(room.map_err(|_| None)?);
+        let answer = self.peers.ask_native(self, node, &command, room).await?;
+        Ok(answer.1)
     }
 
     /// Blocks of a snapshot that fit the checksums of this node's copy, or another's.
@@ -272,7 +380,7 @@ impl Node {
                     .peers
                     .ask_native(self, node, &command, Data::Into(room))
                     .await;
-                if let Some((_, Data::Into(bytes))) = answer {
+                if let Ok((_, Data::Into(bytes))) = answer {
                     return Ok(bytes.freeze());
                 }
             }

@@ -18,7 +18,7 @@ use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{
     ANSWER_ROOM_BYTES, CommandFields, EncodedAnswer, NativeCommand, NativeOperation, REPLICA_TAIL_BYTES,
-    decode_answer, decode_command, encode_answer, encode_command, opcode,
+    decode_answer, decode_command, encode_answer, encode_command, native_status_from_code, opcode,
 };
 use volume::message::{Refusal, SealAnswer};
 use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
@@ -286,28 +286,34 @@ impl Peers {
         known.map(|(node, _)| *node).collect()
     }
 
-    /// Asks a peer about its copies of snapshots: the answer's result, and what came back. None if it refuses, cannot be reached now,
-    /// or does not answer in time.
+    /// Asks a peer about its copies of snapshots: the answer's result, and what came back; else what it says, or none if it cannot be
+    /// reached now or does not answer in time.
     pub(super) async fn ask_native(
         &self,
         node: &Node,
         to: NodeId,
         native: &NativeCommand,
         room: Data,
-    ) -> Option<(u64, Data)> {
-        let link = self.link(node, to)?;
+    ) -> Result<(u64, Data), Option<volume::Status>> {
+        let link = self.link(node, to).ok_or(None)?;
         if link.queue.outstanding() >= usize::from(QUEUE_ENTRIES) / 2 {
-            return None;
+            return Err(None);
         }
         let asked = link.queue.execute(command_of(&native.encode()), room);
-        let result = time::timeout(ANSWER_LIMIT, asked).await.ok()?;
-        let completion = result.completion?;
+        let result = time::timeout(ANSWER_LIMIT, asked).await.map_err(|_| None)?;
+        let completion = result.completion.ok_or(None)?;
         let is_whole = match &result.data {
             Data::Into(room) => room.len() == result.received_bytes,
             _ => true,
         };
-        let answered = completion.status().is_success() && is_whole;
-        answered.then(|| (completion.result_u64(), result.data))
+        let status = completion.status();
+        match status.is_success() && is_whole {
+            true => Ok((completion.result_u64(), result.data)),
+            false if status.type_code() == 1 => {
+                Err(native_status_from_code(status.code(), completion.result_u64()))
+            }
+            false => Err(None),
+        }
     }
 }
 
@@ -408,8 +414,9 @@ async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, da
         _ => decode_answer(&message, link.incarnation, &answer),
     };
     match decoded {
-        Ok(message) => {
+        Ok(mut message) => {
             if let Some(node) = node.upgrade() {
+                judge(&node, &mut message, &mut beside).await;
                 node.push(Event::Message {
                     from: to,
                     message,
@@ -419,6 +426,26 @@ async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, da
         }
         Err(error) => tracing::warn!(peer = %names::of_node(to), %error, "a peer's answer cannot be read"),
     }
+}
+
+/// What a copy that is no member has of a block counts only if the checksum of the copy here is its own.
+async fn judge(node: &Node, message: &mut Message, beside: &mut Option<Buffer>) {
+    let Message::FetchAnswer {
+        chunk,
+        range,
+        any: true,
+        found,
+        ..
+    } = message
+    else {
+        return;
+    };
+    let sums = node.copies.sums(*chunk);
+    *found = match (sums, &*beside) {
+        (Some(sums), Some(bytes)) => sums.vouches(*range, bytes).await,
+        _ => false,
+    };
+    beside.take_if(|_| !*found);
 }
 
 fn room(bytes: usize) -> Data {

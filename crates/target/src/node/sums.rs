@@ -14,7 +14,8 @@ use foundation::Lba;
 use reactor::BufferPool;
 use reactor::sync::{Notify, Semaphore};
 use volume::{
-    BlockRange, ChunkId, ChunkRecord, IoToken, PageFound, SUM_PAGE_BYTES, Sums, Verdict, sum_of, sum_pages,
+    BlockRange, ChunkId, ChunkRecord, Found, IoToken, LOST_BLOCK, PageFound, SUM_PAGE_BYTES, Sums, Verdict,
+    sum_of, sum_pages,
 };
 
 use super::copies::{BLOCK_BYTES, HEAD_BLOCKS};
@@ -149,6 +150,19 @@ impl CopySums {
         self.keep_bound();
     }
 
+    /// Whether bytes that were read elsewhere are what these blocks are to hold here, for certain.
+    pub(super) async fn vouches(self: &Rc<Self>, range: BlockRange, bytes: &[u8]) -> bool {
+        loop {
+            let unread = self.sums.borrow().unread(range.start, range.count);
+            match unread {
+                Some(page) => self.read_page(page).await,
+                None => break,
+            }
+        }
+        let found = bytes.chunks_exact(BLOCK_BYTES).map(Found::of);
+        self.sums.borrow().vouches(range.start, found)
+    }
+
     /// A write has failed: nothing is known of what its blocks hold.
     pub(super) fn forget(&self, range: BlockRange) {
         self.sums.borrow_mut().forget(range.start, range.count);
@@ -157,7 +171,7 @@ impl CopySums {
     /// What the sums say of bytes that were read.
     pub(super) fn check(&self, range: BlockRange, bytes: &[u8]) -> Verdict {
         let mut sums = self.sums.borrow_mut();
-        let verdict = sums.check(range.start, bytes.chunks_exact(BLOCK_BYTES).map(sum_of));
+        let verdict = sums.check(range.start, bytes.chunks_exact(BLOCK_BYTES).map(Found::of));
         if !matches!(verdict, Verdict::Unread(_)) {
             let blocks = bytes.len() / BLOCK_BYTES;
             CHECKSUMS
@@ -360,6 +374,38 @@ impl Node {
             blocks = range.count,
             "no copy of a chunk has these blocks right: reading them is an error until they are written"
         );
+    }
+
+    /// No copy has a block right: it is wrong here, too, from now on.
+    pub(super) fn lose(&self, chunk: ChunkId, io: IoToken, range: BlockRange) {
+        let node = self.own();
+        drop(reactor::spawn(async move {
+            let room = BufferPool::current().allocate(BLOCK_BYTES).await;
+            let (Some(sums), Ok(mut room), 1) = (node.copies.sums(chunk), room, range.count) else {
+                let (succeeded, read) = (false, None);
+                return node.push(Event::Local {
+                    chunk,
+                    io,
+                    succeeded,
+                    read,
+                });
+            };
+            room.copy_from_slice(&LOST_BLOCK[..]);
+            tracing::warn!(
+                ?chunk,
+                block = range.start,
+                "no copy has this block right: it is wrong here, too, until it is written"
+            );
+            sums.forget(range);
+            let local = LocalIo {
+                chunk,
+                io,
+                purpose: None,
+                range,
+            };
+            let data = Data::From(room.freeze());
+            node.submit(local, Operation::Write { fua: false }, Some(range), data);
+        }));
     }
 
     /// Makes a copy's writes and their checksums durable.

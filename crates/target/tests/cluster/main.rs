@@ -6,6 +6,7 @@ mod clones;
 mod full;
 mod histories;
 mod journal;
+mod lost;
 mod masters;
 mod portals;
 mod power_cuts;

@@ -134,7 +134,7 @@ fn a_snapshot_holds_acknowledgements_and_survives_its_process() {
 }
 
 /// Turns the first byte of this block over on a node's disk, where it has these bytes, and says where that is.
-fn harm(cluster: &Cluster, node: usize, bytes: &[u8]) -> u64 {
+pub(super) fn harm(cluster: &Cluster, node: usize, bytes: &[u8]) -> u64 {
     let at = find(cluster, node, bytes);
     let disk = cluster.simulation.disk(cluster.hosts[node], Path::new("/disk"));
     disk.damage(at, &[!bytes[0]]);
@@ -244,7 +244,7 @@ fn a_block_of_a_snapshot_that_rots_is_mended_from_another_copy() {
 }
 
 /// Two blocks of a snapshot, as a node has them.
-async fn read_snapshot(client: &Client, number: u64, lba: u64) -> Result<Vec<u8>, Status> {
+pub(super) async fn read_snapshot(client: &Client, number: u64, lba: u64) -> Result<Vec<u8>, Status> {
     let room = reactor::BufferPool::current().try_allocate(8192).unwrap();
     let operation = NativeOperation::ReadSnapshot(SnapshotId(number));
     match client.run(operation, 0, lba, 2, Data::Into(room)).await {

@@ -46,6 +46,10 @@ impl Member {
             None if (write.range.count == 0) != (write.kind == WriteKind::Fence) || !in_chunk => {
                 Some(Refusal::NotMember)
             }
+            // It would pass for a right one here, or take the place of one.
+            None if write.kind == WriteKind::Lost && !(joins && self.may_lose(write)) => {
+                Some(Refusal::NotMember)
+            }
             other => other,
         };
         if let Some(refusal) = refusal {
@@ -78,6 +82,10 @@ impl Member {
                 self.answer_write(from, write.epoch, write.sequence, write.join);
             }
         }
+    }
+
+    fn may_lose(&self, write: &ReplicaWrite) -> bool {
+        self.has_sums && write.range.count == self.record.geometry.page_blocks()
     }
 
     fn answer_write(&mut self, to: NodeId, epoch: Epoch, sequence: Sequence, join: JoinNumber) {

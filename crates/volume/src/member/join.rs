@@ -10,20 +10,17 @@
 use foundation::Instant;
 
 use super::credit::Foreground;
+use super::lacks::{Fences, blocks_of, fences, lacking};
 use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use super::snapshot::Cut;
 use super::{Member, repair};
 use crate::configuration::{COPIES_MAX, Membership};
-use crate::identity::{
-    BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session, WriterToken,
-};
+use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence, Session};
 use crate::message::{Message, ReplicaWrite, WriteKind};
 use crate::output::{Output, ReadPurpose, Reason, Request};
 use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
-use crate::record::ChunkRecord;
 use foundation::Epoch;
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The joining copy among the bits of those who have a write. Members have the lowest ones.
@@ -77,10 +74,9 @@ pub(super) struct Join {
     fences: Fences,
     /// It was asked once more, since they had changed meanwhile: what would change them again waits until it answers.
     holds_fences: bool,
+    /// It takes blocks that no copy has right as such.
+    pub(super) keeps_lost: bool,
 }
-
-/// The newest lease, and the sessions.
-type Fences = (WriterToken, Vec<Session>);
 
 /// How far the resync of one copy is, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +110,12 @@ impl Join {
     /// Whether a piece with these blocks is to be read again.
     pub(super) fn lacks(&self, range: BlockRange) -> bool {
         self.pieces.again.iter().any(|piece| piece.overlaps(range))
+    }
+
+    /// A block is lost: what is to be read again is read without it. The number that what says so to this copy goes under.
+    pub(super) fn leave_out(&mut self, lost: BlockRange) -> JoinNumber {
+        self.pieces.leave_out(lost);
+        self.number
     }
 
     fn enter(&mut self, now: Instant, stage: Stage) {
@@ -192,7 +194,7 @@ impl Lead {
     }
 
     /// Whether the node of this member has asked to come back in a later life.
-    fn has_ended(&self, index: usize) -> bool {
+    pub(super) fn has_ended(&self, index: usize) -> bool {
         let member = &self.config.members[index];
         let returned = self.returned.get(&member.node);
         returned.is_some_and(|life| *life > member.incarnation)
@@ -278,6 +280,7 @@ impl Member {
             paused_until: None,
             fences,
             holds_fences: false,
+            keeps_lost: false,
         }));
         self.send_join();
     }
@@ -338,8 +341,8 @@ impl Member {
         &mut self,
         now: Instant,
         from: NodeId,
-        epoch: Epoch,
-        (number, incarnation): (JoinNumber, Incarnation),
+        (epoch, number, incarnation): (Epoch, JoinNumber, Incarnation),
+        keeps_lost: bool,
     ) {
         let Some(lead) = self.lead.as_mut().filter(|lead| lead.config.epoch == epoch) else {
             return;
@@ -356,6 +359,7 @@ impl Member {
         }
         let Some(lead) = &mut self.lead else { return };
         let Some(join) = &mut lead.join else { return };
+        join.keeps_lost = keeps_lost;
         join.enter(now, Stage::Copying);
         let number = join.number;
         // What an earlier join has had says nothing about this one.
@@ -762,33 +766,6 @@ impl Member {
     pub(crate) fn note_foreground(&mut self, at: Instant, resyncs: usize) {
         self.foreground = Some(Foreground { at, resyncs });
     }
-}
-
-/// The regions that a copy may lack whose last flush as a member was in `flushed_in` and which has marked `marks`. Of that
-/// epoch itself it has all but what the members had marked when it left, which counts as written in the next one
-/// ([`Member::count_reconciled`]).
-fn lacking(record: &ChunkRecord, flushed_in: Epoch, marks: &[u32]) -> BTreeSet<u32> {
-    let written = record.written_in.iter();
-    let written = written.filter(|(_, epoch)| **epoch > flushed_in);
-    let marked = marks.iter().filter(|region| **region < record.geometry.regions());
-    written
-        .map(|(region, _)| *region)
-        .chain(marked.copied())
-        .collect()
-}
-
-fn fences(record: &ChunkRecord) -> Fences {
-    let session = |(&host, &number)| Session { host, number };
-    (record.writer_token, record.sessions.iter().map(session).collect())
-}
-
-fn blocks_of(record: &ChunkRecord, regions: &BTreeSet<u32>) -> u64 {
-    let geometry = &record.geometry;
-    let blocks = |region: &u32| {
-        let start = region * geometry.region_blocks;
-        u64::from(geometry.region_blocks.min(geometry.chunk_blocks - start))
-    };
-    regions.iter().map(blocks).sum()
 }
 
 fn join_told(lead: &mut Lead, now: Instant) {

@@ -162,6 +162,7 @@ impl Member {
                         epoch,
                         join: number,
                         incarnation: self.incarnation,
+                        keeps_lost: self.has_sums,
                     };
                     self.send(to, answer, None);
                 }

@@ -5,7 +5,8 @@
 //! block wait for it. Its bytes are those of the write node's own copy, if they fit their sum, or else of another
 //! member's. Every copy gets them. So a repair never takes the place of a newer write.
 //!
-//! If no copy has the block right, whoever reads it gets an error until somebody writes it.
+//! If no copy has the block right, whoever reads it gets an error until somebody writes it. A copy that is made or comes back
+//! meanwhile is told so in the repair's place, and has the block wrong like all others (`docs/decisions/0132`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,9 +14,10 @@ use std::time::Duration;
 use foundation::{Epoch, Instant};
 
 use super::Member;
+use super::join::JOINER;
 use super::lead::{Flight, Lead, Phase};
 use crate::identity::{BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, Sequence};
-use crate::message::{Message, ReplicaWrite, WriteKind};
+use crate::message::{Message, Refusal, ReplicaWrite, WriteKind};
 use crate::output::{Output, ReadPurpose, Status};
 use crate::planted::Bug;
 
@@ -23,6 +25,8 @@ use crate::planted::Bug;
 const REPAIRS_MAX: usize = 64;
 /// The most reads for a write node's repairs that one copy makes at a time.
 const FETCHES_MAX: usize = 64;
+/// The place of the copy that joins among those that were asked for a block.
+const JOINER_INDEX: usize = JOINER.trailing_zeros() as usize;
 /// A copy that cannot be let in since a block is lost is not let in again before.
 const NOT_AGAIN_FOR: Duration = Duration::from_secs(10);
 
@@ -53,6 +57,43 @@ pub(super) struct Fetched {
     to: NodeId,
     epoch: Epoch,
     number: u64,
+    range: BlockRange,
+    any: bool,
+}
+
+/// A copy that may have a block right.
+struct Source {
+    /// The place of its node among the members, or [`JOINER_INDEX`].
+    index: usize,
+    node: NodeId,
+    /// It is no member: what it has counts if it fits the sum here, which has all that was acknowledged.
+    any: bool,
+}
+
+impl Lead {
+    /// The members, then copies that are there and no members: of lives that have ended, or on their way back.
+    fn sources(&self) -> Vec<Source> {
+        let member = |index: usize| Source {
+            index,
+            node: self.config.members[index].node,
+            any: self.has_ended(index),
+        };
+        let mut sources: Vec<Source> = self.others().map(member).collect();
+        sources.sort_by_key(|source| source.any);
+        let joins = self
+            .join
+            .as_ref()
+            .filter(|join| join.is_joined() && join.keeps_lost);
+        let is_new = |node: &NodeId| self.config.index_of(*node).is_none();
+        if let Some(node) = joins.map(|join| join.node).filter(is_new) {
+            sources.push(Source {
+                index: JOINER_INDEX,
+                node,
+                any: true,
+            });
+        }
+        sources
+    }
 }
 
 /// Whether a repair of these blocks has not reached the write node's own copy, whose place among the members is `own`.
@@ -290,35 +331,43 @@ impl Member {
         }
     }
 
-    /// Asks the next member for the block, if any is left.
+    /// Asks the next copy for the block, if any is left that has not said that it has it wrong.
     fn fetch_next(&mut self, now: Instant, at: usize) {
         let chunk = self.chunk();
         let Some(lead) = &mut self.lead else { return };
-        let (epoch, count) = (lead.config.epoch, lead.config.members.len());
-        let others: Vec<usize> = lead.others().collect();
+        let (epoch, sources) = (lead.config.epoch, lead.sources());
         let repair = &mut lead.repairs[at];
-        let after = repair.asked.map_or(count, |(index, _)| index);
-        let untried = |index: &usize| repair.wrong >> index & 1 == 0;
-        let next = (1..=count)
-            .map(|step| (after + step) % count)
-            .find(|index| others.contains(index) && untried(index));
-        let Some(index) = next else {
+        let last = repair.asked.map(|(index, _)| index);
+        let after = sources.iter().position(|source| Some(source.index) == last);
+        let in_turn = (0..sources.len()).map(|step| (after.map_or(0, |at| at + 1) + step) % sources.len());
+        let mut untried = in_turn.filter(|at| repair.wrong >> sources[*at].index & 1 == 0);
+        let Some(source) = untried.next().map(|at| &sources[at]) else {
             return self.block_is_lost(now, at);
         };
-        repair.asked = Some((index, now));
-        let (to, number, range) = (lead.config.members[index].node, repair.number, repair.covers);
+        repair.asked = Some((source.index, now));
+        let (number, range) = (repair.number, repair.covers);
         let message = Message::Fetch {
             chunk,
             epoch,
             number,
             range,
+            any: source.any,
         };
-        self.send(to, message, None);
+        self.send(source.node, message, None);
     }
 
     /// The write node asks for a block, to repair another copy with it.
-    pub(super) fn handle_fetch(&mut self, from: NodeId, epoch: Epoch, number: u64, range: BlockRange) {
-        if let Some(refusal) = self.refuses(from, epoch, JoinNumber(0)) {
+    pub(super) fn handle_fetch(
+        &mut self,
+        from: NodeId,
+        (epoch, number, any): (Epoch, u64, bool),
+        range: BlockRange,
+    ) {
+        let refusal = match any {
+            true => self.failed.then_some(Refusal::DeviceFailed),
+            false => self.refuses(from, epoch, JoinNumber(0)),
+        };
+        if let Some(refusal) = refusal {
             return self.refuse_command(from, epoch, refusal);
         }
         let page = self.record.geometry.page_blocks();
@@ -328,12 +377,13 @@ impl Member {
             return;
         }
         let io = self.next_io();
-        let to = from;
         self.fetches.push(Fetched {
             io,
-            to,
+            to: from,
             epoch,
             number,
+            range,
+            any,
         });
         let purpose = ReadPurpose::Reconcile;
         self.outputs.push_back(Output::LocalRead { io, range, purpose });
@@ -351,6 +401,8 @@ impl Member {
             epoch: fetched.epoch,
             number: fetched.number,
             incarnation: self.incarnation,
+            range: fetched.range,
+            any: fetched.any,
             found: data.is_some(),
         };
         self.send(fetched.to, message, data);
@@ -361,16 +413,24 @@ impl Member {
         &mut self,
         now: Instant,
         (from, incarnation): (NodeId, Incarnation),
-        (epoch, number): (Epoch, u64),
+        (epoch, number, any): (Epoch, u64, bool),
         data: Option<DataToken>,
     ) {
         let found = self.lead.as_mut().and_then(|lead| {
-            let index = lead
-                .member(from, incarnation)
-                .filter(|_| lead.config.epoch == epoch)?;
-            lead.heard(now, index);
+            if lead.config.epoch != epoch {
+                return None;
+            }
             let is_it = |r: &Repair| r.number == number && r.own_is_wrong && !r.has_bytes;
-            Some((lead.repairs.iter().position(is_it)?, index))
+            let at = lead.repairs.iter().position(is_it)?;
+            if any {
+                // What it says counts whoever it is; whom it speaks for is known from whom was asked.
+                let joins = lead.join.as_ref().is_some_and(|join| join.node == from);
+                let index = lead.config.index_of(from);
+                return Some((at, index.or(joins.then_some(JOINER_INDEX))?));
+            }
+            let index = lead.member(from, incarnation)?;
+            lead.heard(now, index);
+            Some((at, index))
         });
         let Some((at, index)) = found.filter(|_| !self.failed) else {
             return self.release(data);
@@ -442,6 +502,7 @@ impl Member {
 
     /// No copy has the block right.
     fn block_is_lost(&mut self, now: Instant, at: usize) {
+        let is_told = self.tell_joiner(now, at);
         let Some(repair) = self.drop_repair(now, at) else {
             return;
         };
@@ -453,11 +514,8 @@ impl Member {
         };
         lead.reconciliation.leave_out(range);
         let epoch = lead.config.epoch;
-        let joins = lead
-            .join
-            .as_ref()
-            .filter(|join| join.lacks(range))
-            .map(|join| join.node);
+        let joins = lead.join.as_ref().filter(|join| join.lacks(range) && !is_told);
+        let joins = joins.map(|join| join.node);
         for to in repair.askers.into_iter().filter(|node| *node != me) {
             self.send(to, Message::Lost { chunk, epoch, range }, None);
         }
@@ -468,12 +526,40 @@ impl Member {
         }
     }
 
+    /// Where a copy that joins lacks a block that is lost: the repair becomes the piece that says so to it. It keeps its place in
+    /// the order, so that no later write of the block is undone.
+    fn tell_joiner(&mut self, now: Instant, at: usize) -> bool {
+        let Some(lead) = &mut self.lead else { return false };
+        let (range, sequence) = (lead.repairs[at].covers, lead.repairs[at].sequence);
+        let members = lead.all_members();
+        let joins = lead.join.as_mut();
+        let flight = lead
+            .in_flight
+            .iter_mut()
+            .find(|f| Some(f.write.sequence) == sequence);
+        let (Some(join), Some(flight)) = (joins.filter(|join| join.lacks(range) && join.keeps_lost), flight)
+        else {
+            return false;
+        };
+        flight.write = ReplicaWrite {
+            kind: WriteKind::Lost,
+            force_unit_access: false,
+            join: join.leave_out(range),
+            ..flight.write
+        };
+        (flight.repair, flight.resync) = (false, true);
+        (flight.members, flight.first_sent) = (members, now);
+        let (to, write) = (join.node, flight.write);
+        self.send(to, Message::ReplicaWrite(write), None);
+        true
+    }
+
     /// Takes a repair back, its place in the order with it. It has sent nothing yet.
     fn drop_repair(&mut self, now: Instant, at: usize) -> Option<Repair> {
         let lead = self.lead.as_mut()?;
         let repair = lead.repairs.swap_remove(at);
-        lead.in_flight
-            .retain(|flight| Some(flight.write.sequence) != repair.sequence);
+        let is_its = |flight: &Flight| flight.repair && Some(flight.write.sequence) == repair.sequence;
+        lead.in_flight.retain(|flight| !is_its(flight));
         self.settle_soon(now);
         Some(repair)
     }

@@ -44,7 +44,7 @@ fn serving() -> NodeCore {
         group_chunks: vec![1],
     };
     let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
-    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry));
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry), true);
     let incarnation = Incarnation(1);
     let members = vec![Membership {
         node: ME,
@@ -181,7 +181,7 @@ fn sealing() -> NodeCore {
 fn sealing_with(planted: Planted) -> NodeCore {
     let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
     core.plant(planted);
-    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()));
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()), true);
     core.handle_configuration(NOW, chunk(), &three(1, 1, &[1, 2, 3]));
     core.handle_persisted(NOW, chunk(), PersistToken(1));
     outputs(&mut core);

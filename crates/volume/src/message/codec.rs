@@ -78,6 +78,7 @@ const FLAG_OPEN: u8 = 1;
 const FLAG_FORCE_UNIT_ACCESS: u8 = 2;
 const FLAG_SESSION: u8 = 4;
 const FLAG_PARTS: u8 = 8;
+const FLAG_ANY: u8 = 16;
 
 impl Refusal {
     /// The command-specific status code (status code type 1) of a completion that refuses.
@@ -260,8 +261,11 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
             epoch,
             number,
             range,
+            any,
         } => {
-            let mut fields = ranged(opcode::FETCH, *chunk, *epoch, *range);
+            let flags = if *any { FLAG_ANY } else { 0 };
+            let mut fields = CommandFields::for_chunk(opcode::FETCH, *chunk, *epoch, flags, 0);
+            (fields.cdw10_15[0], fields.cdw10_15[1]) = (range.start, range.count);
             fields.set_quad(2, *number);
             fields
         }
@@ -342,6 +346,7 @@ fn encode_replica_write(write: &ReplicaWrite, tail: &mut Writer) -> CommandField
         WriteKind::Zeroes => 1,
         WriteKind::Deallocate => 2,
         WriteKind::Fence => 3,
+        WriteKind::Lost => 4,
     };
     let opcode = opcode::REPLICA_WRITE;
     let mut fields = CommandFields::for_chunk(opcode, write.chunk, write.epoch, flags, kind);
@@ -435,6 +440,7 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
             epoch,
             number: fields.quad(2),
             range,
+            any: fields.flag(FLAG_ANY),
         },
         opcode::ENROLL => Message::Enroll {
             incarnation,
@@ -468,6 +474,7 @@ fn decode_replica_write(fields: &CommandFields, tail: &mut Reader<'_>) -> Result
         1 => WriteKind::Zeroes,
         2 => WriteKind::Deallocate,
         3 => WriteKind::Fence,
+        4 => WriteKind::Lost,
         other => {
             return Err(FormatError::Invalid {
                 what: "peer command",
@@ -532,7 +539,6 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
         Message::ReplicaAnswer { .. }
         | Message::SettleAnswer { .. }
         | Message::FlushAnswer { .. }
-        | Message::JoinAnswer { .. }
         | Message::SnapshotAnswer { .. }
         | Message::ConfirmAnswer { .. }
         | Message::AnnounceAnswer { .. } => {}
@@ -545,6 +551,7 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
             result = u64::from(*known) | u64::from(*keeps_parts) << 1;
             grants::encode_chunks(refused, &mut data);
         }
+        Message::JoinAnswer { keeps_lost, .. } => result = u64::from(*keeps_lost),
         Message::FetchAnswer { found, .. } => result = u64::from(*found),
         Message::QueryAnswer { sealed, config, .. } => {
             result = sealed.0;
@@ -632,6 +639,7 @@ pub fn decode_answer(
             epoch,
             join,
             incarnation,
+            keeps_lost: answer.result & 1 == 1,
         },
         Message::Announce { chunk, epoch, join } => Message::AnnounceAnswer {
             chunk,
@@ -663,12 +671,18 @@ pub fn decode_answer(
         },
         // Its page is no part of what is read here.
         Message::Fetch {
-            chunk, epoch, number, ..
+            chunk,
+            epoch,
+            number,
+            range,
+            any,
         } => Message::FetchAnswer {
             chunk,
             epoch,
             number,
             incarnation,
+            range,
+            any,
             found: answer.result == 1,
         },
         Message::Beacon {

@@ -53,6 +53,7 @@ impl Cluster {
                 core.add_copy(
                     now,
                     ChunkRecord::new(ClusterId(1), chunk(index), geometry.clone()),
+                    true,
                 );
             }
             let members = (1..=NODES).map(|node| Membership {

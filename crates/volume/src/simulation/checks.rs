@@ -71,6 +71,7 @@ impl World {
                 self.loss_due[chunk] = None;
                 self.monitors[chunk].iter_mut().for_each(Monitor::all_dead);
                 self.note_loss(chunk);
+                self.lost_again(chunk);
             }
             if phase == Phase::Serving {
                 self.serves_in(node, chunk, epoch);

@@ -389,7 +389,7 @@ impl World {
         if state.attempt != attempt || state.pending.is_none() || state.gone {
             return;
         }
-        if self.portal_answered(client, status) {
+        if self.portal_answered(client, status) || self.met_lost(client, status) {
             return;
         }
         if matches!(status, Status::FencedWriter(_)) {
@@ -434,6 +434,7 @@ impl World {
         self.done_ops += 1;
         if matches!(pending.op, Op::Write(_) | Op::Force(_)) {
             self.note_written(pending.chunk);
+            self.lost_are_written(pending.chunk, pending.range, pending.began);
         }
         if pending.op == Op::Read && pending.barred {
             self.fail(format!(

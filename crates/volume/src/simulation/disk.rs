@@ -9,7 +9,10 @@ use foundation::Random;
 use super::layers::{Layer, Place, ROT};
 use crate::identity::{BlockRange, ChunkId, IoToken, PersistToken, Sequence, SnapshotId, VolumeNumber};
 use crate::record::{ChunkRecord, RecordDelta};
-use crate::sums::{DurableSums, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict, readdress_sums};
+use crate::sums::{DurableSums, Found, PastVerdict, SUM_PAGE_BYTES, Sums, Verdict, readdress_sums};
+
+/// What a block holds that no copy had right when it was written here.
+pub(super) const LOST: u32 = 1 << 29;
 
 /// What a block may hold after a crash: the durable value first, the newest last.
 #[derive(Debug)]
@@ -77,6 +80,9 @@ pub(super) struct Disk {
     sum_places: [Vec<u8>; 2],
     /// A planted bug: no flush writes sums.
     pub(super) forgets_sums: bool,
+    /// Others: what says that it is lost is taken for right, always or where nothing is known of it.
+    pub(super) believes_lost: bool,
+    pub(super) adopts_lost: bool,
     pub(super) harm: Option<Harm>,
     /// It did more than fail: not all that it lacks can be blamed on us.
     pub(super) harmed: bool,
@@ -94,6 +100,8 @@ impl Disk {
             sums: blank_sums(&record),
             sum_places: [blank.clone(), blank],
             forgets_sums: false,
+            believes_lost: false,
+            adopts_lost: false,
             harm: None,
             harmed: false,
             blocks: (0..record.geometry.chunk_blocks).map(|_| block()).collect(),
@@ -183,6 +191,15 @@ impl Disk {
         }
     }
 
+    /// A block says durably that it is lost.
+    pub(super) fn lose(&mut self, block: u32) {
+        self.harmed = true;
+        self.sums.forget(block, 1);
+        let block = &mut self.blocks[block as usize];
+        block.push(LOST);
+        block.settle(block.base + block.values.len() as u64 - 1);
+    }
+
     /// Where a block lies that a snapshot shows, too.
     pub(super) fn shown(&self, block: u32) -> Option<Place> {
         self.blocks[block as usize].shown.clone()
@@ -199,10 +216,15 @@ impl Disk {
 
     /// Which of these blocks do not fit their sums.
     pub(super) fn wrong(&mut self, first: u32, values: &[u32]) -> Vec<u32> {
-        let verdict = match self.sums.check(first, values.iter().copied()) {
+        let adopts = self.adopts_lost;
+        let found = |&value: &u32| Found {
+            sum: value,
+            is_lost: value == LOST && !adopts,
+        };
+        let verdict = match self.sums.check(first, values.iter().map(found)) {
             Verdict::Unread(page) => {
                 self.read_sums(page);
-                self.sums.check(first, values.iter().copied())
+                self.sums.check(first, values.iter().map(found))
             }
             verdict => verdict,
         };
@@ -211,6 +233,14 @@ impl Disk {
             Verdict::Wrong(blocks) => blocks,
             Verdict::Unread(page) => unreachable!("page {page} has been read"),
         }
+    }
+
+    /// Whether this is what a block is to hold, for certain.
+    pub(super) fn vouches(&mut self, block: u32, value: u32) -> bool {
+        if let Some(page) = self.sums.unread(block, 1) {
+            self.read_sums(page);
+        }
+        self.sums.vouches(block, [value].into_iter())
     }
 
     /// Whether these values have sums on the disk, and fit them.
@@ -255,7 +285,8 @@ impl Disk {
         let mut wrong = Vec::new();
         for block in quiet {
             // Looking must not make the unknown known.
-            if self.sums.knows(block) && !self.wrong(block, &[values[block as usize]]).is_empty() {
+            let is_known = self.sums.knows(block) || values[block as usize] == LOST;
+            if is_known && !self.wrong(block, &[values[block as usize]]).is_empty() {
                 wrong.push(block);
             }
         }
@@ -313,6 +344,15 @@ impl Disk {
                 early,
             },
         );
+    }
+
+    /// No copy has these blocks right: they are wrong here, too, from now on.
+    pub(super) fn begin_losing(&mut self, io: IoToken, range: BlockRange, random: &mut Random) {
+        self.begin_write(io, range, vec![LOST; range.count as usize], false, random);
+        if !self.believes_lost {
+            self.sums.forget(range.start, range.count);
+        }
+        self.harmed = true;
     }
 
     pub(super) fn begin_read(

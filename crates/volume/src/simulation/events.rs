@@ -155,6 +155,8 @@ pub(super) enum Event {
     Whole(WholeEvent),
     /// Some node's disks become slow.
     SlowDisks,
+    /// A block is lost.
+    Lose,
     /// A fault that is written down.
     Injected {
         number: usize,

@@ -15,6 +15,9 @@ impl World {
         if !self.all_in_sync() {
             return 500 * MS;
         }
+        if self.losses.is_some() {
+            return self.harm_all(node);
+        }
         let chunk = self.random.below(self.shape.chunks as u64) as usize;
         // Where all clients meet.
         let block = self.random.below(3) as u32;

@@ -38,6 +38,14 @@ pub(super) enum Injected {
         snapshot: SnapshotId,
         block: u32,
     },
+    /// No copy has a block right any more: it changes on all of them, or they say so.
+    Lose {
+        chunk: usize,
+        block: u32,
+        changes: bool,
+        /// On this node alone.
+        only: Option<usize>,
+    },
     /// An operator drains a node, or ends that.
     Drain { node: usize, drains: bool },
     /// Of masters and etcd.
@@ -149,6 +157,12 @@ impl World {
                     disk.harmed = true;
                 }
             }
+            Injected::Lose {
+                chunk,
+                block,
+                changes,
+                only,
+            } => self.is_lost(chunk, block, changes, only),
             Injected::Drain { node, drains } => self.places.draining[node] = drains,
             Injected::Master(fault) => self.apply_master_fault(fault),
         }

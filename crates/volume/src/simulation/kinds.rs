@@ -19,6 +19,8 @@ pub(super) struct Kinds {
     pub(super) forced: bool,
     /// Nodes ask for grants in parts of a chunk or two, for several chunks.
     pub(super) parts: bool,
+    /// Blocks are lost on all copies.
+    pub(super) loses: bool,
     /// The masters are the real ones.
     pub(super) whole: bool,
     /// They make this mistake.
@@ -56,6 +58,10 @@ impl Kinds {
             restored: bug.is_some_and(Bug::is_of_restored_stores),
             forced: matches!(bug, Some(Bug::ForcedAsIfInSync)),
             parts: matches!(bug, Some(Bug::AnswerForAnyPart)),
+            loses: matches!(
+                bug,
+                Some(Bug::LostPassesForRight | Bug::LostTakenWhereUnknown | Bug::JoinerBelieved)
+            ),
             whole: false,
             masters_bug: None,
         }

@@ -31,7 +31,7 @@ impl World {
         let mut core = NodeCore::new(clock, node_id(node), Incarnation(life), self.settings);
         core.plant(self.planted);
         for disk in sim.disks.values() {
-            core.add_copy(clock, disk.record.clone());
+            core.add_copy(clock, disk.record.clone(), true);
         }
         sim.core = Some(core);
         self.show_new_board(node);

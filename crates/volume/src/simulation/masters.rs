@@ -52,6 +52,7 @@ impl World {
             } if store == self.store_life() && !self.is_held() => self.commit(chunk, config, places),
             Event::Fault => self.fault(),
             Event::SlowDisks => self.slow_disk(),
+            Event::Lose => self.lose(),
             Event::Injected { number, late } => self.written_fault(number, late),
             Event::Whole(event) => self.whole_event(event),
             Event::Crash { node, power, quick } => self.crash(node, power, quick),

@@ -50,6 +50,7 @@ mod kinds;
 mod layers;
 mod linear;
 mod lives;
+mod losses;
 mod masters;
 mod mend;
 mod outputs;
@@ -318,6 +319,42 @@ fn harmed_blocks_of_snapshots_are_mended_and_never_read() {
         is_much && refused > many && damage_seen > many && lacking < many || many < 10,
         "hardly anything happened"
     );
+}
+
+/// No copy has some blocks right, while nodes die, are drained, and copies move: who reads such a block gets an error and never what lies
+/// there, until it is written; and every chunk gets all its copies.
+#[test]
+fn lost_blocks_are_never_read_and_keep_no_copy_out() {
+    let (mut operations, mut lost, mut refused, mut told, mut written) = (0, 0, 0, 0, 0);
+    let (mut made, mut failed) = (0, Vec::new());
+    let seeds = foundation::seeds::from_environment(20);
+    for &seed in &seeds {
+        let mut world = World::with_lost_blocks(seed);
+        if let Err(why) = world.run_as_asked(seeds.len() == 1) {
+            println!("seed {seed}: {}", why.lines().next().unwrap_or_default());
+            failed.push(seed);
+        }
+        operations += world.done_ops;
+        made += world.places.made;
+        if let Some(losses) = &world.losses {
+            lost += losses.lost;
+            refused += losses.refused;
+            told += losses.told;
+            written += losses.written;
+        }
+    }
+    println!(
+        "{} seeds, {operations} operations, {lost} blocks lost and {written} written, {refused} reads refused, {told} told to one of {made} \
+         copies that were made, or to one that came back",
+        seeds.len()
+    );
+    assert!(
+        failed.is_empty(),
+        "replay with REDHARE_SEED=S, S one of {failed:?}"
+    );
+    let many = seeds.len() as u64;
+    let is_much = operations > 100 * many && lost > 5 * many && refused > many && written > many;
+    assert!(is_much && told > many || many < 10, "hardly anything happened");
 }
 
 /// Hosts reserve a volume that grows, by two portals: once a change is answered as done, or noted as in force, nothing of a host that

@@ -40,8 +40,13 @@ impl World {
                 };
                 assert_eq!(values.len(), range.count as usize);
                 let mut random = self.random.fork();
-                self.disk(node, chunk)
-                    .begin_write(io, range, values, force_unit_access, &mut random);
+                if kind == WriteKind::Lost {
+                    self.is_told_of_lost();
+                    self.disk(node, chunk).begin_losing(io, range, &mut random);
+                } else {
+                    self.disk(node, chunk)
+                        .begin_write(io, range, values, force_unit_access, &mut random);
+                }
                 self.local(node, chunk, io);
             }
             Output::LocalRead { io, range, purpose } => {

@@ -77,7 +77,7 @@ impl World {
         self.nodes[node].disks.insert(chunk, disk);
         self.places.made += 1;
         self.core(node, None, |core, now: Instant| {
-            core.add_copy(now, record);
+            core.add_copy(now, record, true);
             core.watch(chunk_id(chunk), true);
         });
     }

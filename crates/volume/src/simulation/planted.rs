@@ -33,11 +33,14 @@ pub(super) fn scenario(bug: Bug) -> Option<u64> {
         | Bug::RestoredHearsOnlySealed
         | Bug::LeavingCopyCounts
         | Bug::SnapshotLeavesUnasked
+        | Bug::LostPassesForRight
+        | Bug::LostTakenWhereUnknown
         | Bug::CloneForgetsRegions => Some(world::REBUILD),
         Bug::DamageIgnored
         | Bug::RepairOverwritesNewer
         | Bug::PastReadSumsIgnored
         | Bug::PastReadSumsNotDurable
+        | Bug::JoinerBelieved
         | Bug::SnapshotSumsIgnored
         | Bug::MendedFromLive => Some(world::HARM),
         _ => None,

@@ -601,7 +601,7 @@ impl World {
             let record = disk.record.clone();
             self.nodes[node].disks.insert(chunk, disk);
             self.core(node, None, |core, now: Instant| {
-                core.add_copy(now, record);
+                core.add_copy(now, record, true);
                 core.watch(chunk_id(chunk), true);
             });
         }

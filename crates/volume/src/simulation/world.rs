@@ -16,6 +16,7 @@ use super::forced::Forced;
 use super::injected::{Injected, Script};
 use super::kinds::{Kinds, Recipe};
 use super::linear::Monitor;
+use super::losses::Losses;
 use super::mend::Mends;
 use super::parts::PartsSeen;
 use super::places::Places;
@@ -74,6 +75,7 @@ pub(super) struct World {
     pub(super) reserved: Option<Box<Reserved>>,
     pub(super) restored: Option<Box<Restored>>,
     pub(super) forced: Option<Box<Forced>>,
+    pub(super) losses: Option<Box<Losses>>,
     pub(super) flushes: Option<Flushes>,
     pub(super) whole: Option<Box<Whole>>,
     /// Every fault so far, and when; of a run whose faults are written down, all of them, and which of these are still to come.
@@ -185,6 +187,7 @@ impl World {
             restored,
             forced,
             parts,
+            loses,
             whole,
             masters_bug,
         } = kinds;
@@ -232,6 +235,7 @@ impl World {
             mends: (scenario == HARM && (snapshots || cloned)).then(|| Box::new(Mends::new(seed))),
             reserved: reserved.then(|| Box::new(Reserved::new(shape.chunks))),
             forced: forced.then(|| Box::new(Forced::new(seed))),
+            losses: loses.then(|| Box::new(Losses::new(seed))),
             restored: restored.then(|| Box::new(Restored::new(seed, nodes))),
             flushes: (scenario == POWER && !reserved).then(|| Flushes::new(shape.chunks, Planted { bug })),
             whole: whole.then(|| {
@@ -299,6 +303,7 @@ impl World {
         self.begin_to_reserve();
         self.begin_to_restore();
         self.begin_to_force();
+        self.begin_to_lose();
         match self.whole.is_some() {
             true => self.begin_whole(),
             false => self.at(0, Event::Masters),
@@ -466,8 +471,9 @@ impl World {
                 message,
                 payload,
             } => {
-                let data = payload.map(|values| self.hold(to, values));
                 let message = self.heard_by(to, message);
+                let (message, payload) = self.vouched_for(to, message, payload);
+                let data = payload.map(|values| self.hold(to, values));
                 self.core(to, data, |core, now| {
                     core.handle_message(now, node_id(from), message, data)
                 });
@@ -596,6 +602,8 @@ impl World {
         let geometry = self.geometry.clone();
         let mut disk = Disk::new(ChunkRecord::new(ClusterId(7), chunk_id(chunk), geometry));
         disk.forgets_sums = self.planted.is(Bug::SumsNotFlushed);
+        disk.believes_lost = self.planted.is(Bug::LostPassesForRight);
+        disk.adopts_lost = self.planted.is(Bug::LostTakenWhereUnknown);
         disk
     }
 

@@ -315,7 +315,7 @@ impl Node {
             .copies
             .record_of(chunk)
             .ok_or(CopyError::NoSuchCopy { chunk })?;
-        self.core.borrow_mut().add_copy(time::now(), record);
+        self.core.borrow_mut().add_copy(time::now(), record, has_sums);
         self.pump();
         Ok(())
     }

@@ -135,6 +135,7 @@ fn a_copy_that_joins_learns_what_was_acknowledged_while_it_was_asked() {
         epoch: Epoch(1),
         join: again,
         incarnation: Incarnation(1),
+        keeps_lost: true,
     };
     core.handle_message(NOW, NodeId(4), joined, None);
     core.handle_persisted(NOW, chunk(), PersistToken(99));
@@ -196,6 +197,7 @@ fn joining(planted: Planted) -> (NodeCore, Option<Asked>) {
         epoch,
         join: JoinNumber(1),
         incarnation,
+        keeps_lost: true,
     };
     core.handle_message(NOW, NodeId(4), joined, None);
     let asked = |output: Output| match output {

@@ -20,7 +20,7 @@ fn left_out(planted: Option<Bug>) -> NodeCore {
     }
     let mut core = NodeCore::new(NOW, ME, Incarnation(2), Settings::default());
     core.plant(Planted { bug: planted });
-    core.add_copy(NOW, record);
+    core.add_copy(NOW, record, true);
     core
 }
 
@@ -81,6 +81,7 @@ fn sent(core: &mut NodeCore, epoch: u64) -> u32 {
         epoch,
         join,
         incarnation,
+        keeps_lost: true,
     };
     core.handle_message(later, NodeId(2), joined, None);
     let progress = core

@@ -20,6 +20,7 @@ fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
         epoch,
         join,
         incarnation,
+        keeps_lost: true,
     };
     core.handle_message(NOW, NodeId(4), joined, None);
     outputs(&mut core);
@@ -79,6 +80,7 @@ fn what_is_held_for_a_snapshot_stays_held_when_a_join_is_given_up() {
         epoch,
         join,
         incarnation,
+        keeps_lost: true,
     };
     core.handle_message(NOW, joiner, joined, None);
     outputs(&mut core);

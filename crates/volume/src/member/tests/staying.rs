@@ -60,7 +60,7 @@ fn a_copy_says_that_it_stays_unless_it_had_no_room_meanwhile() {
         outputs(core).into_iter().find_map(said)
     };
     let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
-    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()));
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()), true);
     assert_eq!(says(&mut core, later, 1), Some((Epoch(1), false)));
     assert_eq!(says(&mut core, later, 2), Some((Epoch(2), true)));
     // Asked once more it says the same.

@@ -132,6 +132,7 @@ fn command() -> impl Strategy<Value = Message> {
                         epoch,
                         number,
                         range,
+                        any: number.is_multiple_of(2),
                     },
                 }
             }
@@ -225,12 +226,18 @@ fn answer(command: &Message, n: u64, marks: Vec<u32>, config: ChunkConfig) -> Me
             config: n.is_multiple_of(2).then_some(config),
         },
         Message::Fetch {
-            chunk, epoch, number, ..
+            chunk,
+            epoch,
+            number,
+            range,
+            any,
         } => Message::FetchAnswer {
             chunk,
             epoch,
             number,
             incarnation,
+            range,
+            any,
             found: n.is_multiple_of(2),
         },
         ref other => decode_answer(other, incarnation, &plain).unwrap(),
