@@ -215,7 +215,7 @@ impl Node {
                 .min(geometry.chunk_blocks - start);
             let range = BlockRange { start, count };
             match self.read_anywhere(key, nodes, &geometry, range).await {
-                Ok(bytes) => self.put(key, unfinished, range, bytes).await?,
+                Ok(bytes) => self.put(key, unfinished, range, bytes, false).await?,
                 Err(CopyError::NoSource { .. }) if unfinished.copy.sums.is_some() => {
                     lost.extend(self.fill_by_block(key, nodes, unfinished, range).await?);
                     if lost.len() > LOST_MAX {
@@ -231,13 +231,14 @@ impl Node {
         Ok(lost)
     }
 
-    /// Writes what was read, if it is not there.
+    /// Writes what was read, if it is not there, or what says that a block is lost.
     async fn put(
         &self,
         key: Key,
         unfinished: &Unfinished,
         range: BlockRange,
         bytes: Buffer,
+        is_lost: bool,
     ) -> Result<(), CopyError> {
         let (chunk, copy) = (key.0, &unfinished.copy);
         let is_there = match unfinished.is_clone {
@@ -249,7 +250,7 @@ impl Node {
         }
         self.copies.check_reserve(unfinished.disk, key)?;
         if let Some(sums) = &copy.sums {
-            match bytes[..] == LOST_BLOCK[..] {
+            match is_lost {
                 true => sums.forget(range),
                 false => sums.note(range, Some(&bytes)),
             }
@@ -271,7 +272,8 @@ impl Node {
         let (geometry, mut lost) = (unfinished.copy.geometry(), Vec::new());
         for start in range.start..range.start + range.count {
             let one = BlockRange { start, count: 1 };
-            let bytes = match self.read_anywhere(key, nodes, &geometry, one).await {
+            let read = self.read_anywhere(key, nodes, &geometry, one).await;
+            let (bytes, is_lost) = match read {
                 Err(CopyError::NoSource { .. })
                     if self.is_wrong_everywhere(key, nodes, &geometry, start).await =>
                 {
@@ -285,11 +287,11 @@ impl Node {
                     let room = BufferPool::current().allocate(BLOCK_BYTES).await;
                     let mut room = room.map_err(|_| CopyError::NoSource { chunk, snapshot })?;
                     room.copy_from_slice(&LOST_BLOCK[..]);
-                    room.freeze()
+                    (room.freeze(), true)
                 }
-                other => other?,
+                other => (other?, false),
             };
-            self.put(key, unfinished, one, bytes).await?;
+            self.put(key, unfinished, one, bytes, is_lost).await?;
         }
         Ok(lost)
     }

@@ -257,6 +257,8 @@ impl Member {
         if !lead.waits_for_answers() {
             lead.resend_at = now + self.settings.resend_interval;
         }
+        // What an earlier one has said of blocks says nothing about this one.
+        lead.repairs.iter_mut().for_each(|repair| repair.forget_joiner());
         lead.joins += 1;
         let fences = fences(&self.record);
         lead.join = Some(Box::new(Join {

@@ -61,6 +61,13 @@ pub(super) struct Fetched {
     any: bool,
 }
 
+impl Repair {
+    /// Another copy joins: it has not been asked.
+    pub(super) fn forget_joiner(&mut self) {
+        self.wrong &= !JOINER;
+    }
+}
+
 /// A copy that may have a block right.
 struct Source {
     /// The place of its node among the members, or [`JOINER_INDEX`].
