@@ -35,6 +35,8 @@ const SIMULATIONS: &[Row] = &[
             "simulation::clusters",
             "simulation::copies",
             "simulation::snapshots",
+            "simulation::harmed",
+            "simulation::lost",
             "simulation::hosts",
             "simulation::a_clone",
             "simulation::a_store_that",
