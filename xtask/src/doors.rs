@@ -417,6 +417,62 @@ mod tests {
         }
     }
 
+    /// What chooses a row's tests: what it gives the test program, else the program.
+    fn chosen(row: &Row) -> Vec<&'static str> {
+        let is_name =
+            |word: &&str| !word.starts_with('-') && !word.starts_with("redhare-") && *word != "test";
+        let mut words: Vec<_> = row.cargo.iter().copied().filter(is_name).collect();
+        let program = row.cargo.iter().position(|word| *word == "--test");
+        if program.is_some() && words.len() > 1 {
+            words.remove(0);
+        }
+        words.iter().filter_map(|word| word.rsplit("::").next()).collect()
+    }
+
+    #[test]
+    fn whatever_is_tried_by_seeds_stands_behind_the_door() {
+        let words: Vec<_> = SIMULATIONS.iter().flat_map(chosen).collect();
+        let (mut directories, mut tried) = (vec![workspace_root().join("crates")], 0);
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let stem = path
+                    .file_stem()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned();
+                // What fuzzing tries by seeds has a door of its own.
+                if path.is_dir() && stem != "fuzzing" {
+                    directories.push(path);
+                    continue;
+                }
+                let text = match path.extension() {
+                    Some(extension) if extension == "rs" => std::fs::read_to_string(&path).unwrap(),
+                    _ => continue,
+                };
+                let mut name = String::new();
+                for line in text.lines().map(str::trim_start) {
+                    if let Some((function, _)) =
+                        line.strip_prefix("fn ").and_then(|rest| rest.split_once('('))
+                    {
+                        name = function.to_owned();
+                    }
+                    if line.contains("seeds::from_environment(") {
+                        let is_run = words.iter().any(|word| {
+                            name.starts_with(word)
+                                || stem == *word
+                                || name.ends_with(word)
+                                || name.contains(&format!("_{word}_"))
+                        });
+                        assert!(is_run, "{}: {name}", path.display());
+                        tried += 1;
+                    }
+                }
+            }
+        }
+        assert!(tried >= 30, "{tried} simulations are found, where there were 31");
+    }
+
     #[test]
     fn a_door_with_nothing_behind_it_says_so() {
         let row = Row {

@@ -23,6 +23,8 @@ use crate::planted::Bug;
 
 /// The most blocks that wait for their repair in one chunk. More are noticed again when they are read again.
 const REPAIRS_MAX: usize = 64;
+/// The most with those that stand ([`Lead::stands`]): their bytes are kept.
+const STANDING_MAX: usize = 512;
 /// The most reads for a write node's repairs that one copy makes at a time.
 const FETCHES_MAX: usize = 64;
 /// The place of the copy that joins among those that were asked for a block.
@@ -78,6 +80,23 @@ struct Source {
 }
 
 impl Lead {
+    /// Whether a repair is on every copy that lives, and waits for a member that has ended at the minimum. That one's node comes
+    /// back as a joining copy, whose pieces may wait for other repairs: so these wait for none that stands.
+    fn stands(&self, repair: &Repair) -> bool {
+        let flight = self
+            .in_flight
+            .iter()
+            .find(|flight| Some(flight.write.sequence) == repair.sequence);
+        repair.has_bytes && flight.is_some_and(|flight| self.is_wherever_alive(flight))
+    }
+
+    /// Whether one more block may wait for its repair.
+    fn has_room_for_repairs(&self) -> bool {
+        let count = self.repairs.len();
+        let standing = || self.repairs.iter().filter(|repair| self.stands(repair)).count();
+        count < REPAIRS_MAX || count < STANDING_MAX && count - standing() < REPAIRS_MAX
+    }
+
     /// The members, then copies that are there and no members: of lives that have ended, or on their way back.
     fn sources(&self) -> Vec<Source> {
         let member = |index: usize| Source {
@@ -205,7 +224,7 @@ impl Member {
             if !known.askers.contains(&asker) {
                 known.askers.push(asker);
             }
-        } else if lead.repairs.len() < REPAIRS_MAX {
+        } else if lead.has_room_for_repairs() {
             lead.fetches += 1;
             let number = lead.fetches;
             lead.repairs.push(Repair {
@@ -224,8 +243,7 @@ impl Member {
     }
 
     fn has_room_for_repairs(&self) -> bool {
-        let lead = self.lead.as_ref();
-        lead.is_some_and(|lead| lead.repairs.len() < REPAIRS_MAX)
+        self.lead.as_ref().is_some_and(Lead::has_room_for_repairs)
     }
 
     /// A member has read what does not fit its sums.
@@ -249,21 +267,25 @@ impl Member {
     /// already: all members that live have sealed then.
     pub(super) fn start_repairs(&mut self, now: Instant) {
         let depth = self.settings.reconcile_depth;
+        let has_begun = |repair: &Repair| repair.sequence.is_some() || repair.io.is_some();
+        let Some(lead) = &self.lead else { return };
+        if lead.repairs.iter().all(has_begun) {
+            return;
+        }
+        let is_under_way = |repair: &&Repair| has_begun(repair) && !lead.stands(repair);
+        let mut under_way = lead.repairs.iter().filter(is_under_way).count();
         let mut at = 0;
         while let Some(lead) = &self.lead
             && (lead.phase != Phase::Sealing || lead.joiner().is_some())
             && !lead.is_cutting()
+            && under_way < depth
             && let Some(repair) = lead.repairs.get(at)
         {
-            let begun = |r: &&Repair| r.sequence.is_some() || r.io.is_some();
-            let may_begin = !begun(&repair)
-                && lead.repairs.iter().filter(begun).count() < depth
-                && !lead
-                    .in_flight
-                    .iter()
-                    .any(|f| f.covers.overlaps(repair.covers) && !lead.is_wherever_alive(f));
-            if may_begin {
+            let stands_before =
+                |flight: &Flight| flight.covers.overlaps(repair.covers) && !lead.is_wherever_alive(flight);
+            if !has_begun(repair) && !lead.in_flight.iter().any(stands_before) {
                 self.begin_repair(now, at);
+                under_way += 1;
             }
             at += 1;
         }

@@ -150,3 +150,71 @@ fn a_repair_whose_bytes_are_not_here_makes_nobody_late() {
         );
     }
 }
+
+/// A member has ended at the minimum, and its node comes back in its place: the pieces for it wait for repairs. Those that only that member
+/// has not answered, which it never will, keep no others from beginning.
+#[test]
+fn a_repair_that_waits_for_a_member_that_has_ended_holds_no_other_up() {
+    let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()), true);
+    core.handle_configuration(NOW, chunk(), &three(1, 1, &[1, 3]));
+    core.handle_persisted(NOW, chunk(), PersistToken(1));
+    seal_answer(&mut core, 3, Vec::new());
+    outputs(&mut core);
+    let (chunk, epoch, incarnation, join) = (chunk(), Epoch(1), Incarnation(2), JoinNumber(1));
+    let back = Message::Return {
+        chunk,
+        epoch,
+        incarnation,
+        flushed_in: epoch,
+        marks: Vec::new(),
+    };
+    core.handle_message(NOW, NodeId(3), back, None);
+    let joined = Message::JoinAnswer {
+        chunk,
+        epoch,
+        join,
+        incarnation,
+        keeps_lost: true,
+    };
+    core.handle_message(NOW, NodeId(3), joined, None);
+    outputs(&mut core);
+
+    let blocks = 50;
+    let range = BlockRange {
+        start: 0,
+        count: blocks,
+    };
+    core.handle_message(NOW, NodeId(3), Message::Repair { chunk, epoch, range }, None);
+    core.handle_persisted(NOW, chunk, PersistToken(9));
+    let mut mended = 0;
+    while mended < u64::from(blocks) {
+        let mut sent = Vec::new();
+        let reads = ios(&outputs(&mut core));
+        assert!(!reads.is_empty(), "nothing goes on after {mended} of {blocks}");
+        for io in reads {
+            core.handle_local(NOW, chunk, io, true, Some(DataToken(100 + io.0)));
+            sent.extend(outputs(&mut core));
+        }
+        for output in sent {
+            match output {
+                Output::Send {
+                    to: NodeId(3),
+                    message: Message::ReplicaWrite(write),
+                    ..
+                } if write.join == join => {
+                    let answer = Message::ReplicaAnswer {
+                        chunk,
+                        epoch,
+                        sequence: write.sequence,
+                        incarnation,
+                        join,
+                    };
+                    core.handle_message(NOW, NodeId(3), answer, None);
+                    mended += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+}
