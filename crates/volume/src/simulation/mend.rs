@@ -32,6 +32,8 @@ pub(super) struct Mends {
     pub(super) random: Random,
     /// Reads by which nodes compare their live copies: node, life and request.
     scrubs: BTreeSet<(usize, u64, RequestId)>,
+    /// Blocks (chunk, block) of which write nodes have said that no copy has them right.
+    pub(super) lost: BTreeSet<(usize, u32)>,
     /// Blocks that were written where they did not fit.
     pub(super) mended: u64,
     /// Blocks of snapshots that were read and were theirs, and reads that met one that is not.
@@ -68,11 +70,22 @@ pub(super) enum MendEvent {
     },
 }
 
+impl World {
+    /// A write node has said that no copy has a block of its chunk right: a snapshot may lack it.
+    pub(super) fn note_lost(&mut self, chunk: usize, range: BlockRange) {
+        if let Some(mends) = &mut self.mends {
+            let blocks = (range.start..).take(range.count as usize);
+            mends.lost.extend(blocks.map(|block| (chunk, block)));
+        }
+    }
+}
+
 impl Mends {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             random: Random::from_seed(seed ^ 0x3e4d_u64 << 32),
             scrubs: BTreeSet::new(),
+            lost: BTreeSet::new(),
             mended: 0,
             read: 0,
             refused: 0,

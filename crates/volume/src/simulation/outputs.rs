@@ -109,7 +109,7 @@ impl World {
                     self.commit_after(delay, chunk, config, None);
                 }
             }
-            Output::Lost { .. } => {}
+            Output::Lost { range } => self.note_lost(chunk, range),
             Output::Failed if self.disk(node, chunk).broken => {}
             Output::Failed if self.disk(node, chunk).lacked_room => {
                 self.at(ROOM_LOOK, Event::LookForRoom { node, life, chunk });
