@@ -220,7 +220,10 @@ impl Member {
 
     fn add_repair(&mut self, now: Instant, asker: NodeId, covers: BlockRange) {
         let Some(lead) = &mut self.lead else { return };
-        if let Some(known) = lead.repairs.iter_mut().find(|r| r.covers == covers) {
+        // One that stands is done wherever it can be: what is wrong there is so since.
+        let is_it = |repair: &Repair| repair.covers == covers && !lead.stands(repair);
+        if let Some(at) = lead.repairs.iter().position(is_it) {
+            let known = &mut lead.repairs[at];
             if !known.askers.contains(&asker) {
                 known.askers.push(asker);
             }

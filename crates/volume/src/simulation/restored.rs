@@ -436,6 +436,13 @@ impl World {
         let is_new = !nodes.clone().any(|node| took_part(&node));
         let has_it = |node: usize| took_part(&node) || is_new && copy(&node).is_some();
         config.members.retain(|member| has_it(node_index(member.node)));
+        if config.members.is_empty() && everyone && self.healing {
+            // A configuration was committed of which no member had heard when it died, with a copy that had not taken part in anything. Nodes do
+            // not tell that from a disk that was replaced: masters refuse it, and an operator goes by what the disks say.
+            let epoch = config.epoch;
+            config = ChunkConfig { epoch, ..newest };
+            config.members.retain(|member| has_it(node_index(member.node)));
+        }
         if config.index_of(config.write_node).is_none() {
             config.write_node = config.members.first()?.node;
         }

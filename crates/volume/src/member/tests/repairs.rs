@@ -217,4 +217,9 @@ fn a_repair_that_waits_for_a_member_that_has_ended_holds_no_other_up() {
             }
         }
     }
+    // A block that does not fit again is repaired again, though its first repair still waits.
+    let range = BlockRange { start: 7, count: 1 };
+    core.handle_message(NOW, NodeId(3), Message::Repair { chunk, epoch, range }, None);
+    core.handle_persisted(NOW, chunk, PersistToken(10));
+    assert_eq!(ios(&outputs(&mut core)).len(), 1, "it reads the block");
 }
