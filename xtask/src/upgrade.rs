@@ -40,6 +40,8 @@ fn against(from: Option<&str>) -> Result<Outcome, String> {
     command
         .current_dir(&tree)
         .env("CARGO_TARGET_DIR", &build)
+        // It has the version of the one it is tried with.
+        .env("REDHARE_RELEASE", &revision)
         // Nobody debugs it, and it is several times as large with.
         .env("CARGO_PROFILE_DEV_DEBUG", "0");
     let ended = status(&mut command)?;

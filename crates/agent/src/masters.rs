@@ -220,6 +220,7 @@ impl Life {
                 .collect(),
             uses: self.usage.due(),
             damage: self.usage.damage_due(),
+            releases: self.usage.releases_due(),
             disk_health,
             samples,
             prepared_volumes: prepared.map(|(volume, _)| *volume).collect(),
@@ -726,6 +727,7 @@ impl Life {
             FromTarget::Held(held) => self.usage.held(held),
             FromTarget::Used(volumes) => self.usage.volumes(volumes),
             FromTarget::Damage(damage) => self.usage.damaged(damage),
+            FromTarget::Release(release) => self.usage.release(release),
             FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }
     }

@@ -1,4 +1,5 @@
-//! What a node's disks are used for, and what is wrong with the blocks there, as its target says, on its way to the masters.
+//! What a node's disks are used for, what is wrong with the blocks there, and which release its target is, as that says, on its way to
+//! the masters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use crate::wire::to_wire;
 
 /// How often the masters hear what volumes use: one that has just begun to lead knows nothing of it.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// For so long nothing is said of releases until the target has said its own: one of a release before does not.
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 
 /// See the module.
 pub(crate) struct Usage {
@@ -21,6 +24,10 @@ pub(crate) struct Usage {
     /// What checksums have shown; none of a target that does not say it, or not yet.
     damage: Option<agentlink::Damage>,
     is_damage_due: bool,
+    /// Which release the target is; none of one that does not say it, or not yet.
+    release: Option<String>,
+    release_until: Instant,
+    is_release_due: bool,
 }
 
 impl Usage {
@@ -31,6 +38,9 @@ impl Usage {
             tell_at: Instant::now(),
             damage: None,
             is_damage_due: false,
+            release: None,
+            release_until: Instant::now() + RELEASE_WITHIN,
+            is_release_due: false,
         }
     }
 
@@ -39,7 +49,14 @@ impl Usage {
     }
 
     pub(crate) fn volumes(&mut self, volumes: Vec<(u32, u64, u64)>) {
-        self.volumes = Some(volumes);
+        if self.volumes.replace(volumes).is_none() {
+            self.tell_at = Instant::now();
+        }
+    }
+
+    pub(crate) fn release(&mut self, release: String) {
+        self.release = Some(release);
+        self.is_release_due = true;
     }
 
     pub(crate) fn damaged(&mut self, damage: agentlink::Damage) {
@@ -57,12 +74,15 @@ impl Usage {
         })
     }
 
-    /// What volumes use, if it is time to say it.
+    /// What volumes use, if it is time to say it and there is something to say.
     pub(crate) fn due(&mut self) -> Option<v1::VolumeUses> {
-        let volumes = self.volumes.as_ref().filter(|_| Instant::now() >= self.tell_at)?;
+        if Instant::now() < self.tell_at {
+            return None;
+        }
         self.tell_at = Instant::now() + INTERVAL;
         // It goes with the same heartbeat: one that says more costs a master more.
-        self.is_damage_due = true;
+        (self.is_damage_due, self.is_release_due) = (true, true);
+        let volumes = self.volumes.as_ref()?;
         let volume_use = |&(volume, used_bytes, held_bytes): &(u32, u64, u64)| v1::VolumeUse {
             volume,
             used_bytes,
@@ -73,7 +93,18 @@ impl Usage {
         })
     }
 
-    /// What checksums have shown, if that is news, or [`Usage::due`] has just had something to say.
+    /// Which releases this engine and its target are, if that is news, or [`Usage::due`] has just had its time.
+    pub(crate) fn releases_due(&mut self) -> Option<v1::Releases> {
+        if self.release.is_none() && Instant::now() < self.release_until {
+            return None;
+        }
+        std::mem::take(&mut self.is_release_due).then(|| v1::Releases {
+            engine: foundation::RELEASE.to_owned(),
+            target: self.release.clone().unwrap_or_default(),
+        })
+    }
+
+    /// What checksums have shown, if that is news, or [`Usage::due`] has just had its time.
     pub(crate) fn damage_due(&mut self) -> Option<v1::Damage> {
         let damage = self.damage.as_ref().filter(|_| self.is_damage_due)?;
         self.is_damage_due = false;
@@ -135,5 +166,36 @@ mod tests {
         usage.volumes(vec![(3, 4096, 0)]);
         assert!(usage.due().is_some() && usage.damage_due().is_some());
         assert!(usage.due().is_none() && usage.damage_due().is_none());
+    }
+    #[test]
+    fn releases_are_told_at_once_and_then_now_and_then_whatever_else_the_target_says() {
+        let releases = |target: &str| {
+            Some(v1::Releases {
+                engine: foundation::RELEASE.to_owned(),
+                target: target.to_owned(),
+            })
+        };
+        let mut usage = Usage::new();
+        assert_eq!(usage.due(), None, "the target has said nothing");
+        assert_eq!(usage.releases_due(), None, "it may still say its own");
+        usage.release("0.9.1".to_owned());
+        assert_eq!(usage.releases_due(), releases("0.9.1"));
+        assert_eq!(
+            (usage.due(), usage.releases_due()),
+            (None, None),
+            "it is not time"
+        );
+        // What volumes use is told as soon as it is known.
+        usage.volumes(Vec::new());
+        assert!(usage.due().is_some());
+        assert_eq!(usage.releases_due(), releases("0.9.1"));
+
+        let mut usage = Usage::new();
+        assert_eq!((usage.due(), usage.releases_due()), (None, None));
+        usage.release_until = Instant::now();
+        assert_eq!(usage.releases_due(), releases(""), "the target is one of before");
+        assert_eq!(usage.releases_due(), None);
+        usage.tell_at = Instant::now();
+        assert_eq!((usage.due(), usage.releases_due()), (None, releases("")));
     }
 }

@@ -501,6 +501,8 @@ pub enum FromTarget {
     Doubtful(Vec<(Chunk, u128)>),
     /// What checksums have shown: when the agent has said that it knows this, and when it has changed, each second.
     Damage(Damage),
+    /// Which release the target is (`foundation::RELEASE`): once, when the agent has said that it knows this.
+    Release(String),
 }
 
 impl FromTarget {
@@ -514,6 +516,8 @@ impl FromTarget {
     pub const KINDS_OF_DOUBT: u32 = 20;
     /// One that knows so many kinds passes on what checksums have shown, by [`FromTarget::Damage`].
     pub const KINDS_OF_DAMAGE: u32 = 21;
+    /// One that knows so many kinds passes on which release the target is, by [`FromTarget::Release`].
+    pub const KINDS_OF_RELEASE: u32 = 22;
 }
 
 /// What goes one way over the link.
@@ -539,7 +543,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 21;
+    const KINDS: u32 = 22;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -316,6 +316,10 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Damage(damage))),
         "0c00000001001401ac0203050401e807ac02"
     );
+    assert_eq!(
+        hex(&frame(&FromTarget::Release("0.2.0".to_owned()))),
+        "0700000001001505302e322e30"
+    );
 }
 
 #[test]
@@ -358,8 +362,10 @@ fn what_each_side_knows_is_counted_right() {
     let doubtful = FromTarget::Doubtful(Vec::new());
     assert_eq!(last(frame(&doubtful)) + 1, FromTarget::KINDS_OF_DOUBT);
     let damage = FromTarget::Damage(Damage::default());
-    assert_eq!(last(frame(&damage)) + 1, FromTarget::KINDS);
-    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_DAMAGE);
+    assert_eq!(last(frame(&damage)) + 1, FromTarget::KINDS_OF_DAMAGE);
+    let release = FromTarget::Release(String::new());
+    assert_eq!(last(frame(&release)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_RELEASE);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -18,6 +18,7 @@ mod keeping;
 pub(crate) mod leases;
 pub(crate) mod nodes;
 mod reconcile;
+pub(crate) mod releases;
 mod removal;
 pub(crate) mod reservations;
 pub(crate) mod restored;
@@ -102,6 +103,7 @@ pub struct Controller<S> {
     health: Health,
     uses: Uses,
     damages: Damages,
+    releases: releases::Told,
     /// What nodes are asked about copies of chunks that nobody can serve.
     inquiries: Inquiries,
     /// The store is older than what the nodes have done, and that is being found out.
@@ -191,6 +193,7 @@ impl<S: MetadataStore> Controller<S> {
             health: Health::default(),
             uses: Uses::default(),
             damages: Damages::default(),
+            releases: releases::Told::default(),
             inquiries: Inquiries::default(),
             restoring: None,
             planted: Planted::default(),

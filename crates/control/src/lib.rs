@@ -45,6 +45,7 @@ pub use controller::health::{DiskHealth, DiskReport, DiskSample, DiskState, Disk
 pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};
 pub use controller::leases::{ReaderView, WriterView};
 pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration, Resync};
+pub use controller::releases::Releases;
 pub use controller::reservations::ReservationsView;
 pub use controller::restored::{Consent, RestoredView};
 pub use controller::snapshots::SnapshotKey;

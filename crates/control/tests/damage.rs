@@ -1,6 +1,8 @@
-//! What checksums of copies have shown, as nodes say it and masters sum it up.
+//! What nodes say for people alone: what checksums of their copies have shown, as masters sum it up, and which releases they are.
 
-use control::{ChunkId, Damage, Incarnation, Scrub, VolumeNumber};
+use std::time::Duration;
+
+use control::{ChunkId, Damage, Incarnation, Releases, Scrub, VolumeNumber};
 
 use crate::overcommit::{Cluster, node};
 
@@ -75,4 +77,36 @@ fn what_is_said_of_more_copies_than_there_may_be_is_left_out() {
     assert_eq!(known(&cluster).0, Damage::default());
     tell(&mut cluster, 1, volume, &[&many[1..], &last[..]].concat());
     assert_eq!(known(&cluster).0, said(5, 0, 5));
+}
+
+#[test]
+fn a_life_says_which_releases_run_there() {
+    let mut cluster = Cluster::new(100);
+    let known = |cluster: &Cluster, number| {
+        let status = cluster.control.status(cluster.now).unwrap();
+        let found = status
+            .nodes
+            .into_iter()
+            .find(|status| status.view.id == node(number));
+        found.unwrap().releases
+    };
+    assert_eq!(known(&cluster, 1), None);
+    let told = Releases {
+        engine: Some("0.2.0".to_owned()),
+        target: Some("0.1.0".to_owned()),
+    };
+    let life = cluster.lives[0];
+    cluster.control.note_releases((node(1), life), told.clone());
+    assert_eq!(
+        (known(&cluster, 1), known(&cluster, 2)),
+        (Some(told.clone()), None)
+    );
+    // A life that is not heard says nothing.
+    cluster
+        .control
+        .note_releases((node(1), Incarnation(life.0 + 1)), Releases::default());
+    assert_eq!(known(&cluster, 1), Some(told));
+    // Who has said nothing for long does not say it.
+    cluster.now = cluster.now + Duration::from_secs(15);
+    assert_eq!(known(&cluster, 2), Some(Releases::default()));
 }

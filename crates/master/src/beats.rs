@@ -15,6 +15,7 @@ use crate::convert::{self, uuid};
 use crate::damage;
 use crate::disks;
 use crate::engine::Control;
+use crate::releases;
 use crate::service::Face;
 
 impl Face {
@@ -32,16 +33,21 @@ impl Face {
             .await?;
         let uses = request.uses.as_ref().map(convert::uses);
         let damage = request.damage.as_ref().map(damage::of);
+        let releases = request.releases.as_ref().map(releases::of);
         let tells_disks = !reports.is_empty() || !samples.is_empty();
         let wants_list = is_behind(&request, &answer);
         let mut response = response(answer);
-        if uses.is_some() || damage.is_some() || tells_disks || wants_list {
+        let says_more = uses.is_some() || damage.is_some() || releases.is_some();
+        if says_more || tells_disks || wants_list {
             let note = move |control: &mut Control, now| {
                 if let Some(uses) = uses {
                     control.note_use(life, uses);
                 }
                 if let Some((copies, scrub)) = damage {
                     control.note_damage(life, copies, scrub);
+                }
+                if let Some(releases) = releases {
+                    control.note_releases(life, releases);
                 }
                 let noted = match tells_disks {
                     true => Some(control.note_disks(life.0, reports, samples, now)?),
@@ -71,7 +77,8 @@ impl Face {
             + request.samples.len()
             + request.described_copies.len()
             + usize::from(request.uses.is_some())
-            + usize::from(request.damage.is_some());
+            + usize::from(request.damage.is_some())
+            + usize::from(request.releases.is_some());
         if says_more > 0 {
             return None;
         }

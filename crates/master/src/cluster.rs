@@ -73,6 +73,7 @@ impl Face {
                 leads: reign.is_some(),
                 since_unix_ms: reign.map_or(0, |leader| leader.since_unix_ms),
                 started_unix_ms: present.since_unix_ms,
+                release: present.release.unwrap_or_default(),
                 address: present.address,
             }
         };

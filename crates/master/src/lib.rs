@@ -24,6 +24,7 @@ mod http;
 mod joining;
 pub mod meta;
 mod redb_store;
+mod releases;
 mod reservations;
 mod seat;
 mod server;

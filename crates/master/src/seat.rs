@@ -43,6 +43,7 @@ impl Candidate {
             Self::Redb { leader, .. } => Ok(vec![crate::etcd::Present {
                 address: leader.address.clone(),
                 since_unix_ms: leader.since_unix_ms,
+                release: Some(foundation::RELEASE.to_owned()),
             }]),
             Self::Etcd(election) => election.present(),
         }

@@ -5,6 +5,7 @@ use proto::v1;
 use crate::convert::{self, milliseconds};
 use crate::damage;
 use crate::disks;
+use crate::releases;
 
 /// A node.
 pub(crate) fn node(node: &control::NodeStatus) -> v1::NodeStatus {
@@ -30,6 +31,7 @@ pub(crate) fn node(node: &control::NodeStatus) -> v1::NodeStatus {
             copies: absence.copies,
             elsewhere_in_ms: milliseconds(absence.elsewhere_in),
         }),
+        releases: node.releases.as_ref().map(releases::to_wire),
     }
 }
 

@@ -4,6 +4,7 @@
 mod balance;
 mod disk_use;
 mod disks;
+mod releases;
 mod restored;
 pub mod verdict;
 mod volume;
@@ -50,6 +51,8 @@ pub struct MasterRow {
     pub leads: bool,
     /// How long it has led, or been there.
     pub since_seconds: u64,
+    /// Which it is; null for one that does not say it.
+    pub release: Option<String>,
 }
 
 /// The masters' store.
@@ -111,6 +114,13 @@ pub struct NodeRow {
     pub absence: Option<AbsenceRow>,
     /// How far it is with comparing its copies in the background; null where the master has not heard it.
     pub scrub: Option<ScrubRow>,
+    /// Which release its engine is; null where the master has not heard it, or it does not say it.
+    pub engine_release: Option<String>,
+    /// The same of its target.
+    pub target_release: Option<String>,
+    /// The master has heard which releases these are, or would have if both said it.
+    #[serde(skip)]
+    pub tells_release: bool,
     /// Since its last heartbeat; absent where the master has not heard it.
     #[serde(skip)]
     pub silent_milliseconds: Option<u64>,
@@ -195,6 +205,7 @@ impl MasterRow {
             address: master.address.clone(),
             leads: master.leads,
             since_seconds: now.saturating_sub(since) / 1000,
+            release: releases::told(&master.release),
         }
     }
 }
@@ -217,6 +228,7 @@ impl NodeRow {
     /// One of those that an answer names.
     pub fn of(node: &v1::NodeStatus) -> Self {
         let disks = || node.disks.iter().filter_map(|disk| disk.disk.as_ref());
+        let releases = || node.releases.as_ref();
         Self {
             node: uuid_text(&node.node),
             address: node.peer_address.clone(),
@@ -242,6 +254,9 @@ impl NodeRow {
                 oldest_unix_seconds: (scrub.oldest_unix_ms > 0).then_some(scrub.oldest_unix_ms / 1000),
                 compared_blocks: scrub.compared_blocks,
             }),
+            engine_release: releases().and_then(|told| releases::told(&told.engine)),
+            target_release: releases().and_then(|told| releases::told(&told.target)),
+            tells_release: node.releases.is_some(),
             silent_milliseconds: node.silent_ms,
         }
     }

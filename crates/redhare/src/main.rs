@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[derive(Parser)]
 #[command(
     name = "redhare",
-    version,
+    version = foundation::RELEASE,
     about,
     propagate_version = true,
     arg_required_else_help = true,

@@ -16,6 +16,7 @@ use crate::support::{Place, REDHARE, wait_until};
 use fabrics::initiator::{ConnectOptions, Controller};
 use master::Masters;
 use rustix::process::Signal;
+use serde_json::Value;
 
 const NODES: u16 = 3;
 const CREATE: [&str; 7] = [
@@ -72,6 +73,17 @@ fn replace_master(cluster: &mut Nodes, load: &Load) {
     load.wait_for(200);
 }
 
+/// Whether `redhare status` says that more than one release runs.
+fn several_run(cluster: &Nodes) -> bool {
+    cluster.status().contains("several releases run")
+}
+
+/// Whether it says of each process of a node that it is this release.
+fn each_is(cluster: &Nodes, release: &str) -> bool {
+    let is_it = |row: &Value| row["engine_release"] == release && row["target_release"] == release;
+    cluster.rows().iter().filter(|row| is_it(row)).count() == usize::from(NODES)
+}
+
 fn all_is_understood(cluster: &Nodes) {
     for node in 1..=NODES {
         for log in [cluster.engine_log(node), cluster.target_log(node)] {
@@ -99,7 +111,14 @@ fn roll(name: &str, is_secure: bool) {
 
     cluster.use_program(&new);
     replace_master(&mut cluster, &load);
+    // The same program by two names is one release.
+    if std::env::var_os("REDHARE_OLD").is_some() {
+        wait_until("it is told that several releases run", || several_run(&cluster));
+    }
     replace_nodes(&mut cluster, &load, &new, Signal::KILL);
+    wait_until("each process is told to be the new release", || {
+        each_is(&cluster, foundation::RELEASE) && !several_run(&cluster)
+    });
     cluster.compare(&files, "by the new program");
     // What only the new program knows is told once both ends of the link are new.
     wait_until("both ends know each other", || {

@@ -116,6 +116,9 @@ pub fn listen(
                         if kinds >= FromTarget::KINDS_OF_DAMAGE {
                             drop(spawn(tell_damage(Rc::downgrade(&node), sender.clone())));
                         }
+                        if kinds >= FromTarget::KINDS_OF_RELEASE {
+                            let _ = sender.try_send(FromTarget::Release(foundation::RELEASE.to_owned()));
+                        }
                         drop(spawn(tell_health(Rc::downgrade(&node), sender)));
                     }
                 }

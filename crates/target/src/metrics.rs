@@ -62,7 +62,7 @@ impl Source {
     pub fn exposition(&self) -> String {
         let mut text = Text::default();
         let mut build = text.family("redhare_build_info", "gauge", "Always 1; what runs.");
-        build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u32);
+        build.sample(&[("version", foundation::RELEASE)], 1_u32);
         let usages: Vec<(String, Usage)> = self
             .reactors
             .iter()

@@ -11,6 +11,7 @@ use crate::controller::damage::{Damage, Scrub};
 use crate::controller::drain::Drained;
 use crate::controller::health::DiskHealth;
 use crate::controller::nodes::Resync;
+use crate::controller::releases::Releases;
 use crate::controller::uses::VolumeUse;
 use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
@@ -55,6 +56,8 @@ pub struct NodeStatus {
     pub absence: Option<Absence>,
     /// How far it is with comparing its copies; none when this master has not heard it.
     pub scrub: Option<Scrub>,
+    /// Which releases its processes are; none when this master has not heard it yet.
+    pub releases: Option<Releases>,
 }
 
 /// A volume at a glance.
@@ -216,6 +219,7 @@ impl<S: MetadataStore> Controller<S> {
             drain_left: self.pace.time_left(Work::Drain(view.id), drained.bytes, now),
             silent: heard.map(|heard| now.since(heard.at)),
             scrub: self.damages.scrub(view.id, view.record.incarnation),
+            releases: self.releases(view.id, view.record.incarnation, now),
             disks,
             health,
             view,

@@ -1,5 +1,6 @@
 //! Who leads: a key with the lease of the master that made it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, Txn
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::{Connector, Link, Repeat, text};
-use super::store::{EtcdStore, LEADER, MASTERS, key};
+use super::store::{EtcdStore, LEADER, MASTERS, RELEASES, key};
 
 /// A master whose control thread has not stood for so long is stuck: another one shall lead.
 const STUCK: Duration = Duration::from_secs(60);
@@ -55,6 +56,8 @@ pub(crate) struct EtcdElection {
 pub(crate) struct Present {
     pub(crate) address: String,
     pub(crate) since_unix_ms: u64,
+    /// Which it is; none of one that does not say it.
+    pub(crate) release: Option<String>,
 }
 
 pub(crate) fn unix_ms() -> u64 {
@@ -75,20 +78,28 @@ impl EtcdElection {
 
     /// The masters that live.
     pub(crate) fn present(&self) -> Result<Vec<Present>, StoreError> {
-        let prefix = key(&self.link, MASTERS);
+        let (masters, releases) = (self.told(MASTERS)?, self.told(RELEASES)?);
+        let present = |(address, since): (String, String)| Present {
+            since_unix_ms: since.parse().unwrap_or(0),
+            release: releases
+                .get(&address)
+                .and_then(|told| foundation::release(told))
+                .map(str::to_owned),
+            address,
+        };
+        Ok(masters.into_iter().map(present).collect())
+    }
+
+    /// What masters that live have put below a prefix, by their addresses.
+    fn told(&self, what: &str) -> Result<BTreeMap<String, String>, StoreError> {
+        let prefix = key(&self.link, what);
         let answer = self.link.call(Repeat::Yes, |client| {
             let (prefix, options) = (prefix.clone(), GetOptions::new().with_prefix());
             async move { client.kv_client().get(prefix, Some(options)).await }
         })?;
-        let present = |found: &KeyValue| Present {
-            address: String::from_utf8_lossy(&found.key()[prefix.len()..]).into_owned(),
-            since_unix_ms: found
-                .value_str()
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0),
-        };
-        Ok(answer.kvs().iter().map(present).collect())
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let told = |found: &KeyValue| (text(&found.key()[prefix.len()..]), text(found.value()));
+        Ok(answer.kvs().iter().map(told).collect())
     }
 
     /// Ends the lease behind the master's back.
@@ -123,13 +134,15 @@ impl EtcdElection {
         self.link
             .spawn(keep_alive(Arc::downgrade(&lease), self.link.connector(), every));
         self.lease = Some(lease.clone());
-        let name = key(&self.link, &format!("{MASTERS}{}", self.address));
-        let (value, id) = (self.since_unix_ms.to_string(), lease.id);
-        self.link.call(Repeat::Yes, |client| {
-            let (name, value) = (name.clone(), value.clone());
-            let options = PutOptions::new().with_lease(id);
-            async move { client.kv_client().put(name, value, Some(options)).await }
-        })?;
+        let since = self.since_unix_ms.to_string();
+        for (what, value) in [(RELEASES, foundation::RELEASE), (MASTERS, &since)] {
+            let name = key(&self.link, &format!("{what}{}", self.address));
+            self.link.call(Repeat::Yes, |client| {
+                let options = PutOptions::new().with_lease(lease.id);
+                let (name, value) = (name.clone(), value.to_owned());
+                async move { client.kv_client().put(name, value, Some(options)).await }
+            })?;
+        }
         Ok(lease)
     }
 

@@ -158,13 +158,14 @@ fn a_deposed_master_changes_nothing() {
         reading.commit(&put("a", "2")),
         Err(StoreError::NotLeading { .. })
     ));
-    let present: Vec<String> = first
+    let present: Vec<(String, Option<String>)> = first
         .present()
         .unwrap()
         .into_iter()
-        .map(|one| one.address)
+        .map(|one| (one.address, one.release))
         .collect();
-    assert_eq!(present, ["127.0.0.1:1", "127.0.0.1:2"]);
+    let of = |address: &str| (address.to_owned(), Some(foundation::RELEASE.to_owned()));
+    assert_eq!(present, [of("127.0.0.1:1"), of("127.0.0.1:2")]);
     // The first one's lease ends behind its back, as when it was paused for longer than that lasts.
     first.forsake();
     let new = lead(&mut second);

@@ -65,6 +65,10 @@ pub(super) fn answer() -> v1::GetStatusResponse {
             elsewhere_in_ms: 90_000,
         }),
         disks: vec![disk(number, health)],
+        releases: Some(v1::Releases {
+            engine: "0.1.0".to_owned(),
+            target: "0.1.0".to_owned(),
+        }),
         scrub: alive.then_some(v1::Scrub {
             oldest_unix_ms: 7500,
             compared_blocks: 9,
@@ -101,6 +105,7 @@ pub(super) fn answer() -> v1::GetStatusResponse {
         masters: vec![v1::MasterStatus {
             address: "192.0.2.1:7400".to_owned(),
             leads: true,
+            release: "0.1.0".to_owned(),
             ..v1::MasterStatus::default()
         }],
         ..v1::GetStatusResponse::default()

@@ -104,10 +104,9 @@ pub(super) enum Known<'a> {
 /// The page of a master.
 pub(super) fn text(calls: &Calls, known: Known<'_>) -> String {
     let mut text = Text::default();
-    let version = env!("CARGO_PKG_VERSION");
     text.metric(
         ("redhare_build_info", "gauge", "The release that runs."),
-        [([("version", version)], 1)],
+        [([("version", foundation::RELEASE)], 1)],
     );
     // Only who leads asks the store at a scrape, and who does not know whether it does has asked it in vain.
     let (leads, answers) = match known {
@@ -255,6 +254,28 @@ fn of_nodes(text: &mut Text, view: &StatusView) {
         "Since when each copy of the node has been compared with its checksums, or was first seen.",
     );
     text.of_nodes(view, head, |row| row.scrub.as_ref()?.oldest_unix_seconds);
+    let releases = view.nodes.iter().flat_map(|row| {
+        let processes = [("engine", &row.engine_release), ("target", &row.target_release)];
+        let told = processes
+            .into_iter()
+            .filter_map(|(process, release)| Some((process, release.as_deref()?)));
+        told.map(|(process, version)| {
+            let labels = [
+                ("node", row.node.as_str()),
+                ("process", process),
+                ("version", version),
+            ];
+            (labels, 1)
+        })
+    });
+    text.metric(
+        (
+            "redhare_node_build_info",
+            "gauge",
+            "The releases that the node's processes are.",
+        ),
+        releases,
+    );
 }
 
 fn of_disks(text: &mut Text, view: &StatusView) {

@@ -149,7 +149,7 @@ fn begin(title: impl Display) -> Html {
 }
 
 fn end(mut html: Html) -> String {
-    html.raw("<footer>Redhare ").text(env!("CARGO_PKG_VERSION"));
+    html.raw("<footer>Redhare ").text(foundation::RELEASE);
     html.raw(" · asked anew every ").text(REFRESH_SECONDS);
     html.raw(" s · <a href=\"/metrics\">metrics</a></footer>\n</main></body></html>\n");
     html.0

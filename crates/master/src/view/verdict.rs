@@ -46,6 +46,7 @@ pub(super) fn of(view: &StatusView) -> Health {
     if let Some(balancing) = view.balance.doing() {
         health.doing.push(balancing);
     }
+    health.notes.extend(super::releases::note(view));
     health
 }
 
@@ -277,6 +278,7 @@ mod tests {
                 address: "192.0.2.1:7400".to_owned(),
                 leads: true,
                 since_seconds: 3,
+                release: Some("0.2.0".to_owned()),
             }],
             store: StoreRow::default(),
             nodes: Vec::new(),
@@ -515,6 +517,38 @@ mod tests {
             "{lines}"
         );
         assert_eq!(rotten.describe_health(), "all copies in sync; 3 blocks are lost");
+    }
+
+    #[test]
+    fn releases_are_noted_while_there_are_several() {
+        let node = |number: u8, engine: &str, target: &str| {
+            NodeRow::of(&v1::NodeStatus {
+                node: vec![number; 16],
+                alive: number < 9,
+                releases: Some(v1::Releases {
+                    engine: engine.to_owned(),
+                    target: target.to_owned(),
+                }),
+                ..v1::NodeStatus::default()
+            })
+        };
+        let mut view = view(Vec::new());
+        view.nodes = vec![node(1, "0.2.0", "0.2.0"), node(9, "0.1.0", "0.1.0")];
+        let described = |view: &StatusView| of(view).describe();
+        assert_eq!(
+            described(&view),
+            ("DEGRADED", "  ! node 09090909 () is gone\n".to_owned())
+        );
+        view.nodes = vec![
+            node(1, "0.2.0", "0.1.0"),
+            node(2, "0.1.0", "no release\n"),
+            node(3, "0.1.0", ""),
+        ];
+        view.nodes
+            .extend((4..8).map(|number| node(number, "0.1.0", "0.1.0")));
+        let note = "  . several releases run: 0.2.0 by 1 master (192.0.2.1:7400), 1 engine (01010101); 0.1.0 by 6 engines, 5 targets; one that \
+                    is not told by 2 targets (02020202, 03030303)\n";
+        assert_eq!(described(&view), ("healthy", note.to_owned()));
     }
 
     #[test]

@@ -145,23 +145,9 @@ impl Fake {
             loop {
                 let answer = client
                     .heartbeat(v1::HeartbeatRequest {
-                        resyncs: Vec::new(),
-                        copies: Vec::new(),
-                        names_copies: false,
-                        removed_copies: Vec::new(),
-                        snapshots: Default::default(),
-                        flattening: Vec::new(),
                         knows_reservations: true,
-                        described_copies: Vec::new(),
                         knows_doubt: true,
                         knows_sync_writes: true,
-                        sync_volumes: Vec::new(),
-                        disk_health: Vec::new(),
-                        samples: Vec::new(),
-                        uses: None,
-                        complete_snapshots: None,
-                        kept_copies: None,
-                        damage: None,
                         cluster: registered.cluster.clone(),
                         node: uuid(number),
                         incarnation: registered.incarnation,
@@ -169,7 +155,7 @@ impl Fake {
                         prepared_volumes: prepared,
                         grown_volumes: grown,
                         removed_volumes: removed,
-                        ended_through: 0,
+                        ..v1::HeartbeatRequest::default()
                     })
                     .await
                     .unwrap();

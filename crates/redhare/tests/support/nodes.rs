@@ -12,6 +12,9 @@ use super::{Place, REDHARE, free_ports, kill, process, wait_until};
 /// What the journal of a disk of 1 GiB takes of it: all that is used where no volume is (`docs/decisions/0126`).
 pub(crate) const JOURNAL_BYTES: u64 = 4 << 20;
 
+/// So much of each log is said when a test fails.
+const LAST_LINES: usize = 20;
+
 /// See the module. What still runs is killed when it is dropped.
 pub(crate) struct Nodes {
     master: Child,
@@ -539,9 +542,23 @@ fn quiet(command: &mut Command) -> &mut Command {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for number in 1..=self.nodes.len() {
-            if self.nodes[number - 1].is_some() {
-                self.kill_node(number as u16);
+        for number in 1..=self.nodes.len() as u16 {
+            if std::thread::panicking() {
+                for log in [self.engine_log(number), self.target_log(number)] {
+                    let lines: Vec<&str> = log.lines().collect();
+                    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+                    eprintln!("the last of node {number}:\n{}", last.join("\n"));
+                }
+            }
+            if let Some(mut child) = self.nodes[usize::from(number) - 1].take() {
+                // The target may have ended, in a test that fails: another panic would end all tests here.
+                for lock in ["agent.lock", "target.lock"] {
+                    drop(agent::lock::signal(
+                        &self.directory(number).join(lock),
+                        Signal::KILL,
+                    ));
+                }
+                drop(child.wait());
             }
         }
         drop(self.master.kill());

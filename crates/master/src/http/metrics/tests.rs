@@ -122,11 +122,7 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
     let (alive, gone, disk) = (alive.as_str(), gone.as_str(), disk.as_str());
     let address = format!("{}:1", example::NAME);
     for (name, labels, expected) in [
-        (
-            "redhare_build_info",
-            &[("version", env!("CARGO_PKG_VERSION"))][..],
-            1.0,
-        ),
+        ("redhare_build_info", &[("version", foundation::RELEASE)][..], 1.0),
         ("redhare_master_leads", &[], 1.0),
         (
             "redhare_master_calls_total",
@@ -221,6 +217,11 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
             "redhare_node_scrub_oldest_timestamp_seconds",
             &[("node", alive)],
             7.0,
+        ),
+        (
+            "redhare_node_build_info",
+            &[("node", alive), ("process", "target"), ("version", "0.1.0")],
+            1.0,
         ),
     ] {
         assert_eq!(value(name, labels), Some(expected), "{name} {labels:?}");

@@ -271,6 +271,10 @@ fn meant(given: &Given) -> Vec<(&'static str, Vec<u8>)> {
                 compared_blocks: 1,
             }),
         }),
+        releases: Some(v1::Releases {
+            engine: "0.1.0".to_owned(),
+            target: "0.1.0".to_owned(),
+        }),
         ..v1::HeartbeatRequest::default()
     };
     let create = v1::CreateVolumeRequest {

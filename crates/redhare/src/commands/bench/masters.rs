@@ -498,6 +498,14 @@ impl News {
             beat.disk_health.clone_from(&self.disk_health);
             beat.samples.clone_from(&self.samples);
             beat.uses = Some(self.uses.clone());
+            beat.damage = Some(v1::Damage {
+                copies: Vec::new(),
+                scrub: Some(v1::Scrub::default()),
+            });
+            beat.releases = Some(v1::Releases {
+                engine: foundation::RELEASE.to_owned(),
+                target: foundation::RELEASE.to_owned(),
+            });
         }
         beat
     }

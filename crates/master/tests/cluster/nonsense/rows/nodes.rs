@@ -260,6 +260,18 @@ fn heartbeat(rows: &mut Rows, given: &Given) {
             &damaged,
             "what is told of more copies than there may be is left out, and no chunk has more lost blocks than blocks",
         );
+        let unspeakable = v1::HeartbeatRequest {
+            releases: Some(v1::Releases {
+                engine: "\u{1b}[2J\n".to_owned(),
+                target: "x".repeat(1 << 20),
+            }),
+            ..own()
+        };
+        rows.yes(
+            call,
+            &unspeakable,
+            "what is no name of a release counts as nothing",
+        );
         let strange = v1::HeartbeatRequest {
             prepared_volumes: vec![0, u32::MAX],
             removed_volumes: vec![1, u32::MAX],
