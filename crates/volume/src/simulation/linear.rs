@@ -4,8 +4,11 @@
 //! An attempt at a write that has not been acknowledged counts as a write of its own, so such a
 //! write may take effect again and again. When every in-sync incarnation has died the block may
 //! fall back to anything written since the last flush.
+//!
+//! Of two explanations that differ in what the block may fall back to, the one with less is left out where the other has all of it:
+//! whatever comes after, what the one explains the other does. Without that they would be as many as there are sets of values.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Clients with one operation each.
 pub(super) const SLOTS: usize = 6;
@@ -30,16 +33,68 @@ enum Step {
     Saw(u32),
 }
 
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Debug)]
 struct Explanation {
     value: u32,
     fallback: Vec<u32>,
     steps: [Step; PLACES],
 }
 
+/// Explanations, none of which explains only what another one does.
+#[derive(Clone, Debug, Default)]
+struct Explanations(BTreeMap<(u32, [Step; PLACES]), Vec<Vec<u32>>>);
+
+impl Explanations {
+    /// False if what it explains is explained already.
+    fn insert(&mut self, explanation: Explanation) -> bool {
+        let Explanation {
+            value,
+            fallback,
+            steps,
+        } = explanation;
+        let alike = self.0.entry((value, steps)).or_default();
+        if alike.iter().any(|other| has_all(other, &fallback)) {
+            return false;
+        }
+        alike.retain(|other| !has_all(&fallback, other));
+        alike.push(fallback);
+        true
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Explanation> + '_ {
+        self.0.iter().flat_map(|(&(value, steps), fallbacks)| {
+            fallbacks.iter().map(move |fallback| Explanation {
+                value,
+                fallback: fallback.clone(),
+                steps,
+            })
+        })
+    }
+
+    fn values(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.keys().map(|(value, _)| *value)
+    }
+}
+
+impl FromIterator<Explanation> for Explanations {
+    fn from_iter<I: IntoIterator<Item = Explanation>>(explanations: I) -> Self {
+        let mut found = Self::default();
+        for explanation in explanations {
+            found.insert(explanation);
+        }
+        found
+    }
+}
+
+/// Whether one sorted list has all that another has.
+fn has_all(list: &[u32], other: &[u32]) -> bool {
+    let mut list = list.iter();
+    other.iter().all(|value| list.any(|has| has == value))
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Monitor {
-    explanations: BTreeSet<Explanation>,
+    explanations: Explanations,
     pending: [Option<Op>; PLACES],
     /// Operations that may not take effect any more: a newer writer's token is in force.
     frozen: [bool; PLACES],
@@ -58,22 +113,21 @@ impl Monitor {
             steps: [Step::Before; PLACES],
         };
         Self {
-            explanations: [first].into(),
+            explanations: [first].into_iter().collect(),
             pending: [None; PLACES],
             frozen: [false; PLACES],
         }
     }
 
     fn close(&mut self) {
-        let mut work: Vec<Explanation> = self.explanations.iter().cloned().collect();
+        let mut work: Vec<Explanation> = self.explanations.iter().collect();
         while let Some(explanation) = work.pop() {
             for slot in (0..PLACES).filter(|slot| !self.frozen[*slot]) {
                 let Some(op) = self.pending[slot] else {
                     continue;
                 };
                 for next in successors(&explanation, slot, op).into_iter().flatten() {
-                    if !self.explanations.contains(&next) {
-                        self.explanations.insert(next.clone());
+                    if self.explanations.insert(next.clone()) {
                         work.push(next);
                     }
                 }
@@ -102,7 +156,7 @@ impl Monitor {
     pub(super) fn abandon(&mut self, slot: usize) {
         let before = std::mem::take(&mut self.explanations);
         self.explanations = before
-            .into_iter()
+            .iter()
             .map(|mut explanation| {
                 explanation.steps[slot] = Step::Before;
                 explanation
@@ -117,7 +171,7 @@ impl Monitor {
     pub(super) fn respond(&mut self, slot: usize, saw: Option<u32>) -> bool {
         let wanted = saw.map_or(Step::Done, Step::Saw);
         let before = std::mem::take(&mut self.explanations);
-        for mut explanation in before {
+        for mut explanation in before.iter() {
             if explanation.steps[slot] == wanted {
                 explanation.steps[slot] = Step::Before;
                 self.explanations.insert(explanation);
@@ -126,13 +180,13 @@ impl Monitor {
         self.pending[slot] = None;
         self.frozen[slot] = false;
         self.close();
-        !self.explanations.is_empty()
+        !self.explanations.0.is_empty()
     }
 
     /// Every in-sync incarnation is dead.
     pub(super) fn all_dead(&mut self) {
         let before = std::mem::take(&mut self.explanations);
-        for explanation in &before {
+        for explanation in before.iter() {
             for &value in &explanation.fallback {
                 for undone in 0..1u32 << PLACES {
                     let mut next = explanation.clone();
@@ -154,9 +208,7 @@ impl Monitor {
 
     /// Whether any explanation has this value now.
     pub(super) fn may_be(&self, value: u32) -> bool {
-        self.explanations
-            .iter()
-            .any(|explanation| explanation.value == value)
+        self.explanations.values().any(|known| known == value)
     }
 
     /// Whatever was seen before, the block holds this now, and any of those once nobody lives who has it. Operations that are pending
@@ -169,12 +221,12 @@ impl Monitor {
             fallback,
             steps: [Step::Before; PLACES],
         };
-        self.explanations = [first].into();
+        self.explanations = [first].into_iter().collect();
         self.close();
     }
 
     pub(super) fn describe(&self) -> String {
-        let values: BTreeSet<u32> = self.explanations.iter().map(|e| e.value).collect();
+        let values: BTreeSet<u32> = self.explanations.values().collect();
         format!("values possible {values:?}, pending {:?}", self.pending)
     }
 }
