@@ -111,6 +111,7 @@ const SIMULATIONS: &[Row] = &[
             "-p",
             "redhare-packfs",
             "--lib",
+            "--",
             "hour::an_hour",
             "crowd::a_crowd",
         ],
@@ -427,6 +428,15 @@ mod tests {
             words.remove(0);
         }
         words.iter().filter_map(|word| word.rsplit("::").next()).collect()
+    }
+
+    /// Cargo takes one name; more are for the test program.
+    #[test]
+    fn tests_that_are_several_are_named_to_their_program() {
+        for row in SIMULATIONS {
+            let names = chosen(row).len();
+            assert!(names < 2 || row.cargo.contains(&"--"), "{:?}", row.cargo);
+        }
     }
 
     #[test]
