@@ -2,11 +2,9 @@
 
 use super::*;
 
-/// A copy that had the repair first would take the write for an old one, and answer that it has all of it.
-#[test]
-fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
-    let mut core = leading();
-    let (chunk, epoch, incarnation, join) = (chunk(), Epoch(1), Incarnation(1), JoinNumber(1));
+/// A copy asks to come back, which lacks nothing, and is let in under the number that is returned.
+fn comes_back(core: &mut NodeCore, node: NodeId, incarnation: Incarnation) -> JoinNumber {
+    let (chunk, epoch, join) = (chunk(), Epoch(1), JoinNumber(1));
     let back = Message::Return {
         chunk,
         epoch,
@@ -14,7 +12,7 @@ fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
         flushed_in: epoch,
         marks: Vec::new(),
     };
-    core.handle_message(NOW, NodeId(4), back, None);
+    core.handle_message(NOW, node, back, None);
     let joined = Message::JoinAnswer {
         chunk,
         epoch,
@@ -22,8 +20,17 @@ fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
         incarnation,
         keeps_lost: true,
     };
-    core.handle_message(NOW, NodeId(4), joined, None);
-    outputs(&mut core);
+    core.handle_message(NOW, node, joined, None);
+    outputs(core);
+    join
+}
+
+/// A copy that had the repair first would take the write for an old one, and answer that it has all of it.
+#[test]
+fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
+    let mut core = leading();
+    let (chunk, epoch, incarnation) = (chunk(), Epoch(1), Incarnation(1));
+    let join = comes_back(&mut core, NodeId(4), incarnation);
 
     let range = BlockRange { start: 0, count: 2 };
     core.handle_request(
@@ -66,24 +73,7 @@ fn what_is_held_for_a_snapshot_stays_held_when_a_join_is_given_up() {
     let mut core = leading();
     let (chunk, epoch, incarnation, snapshot) = (chunk(), Epoch(1), Incarnation(1), SnapshotId(7));
     let joiner = NodeId(4);
-    let back = Message::Return {
-        chunk,
-        epoch,
-        incarnation,
-        flushed_in: epoch,
-        marks: Vec::new(),
-    };
-    core.handle_message(NOW, joiner, back, None);
-    let join = JoinNumber(1);
-    let joined = Message::JoinAnswer {
-        chunk,
-        epoch,
-        join,
-        incarnation,
-        keeps_lost: true,
-    };
-    core.handle_message(NOW, joiner, joined, None);
-    outputs(&mut core);
+    comes_back(&mut core, joiner, incarnation);
     let of_snapshot = |id, operation| Request {
         operation,
         ..write(id, 0, 0)
@@ -161,24 +151,8 @@ fn a_repair_that_waits_for_a_member_that_has_ended_holds_no_other_up() {
     core.handle_persisted(NOW, chunk(), PersistToken(1));
     seal_answer(&mut core, 3, Vec::new());
     outputs(&mut core);
-    let (chunk, epoch, incarnation, join) = (chunk(), Epoch(1), Incarnation(2), JoinNumber(1));
-    let back = Message::Return {
-        chunk,
-        epoch,
-        incarnation,
-        flushed_in: epoch,
-        marks: Vec::new(),
-    };
-    core.handle_message(NOW, NodeId(3), back, None);
-    let joined = Message::JoinAnswer {
-        chunk,
-        epoch,
-        join,
-        incarnation,
-        keeps_lost: true,
-    };
-    core.handle_message(NOW, NodeId(3), joined, None);
-    outputs(&mut core);
+    let (chunk, epoch, incarnation) = (chunk(), Epoch(1), Incarnation(2));
+    let join = comes_back(&mut core, NodeId(3), incarnation);
 
     let blocks = 50;
     let range = BlockRange {
