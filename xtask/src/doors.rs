@@ -18,6 +18,8 @@ struct Row {
     cargo: &'static [&'static str],
     /// Whether it runs tests, of which at least one has to pass.
     is_test: bool,
+    /// Of a range of seeds it tries one in so many: where each stands for as much as many of the others.
+    one_in: u64,
 }
 
 /// Read `REDHARE_SEED` (one seed to replay) or `REDHARE_FIRST_SEED` and `REDHARE_SEEDS` (a range to try), as
@@ -58,8 +60,19 @@ const SIMULATIONS: &[Row] = &[
             "cluster",
             "--",
             "histories",
-            "every_power_cut",
             "hosts_lose_nothing",
+        ],
+    ),
+    long_tests(
+        "crates/target/tests/cluster/power_cuts.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-target",
+            "--test",
+            "cluster",
+            "every_power_cut",
         ],
     ),
     tests(
@@ -103,7 +116,7 @@ const SIMULATIONS: &[Row] = &[
             "readers::a_reader_follows",
         ],
     ),
-    tests(
+    long_tests(
         "crates/packfs/src/scenarios/hour.rs",
         &[
             "test",
@@ -116,7 +129,7 @@ const SIMULATIONS: &[Row] = &[
             "crowd::a_crowd",
         ],
     ),
-    tests(
+    long_tests(
         "crates/blobstore/tests/crash.rs",
         &[
             "test",
@@ -136,23 +149,17 @@ const SIMULATIONS: &[Row] = &[
             "-p",
             "redhare-fabrics",
             "--test",
-            "simulation",
-        ],
-    ),
-    tests(
-        "crates/fabrics/tests/multipath.rs",
-        &[
-            "test",
-            "--release",
-            "-p",
-            "redhare-fabrics",
-            "--test",
-            "multipath",
+            "ends",
+            "--",
+            "simulation::",
+            "multipath::",
         ],
     ),
 ];
 /// Seeds of each simulation in one round of a run by hours.
 const SEEDS_A_ROUND: u64 = 100;
+/// Of those a long simulation tries one in so many.
+pub(crate) const LONG: u64 = 10;
 
 /// Builds first, with the network; then the comparison runs in a private network namespace (see `netns`).
 const IN_NETNS: &str = "target.'cfg(all())'.runner=['cargo', 'xtask', 'netns', '--']";
@@ -172,6 +179,7 @@ const BENCHES: &[Row] = &[Row {
         "all",
     ],
     is_test: false,
+    one_in: 1,
 }];
 
 const fn tests(needs: &'static str, cargo: &'static [&'static str]) -> Row {
@@ -179,6 +187,15 @@ const fn tests(needs: &'static str, cargo: &'static [&'static str]) -> Row {
         needs,
         cargo,
         is_test: true,
+        one_in: 1,
+    }
+}
+
+/// Tests of which one seed is an hour of virtual time, or a run again for each place where power may go.
+const fn long_tests(needs: &'static str, cargo: &'static [&'static str]) -> Row {
+    Row {
+        one_in: LONG,
+        ..tests(needs, cargo)
     }
 }
 
@@ -323,6 +340,14 @@ fn one_option(
     Ok(Some((variable, value.clone())))
 }
 
+/// A setting as a row has it: of a range of seeds a long simulation tries fewer, but one at least.
+fn of_range(row: &Row, name: &str, value: &str) -> String {
+    match value.parse::<u64>() {
+        Ok(seeds) if name == "REDHARE_SEEDS" => seeds.div_ceil(row.one_in).to_string(),
+        _ => value.to_owned(),
+    }
+}
+
 /// Runs every row that can run, in order, up to the first that fails.
 fn open(what: &str, rows: &[Row], arguments: &[String], settings: &[Setting]) -> Outcome {
     let root = workspace_root();
@@ -337,9 +362,11 @@ fn open(what: &str, rows: &[Row], arguments: &[String], settings: &[Setting]) ->
     }
     for row in ready {
         let mut command = cargo(row.cargo);
-        command
-            .args(arguments)
-            .envs(settings.iter().map(|(name, value)| (name, value)));
+        command.args(arguments).envs(
+            settings
+                .iter()
+                .map(|(name, value)| (name, of_range(row, name, value))),
+        );
         let mut counts = Counts::default();
         let result = if row.is_test {
             test::stream(&mut command, |line| counts.add_line(line))
@@ -427,7 +454,10 @@ mod tests {
         if program.is_some() && words.len() > 1 {
             words.remove(0);
         }
-        words.iter().filter_map(|word| word.rsplit("::").next()).collect()
+        words
+            .iter()
+            .filter_map(|word| word.trim_end_matches("::").rsplit("::").next())
+            .collect()
     }
 
     /// Cargo takes one name; more are for the test program.
@@ -437,6 +467,39 @@ mod tests {
             let names = chosen(row).len();
             assert!(names < 2 || row.cargo.contains(&"--"), "{:?}", row.cargo);
         }
+    }
+
+    /// A row whose file or program is not there would be left out, or end the round.
+    #[test]
+    fn every_simulation_is_there() {
+        for row in SIMULATIONS {
+            let file = workspace_root().join(row.needs);
+            assert!(file.exists(), "{} does not exist", row.needs);
+            let Some(at) = row.cargo.iter().position(|word| *word == "--test") else {
+                continue;
+            };
+            let program = row.cargo[at + 1];
+            let package = row.needs.split("/tests/").next().unwrap();
+            let manifest =
+                std::fs::read_to_string(workspace_root().join(package).join("Cargo.toml")).unwrap();
+            let tests = workspace_root().join(package).join("tests");
+            let is_found = !manifest.contains("autotests = false")
+                && (tests.join(format!("{program}.rs")).exists()
+                    || tests.join(program).join("main.rs").exists());
+            let is_named = manifest.contains(&format!("[[test]]\nname = \"{program}\""));
+            assert!(is_found || is_named, "{package} has no test program '{program}'");
+        }
+    }
+
+    #[test]
+    fn a_long_simulation_tries_fewer_seeds_of_a_range() {
+        let [short, long] = [tests("", &[]), long_tests("", &[])];
+        for (range, fewer) in [("100", "10"), ("1", "1"), ("11", "2")] {
+            assert_eq!(of_range(&short, "REDHARE_SEEDS", range), range);
+            assert_eq!(of_range(&long, "REDHARE_SEEDS", range), fewer);
+        }
+        assert_eq!(of_range(&long, "REDHARE_SEED", "179"), "179");
+        assert_eq!(of_range(&long, "REDHARE_FIRST_SEED", "179"), "179");
     }
 
     #[test]
@@ -489,6 +552,7 @@ mod tests {
             needs: "no/such/file",
             cargo: &["help"],
             is_test: false,
+            one_in: 1,
         };
         match open("bench", &[row], &[], &[]) {
             Outcome::Unusable(why) => assert!(why.starts_with("no bench targets yet"), "{why}"),

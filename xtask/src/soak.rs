@@ -37,7 +37,7 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         name: "simulations",
-        what: "every simulation behind `cargo xtask sim`, new seeds all the time, for the hours that were asked for and a thousand seeds of each at least",
+        what: "every simulation behind `cargo xtask sim`, new seeds all the time, for the hours that were asked for and a thousand seeds of each at least; a hundred where one seed is an hour of virtual time, or a run again for each place where power may go",
         run: simulations,
     },
     Part {
@@ -276,8 +276,11 @@ fn page(before: &str, name: &str, line: &str) -> String {
 fn simulations(hours: &str) -> Ended {
     let done = doors::for_hours(hours, SEEDS);
     let said = format!(
-        "{} seeds of each, from {} on, in {:.2} hours",
-        done.seeds, done.first, done.hours
+        "{} seeds of each, {} of the long ones, from {} on, in {:.2} hours",
+        done.seeds,
+        done.seeds / doors::LONG,
+        done.first,
+        done.hours
     );
     Ended {
         outcome: done.outcome,
