@@ -130,7 +130,10 @@ impl Channel for Fenced {
         let writer_token = request.fence.map_or(0, |fence| fence.writer_token);
         match request.operation {
             Operation::Read | Operation::Flush | Operation::Compare => self.inner.submit(request),
-            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Deallocate => {
+            Operation::Write { .. }
+            | Operation::WriteZeroes { .. }
+            | Operation::Deallocate
+            | Operation::CompareAndWrite { .. } => {
                 self.write(request, writer_token);
             }
             Operation::Fence => self.fence(request, writer_token),

@@ -285,6 +285,9 @@ impl FileChannel {
         if request.operation == Operation::Flush {
             return Ok(());
         }
+        if matches!(request.operation, Operation::CompareAndWrite { .. }) {
+            return Err(IoError::Unsupported);
+        }
         if self.read_only && !matches!(request.operation, Operation::Read | Operation::Compare) {
             return Err(IoError::ReadOnly);
         }
@@ -398,7 +401,7 @@ async fn serve(
             (result, data)
         }
         (Operation::Deallocate, data) => (zero(file, offset, length).await, data),
-        (Operation::Fence, data) => (Err(IoError::Unsupported), data),
+        (Operation::Fence | Operation::CompareAndWrite { .. }, data) => (Err(IoError::Unsupported), data),
         (_, data) => (Err(IoError::Unaligned), data),
     }
 }

@@ -111,7 +111,7 @@ impl MemoryChannel {
                 }
             }
             (Operation::WriteZeroes { .. } | Operation::Deallocate, _) => self.pages.zero(offset, length),
-            (Operation::Fence, _) => return Err(IoError::Unsupported),
+            (Operation::Fence | Operation::CompareAndWrite { .. }, _) => return Err(IoError::Unsupported),
             _ => return Err(IoError::Unaligned),
         }
         Ok(())

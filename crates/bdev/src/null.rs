@@ -82,7 +82,7 @@ impl Channel for NullChannel {
 
     fn submit(&self, mut request: Request) {
         let status = match request.operation {
-            Operation::Fence => Err(IoError::Unsupported),
+            Operation::Fence | Operation::CompareAndWrite { .. } => Err(IoError::Unsupported),
             _ => self.shape.geometry().check_range(request.lba, request.blocks),
         };
         if let (Operation::Read, Data::Into(buffer)) = (request.operation, &mut request.data) {

@@ -37,6 +37,14 @@ pub enum Operation {
     Fence,
     /// Compare the range with the data buffer; [`IoError::Mismatch`] if they differ.
     Compare,
+    /// Compare the range with the first half of the data buffer, and write the second half if they do not differ, in one step beside all
+    /// other requests. Only [`IoError::Mismatch`] and what is refused at once say that nothing was or will be written: it is
+    /// not made again where that is not known. [`IoError::Unsupported`] of a device that orders nothing, and of blocks that it orders in
+    /// several places.
+    CompareAndWrite {
+        /// The blocks must be durable before the answer.
+        fua: bool,
+    },
 }
 
 /// Under whose authority a request is made: checked by the node that holds the copy.

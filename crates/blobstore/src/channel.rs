@@ -228,8 +228,8 @@ impl BlobChannel {
         if operation == Operation::Flush {
             return Ok(());
         }
-        // A blob has no writer's token: those of a chunk stand in its record.
-        if operation == Operation::Fence {
+        // A blob has no writer's token, since those of a chunk stand in its record, and no order of its writes.
+        if matches!(operation, Operation::Fence | Operation::CompareAndWrite { .. }) {
             return Err(IoError::Unsupported);
         }
         if self.blob.is_snapshot.get() && !matches!(operation, Operation::Read | Operation::Compare) {

@@ -106,6 +106,12 @@ enum Event {
         succeeded: bool,
         read: Option<Buffer>,
     },
+    /// What was read to be compared is what was expected, or is not.
+    Compared {
+        chunk: ChunkId,
+        io: IoToken,
+        are_alike: bool,
+    },
     /// What was read does not fit the checksums of these blocks.
     Damaged {
         chunk: ChunkId,
@@ -432,6 +438,9 @@ impl Node {
                     .borrow_mut()
                     .handle_local(now, chunk, io, succeeded, read);
             }
+            Event::Compared { chunk, io, are_alike } => {
+                self.core.borrow_mut().handle_compared(now, chunk, io, are_alike);
+            }
             Event::Damaged {
                 chunk,
                 io,
@@ -683,6 +692,10 @@ impl Node {
         let mut read = None;
         match purpose {
             Some(ReadPurpose::Request(request)) => self.natives.filled(request, bytes),
+            Some(ReadPurpose::Compare(request)) if succeeded => {
+                let are_alike = self.natives.expects(request, &bytes);
+                return self.push(Event::Compared { chunk, io, are_alike });
+            }
             _ => read = Some(bytes),
         }
         self.push(Event::Local {

@@ -21,7 +21,10 @@
 //! A node that answers nothing for [`ClientOptions::silence`] is not waited for: its reads are taken back and asked of other
 //! copies, and its writes made again in a new session once the masters name another write node (`silence.rs`).
 //!
-//! What is not here: metadata beside blocks and Compare (refused as unsupported), and a second request
+//! A write that compares first is made once or not at all: where it is not known whether it was done it is not made again, and ends with
+//! [`bdev::IoError::Unavailable`] (`docs/decisions/0133-compare-and-write-in-one-step.md`).
+//!
+//! What is not here: metadata beside blocks and a Compare alone (refused as unsupported), and a second request
 //! to another copy while the node of the first is merely slow.
 
 mod admission;

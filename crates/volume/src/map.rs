@@ -440,14 +440,16 @@ impl ChunkMap {
     /// What a status asks of the client.
     pub fn reaction(status: Status) -> Reaction {
         match status {
-            Status::Done | Status::Claimed(_) => Reaction::Finish,
+            Status::Done | Status::Claimed(_) | Status::Differs => Reaction::Finish,
             Status::StaleEpoch(epoch) | Status::NotWriteNode(epoch) => Reaction::Refresh(epoch),
             Status::NotReady | Status::DeviceFailed => Reaction::TryElsewhere,
             Status::Busy => Reaction::TryAgain,
             Status::StaleSession | Status::Unknown => Reaction::NewSession,
-            Status::FencedWriter(_) | Status::OutOfRange | Status::Cancelled | Status::SnapshotAborted => {
-                Reaction::Fail
-            }
+            Status::FencedWriter(_)
+            | Status::OutOfRange
+            | Status::Cancelled
+            | Status::SnapshotAborted
+            | Status::Lost => Reaction::Fail,
         }
     }
 }

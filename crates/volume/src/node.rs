@@ -448,6 +448,13 @@ impl NodeCore {
         }
     }
 
+    /// The device of `chunk`'s copy has read for [`crate::ReadPurpose::Compare`]: the blocks hold what is expected, or they do not.
+    pub fn handle_compared(&mut self, now: Instant, chunk: ChunkId, io: IoToken, are_alike: bool) {
+        self.with(now, chunk, |member, grants| {
+            member.handle_compared(now, grants, io, are_alike);
+        });
+    }
+
     /// The device of `chunk`'s copy has read, and these blocks, in ascending order, do not fit their checksums. False if
     /// that says nothing, since a write to them had begun meanwhile.
     pub fn handle_damaged(&mut self, now: Instant, chunk: ChunkId, io: IoToken, blocks: &[u32]) -> bool {

@@ -25,6 +25,9 @@ pub enum Operation {
         data: Option<DataToken>,
         /// To be durable before it is answered.
         force_unit_access: bool,
+        /// Only if the blocks hold what the caller expects, in one step beside all other writes: the caller compares what it is
+        /// asked to read ([`ReadPurpose::Compare`]). Only of [`WriteKind::Data`].
+        compares: bool,
     },
     /// Makes everything acknowledged before durable on every in-sync copy.
     Flush,
@@ -110,6 +113,10 @@ pub enum Status {
     Unknown,
     /// Not done: the snapshot has been given up, and its number is not to be used again.
     SnapshotAborted,
+    /// Not done: the blocks do not hold what was expected.
+    Differs,
+    /// Not done: no copy has these blocks right, so they compare with nothing until they are written.
+    Lost,
     /// The disk of this copy failed, or what it holds does not fit its checksum and no other copy has it right.
     DeviceFailed,
 }
@@ -121,6 +128,9 @@ pub enum ReadPurpose {
     Request(RequestId),
     /// For reconciliation or resync, into a buffer of the caller's, handed in with the completion.
     Reconcile,
+    /// To be compared with what this request expects: [`crate::NodeCore::handle_compared`] says how they are. A read that fails, or
+    /// does not fit its checksums, is reported as any other.
+    Compare(RequestId),
 }
 
 /// Something to do, in the order in which it was put out. Whatever depends on a

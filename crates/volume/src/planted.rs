@@ -78,11 +78,13 @@ pub(crate) enum Bug {
     RestoredHearsOnlySealed,
     #[cfg_attr(not(test), allow(dead_code, reason = "the masters of the simulation have it"))]
     RestoredAsksMembersOnly,
+    ComparedBeforeSettled,
+    ComparedInTwoSteps,
 }
 
 #[cfg(test)]
 impl Bug {
-    pub(crate) const ALL: [Bug; 51] = [
+    pub(crate) const ALL: [Bug; 53] = [
         Bug::GrantCountedFromReceipt,
         Bug::AnswerForAnyPart,
         Bug::OneGrantFewer,
@@ -136,6 +138,8 @@ impl Bug {
         Bug::RestoredHearsOnlySealed,
         Bug::RestoredAsksMembersOnly,
         Bug::ForcedAsIfInSync,
+        Bug::ComparedBeforeSettled,
+        Bug::ComparedInTwoSteps,
     ];
 
     /// Whether only masters whose store is restored can show it.

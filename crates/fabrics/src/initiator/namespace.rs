@@ -60,8 +60,11 @@ impl NamespaceChannel {
         if request.operation == Operation::Flush {
             return Ok(());
         }
-        // A volume's own command, which only its peer subsystem has.
-        if request.operation == Operation::Fence {
+        // A volume's own command, which only its peer subsystem has, and two commands in one.
+        if matches!(
+            request.operation,
+            Operation::Fence | Operation::CompareAndWrite { .. }
+        ) {
             return Err(IoError::Unsupported);
         }
         self.geometry.check_range(request.lba, request.blocks)?;
@@ -102,7 +105,9 @@ impl NamespaceChannel {
                 }
             }
             Operation::Deallocate => Command::deallocate(nsid, 1),
-            Operation::Fence => unreachable!("fences were refused when the request came"),
+            Operation::Fence | Operation::CompareAndWrite { .. } => {
+                unreachable!("they were refused when the request came")
+            }
         }
     }
 

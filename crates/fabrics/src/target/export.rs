@@ -3,8 +3,9 @@
 //! A write that such a subsystem takes may meanwhile have been repeated by the host at another target, and something newer
 //! written there. So the device is asked for leave before the host is asked for the bytes ([`bdev::Channel::leave`]); in-capsule
 //! data, which comes unasked, is not offered. Of a Dataset Management the bytes say which blocks that is about: all but the last are
-//! asked for first, and those when there is leave. What a host may do is Read, Write, Flush, Verify, Compare and Dataset Management, and to
-//! reserve: the other commands of the NVM command set change blocks without bytes of the host. Reservations are kept behind all
+//! asked for first, and those when there is leave. A fused Compare and Write goes to the device as one request
+//! ([`bdev::Operation::CompareAndWrite`]), under the leave of its Write. What a host may do is Read, Write, Flush, Verify, Compare and Dataset
+//! Management, and to reserve: the other commands of the NVM command set change blocks without bytes of the host. Reservations are kept behind all
 //! targets ([`super::ReservationStore`]).
 
 use std::net::SocketAddr;

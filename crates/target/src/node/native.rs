@@ -66,6 +66,8 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(8);
 struct Pending {
     asker: Asker,
     read: Buffer,
+    /// What the blocks of a write that compares first are to hold.
+    expected: Buffer,
 }
 
 /// Requests that the core has not completed.
@@ -84,9 +86,30 @@ impl Natives {
             Pending {
                 asker,
                 read: Buffer::empty(),
+                expected: Buffer::empty(),
             },
         );
         id
+    }
+
+    /// Takes apart what came with a request that is to go under this number: of one that compares first, what it expects is kept until its
+    /// blocks have been read, and what it writes is returned.
+    fn take_expected(&self, id: RequestId, request: &volume::Request, data: Buffer) -> Buffer {
+        let Operation::Write { compares: true, .. } = request.operation else {
+            return data;
+        };
+        let half = data.len() / 2;
+        if let Some(pending) = self.pending.borrow_mut().get_mut(&id) {
+            pending.expected = data.slice(0..half);
+        }
+        data.slice(half..data.len())
+    }
+
+    /// Whether these are the bytes that a request expects.
+    pub(super) fn expects(&self, request: RequestId, bytes: &[u8]) -> bool {
+        let pending = self.pending.borrow();
+        let pending = pending.get(&request);
+        pending.is_some_and(|pending| *pending.expected == *bytes)
     }
 
     /// Waits for a check's read, under the number that is returned.
@@ -120,7 +143,7 @@ impl Natives {
         has_sums: impl FnOnce(ChunkId) -> bool,
     ) -> Option<(ChunkId, volume::Request)> {
         let pending = self.pending.borrow_mut().remove(&request)?;
-        let Pending { asker, read } = pending;
+        let Pending { asker, read, .. } = pending;
         match asker {
             Asker::Check(check) if status == Status::NotReady && time::now() < check.until => {
                 let (chunk, request) = (check.chunk, check.request);
@@ -249,6 +272,7 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
         | NativeOperation::WriteZeroes { .. }
         | NativeOperation::Deallocate { .. }
         | NativeOperation::DeallocateRun { .. }
+        | NativeOperation::CompareAndWrite { .. }
         | NativeOperation::Fence
         | NativeOperation::Claim => matches!(role, Role::Admin | Role::Client),
         NativeOperation::Cut(_) | NativeOperation::Release(_) | NativeOperation::Abandon(_) => {
@@ -268,14 +292,18 @@ fn request_of(
     let volume = VolumeNumber(native.volume.0);
     // Where everything passes that asks for a write, whichever release it is of.
     let syncs = node.sync_writes().has(volume);
+    let compares = matches!(native.operation, NativeOperation::CompareAndWrite { .. });
     let write = |kind, force_unit_access: bool| Operation::Write {
         kind,
         data: None,
         force_unit_access: force_unit_access || syncs && kind != WriteKind::Fence,
+        compares,
     };
     let (operation, moves) = match native.operation {
         NativeOperation::Read => (Operation::Read, true),
-        NativeOperation::Write { fua } => (write(WriteKind::Data, fua), true),
+        NativeOperation::Write { fua } | NativeOperation::CompareAndWrite { fua } => {
+            (write(WriteKind::Data, fua), true)
+        }
         NativeOperation::WriteZeroes { fua } => (write(WriteKind::Zeroes, fua), false),
         NativeOperation::Deallocate { fua } | NativeOperation::DeallocateRun { fua } => {
             (write(WriteKind::Deallocate, fua), false)
@@ -305,7 +333,8 @@ fn request_of(
         }
     });
     let piece = piece.unwrap_or(Err(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT))?;
-    if moves && given != blocks as usize * copies::BLOCK_BYTES {
+    let times = if compares { 2 } else { 1 };
+    if moves && given != times * blocks as usize * copies::BLOCK_BYTES {
         return Err(NvmeStatus::DATA_SGL_LENGTH_INVALID);
     }
     // A capsule may carry bytes with any command. They belong to none of these blocks, and other copies would refuse them.
@@ -356,6 +385,7 @@ impl Node {
             room => (Asker::Portal(reply, room), None),
         };
         let id = self.natives.add(asker);
+        let data = data.map(|data| self.natives.take_expected(id, &request, data));
         let request = volume::Request { id, ..request };
         self.push(Event::Request { chunk, request, data });
     }
@@ -432,8 +462,8 @@ impl NativeHandler {
             _ => Asker::Queue(reply, room_bytes),
         });
         self.remember(node, chunk, id);
+        let data = (!data.is_empty()).then(|| node.natives.take_expected(id, &request, data));
         let request = volume::Request { id, ..request };
-        let data = (!data.is_empty()).then_some(data);
         node.push(Event::Request { chunk, request, data });
         Ok(())
     }
@@ -537,6 +567,10 @@ mod tests {
             (NativeOperation::ReadSnapshot(snapshot), [true, true, true]),
             (NativeOperation::CheckSnapshot(snapshot), [true, true, true]),
             (NativeOperation::Write { fua: false }, [true, true, false]),
+            (
+                NativeOperation::CompareAndWrite { fua: true },
+                [true, true, false],
+            ),
             (NativeOperation::WriteZeroes { fua: true }, [true, true, false]),
             (NativeOperation::Deallocate { fua: false }, [true, true, false]),
             (NativeOperation::DeallocateRun { fua: false }, [true, true, false]),

@@ -23,7 +23,7 @@ use crate::support::{Client, Cluster};
 #[allow(dead_code, reason = "only a part of it is of use here")]
 mod linear;
 
-use linear::{Monitor, Op, SLOTS};
+use linear::{End, Monitor, Op, SLOTS};
 
 /// Blocks that clients meet on, in two regions.
 const BLOCKS: [u64; 4] = [0, 1, 300, 301];
@@ -57,6 +57,8 @@ struct World {
     stop: Cell<bool>,
     ended: Cell<usize>,
     operations: Cell<u64>,
+    /// Writes that compared first, and were made.
+    exchanged: Cell<u64>,
     next_value: Cell<u32>,
     failure: RefCell<Option<String>>,
 }
@@ -71,7 +73,8 @@ impl World {
     }
 }
 
-fn history(seed: u64, fault: Fault) -> Result<u64, String> {
+/// Operations, and of them writes that compared first and were made.
+fn history(seed: u64, fault: Fault) -> Result<(u64, u64), String> {
     let mut random = Random::from_seed(seed);
     let cluster = Cluster::with_volume(seed);
     let world = Rc::new(World {
@@ -80,6 +83,7 @@ fn history(seed: u64, fault: Fault) -> Result<u64, String> {
         stop: Cell::new(false),
         ended: Cell::new(0),
         operations: Cell::new(0),
+        exchanged: Cell::new(0),
         next_value: Cell::new(0),
         failure: RefCell::default(),
     });
@@ -131,7 +135,7 @@ fn history(seed: u64, fault: Fault) -> Result<u64, String> {
     }
     match world.failure.take() {
         Some(why) => Err(why),
-        None => Ok(world.operations.get()),
+        None => Ok((world.operations.get(), world.exchanged.get())),
     }
 }
 
@@ -209,7 +213,7 @@ async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
     };
     while !world.is_over() {
         let at = session.random.below(BLOCKS.len() as u64) as usize;
-        let count = match at % 2 {
+        let mut count = match at % 2 {
             0 => session.random.between(1, 2) as usize,
             _ => 1,
         };
@@ -220,45 +224,55 @@ async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
                 let value = world.next_value.get();
                 // Now and then one that must reach the disk: without it a disk that does not sync is found out
                 // only when a second node is gone, too.
-                match session.random.chance(1, 8) {
-                    true => Op::Force(value),
-                    false => Op::Write(value),
+                match session.random.below(8) {
+                    0 => Op::Force(value),
+                    1 => {
+                        count = 1;
+                        let monitor = &world.monitors.borrow()[at];
+                        Op::Exchange(monitor.any_value(&mut session.random), value)
+                    }
+                    _ => Op::Write(value),
                 }
             }
         };
         for monitor in &mut world.monitors.borrow_mut()[at..at + count] {
             monitor.invoke(slot, op);
         }
-        let saw = loop {
+        let ends = loop {
             if world.failure.borrow().is_some() {
                 return;
             }
             match session.attempt(&world, op, BLOCKS[at], count).await {
-                Some(saw) => break saw,
+                Some(ends) => break ends,
                 None => time::sleep(Duration::from_millis(session.random.between(1, 40))).await,
             }
         };
         for block in 0..count {
             let monitor = &mut world.monitors.borrow_mut()[at + block];
             let before = monitor.describe();
-            if !monitor.respond(slot, saw.as_ref().map(|values| values[block])) {
+            if !monitor.respond(slot, ends[block]) {
                 let lba = BLOCKS[at + block];
                 world.fail(format!(
-                    "client {slot}: {op:?} of block {lba} ended with {saw:?}, which nothing explains; {before}"
+                    "client {slot}: {op:?} of block {lba} ended with {ends:?}, which nothing explains; {before}"
                 ));
             }
         }
         world.operations.set(world.operations.get() + 1);
+        if let (Op::Exchange(..), End::Done) = (op, ends[0]) {
+            world.exchanged.set(world.exchanged.get() + 1);
+        }
         time::sleep(Duration::from_millis(session.random.below(20))).await;
     }
     world.ended.set(world.ended.get() + 1);
 }
 
 impl Session {
-    /// One attempt; none if the operation is to be tried again. Of a read, what each block held.
-    async fn attempt(&mut self, world: &World, op: Op, lba: u64, blocks: usize) -> Option<Option<Vec<u32>>> {
+    /// One attempt; none if the operation is to be tried again. How it ended for each block.
+    async fn attempt(&mut self, world: &World, op: Op, lba: u64, blocks: usize) -> Option<Vec<End>> {
         let route = self.route(world, op);
-        let mut buffer = BufferPool::current().try_allocate(blocks * 4096).unwrap();
+        let compares = matches!(op, Op::Exchange(..));
+        let room = if compares { 2 } else { blocks };
+        let mut buffer = BufferPool::current().try_allocate(room * 4096).unwrap();
         let (operation, data) = match op {
             Op::Read => (NativeOperation::Read, Data::Into(buffer)),
             Op::Write(value) | Op::Force(value) => {
@@ -268,12 +282,28 @@ impl Session {
                 let fua = matches!(op, Op::Force(_));
                 (NativeOperation::Write { fua }, Data::From(buffer.freeze()))
             }
+            Op::Exchange(expected, value) => {
+                let (first, second) = buffer.split_at_mut(4096);
+                for (half, value) in [(first, expected), (second, value)] {
+                    for word in half.chunks_exact_mut(4) {
+                        word.copy_from_slice(&value.to_le_bytes());
+                    }
+                }
+                let operation = NativeOperation::CompareAndWrite { fua: false };
+                (operation, Data::From(buffer.freeze()))
+            }
             Op::Flush => unreachable!("not among what clients do here"),
         };
         let range = (lba, blocks as u32);
-        let data = self.follower.attempt(route, operation, range, data).await?;
-        let is_read = op == Op::Read;
-        Some(is_read.then(|| values(world, &data.into_read())))
+        let (data, as_expected) = self.follower.attempt(route, operation, range, data).await?;
+        Some(match op {
+            Op::Read => values(world, &data.into_read())
+                .into_iter()
+                .map(End::Saw)
+                .collect(),
+            _ if as_expected => vec![End::Done; blocks],
+            _ => vec![End::Differed; blocks],
+        })
     }
 
     fn route(&mut self, world: &World, op: Op) -> (usize, u64) {
@@ -328,8 +358,10 @@ fn blocks_are_linearizable_whatever_befalls_a_node() {
     for seed in foundation::seeds::from_environment(28) {
         let fault = FAULTS[(seed % FAULTS.len() as u64) as usize];
         match history(seed, fault) {
-            Ok(operations) if operations > 300 => println!("seed {seed}: {fault:?}, {operations} operations"),
-            Ok(operations) => failed.push(format!("seed {seed}: {fault:?}: only {operations} operations")),
+            Ok((operations, exchanged)) if operations > 300 && exchanged > 2 => {
+                println!("seed {seed}: {fault:?}, {operations} operations, {exchanged} compared first");
+            }
+            Ok(counts) => failed.push(format!("seed {seed}: {fault:?}: only {counts:?} operations")),
             Err(why) => failed.push(format!("seed {seed}: {fault:?}: {why}")),
         }
     }

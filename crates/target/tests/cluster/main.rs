@@ -3,6 +3,7 @@
 
 mod checksums;
 mod clones;
+mod counters;
 mod full;
 mod histories;
 mod journal;

@@ -237,14 +237,15 @@ impl Follower {
         }
     }
 
-    /// One attempt at a node under an epoch; none if it is not done, or nobody knows whether it is.
+    /// One attempt at a node under an epoch; none if it is not done, or nobody knows whether it is. With what came back, whether the blocks
+    /// held what was expected, if anything was.
     pub(super) async fn attempt(
         &mut self,
         (node, epoch): (usize, u64),
         operation: NativeOperation,
         (lba, blocks): (u64, u32),
         data: Data,
-    ) -> Option<Data> {
+    ) -> Option<(Data, bool)> {
         if !self.clients.contains_key(&node) {
             let connecting = Client::connect_as(self.number, self.hosts[node], node, self.session);
             let client = time::timeout(Duration::from_secs(1), connecting)
@@ -255,7 +256,7 @@ impl Follower {
         }
         let running = self.clients[&node].run(operation, epoch, lba, blocks, data);
         match time::timeout(ATTEMPT, running).await {
-            Ok((Status::Done, data)) => Some(data),
+            Ok((status @ (Status::Done | Status::Differs), data)) => Some((data, status == Status::Done)),
             Ok((Status::Unknown | Status::StaleSession, _)) | Err(_) => {
                 // It may still be done: only a newer session keeps it from being done later.
                 self.session += 1;

@@ -25,7 +25,7 @@ use crate::on_client;
 use crate::support::{Cluster, PORT, VOLUME, geometry};
 
 const NQN: &str = "nqn.2026-11.io.redhare:volume:7";
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 const LANES: u64 = 3;
 const LANE_BLOCKS: u64 = 24;
 
@@ -118,6 +118,42 @@ impl Exporting {
         *self.committed.borrow_mut() = config(&self.cluster, epoch, write_node, members);
         self.cluster.configure(epoch, write_node, members);
     }
+
+    /// Portals stand still, and what they and their hosts say is held up; then the write node loses its power.
+    pub(super) fn befall(&self, hosts: &[Host], random: &mut Random) {
+        let simulation = &self.cluster.simulation;
+        let nodes = &self.cluster.hosts;
+        simulation.run_for(Duration::from_secs(1));
+        for _ in 0..6 {
+            let way = self.portals[random.below(2) as usize];
+            let for_a_while = Duration::from_millis(random.between(20, 900));
+            match random.below(3) {
+                // Shorter than what makes the others leave it out.
+                0 => {
+                    simulation.pause(nodes[way]);
+                    simulation.run_for(for_a_while);
+                    simulation.resume(nodes[way]);
+                }
+                1 => {
+                    for host in hosts {
+                        simulation.stall(nodes[way], *host, for_a_while);
+                    }
+                    simulation.run_for(for_a_while);
+                }
+                // The portal's own writes are held up; its hosts go over.
+                _ => {
+                    simulation.stall(nodes[way], nodes[0], for_a_while);
+                    simulation.run_for(for_a_while);
+                }
+            }
+            simulation.run_for(Duration::from_millis(random.below(400)));
+        }
+        // The write node loses its power, and with it one portal in half of the histories.
+        simulation.power_off(nodes[0]);
+        simulation.run_for(Duration::from_millis(random.between(100, 1500)));
+        self.configure(2, 1, &[1, 2]);
+        simulation.run_for(Duration::from_secs(8));
+    }
 }
 
 fn config(cluster: &Cluster, epoch: u64, write_node: usize, members: &[usize]) -> ChunkConfig {
@@ -135,7 +171,7 @@ fn config(cluster: &Cluster, epoch: u64, write_node: usize, members: &[usize]) -
 /// One way of a host to the volume: an association with one portal.
 pub(super) struct Way {
     pub(super) controller: Rc<Controller>,
-    queue: Rc<Queue>,
+    pub(super) queue: Rc<Queue>,
 }
 
 impl Way {
@@ -198,7 +234,7 @@ impl Way {
 }
 
 /// A status of the path, or none at all: the host tries again, by this way or the other. Nothing else may come.
-fn is_of_the_path(status: Option<Status>) -> bool {
+pub(super) fn is_of_the_path(status: Option<Status>) -> bool {
     status.is_none_or(Status::is_path_related)
 }
 
@@ -217,7 +253,7 @@ fn a_host_sees_one_namespace_by_two_standard_controllers() {
         // Several ports, several controllers, asymmetric access; nothing in capsules; Compare and Dataset Management; no Write
         // Zeroes or Copy, and nothing fused.
         assert_eq!((one.cmic & 0b1011, one.in_capsule_data_bytes()), (0b1011, 0));
-        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses), (0b101, 0));
+        assert_eq!((one.oncs & 0b1_0000_1101, one.fuses, one.acwu), (0b101, 1, 0));
         let [one, other] = [&ways[0], &ways[1]].map(|way| way.controller.clone());
         let ids = one.identifiers(1).await.unwrap();
         assert_eq!((ids.nguid, ids.uuid), (Some([0x5a; 16]), Some([0x5a; 16])));
@@ -624,38 +660,8 @@ fn history(seed: u64) -> Result<(u64, u64), String> {
     let hosts: Vec<Host> = (0..LANES)
         .map(|number| start_lane(&exporting, &world, number, seed))
         .collect();
+    exporting.befall(&hosts, &mut random);
     let simulation = &exporting.cluster.simulation;
-    let nodes = &exporting.cluster.hosts;
-    simulation.run_for(Duration::from_secs(1));
-    for _ in 0..6 {
-        let way = portals[random.below(2) as usize];
-        let for_a_while = Duration::from_millis(random.between(20, 900));
-        match random.below(3) {
-            // Shorter than what makes the others leave it out.
-            0 => {
-                simulation.pause(nodes[way]);
-                simulation.run_for(for_a_while);
-                simulation.resume(nodes[way]);
-            }
-            1 => {
-                for host in &hosts {
-                    simulation.stall(nodes[way], *host, for_a_while);
-                }
-                simulation.run_for(for_a_while);
-            }
-            // The portal's own writes are held up; its hosts go over.
-            _ => {
-                simulation.stall(nodes[way], nodes[0], for_a_while);
-                simulation.run_for(for_a_while);
-            }
-        }
-        simulation.run_for(Duration::from_millis(random.below(400)));
-    }
-    // The write node loses its power, and with it one portal in half of the histories.
-    simulation.power_off(nodes[0]);
-    simulation.run_for(Duration::from_millis(random.between(100, 1500)));
-    exporting.configure(2, 1, &[1, 2]);
-    simulation.run_for(Duration::from_secs(8));
     world.stop.set(true);
     simulation.run_for(Duration::from_secs(70));
     exporting.cluster.end();

@@ -292,7 +292,7 @@ impl Story<'_> {
                     let data = Data::Into(room(LENGTH as usize * BLOCK));
                     let range = (place, LENGTH as u32);
                     match follower.attempt(at, NativeOperation::Read, range, data).await {
-                        Some(data) => break data.into_read(),
+                        Some((data, _)) => break data.into_read(),
                         None => time::sleep(Duration::from_millis(15)).await,
                     }
                 };

@@ -213,6 +213,7 @@ fn native(operation: Operation, syncs: bool) -> Result<NativeOperation, IoError>
         Operation::Deallocate => NativeOperation::Deallocate { fua: syncs },
         Operation::Flush => NativeOperation::Flush,
         Operation::Fence => NativeOperation::Fence,
+        Operation::CompareAndWrite { fua } => NativeOperation::CompareAndWrite { fua: fua || syncs },
         Operation::Compare => return Err(IoError::Unsupported),
     })
 }
@@ -229,7 +230,14 @@ fn check(request: &Request, operation: NativeOperation, shape: bdev::Geometry) -
     let fits = match (operation, &request.data) {
         (NativeOperation::Read, Data::Into(buffer)) => buffer.len() as u64 == moved(),
         (NativeOperation::Write { .. }, Data::From(buffer)) => buffer.len() as u64 == moved(),
-        (NativeOperation::Read | NativeOperation::Write { .. }, _) => false,
+        // What is expected, and what is to be written.
+        (NativeOperation::CompareAndWrite { .. }, Data::From(buffer)) => {
+            buffer.len() as u64 == moved().saturating_mul(2)
+        }
+        (
+            NativeOperation::Read | NativeOperation::Write { .. } | NativeOperation::CompareAndWrite { .. },
+            _,
+        ) => false,
         (_, data) => data.length_bytes() == 0,
     };
     if fits { Ok(()) } else { Err(IoError::Unaligned) }
@@ -364,6 +372,10 @@ impl Core {
             ..
         } = request;
         if u64::from(piece.range.count) != blocks.0 || piece.range.count > NATIVE_BLOCKS_MAX {
+            if matches!(operation, NativeOperation::CompareAndWrite { .. }) {
+                // Several write nodes do nothing in one step.
+                return token.complete(Err(IoError::Unsupported), data);
+            }
             if self.is_unclaimed(operation, &leaves, &map, (lba, blocks)) {
                 return token.complete(Err(IoError::Unavailable), data);
             }

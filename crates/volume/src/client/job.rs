@@ -121,6 +121,7 @@ fn needs_flush(operation: NativeOperation) -> bool {
         NativeOperation::Write { fua }
         | NativeOperation::WriteZeroes { fua }
         | NativeOperation::Deallocate { fua }
-        | NativeOperation::DeallocateRun { fua } => !fua,
+        | NativeOperation::DeallocateRun { fua }
+        | NativeOperation::CompareAndWrite { fua } => !fua,
     }
 }

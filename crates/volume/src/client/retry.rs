@@ -86,6 +86,8 @@ fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
             Status::FencedWriter(_) => Next::Finish(Err(IoError::Fenced)),
             // Nobody says so of a write.
             Status::SnapshotAborted => Next::Finish(Err(IoError::Aborted)),
+            Status::Differs => Next::Finish(Err(IoError::Mismatch)),
+            Status::Lost => Next::Finish(Err(IoError::Media)),
             Status::OutOfRange => Next::Finish(Err(IoError::OutOfRange)),
             Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => {
                 again
@@ -108,6 +110,13 @@ fn after_claimed(status: PeerStatus) -> Next {
         Next::NewSession => Next::NewClaim,
         next => next,
     }
+}
+
+/// How a write ends that was to be compared first, where `next` would have it made again though it may have been done: it would be compared
+/// with its own bytes. What is still on its way takes no effect once the claim has gone on; without claims it may take effect later, as one
+/// write.
+fn after_compared(next: Next) -> Option<Result<(), IoError>> {
+    matches!(next, Next::NewSession | Next::NewClaim).then_some(Err(IoError::Unavailable))
 }
 
 /// Whether a later attempt may succeed. What such an attempt has done is unknown.
@@ -222,10 +231,23 @@ impl Attempts {
                 after_write(ended.status, operation.changes(), newer_session)
             }
         };
-        if matches!(next, Next::NewSession | Next::NewClaim) && job.terms.operation.changes() {
+        let in_doubt = match job.terms.operation {
+            NativeOperation::CompareAndWrite { .. } => after_compared(next),
+            _ => None,
+        };
+        if in_doubt.is_none()
+            && matches!(next, Next::NewSession | Next::NewClaim)
+            && job.terms.operation.changes()
+        {
             core.repeats.set(core.repeats.get() + 1);
         }
         match next {
+            // A node of the release before does not know the command, and has done nothing.
+            Next::Finish(Err(IoError::Unaligned))
+                if matches!(job.terms.operation, NativeOperation::CompareAndWrite { .. }) =>
+            {
+                return Some(Err(IoError::Unsupported));
+            }
             Next::Finish(status) => return Some(status),
             Next::Elsewhere(device_error) => {
                 self.tried.push(ended.node);
@@ -252,6 +274,7 @@ impl Attempts {
                         _ => claims::go_on(core, claims, chunk, number, deadline).await,
                     };
                     match next {
+                        Ok(_) if in_doubt.is_some() => return in_doubt,
                         Ok(newer) => job.terms.claim = Some(newer),
                         Err(error) => {
                             claims.drop_claim(chunk, number);
@@ -262,6 +285,9 @@ impl Attempts {
             }
             Next::NewSession => {
                 core.sessions.renew(ended.session);
+                if in_doubt.is_some() {
+                    return in_doubt;
+                }
                 self.pause(core, job, ended.epoch, true).await;
             }
         }

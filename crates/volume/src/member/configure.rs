@@ -119,7 +119,8 @@ impl Member {
                 self.complete(request.id, Status::Unknown);
             }
         }
-        for queued in lead.waiting.drain(..) {
+        let comparing = lead.take_comparing();
+        for queued in comparing.chain(lead.waiting.drain(..)) {
             self.give_back(queued.request.data());
             self.complete(queued.request.id, queued.undone(status));
         }
@@ -140,15 +141,23 @@ impl Member {
                 let flights: Vec<_> = old.in_flight.drain(..).collect();
                 for flight in flights {
                     match flight.request {
+                        Some(request) if !lead.goes_on_after(old.config.epoch, &request) => {
+                            self.give_back(flight.data);
+                            self.complete(request.id, Status::Unknown);
+                        }
                         Some(request) => {
                             let touched = self.intent.touched(self.covers(request.range));
                             lead.reconciliation.regions.extend(touched);
-                            lead.waiting.push_back(Queued { request, begun: true });
+                            lead.waiting.push_back(Queued {
+                                begun: true,
+                                ..Queued::new(request)
+                            });
                         }
                         None => self.give_back(flight.data),
                     }
                 }
                 lead.token_asked = old.token_asked;
+                lead.waiting.extend(old.take_comparing());
                 lead.waiting.append(&mut old.waiting);
                 lead.flush_waiting = old.take_flushes();
             }

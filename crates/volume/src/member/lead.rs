@@ -1,5 +1,6 @@
 //! The write node of a chunk: seals, reconciles, then orders writes and flushes.
 
+mod compare;
 mod flush;
 mod leave_out;
 mod queue;
@@ -24,6 +25,7 @@ use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
 use crate::sealing::Answers;
 use crate::settings::Settings;
+use compare::Comparing;
 pub(super) use queue::Queued;
 
 /// Writes that may have a sequence above settled-through. The other copies keep each of them in their windows, so
@@ -99,6 +101,8 @@ pub(super) struct Lead {
     /// Numbers them.
     pub(super) fetches: u64,
     pub(super) waiting: VecDeque<Queued>,
+    /// Writes whose blocks are being compared.
+    comparing: Vec<Comparing>,
     pub(super) flush_waiting: Vec<RequestId>,
     /// The newest write lease of any write that was let in.
     pub(super) token_asked: WriterToken,
@@ -151,6 +155,7 @@ impl Lead {
             repairs: Vec::new(),
             fetches: 0,
             waiting: VecDeque::new(),
+            comparing: Vec::new(),
             flush_waiting: Vec::new(),
             token_asked: WriterToken(0),
             flush: None,
@@ -174,7 +179,7 @@ impl Lead {
     }
 
     pub(super) fn requests(&self) -> usize {
-        self.in_flight.len() + self.waiting.len() + self.flush_waiting.len()
+        self.in_flight.len() + self.waiting.len() + self.comparing.len() + self.flush_waiting.len()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -289,9 +294,10 @@ impl Lead {
             .min()
     }
 
-    /// Whether `covers` overlaps a write under way or one of the first `before` waiting ones.
+    /// Whether `covers` overlaps a write under way, blocks that are being compared or one of the first `before` waiting writes.
     fn blocked(&self, covers: BlockRange, before: usize, page_blocks: u32) -> bool {
         self.in_flight.iter().any(|f| f.covers.overlaps(covers))
+            || self.comparing.iter().any(|c| c.covers.overlaps(covers))
             || self
                 .waiting
                 .iter()
@@ -353,6 +359,11 @@ impl Flight {
 }
 
 impl Request {
+    /// Whether it writes only where the blocks hold what is expected.
+    fn compares(&self) -> bool {
+        matches!(self.operation, Operation::Write { compares: true, .. })
+    }
+
     pub(crate) fn data(&self) -> Option<DataToken> {
         match self.operation {
             Operation::Write { data, .. } => data,
@@ -497,14 +508,12 @@ impl Member {
             && let Some(&queued) = lead.waiting.get(at)
         {
             let request = queued.request;
-            // The first write under a newer lease waits for those of older ones, so that every write in flight has
-            // the token in force. What mends copies goes under none.
-            let takes_over = request.writer_token > self.record.writer_token
-                && lead.in_flight.iter().any(|flight| flight.request.is_some());
-            if takes_over
+            let covers = self.covers(request.range);
+            let waits = lead.blocked(covers, at, page_blocks) && !self.skips_block(&queued)
+                || self.takes_over(&request)
                 || self.holds_for_join(&request)
-                || lead.blocked(self.covers(request.range), at, page_blocks)
-            {
+                || queued.damaged && lead.is_repaired_in(covers);
+            if waits {
                 at += 1;
                 continue;
             }
@@ -516,9 +525,17 @@ impl Member {
                     self.release(request.data());
                     self.complete(request.id, queued.undone(status));
                 }
+                None if queued.compares() => self.compare(request),
                 None => self.start_write(now, request),
             }
         }
+    }
+
+    /// The first write under a newer lease waits for those of older ones, so that every write in flight has the token in force. What
+    /// mends copies goes under none.
+    fn takes_over(&self, request: &Request) -> bool {
+        let in_flight = || self.lead.iter().flat_map(|lead| &lead.in_flight);
+        request.writer_token > self.record.writer_token && in_flight().any(|flight| flight.request.is_some())
     }
 
     fn start_write(&mut self, now: Instant, request: Request) {
@@ -526,6 +543,7 @@ impl Member {
             kind,
             data,
             force_unit_access,
+            ..
         } = request.operation
         else {
             unreachable!("only writes wait among the writes")

@@ -64,6 +64,10 @@ pub(super) struct Fetched {
 }
 
 impl Repair {
+    pub(super) fn overlaps(&self, range: BlockRange) -> bool {
+        self.covers.overlaps(range)
+    }
+
     /// Another copy joins: it has not been asked.
     pub(super) fn forget_joiner(&mut self) {
         self.wrong &= !JOINER;
@@ -175,7 +179,7 @@ impl Member {
         } else if self.piece_damaged(io) {
             self.want_repair(now, blocks);
         } else {
-            return false;
+            return self.compare_damaged(now, io, blocks);
         }
         true
     }
@@ -202,7 +206,7 @@ impl Member {
         true
     }
 
-    fn want_repair(&mut self, now: Instant, blocks: &[u32]) {
+    pub(super) fn want_repair(&mut self, now: Instant, blocks: &[u32]) {
         let me = self.me;
         let ranges = blocks.iter().map(|&start| BlockRange { start, count: 1 });
         let ranges: Vec<BlockRange> = ranges.map(|range| self.covers(range)).collect();
@@ -541,6 +545,7 @@ impl Member {
         let (chunk, range) = (self.chunk(), repair.covers);
         self.outputs.push_back(Output::Lost { range });
         self.reads_are_lost(range);
+        self.compares_are_lost(range);
         let (me, Some(lead)) = (self.me, &mut self.lead) else {
             return;
         };

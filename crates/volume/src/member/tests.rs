@@ -13,6 +13,7 @@ use crate::planted::Planted;
 use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
+mod compares;
 mod fences;
 mod forced;
 mod repairs;
@@ -71,6 +72,7 @@ fn write(id: u64, start: u32, token: u64) -> Request {
             kind: WriteKind::Data,
             data: Some(DataToken(id)),
             force_unit_access: false,
+            compares: false,
         },
         range: BlockRange { start, count: 1 },
         epoch: Epoch(1),
@@ -222,9 +224,13 @@ fn leading_with(planted: Planted) -> NodeCore {
 }
 
 fn replica_answer(core: &mut NodeCore, from: u128, sequence: u64) {
+    replica_answer_in(core, 1, from, sequence);
+}
+
+fn replica_answer_in(core: &mut NodeCore, epoch: u64, from: u128, sequence: u64) {
     let answer = Message::ReplicaAnswer {
         chunk: chunk(),
-        epoch: Epoch(1),
+        epoch: Epoch(epoch),
         sequence: Sequence(sequence),
         incarnation: Incarnation(1),
         join: JoinNumber(0),
@@ -569,6 +575,7 @@ fn a_claim_takes_the_chunk_from_what_goes_under_others() {
             kind: WriteKind::Fence,
             data: None,
             force_unit_access: false,
+            compares: false,
         },
         range: BlockRange::default(),
         ..under(id, after)

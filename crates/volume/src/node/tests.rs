@@ -237,6 +237,7 @@ fn what_one_chunk_does_costs_nothing_for_the_others() {
                 kind: WriteKind::Zeroes,
                 data: None,
                 force_unit_access: false,
+                compares: false,
             };
             cluster.ask(0, 0, operation);
             cluster.pass(Duration::from_secs(60));

@@ -7,7 +7,7 @@ use foundation::Epoch;
 
 use super::flushes::Flush;
 use super::hosts::Way;
-use super::linear::{Op, SLOTS};
+use super::linear::{End, Op, SLOTS};
 use super::reserve::PORTALS;
 use super::world::{CHUNK_BLOCKS, Event, GIVES_UP, HARM, MS, SECOND, World, node_index};
 use crate::configuration::ChunkConfig;
@@ -30,6 +30,25 @@ pub(super) struct Pending {
     pub(super) began: u64,
     /// The host may not read, and has not been let since it began.
     pub(super) barred: bool,
+}
+
+impl Pending {
+    /// What a node is asked to write, and the values that travel with it: of one that compares first the one that it expects, then the new one.
+    pub(super) fn write(&self) -> (Operation, Option<Rc<Vec<u32>>>) {
+        let values = match self.op {
+            Op::Write(value) | Op::Force(value) => vec![value; self.range.count as usize],
+            Op::Exchange(expected, value) => vec![expected, value],
+            Op::Read | Op::Flush => unreachable!("neither writes"),
+        };
+        let operation = Operation::Write {
+            kind: self.kind,
+            data: None,
+            force_unit_access: matches!(self.op, Op::Force(_)),
+            compares: matches!(self.op, Op::Exchange(..)),
+        };
+        let values = (self.kind == WriteKind::Data).then(|| Rc::new(values));
+        (operation, values)
+    }
 }
 
 #[derive(Debug)]
@@ -114,7 +133,7 @@ impl World {
             _ if self.clients[client].stubborn => 80,
             _ => 40,
         };
-        let op = if choice < reads {
+        let mut op = if choice < reads {
             Op::Read
         } else if choice < if self.shape.scenario == 1 { 88 } else { 95 } {
             self.next_value += 1;
@@ -134,6 +153,11 @@ impl World {
             };
             match self.random.below(6) {
                 0 => Op::Force(value),
+                1 if kind == WriteKind::Data && self.may_exchange() => {
+                    range.count = 1;
+                    let monitor = &self.monitors[chunk][start as usize];
+                    Op::Exchange(monitor.any_value(&mut self.random), value)
+                }
                 _ => Op::Write(value),
             }
         } else {
@@ -148,9 +172,12 @@ impl World {
             (chunk, flush) = first;
             Op::Flush
         };
-        if self.shape.leased && matches!(op, Op::Write(_) | Op::Force(_)) && self.takes_over(client) {
+        if self.shape.leased && op.changes() && self.takes_over(client) {
             kind = WriteKind::Fence;
             range = BlockRange::default();
+            if let Op::Exchange(_, value) = op {
+                op = Op::Write(value);
+            }
         }
         let token = self.clients[client].token;
         let fenced = match self.reserved.is_some() {
@@ -183,6 +210,12 @@ impl World {
             began,
             barred,
         });
+    }
+
+    /// Whether clients compare before they write: not where each write that a snapshot may hold is one that was made, nor where what is
+    /// looked for needs many writes in few seeds.
+    fn may_exchange(&self) -> bool {
+        self.snapshots.is_none() && self.restored.is_none()
     }
 
     /// Whether a client becomes the writer and fences a chunk. Else it may go on where the newest writer is, as another
@@ -289,15 +322,10 @@ impl World {
                 Operation::Read
             }
             Op::Flush => Operation::Flush,
-            Op::Write(value) | Op::Force(value) => {
-                if pending.kind == WriteKind::Data {
-                    payload = Some(Rc::new(vec![value; range.count as usize]));
-                }
-                Operation::Write {
-                    kind: pending.kind,
-                    data: None,
-                    force_unit_access: matches!(pending.op, Op::Force(_)),
-                }
+            _ => {
+                let (operation, values) = pending.write();
+                payload = values;
+                operation
             }
         };
         let request = Request {
@@ -359,7 +387,7 @@ impl World {
     /// Whether a client whose write was not answered ends, so that nobody writes it again.
     fn gives_up(&mut self, client: usize) -> bool {
         let state = &self.clients[client];
-        let writes = |pending: &Pending| matches!(pending.op, Op::Write(_) | Op::Force(_));
+        let writes = |pending: &Pending| pending.op.changes();
         let may = self.shape.scenario == GIVES_UP && !state.stubborn && !self.healing;
         let Some(pending) = state.pending.as_ref().filter(|pending| may && writes(pending)) else {
             return false;
@@ -397,7 +425,7 @@ impl World {
         }
         match ChunkMap::reaction(status) {
             Reaction::Finish => {
-                self.finish(client, values);
+                self.finish(client, values, status == Status::Differs);
                 return;
             }
             Reaction::NewSession => self.clients[client].session += 1,
@@ -419,7 +447,7 @@ impl World {
         self.at(delay, Event::ClientStep { client });
     }
 
-    fn finish(&mut self, client: usize, values: &[u32]) {
+    fn finish(&mut self, client: usize, values: &[u32], differed: bool) {
         let Some(mut pending) = self.clients[client].pending.take() else {
             return;
         };
@@ -432,7 +460,11 @@ impl World {
             return;
         }
         self.done_ops += 1;
-        if matches!(pending.op, Op::Write(_) | Op::Force(_)) {
+        if let Op::Exchange(..) = pending.op {
+            self.exchanged.0 += u64::from(!differed);
+            self.exchanged.1 += u64::from(differed);
+        }
+        if pending.op.changes() && !differed {
             self.note_written(pending.chunk);
             self.lost_are_written(pending.chunk, pending.range, pending.began);
         }
@@ -442,7 +474,7 @@ impl World {
                 pending.chunk
             ));
         }
-        if pending.kind == WriteKind::Data {
+        if pending.kind == WriteKind::Data && !differed {
             self.note_acknowledged(pending.op);
         }
         let only = [pending.chunk];
@@ -452,12 +484,16 @@ impl World {
             .iter()
             .flat_map(|chunk| blocks.clone().map(move |block| (*chunk, block)))
         {
-            let saw = (pending.op == Op::Read).then(|| values[at]);
+            let end = match pending.op {
+                Op::Read => End::Saw(values[at]),
+                _ if differed => End::Differed,
+                _ => End::Done,
+            };
             let monitor = &mut self.monitors[chunk][block as usize];
             let before = monitor.describe();
-            if !monitor.respond(client, saw) {
+            if !monitor.respond(client, end) {
                 let op = pending.op;
-                self.fail(format!("client {client}: {op:?} of block {block} of chunk {chunk} ended with {saw:?}, which nothing explains; {before}"));
+                self.fail(format!("client {client}: {op:?} of block {block} of chunk {chunk} ended with {end:?}, which nothing explains; {before}"));
                 return;
             }
         }

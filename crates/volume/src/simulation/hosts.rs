@@ -1,9 +1,6 @@
 //! How hosts of the simulated volume read and write through portals, under claims (`docs/decisions/0068`) and the token of what the
 //! portal knows to be reserved (`docs/decisions/0100`); and what they must not do any more.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use super::injected::FAULTS_END;
 use super::linear::{Monitor, Op};
 use super::reserve::{PORTALS, Reserved, Rights};
@@ -12,6 +9,7 @@ use crate::configuration::ChunkConfig;
 use crate::identity::{BlockRange, HostId, RequestId, Session, TraceId, WriterToken};
 use crate::message::WriteKind;
 use crate::output::{Operation, Request, Status};
+use std::collections::BTreeMap;
 
 /// A client's claims, and what it waits for, where its commands go through a portal.
 #[derive(Debug, Default)]
@@ -38,8 +36,8 @@ impl World {
         let Some(pending) = &self.clients[client].pending else {
             return;
         };
-        let (chunk, range, op, kind) = (pending.chunk, pending.range, pending.op, pending.kind);
-        let changes = matches!(op, Op::Write(_) | Op::Force(_));
+        let (chunk, range, op) = (pending.chunk, pending.range, pending.op);
+        let changes = op.changes();
         if self.portal_stands(portal) || chunk >= self.at_portal(portal).serves {
             return self.at(50 * MS, later);
         }
@@ -83,16 +81,11 @@ impl World {
                 request(&config, session, token, range, Operation::Read)
             }
             Op::Flush => request(&config, session, token, range, Operation::Flush),
-            Op::Write(value) | Op::Force(value) => match claimed {
+            _ => match claimed {
                 Some((number, false)) => {
-                    if kind == WriteKind::Data {
-                        payload = Some(Rc::new(vec![value; range.count as usize]));
-                    }
-                    let operation = Operation::Write {
-                        kind,
-                        data: None,
-                        force_unit_access: matches!(op, Op::Force(_)),
-                    };
+                    let pending = state.pending.as_ref().expect("it was pending above");
+                    let (operation, values) = pending.write();
+                    payload = values;
                     request(&config, Session { number, ..session }, token, range, operation)
                 }
                 _ => {
@@ -225,7 +218,7 @@ impl World {
                 self.look(portal);
                 self.doubt(client);
             }
-            (Status::Done, _) => return false,
+            (Status::Done | Status::Differs, _) => return false,
             _ => {
                 self.doubt(client);
                 return false;
@@ -247,7 +240,7 @@ impl World {
         let Some(pending) = &state.pending else {
             return;
         };
-        if matches!(pending.op, Op::Write(_) | Op::Force(_))
+        if pending.op.changes()
             && let Some((_, doubt)) = state.way.claims.get_mut(&pending.chunk)
         {
             *doubt = true;
@@ -269,7 +262,7 @@ impl World {
 
     /// An operation of a client begins: true if its host may not write any more, so that it must not take effect.
     pub(super) fn begins_without_right(&mut self, client: usize, op: Op) -> bool {
-        let changes = matches!(op, Op::Write(_) | Op::Force(_));
+        let changes = op.changes();
         match &self.reserved {
             Some(reserved) => changes && reserved.has_lost(client / PORTALS, true),
             None => false,
@@ -305,7 +298,7 @@ impl World {
             let Some(pending) = &state.pending else {
                 continue;
             };
-            if matches!(pending.op, Op::Write(_) | Op::Force(_)) {
+            if pending.op.changes() {
                 for block in pending.range.start..pending.range.start + pending.range.count {
                     what(&mut self.monitors[pending.chunk][block as usize], client);
                 }
@@ -337,6 +330,7 @@ pub(super) fn claim(config: &ChunkConfig, session: Session, token: WriterToken) 
         kind: WriteKind::Fence,
         data: None,
         force_unit_access: false,
+        compares: false,
     };
     request(config, session, token, BlockRange::default(), operation)
 }

@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foundation::Random;
+
 /// Clients with one operation each.
 pub(super) const SLOTS: usize = 6;
 /// With one more: whoever makes a snapshot reads every block.
@@ -20,8 +22,27 @@ pub(super) enum Op {
     Write(u32),
     /// A write with FUA: a write, then a flush of this block.
     Force(u32),
+    /// A write of the second value where the block holds the first.
+    Exchange(u32, u32),
     Read,
     Flush,
+}
+
+impl Op {
+    /// Whether it may change the block.
+    pub(super) fn changes(self) -> bool {
+        matches!(self, Op::Write(_) | Op::Force(_) | Op::Exchange(..))
+    }
+}
+
+/// How a client's operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum End {
+    Done,
+    /// The block did not hold what the operation expected.
+    Differed,
+    /// What a read returned.
+    Saw(u32),
 }
 
 /// How far an operation is in one explanation.
@@ -29,8 +50,7 @@ pub(super) enum Op {
 enum Step {
     Before,
     Written,
-    Done,
-    Saw(u32),
+    Ended(End),
 }
 
 #[derive(Clone, Debug)]
@@ -167,9 +187,9 @@ impl Monitor {
         self.close();
     }
 
-    /// `saw` is what a read returned. False when no explanation is left.
-    pub(super) fn respond(&mut self, slot: usize, saw: Option<u32>) -> bool {
-        let wanted = saw.map_or(Step::Done, Step::Saw);
+    /// False when no explanation is left.
+    pub(super) fn respond(&mut self, slot: usize, end: End) -> bool {
+        let wanted = Step::Ended(end);
         let before = std::mem::take(&mut self.explanations);
         for mut explanation in before.iter() {
             if explanation.steps[slot] == wanted {
@@ -211,6 +231,13 @@ impl Monitor {
         self.explanations.values().any(|known| known == value)
     }
 
+    /// One of the values that the block may have now.
+    pub(super) fn any_value(&self, random: &mut Random) -> u32 {
+        let values: BTreeSet<u32> = self.explanations.values().collect();
+        let at = random.below(values.len().max(1) as u64) as usize;
+        values.into_iter().nth(at).unwrap_or_default()
+    }
+
     /// Whatever was seen before, the block holds this now, and any of those once nobody lives who has it. Operations that are pending
     /// have done nothing yet.
     pub(super) fn begin_anew(&mut self, value: u32, mut fallback: Vec<u32>) {
@@ -245,17 +272,26 @@ fn successors(from: &Explanation, slot: usize, op: Op) -> [Option<Explanation>; 
     let flush = || {
         let mut next = from.clone();
         next.fallback = vec![next.value];
-        next.steps[slot] = Step::Done;
+        next.steps[slot] = Step::Ended(End::Done);
         next
     };
     match (op, step) {
-        (Op::Write(value), _) => [Some(write(value, Step::Done)), None],
+        (Op::Write(value), _) => [Some(write(value, Step::Ended(End::Done))), None],
         (Op::Force(value), Step::Before) => [Some(write(value, Step::Written)), None],
         (Op::Force(value), _) => [Some(write(value, step)), Some(flush())],
+        // Each attempt compares for itself.
+        (Op::Exchange(expected, value), _) if from.value == expected => {
+            [Some(write(value, Step::Ended(End::Done))), None]
+        }
+        (Op::Exchange(..), _) => {
+            let mut next = from.clone();
+            next.steps[slot] = Step::Ended(End::Differed);
+            [Some(next), None]
+        }
         (Op::Flush, Step::Before) => [Some(flush()), None],
         (Op::Read, Step::Before) => {
             let mut next = from.clone();
-            next.steps[slot] = Step::Saw(from.value);
+            next.steps[slot] = Step::Ended(End::Saw(from.value));
             [Some(next), None]
         }
         _ => [None, None],
@@ -270,18 +306,18 @@ mod tests {
     fn a_read_sees_the_last_write_or_one_under_way() {
         let mut block = Monitor::new();
         block.invoke(0, Op::Write(1));
-        assert!(block.respond(0, None));
+        assert!(block.respond(0, End::Done));
         block.invoke(0, Op::Write(2));
         for (saw, explained) in [(1, true), (2, true), (1, true), (0, false)] {
             // An unacknowledged write may be followed by... only itself: 1 cannot return.
             let mut copy = block.clone();
             copy.invoke(1, Op::Read);
-            assert_eq!(copy.respond(1, Some(saw)), explained, "{saw}");
+            assert_eq!(copy.respond(1, End::Saw(saw)), explained, "{saw}");
         }
         block.invoke(1, Op::Read);
-        assert!(block.respond(1, Some(2)));
+        assert!(block.respond(1, End::Saw(2)));
         block.invoke(1, Op::Read);
-        assert!(!block.respond(1, Some(1)));
+        assert!(!block.respond(1, End::Saw(1)));
     }
 
     #[test]
@@ -290,44 +326,66 @@ mod tests {
         block.invoke(0, Op::Write(1));
         block.freeze(0);
         // It may have been done before the fence ...
-        assert!(block.clone().respond(0, None));
+        assert!(block.clone().respond(0, End::Done));
         for saw in [0, 1] {
             let mut copy = block.clone();
             copy.invoke(1, Op::Read);
-            assert!(copy.respond(1, Some(saw)), "{saw}");
+            assert!(copy.respond(1, End::Saw(saw)), "{saw}");
         }
         // ... but not after one has seen that it had not.
         block.invoke(1, Op::Read);
-        assert!(block.respond(1, Some(0)));
-        assert!(!block.clone().respond(0, None));
+        assert!(block.respond(1, End::Saw(0)));
+        assert!(!block.clone().respond(0, End::Done));
         block.abandon(0);
         block.invoke(1, Op::Read);
-        assert!(!block.clone().respond(1, Some(1)));
-        assert!(block.respond(1, Some(0)));
+        assert!(!block.clone().respond(1, End::Saw(1)));
+        assert!(block.respond(1, End::Saw(0)));
         // One that comes late does nothing at all.
         block.freeze(2);
         block.invoke(2, Op::Write(3));
-        assert!(!block.respond(2, None));
+        assert!(!block.respond(2, End::Done));
     }
 
     #[test]
     fn only_what_is_not_flushed_may_be_lost() {
         let mut block = Monitor::new();
-        for (op, value) in [(Op::Write(1), None), (Op::Flush, None), (Op::Write(2), None)] {
+        for op in [Op::Write(1), Op::Flush, Op::Write(2)] {
             block.invoke(0, op);
-            assert!(block.respond(0, value));
+            assert!(block.respond(0, End::Done));
         }
         block.all_dead();
         for (saw, explained) in [(0, false), (1, true), (2, true)] {
             let mut copy = block.clone();
             copy.invoke(1, Op::Read);
-            assert_eq!(copy.respond(1, Some(saw)), explained, "{saw}");
+            assert_eq!(copy.respond(1, End::Saw(saw)), explained, "{saw}");
         }
         block.invoke(0, Op::Force(3));
-        assert!(block.respond(0, None));
+        assert!(block.respond(0, End::Done));
         block.all_dead();
         block.invoke(1, Op::Read);
-        assert!(!block.clone().respond(1, Some(2)));
-        assert!(block.respond(1, Some(3)));
+        assert!(!block.clone().respond(1, End::Saw(2)));
+        assert!(block.respond(1, End::Saw(3)));
+    }
+
+    #[test]
+    fn an_exchange_replaces_what_it_expects_and_nothing_else() {
+        let mut block = Monitor::new();
+        block.invoke(0, Op::Exchange(0, 1));
+        // Made again after an attempt that nobody answered, it finds its own value.
+        assert!(block.clone().respond(0, End::Differed));
+        assert!(block.respond(0, End::Done));
+        block.invoke(0, Op::Exchange(0, 2));
+        assert!(!block.clone().respond(0, End::Done));
+        assert!(block.respond(0, End::Differed));
+        block.invoke(0, Op::Read);
+        assert!(block.respond(0, End::Saw(1)));
+        // Of two that expect the same one is done, and the other not.
+        block.invoke(0, Op::Exchange(1, 3));
+        block.invoke(1, Op::Exchange(1, 4));
+        assert!(block.respond(0, End::Done));
+        assert!(!block.clone().respond(1, End::Done));
+        assert!(block.respond(1, End::Differed));
+        block.invoke(1, Op::Read);
+        assert!(block.respond(1, End::Saw(3)));
     }
 }

@@ -207,14 +207,18 @@ impl World {
         let Some(pending) = &self.clients[client].pending else {
             return false;
         };
-        let (chunk, range, is_read) = (pending.chunk, pending.range, pending.op == Op::Read);
+        let (chunk, range) = (pending.chunk, pending.range);
+        let says_so = match pending.op {
+            Op::Read => status == Status::DeviceFailed,
+            _ => status == Status::Lost,
+        };
         let began = pending.began;
         let Some(losses) = &mut self.losses else {
             return false;
         };
         let mut blocks = losses.blocks.range(of(chunk, range));
         let was_lost = blocks.any(|(_, (_, written))| written.is_none_or(|at| at >= began));
-        if status != Status::DeviceFailed || !is_read || !was_lost {
+        if !says_so || !was_lost {
             return false;
         }
         losses.refused += 1;

@@ -82,7 +82,7 @@ fn clusters_keep_their_promises_under_faults() {
         return;
     }
     let (mut operations, mut past_reads, mut damage_seen, mut failed) = (0, 0, 0, Vec::new());
-    let mut flushes = 0;
+    let (mut flushes, mut exchanged, mut differed) = (0, 0, 0);
     for &seed in &seeds {
         let mut world = World::new(seed, false);
         if let Err(why) = world.run() {
@@ -93,9 +93,12 @@ fn clusters_keep_their_promises_under_faults() {
         past_reads += world.past_reads;
         damage_seen += world.damage_seen;
         flushes += world.flushes.as_ref().map_or(0, |flushes| flushes.of_several);
+        exchanged += world.exchanged.0;
+        differed += world.exchanged.1;
     }
     println!(
-        "{} seeds, {operations} operations, {past_reads} reads past nodes, {damage_seen} that did not fit their checksums",
+        "{} seeds, {operations} operations, {past_reads} reads past nodes, {damage_seen} that did not fit their checksums, {exchanged} writes \
+         that compared first and {differed} that found something else",
         seeds.len()
     );
     assert!(
@@ -109,6 +112,11 @@ fn clusters_keep_their_promises_under_faults() {
     assert!(
         flushes > 0 || seeds.len() < 30,
         "no flush had several chunks to visit"
+    );
+    let many = seeds.len() as u64;
+    assert!(
+        exchanged > 2 * many && differed > many || many < 30,
+        "hardly any write compared first: {exchanged} and {differed}"
     );
     assert!(damage_seen > 0 || seeds.len() < 30, "no damage was ever read");
     assert!(

@@ -51,7 +51,7 @@ impl World {
             }
             Output::LocalRead { io, range, purpose } => {
                 let request = match purpose {
-                    ReadPurpose::Request(request) => Some(request.0),
+                    ReadPurpose::Request(request) | ReadPurpose::Compare(request) => Some(request.0),
                     ReadPurpose::Reconcile => None,
                 };
                 let mut random = self.random.fork();

@@ -47,6 +47,8 @@ pub(super) struct Asked {
     pub(super) attempt: u64,
     pub(super) arrived: u64,
     pub(super) writes: bool,
+    /// What the block is to hold for a write that compares first.
+    pub(super) expected: Option<u32>,
     pub(super) is_read: bool,
     /// A read by way of a portal.
     pub(super) reads: bool,

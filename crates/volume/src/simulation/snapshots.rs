@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foundation::{Epoch, Random};
 
 use super::kinds::Kinds;
-use super::linear::{Op, SLOTS};
+use super::linear::{End, Op, SLOTS};
 use super::whole::Completed;
 use super::world::{CHUNK_BLOCKS, Event, MS, REBUILD, SCENARIOS, SECOND, US, World, chunk_id, node_index};
 use crate::configuration::ChunkConfig;
@@ -461,7 +461,7 @@ impl World {
                 };
                 let value = values[block as usize];
                 let before = monitor.describe();
-                if !monitor.respond(SNAPSHOT, Some(value)) {
+                if !monitor.respond(SNAPSHOT, End::Saw(value)) {
                     self.fail(format!(
                         "snapshot {:?} has {value} in block {block} of chunk {chunk}, which it never was meanwhile; {before}",
                         attempt.snapshot

@@ -33,7 +33,7 @@ use crate::identity::{
     WriterToken,
 };
 use crate::node::NodeCore;
-use crate::output::Status;
+use crate::output::{Operation, Status};
 use crate::planted::{Bug, Planted};
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
@@ -115,6 +115,8 @@ pub(super) struct World {
     pub(super) done_ops: u64,
     /// Reads past nodes that counted.
     pub(super) past_reads: u64,
+    /// Writes that compared first: those that were made, and those that found something else.
+    pub(super) exchanged: (u64, u64),
     /// Reads of a disk that did not fit their sums.
     pub(super) damage_seen: u64,
     /// Times that a copy failed for want of room.
@@ -284,6 +286,7 @@ impl World {
             next_value: 0,
             done_ops: 0,
             past_reads: 0,
+            exchanged: (0, 0),
             damage_seen: 0,
             without_room: 0,
             shape,
@@ -489,9 +492,16 @@ impl World {
                 if self.nodes[to].core.is_none() || self.is_too_late(client, chunk, attempt) {
                     return;
                 }
+                let mut payload = payload;
+                let mut expected = None;
+                if let Operation::Write { compares: true, .. } = request.operation {
+                    let values = payload.take().unwrap_or_default();
+                    expected = values.first().copied();
+                    payload = Some(Rc::new(values[1..].to_vec()));
+                }
                 let data = payload.map(|values| self.hold(to, values));
                 let mut writes = false;
-                if let crate::Operation::Write { data: d, .. } = &mut request.operation {
+                if let Operation::Write { data: d, .. } = &mut request.operation {
                     *d = data;
                     writes = true;
                 }
@@ -505,8 +515,9 @@ impl World {
                         attempt,
                         arrived,
                         writes,
-                        is_read: request.operation == crate::Operation::Read,
-                        reads: request.operation == crate::Operation::Read
+                        expected,
+                        is_read: request.operation == Operation::Read,
+                        reads: request.operation == Operation::Read
                             && request.session.host.is_through_portals(),
                         token: request.writer_token,
                         in_force: self.in_force[chunk],
@@ -627,6 +638,12 @@ impl World {
             });
         }
         let data = match read {
+            Some((Some(request), _, values)) if self.expects(node, request).is_some() && succeeded => {
+                let are_alike = self.expects(node, request) == values.first().copied();
+                return self.core(node, None, |core, now| {
+                    core.handle_compared(now, chunk_id(chunk), io, are_alike);
+                });
+            }
             Some((Some(request), _, values)) => {
                 self.nodes[node].read.insert(RequestId(request), values);
                 None
@@ -637,6 +654,12 @@ impl World {
         self.core(node, data, |core, now| {
             core.handle_local(now, chunk_id(chunk), io, succeeded, data)
         });
+    }
+
+    /// What a request that compares first expects.
+    fn expects(&self, node: usize, request: u64) -> Option<u32> {
+        let asked = self.nodes[node].requests.get(&RequestId(request));
+        asked.and_then(|asked| asked.expected)
     }
 
     /// Gives an event to a node's core and does what it wants done.

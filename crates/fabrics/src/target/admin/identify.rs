@@ -227,7 +227,7 @@ fn controller(admin: &AdminQueue) -> IdentifyController {
             | bits::ONCS_RESERVATIONS
             | bits::ONCS_COMPARE
             | only_alone(bits::ONCS_WRITE_ZEROES | bits::ONCS_COPY),
-        fuses: only_alone(bits::FUSES_COMPARE_AND_WRITE),
+        fuses: bits::FUSES_COMPARE_AND_WRITE,
         acwu: ATOMIC_COMPARE_AND_WRITE,
         cdfs: only_alone(COPY_FORMAT_0),
         vwc: bits::VWC_BROADCAST_FLUSH

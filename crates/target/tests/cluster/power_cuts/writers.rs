@@ -40,7 +40,7 @@ impl Writer {
             let range = (lba, blocks as u32);
             let attempt = self.follower.attempt((write_node, epoch), operation, range, data);
             match attempt.await {
-                Some(Data::Into(bytes)) => return bytes.to_vec(),
+                Some((Data::Into(bytes), _)) => return bytes.to_vec(),
                 Some(_) => return Vec::new(),
                 None => time::sleep(Duration::from_millis(15)).await,
             }

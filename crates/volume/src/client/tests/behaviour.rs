@@ -15,7 +15,7 @@ use crate::identity::NodeId;
 use crate::message::codec::NativeOperation;
 use crate::output::Status;
 
-fn simulate<F: Future<Output = ()> + 'static>(
+pub(super) fn simulate<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(Rc<Nodes>, VolumeDevice, VolumeChannel) -> F + 'static,
 ) {
     Simulation::new(1).run(async {
@@ -25,17 +25,17 @@ fn simulate<F: Future<Output = ()> + 'static>(
     });
 }
 
-fn buffer(blocks: usize) -> BufferMut {
+pub(super) fn buffer(blocks: usize) -> BufferMut {
     BufferPool::current().try_allocate(blocks * BLOCK).unwrap()
 }
 
-fn filled(blocks: usize, byte: u8) -> Buffer {
+pub(super) fn filled(blocks: usize, byte: u8) -> Buffer {
     let mut buffer = buffer(blocks);
     buffer.fill(byte);
     buffer.freeze()
 }
 
-async fn read(channel: &VolumeChannel, lba: u64, blocks: usize) -> Vec<u8> {
+pub(super) async fn read(channel: &VolumeChannel, lba: u64, blocks: usize) -> Vec<u8> {
     let (status, buffer) = channel.read(Lba(lba), buffer(blocks)).await;
     status.unwrap();
     buffer.to_vec()

@@ -343,7 +343,13 @@ impl Nodes {
         if command.operation == NativeOperation::Fence {
             return Status::Done;
         }
-        self.store(command, data);
+        if matches!(command.operation, NativeOperation::CompareAndWrite { .. }) {
+            if !self.exchange(command, data) {
+                return Status::Differs;
+            }
+        } else {
+            self.store(command, data);
+        }
         let durable = matches!(
             command.operation,
             NativeOperation::Write { fua: true } | NativeOperation::WriteZeroes { fua: true }
@@ -388,6 +394,26 @@ impl Nodes {
             }
             _ => blocks.retain(|lba, _| !(first..first + u64::from(command.blocks)).contains(lba)),
         }
+    }
+
+    /// Writes the second half of the data if the first half is what the blocks hold; whether it is.
+    fn exchange(&self, command: &NativeCommand, data: &Data) -> bool {
+        let Data::From(both) = data else {
+            panic!("it brings what it expects and what it writes")
+        };
+        assert_eq!(both.len(), 2 * command.blocks as usize * BLOCK);
+        let (expected, new) = both.split_at(both.len() / 2);
+        let mut blocks = self.blocks.borrow_mut();
+        let lbas = command.fields.first_lba.0..;
+        let stored = |lba: &u64| blocks.get(lba).cloned().unwrap_or_else(|| vec![0; BLOCK]);
+        let is_it = lbas.clone().zip(expected.chunks(BLOCK));
+        if is_it.clone().any(|(lba, block)| stored(&lba) != block) {
+            return false;
+        }
+        for (lba, block) in lbas.zip(new.chunks(BLOCK)) {
+            blocks.insert(lba, block.to_vec());
+        }
+        true
     }
 
     /// Whether the nodes answer that they do not know the command.

@@ -10,9 +10,20 @@ pub(in crate::member) struct Queued {
     pub(in crate::member) request: Request,
     /// In an epoch before it had one, and copies may have it.
     pub(in crate::member) begun: bool,
+    /// What was read to be compared with it does not fit its checksums.
+    pub(in crate::member) damaged: bool,
 }
 
 impl Queued {
+    /// One that nothing was done for.
+    pub(in crate::member) fn new(request: Request) -> Self {
+        Self {
+            request,
+            begun: false,
+            damaged: false,
+        }
+    }
+
     /// How it ends where it is not done in this epoch, because of `status`.
     pub(in crate::member) fn undone(&self, status: Status) -> Status {
         if self.begun { Status::Unknown } else { status }
@@ -24,10 +35,7 @@ impl Member {
         match &mut self.lead {
             Some(lead) => {
                 lead.token_asked = lead.token_asked.max(request.writer_token);
-                lead.waiting.push_back(Queued {
-                    request,
-                    begun: false,
-                });
+                lead.waiting.push_back(Queued::new(request));
             }
             None => unreachable!("a write is refused unless this node leads"),
         }
@@ -51,6 +59,9 @@ impl Member {
         if let Some(queued) = at.and_then(|at| lead.waiting.remove(at)) {
             self.give_back(queued.request.data());
             self.complete(request, queued.undone(Status::Cancelled));
+        } else if let Some(comparing) = lead.cancel_comparing(request) {
+            self.give_back(comparing.data());
+            self.complete(request, Status::Cancelled);
         } else if let Some(at) = lead.flush_waiting.iter().position(|r| *r == request) {
             lead.flush_waiting.remove(at);
             self.complete(request, Status::Cancelled);

@@ -160,6 +160,7 @@ fn claim(id: u64, token: u64) -> Request {
             kind: WriteKind::Fence,
             data: None,
             force_unit_access: false,
+            compares: false,
         },
         range: BlockRange::default(),
         session: Session {

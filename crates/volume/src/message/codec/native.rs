@@ -48,6 +48,8 @@ pub mod native_opcode {
     pub const CHECK_SNAPSHOT: u8 = 0xba;
     /// Deallocate blocks that follow each other in the chunk that the first block lies in, not in the volume; vendor specific, no data.
     pub const DEALLOCATE_RUN: u8 = 0xb8;
+    /// Write if the blocks hold what is expected; vendor specific, data to the controller: the bytes expected, then those to write.
+    pub const COMPARE_AND_WRITE: u8 = 0xbd;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -109,6 +111,12 @@ pub enum NativeOperation {
     /// As [`NativeOperation::Deallocate`], of blocks that follow each other in the chunk, not in the volume: a copy gives back only what it
     /// is told of at once, and a stripe unit may be less than it takes at once.
     DeallocateRun {
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Write if the blocks hold what is expected, in one step beside all other writes; [`Status::Differs`] if they do not. The data are the
+    /// bytes expected, then those to write.
+    CompareAndWrite {
         /// Durable before it is answered.
         fua: bool,
     },
@@ -256,6 +264,7 @@ impl NativeCommand {
             NativeOperation::WriteZeroes { fua } => (native_opcode::WRITE_ZEROES, fua, false),
             NativeOperation::Deallocate { fua } => (native_opcode::WRITE_ZEROES, fua, true),
             NativeOperation::DeallocateRun { fua } => (native_opcode::DEALLOCATE_RUN, fua, false),
+            NativeOperation::CompareAndWrite { fua } => (native_opcode::COMPARE_AND_WRITE, fua, false),
             NativeOperation::Flush => (native_opcode::FLUSH, false, false),
             NativeOperation::Fence => (native_opcode::FENCE, false, false),
             NativeOperation::Locate { .. } => (native_opcode::LOCATE, false, false),
@@ -321,6 +330,7 @@ impl NativeCommand {
             native_opcode::WRITE_ZEROES if dword & DEALLOCATE != 0 => NativeOperation::Deallocate { fua },
             native_opcode::WRITE_ZEROES => NativeOperation::WriteZeroes { fua },
             native_opcode::DEALLOCATE_RUN => NativeOperation::DeallocateRun { fua },
+            native_opcode::COMPARE_AND_WRITE => NativeOperation::CompareAndWrite { fua },
             native_opcode::FLUSH => NativeOperation::Flush,
             native_opcode::FENCE => NativeOperation::Fence,
             native_opcode::LOCATE => NativeOperation::Locate {
@@ -403,6 +413,8 @@ const BUSY: u8 = 0xcd;
 const CANCELLED: u8 = 0xce;
 const UNKNOWN: u8 = 0xcf;
 const SNAPSHOT_ABORTED: u8 = 0xd0;
+const DIFFERS: u8 = 0xd1;
+const LOST: u8 = 0xd2;
 
 /// How a status travels in a completion: the command-specific status code (status code type 1)
 /// and dwords 0 and 1; none for [`Status::Done`] and [`Status::Claimed`].
@@ -420,6 +432,8 @@ pub fn native_status_code(status: Status) -> Option<(u8, u64)> {
         Status::Cancelled => (CANCELLED, 0),
         Status::Unknown => (UNKNOWN, 0),
         Status::SnapshotAborted => (SNAPSHOT_ABORTED, 0),
+        Status::Differs => (DIFFERS, 0),
+        Status::Lost => (LOST, 0),
     })
 }
 
@@ -437,6 +451,8 @@ pub fn native_status_from_code(code: u8, result: u64) -> Option<Status> {
         CANCELLED => Status::Cancelled,
         UNKNOWN => Status::Unknown,
         SNAPSHOT_ABORTED => Status::SnapshotAborted,
+        DIFFERS => Status::Differs,
+        LOST => Status::Lost,
         _ => return None,
     })
 }
@@ -467,6 +483,8 @@ mod tests {
             (Status::Cancelled, "cancelled", "0"),
             (Status::Unknown, "unknown", "0"),
             (Status::SnapshotAborted, "snapshot aborted", "0"),
+            (Status::Differs, "differs", "0"),
+            (Status::Lost, "lost", "0"),
         ] {
             let (code, value) = native_status_code(status).unwrap();
             let row = format!("| {code:02X}h | {name} | {result} |");
@@ -514,6 +532,19 @@ mod tests {
             }
         );
         assert!(TABLE.contains("B8h Deallocate Run"));
+        let compare = NativeCommand {
+            operation: NativeOperation::CompareAndWrite { fua: false },
+            ..command
+        };
+        assert_eq!(
+            compare.encode(),
+            CommandFields {
+                opcode: 0xbd,
+                cdw10_15: [8, 7, 8, 0, 0xb, 0xa],
+                ..fields
+            }
+        );
+        assert!(TABLE.contains("BDh Compare And Write"));
     }
 
     #[test]
@@ -640,7 +671,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..16u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..17u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -657,6 +688,7 @@ mod tests {
                 12 => NativeOperation::CountSnapshot(SnapshotId(n[3])),
                 13 => NativeOperation::CheckSnapshot(SnapshotId(n[3])),
                 14 => NativeOperation::DeallocateRun { fua },
+                15 => NativeOperation::CompareAndWrite { fua },
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
