@@ -47,6 +47,9 @@ pub enum TreeError {
         /// The pool's answer.
         source: reactor::buffer::AllocateError,
     },
+    /// It was read wrong by a writer whose lease has ended: the next one has used its place again.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
 }
 
 /// A volume could not be formatted or opened.
@@ -371,11 +374,20 @@ pub enum WriteError {
     Buffer(#[from] reactor::buffer::AllocateError),
     /// The index cannot be read.
     #[error(transparent)]
-    Tree(#[from] TreeError),
+    Tree(TreeError),
     /// Content that the change needs cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The writer's lease has ended or was taken over.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+}
+
+impl From<TreeError> for WriteError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Lease(error) => Self::Lease(error),
+            other => Self::Tree(other),
+        }
+    }
 }

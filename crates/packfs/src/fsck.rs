@@ -233,7 +233,7 @@ async fn repair(
     options: &FsckOptions,
     tell: &mut Tell<'_>,
 ) -> Result<Told, FsckError> {
-    let medium = medium.clone().with_token(hold.token());
+    let medium = medium.clone().under(hold);
     let fenced = medium.fence(0, RESERVED_BYTES).await;
     fenced.map_err(OpenError::from)?;
     let mounted = mount(&medium, options.identity.as_ref()).await?;

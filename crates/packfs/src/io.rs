@@ -10,6 +10,8 @@ use crate::error::TreeError;
 use crate::format::extent::Extent;
 use crate::format::page::PageError;
 use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, PagePointer};
+use crate::lease::LeaseError;
+use crate::lease::hold::WriterHold;
 use crate::local::{Key, LocalCache, Origin};
 
 /// Chooses another copy after damaged bytes were read.
@@ -32,6 +34,8 @@ pub struct Medium {
     local: Option<Rc<LocalCache>>,
     /// The file system whose pages and extents are looked for there; none until one is read, and for writers.
     local_volume: Option<[u8; 16]>,
+    /// A writer's right to it: without it what is read wrong may be the next writer's.
+    hold: Option<Rc<WriterHold>>,
 }
 
 impl Medium {
@@ -46,6 +50,7 @@ impl Medium {
             fence: None,
             local: None,
             local_volume: None,
+            hold: None,
         }
     }
 
@@ -110,12 +115,26 @@ impl Medium {
         }
     }
 
-    pub(crate) fn with_token(mut self, writer_token: u64) -> Self {
+    /// The same for the writer that has this lease: writes go under its token.
+    pub(crate) fn under(mut self, hold: &Rc<WriterHold>) -> Self {
         self.fence = Some(Fence {
             epoch: Epoch::default(),
-            writer_token,
+            writer_token: hold.token(),
         });
+        self.hold = Some(hold.clone());
         self
+    }
+
+    /// Whether what was read wrong is damage: not if this is a writer's whose lease has ended, since the next one may have used the place
+    /// again.
+    ///
+    /// # Errors
+    /// How the lease ended.
+    pub(crate) async fn ensure_damage(&self) -> Result<(), LeaseError> {
+        match &self.hold {
+            Some(hold) => hold.ensure().await,
+            None => Ok(()),
+        }
     }
 
     /// The same volume through a layer over its channel.
@@ -228,6 +247,9 @@ impl Medium {
                 // Damage says more than a copy that cannot be reached.
                 Err(source) => last = last.or(Some(TreeError::Io { page, source })),
             }
+        }
+        if let Some(TreeError::Damaged { .. }) = last {
+            self.ensure_damage().await?;
         }
         Err(last.expect("the first attempt always has a channel"))
     }

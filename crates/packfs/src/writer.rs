@@ -163,7 +163,7 @@ impl Writer {
         hold: &Rc<WriterHold>,
         options: &WriterOptions,
     ) -> Result<Self, OpenError> {
-        let medium = medium.with_token(hold.token());
+        let medium = medium.under(hold);
         // An older writer may be about to write a superblock: first it must not be able to.
         #[cfg(test)]
         let early = match options.bug {

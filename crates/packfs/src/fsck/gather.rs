@@ -64,7 +64,7 @@ pub(super) fn is_damage(error: &TreeError) -> bool {
         TreeError::Io { source, .. } => {
             matches!(source, IoError::OutOfRange | IoError::Media | IoError::Checksum)
         }
-        TreeError::Buffer { .. } => false,
+        TreeError::Buffer { .. } | TreeError::Lease(_) => false,
     }
 }
 

@@ -224,6 +224,13 @@ fn a_writer_that_was_overtaken_commits_nothing_more() {
     );
 }
 
+/// It read a page that the next writer had used again, and took that for damage.
+#[test]
+fn a_writer_that_reads_what_the_next_one_wrote_is_told_that_it_was_overtaken() {
+    let seed = 179_588_759_772;
+    overtake(seed, PlantedBug::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+}
+
 #[test]
 fn a_superblock_read_before_the_fence_is_found() {
     let found = (0..400).find_map(|seed| Some((seed, overtake(seed, PlantedBug::MountBeforeFence).err()?)));

@@ -67,6 +67,9 @@ impl Writer {
             }
         }
         let path = path();
+        if failure.is_none() {
+            self.medium.ensure_damage().await?;
+        }
         Err(match failure {
             Some(source) => ReadError::Io { path, block, source },
             None => ReadError::Damaged {

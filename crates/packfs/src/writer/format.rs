@@ -99,7 +99,7 @@ async fn format_under(
     volume_bytes: u64,
     options: &FormatOptions,
 ) -> Result<(), OpenError> {
-    let medium = medium.with_token(hold.token());
+    let medium = medium.under(hold);
     // Before the fence, because what belongs to others must not be fenced off from them.
     if !options.force {
         check_empty(&medium).await?;
