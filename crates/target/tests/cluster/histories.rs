@@ -354,16 +354,23 @@ async fn compare(hosts: Vec<Host>, members: Vec<usize>, world: Rc<World>) {
 
 #[test]
 fn blocks_are_linearizable_whatever_befalls_a_node() {
-    let mut failed = Vec::new();
-    for seed in foundation::seeds::from_environment(28) {
+    let (mut failed, mut all, mut compared) = (Vec::new(), 0, 0);
+    let seeds = foundation::seeds::from_environment(28);
+    for &seed in &seeds {
         let fault = FAULTS[(seed % FAULTS.len() as u64) as usize];
         match history(seed, fault) {
-            Ok((operations, exchanged)) if operations > 300 && exchanged > 2 => {
+            Ok((operations, exchanged)) => {
                 println!("seed {seed}: {fault:?}, {operations} operations, {exchanged} compared first");
+                (all, compared) = (all + operations, compared + exchanged);
             }
-            Ok(counts) => failed.push(format!("seed {seed}: {fault:?}: only {counts:?} operations")),
             Err(why) => failed.push(format!("seed {seed}: {fault:?}: {why}")),
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+    // One seed may have little time in which enough nodes are there.
+    let many = seeds.len() as u64;
+    assert!(
+        all > 1000 * many && compared > 30 * many || many < 10,
+        "hardly anything happened: {all} operations, {compared} compared first"
+    );
 }
