@@ -275,6 +275,10 @@ impl Attempts {
                     };
                     match next {
                         Ok(_) if in_doubt.is_some() => return in_doubt,
+                        Err(_) if in_doubt.is_some() => {
+                            claims.drop_claim(chunk, number);
+                            return in_doubt;
+                        }
                         Ok(newer) => job.terms.claim = Some(newer),
                         Err(error) => {
                             claims.drop_claim(chunk, number);

@@ -158,7 +158,14 @@ impl Member {
                 }
                 lead.token_asked = old.token_asked;
                 lead.waiting.extend(old.take_comparing());
-                lead.waiting.append(&mut old.waiting);
+                for queued in old.waiting.drain(..) {
+                    if queued.begun && !lead.goes_on_after(old.config.epoch, &queued.request) {
+                        self.give_back(queued.request.data());
+                        self.complete(queued.request.id, Status::Unknown);
+                    } else {
+                        lead.waiting.push_back(queued);
+                    }
+                }
                 lead.flush_waiting = old.take_flushes();
             }
             None => lead.full = true,

@@ -512,6 +512,7 @@ impl Member {
             let waits = lead.blocked(covers, at, page_blocks) && !self.skips_block(&queued)
                 || self.takes_over(&request)
                 || self.holds_for_join(&request)
+                || self.waits_for_claim(&request, at)
                 || queued.damaged && lead.is_repaired_in(covers);
             if waits {
                 at += 1;

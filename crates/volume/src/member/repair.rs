@@ -545,7 +545,7 @@ impl Member {
         let (chunk, range) = (self.chunk(), repair.covers);
         self.outputs.push_back(Output::Lost { range });
         self.reads_are_lost(range);
-        self.compares_are_lost(range);
+        self.end_damaged_compares(range, Status::Lost);
         let (me, Some(lead)) = (self.me, &mut self.lead) else {
             return;
         };
@@ -622,7 +622,9 @@ impl Member {
         while let Some(repair) = self.lead.as_ref().and_then(|lead| lead.repairs.get(at)) {
             let waits = repair.io.is_some() && !repair.has_bytes;
             if waits && now.since(repair.began) >= limit * 2 {
-                self.drop_repair(now, at);
+                if let Some(repair) = self.drop_repair(now, at) {
+                    self.end_damaged_compares(repair.covers, Status::NotReady);
+                }
                 continue;
             }
             if waits && repair.asked.is_some_and(|(_, when)| now.since(when) >= again) {

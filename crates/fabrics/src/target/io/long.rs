@@ -10,7 +10,7 @@ use protocols::nvme::{Command, Completion, NvmOpcode, Status, copy};
 use reactor::{Buffer, BufferPool, spawn};
 
 use super::{ATOMIC_COMPARE_AND_WRITE, IoQueue, Open, length_bytes, refusal};
-use crate::status::{status_of, status_of_write};
+use crate::status::{is_final, status_of, status_of_write};
 use crate::target::connection::Connection;
 use crate::target::meter::Kind;
 use crate::target::queue::{Answer, TRANSFER_LIMIT_BYTES};
@@ -325,8 +325,8 @@ impl IoQueue {
             } else {
                 Status::ABORTED_FAILED_FUSED
             };
-            own.reply(first, Completion::new(0, compared), Buffer::empty());
-            own.reply(second, Completion::new(0, written), Buffer::empty());
+            own.reply(first, completion_of(compared), Buffer::empty());
+            own.reply(second, completion_of(written), Buffer::empty());
         }));
     }
 }
@@ -355,9 +355,18 @@ fn in_one_step(
             channel.execute(operation, lba, blocks, data, None).await.status
         };
         let (compared, written) = statuses_of(stored.await);
-        own.reply(first, Completion::new(0, compared), Buffer::empty());
-        own.reply(second, Completion::new(0, written), Buffer::empty());
+        own.reply(first, completion_of(compared), Buffer::empty());
+        own.reply(second, completion_of(written), Buffer::empty());
     }));
+}
+
+fn completion_of(status: Status) -> Completion {
+    let completion = Completion::new(0, status);
+    if is_final(status) {
+        completion.with_do_not_retry()
+    } else {
+        completion
+    }
 }
 
 /// What both halves say of a Compare and Write in one step. Where it is not known whether it was done, neither says that it was not.

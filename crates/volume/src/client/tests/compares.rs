@@ -10,7 +10,7 @@ use super::behaviour::{buffer, filled, read, simulate};
 use super::nodes::{BLOCK, Fault, Nodes, links};
 use crate::client::admission::Everything;
 use crate::client::{Claims, ClientOptions};
-use crate::identity::HostId;
+use crate::identity::{HostId, WriterToken};
 use crate::message::codec::NativeOperation;
 use crate::output::Status;
 
@@ -111,6 +111,25 @@ fn what_may_have_been_done_is_not_done_again() {
                 assert_eq!(found[0], if is_done { 2 } else { 1 }, "{fault:?} {by_portal}");
             }
         }
+    });
+}
+
+/// Another host has taken the right to write meanwhile: that says nothing of what was done before.
+#[test]
+fn who_lost_the_right_in_doubt_is_not_told_that_nothing_was_done() {
+    simulate(|nodes, _device, channel| async move {
+        channel.write(Lba(4), filled(1, 1)).await.unwrap();
+        let (device, _) = nodes.open(ClientOptions::default());
+        let claims = Claims::new(HostId::through_portals(1), Rc::new(Everything));
+        let way = device.open_for_host(links(&nodes), claims);
+        let leave = way
+            .leave(&[(Lba(4), BlockCount(1))])
+            .expect("a portal asks for leave");
+        let claimed = leave.await.unwrap();
+        nodes.plant(None, Fault::LostAfter);
+        nodes.plant(None, Fault::Says(Status::FencedWriter(WriterToken(9))));
+        assert_eq!(exchange(&*claimed, 4, 1, 1, 2).await, Err(IoError::Unavailable));
+        assert_eq!(read(&channel, 4, 1).await, vec![2; BLOCK]);
     });
 }
 

@@ -61,6 +61,24 @@ impl Member {
         queued.compares() && self.planted.is(Bug::ComparedBeforeSettled)
     }
 
+    /// A host that does not know whether a write that compared first was done claims the chunk anew, and reads. So a claim waits for those
+    /// in flight of its host: when it is in force they are on every copy, or nothing will come of them. No further ones begin meanwhile.
+    /// (The repetition of another write waits by itself for what it overlaps.)
+    pub(super) fn waits_for_claim(&self, request: &Request, at: usize) -> bool {
+        let host = request.session.host;
+        let Some(lead) = self.lead.as_ref().filter(|_| host.is_through_portals()) else {
+            return false;
+        };
+        let is_its = |other: &Request| other.session.host == host;
+        if request.operation.is_fence() {
+            let mut in_flight = lead.in_flight.iter().filter_map(|flight| flight.request.as_ref());
+            return in_flight.any(|other| is_its(other) && other.compares())
+                && !self.planted.is(Bug::ClaimBeforeCompared);
+        }
+        let mut before = lead.waiting.iter().take(at).map(|queued| &queued.request);
+        request.compares() && before.any(|other| is_its(other) && other.operation.is_fence())
+    }
+
     /// Reads the blocks of a write that nothing stands against.
     pub(super) fn compare(&mut self, request: Request) {
         let covers = self.covers(request.range);
@@ -133,8 +151,8 @@ impl Member {
         true
     }
 
-    /// No copy has these blocks right.
-    pub(in crate::member) fn compares_are_lost(&mut self, range: BlockRange) {
+    /// What waits for a repair of these blocks ends so: no copy has them right, or the repair is given up.
+    pub(in crate::member) fn end_damaged_compares(&mut self, range: BlockRange, status: Status) {
         let page_blocks = self.record.geometry.page_blocks();
         let Some(lead) = &mut self.lead else { return };
         let is_lost =
@@ -142,7 +160,7 @@ impl Member {
         let (lost, rest): (Vec<_>, Vec<_>) = lead.waiting.drain(..).partition(is_lost);
         lead.waiting = rest.into();
         for queued in lost {
-            self.end_compare(&queued.request, Status::Lost);
+            self.end_compare(&queued.request, status);
         }
     }
 

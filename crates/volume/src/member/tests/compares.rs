@@ -1,6 +1,7 @@
 //! Writes that compare first: what they wait for, what waits for them, and how they end.
 
 use super::*;
+use crate::planted::Bug;
 
 fn compare(id: u64, start: u32) -> Request {
     Request {
@@ -195,6 +196,114 @@ fn in_a_later_epoch_it_is_compared_anew_or_not_at_all() {
         let asked: Vec<u64> = compared(&after).iter().map(|(_, id)| *id).collect();
         assert_eq!(asked, [2], "epoch {epoch}");
     }
+}
+
+/// What had been compared two epochs before, and had no place in the one between yet.
+#[test]
+fn what_waits_to_go_on_does_not_outlive_an_epoch_of_another() {
+    for (epochs, goes_on) in [([2, 3], true), ([2, 4], false)] {
+        let mut core = leading();
+        core.handle_request(NOW, chunk(), compare(1, 4));
+        let reads = compared(&outputs(&mut core));
+        core.handle_compared(NOW, chunk(), reads[0].0, true);
+        write_here(&mut core);
+        for epoch in epochs {
+            core.handle_configuration(NOW, chunk(), &three(epoch, 1, &[1, 2]));
+        }
+        let unknown = [(1, Status::Unknown)];
+        let ended = ends(&outputs(&mut core));
+        assert_eq!(ended, if goes_on { &unknown[..0] } else { &unknown[..] });
+    }
+}
+
+/// A portal's host that does not know whether its write was done reads when it has claimed the chunk anew.
+#[test]
+fn a_claim_waits_for_what_its_host_compared_and_has_in_flight() {
+    for (planted, waits) in [(None, true), (Some(Bug::ClaimBeforeCompared), false)] {
+        let mut core = leading_with(Planted { bug: planted });
+        let session = |number| Session {
+            host: HostId::through_portals(1),
+            number,
+        };
+        let claim = |id, number| Request {
+            operation: Operation::Write {
+                kind: WriteKind::Fence,
+                data: None,
+                force_unit_access: false,
+                compares: false,
+            },
+            range: BlockRange::default(),
+            session: session(number),
+            ..write(id, 0, 0)
+        };
+        core.handle_request(NOW, chunk(), claim(1, 0));
+        write_here(&mut core);
+        for member in [2, 3] {
+            replica_answer(&mut core, member, 1);
+        }
+        assert_eq!(ends(&outputs(&mut core)), [(1, Status::Claimed(1))]);
+        for (id, start) in [(2, 4), (4, 9)] {
+            let exchange = Request {
+                session: session(1),
+                ..compare(id, start)
+            };
+            core.handle_request(NOW, chunk(), exchange);
+            if id == 2 {
+                let (io, _) = compared(&outputs(&mut core))[0];
+                core.handle_compared(NOW, chunk(), io, true);
+                write_here(&mut core);
+                replica_answer(&mut core, 2, 2);
+                // Its answer is lost on the way; one copy does not have it yet.
+                core.handle_request(NOW, chunk(), claim(3, 1));
+                assert_eq!(sent(&outputs(&mut core), 2), if waits { vec![] } else { vec![3] });
+            }
+        }
+        if !waits {
+            continue;
+        }
+        assert_eq!(
+            compared(&outputs(&mut core)),
+            [],
+            "none begins while the claim waits"
+        );
+        let here = write_here(&mut core);
+        assert!(sent(&here, 2).is_empty());
+        replica_answer(&mut core, 3, 2);
+        let after = outputs(&mut core);
+        assert_eq!(sent(&after, 2), [3], "{after:?}");
+        assert_eq!(
+            ends(&after),
+            [(2, Status::Done), (4, Status::StaleSession)],
+            "{after:?}"
+        );
+    }
+}
+
+#[test]
+fn a_repair_that_is_given_up_keeps_nothing_waiting() {
+    let mut core = leading();
+    core.handle_request(NOW, chunk(), compare(1, 4));
+    core.handle_request(NOW, chunk(), write(2, 4, 0));
+    let (io, _) = compared(&outputs(&mut core))[0];
+    assert!(core.handle_damaged(NOW, chunk(), io, &[4]));
+    let (own, _) = reconciled(&outputs(&mut core))[0];
+    assert!(core.handle_damaged(NOW, chunk(), own, &[4]));
+    assert!(fetch(&outputs(&mut core)).is_some());
+    // Those who are asked live, and do not answer.
+    let settings = Settings::default();
+    let mut now = NOW;
+    let mut after = Vec::new();
+    while now < NOW + settings.suspect_after * 2 + settings.resend_interval {
+        now = now + settings.resend_interval;
+        core.handle_timeout(now);
+        after.extend(outputs(&mut core));
+    }
+    assert_eq!(ends(&after), [(1, Status::NotReady)]);
+    let written = sent(&after, 2);
+    assert!(
+        !written.is_empty() && written.iter().all(|sequence| *sequence == 2),
+        "the write goes on: {written:?}"
+    );
 }
 
 fn reconciled(outputs: &[Output]) -> Vec<(IoToken, BlockRange)> {
