@@ -14,6 +14,8 @@ pub(crate) const JOURNAL_BYTES: u64 = 4 << 20;
 
 /// So much of each log is said when a test fails.
 const LAST_LINES: usize = 20;
+/// What the masters say, in the cluster's place.
+const MASTER_LOG: &str = "master.log";
 
 /// See the module. What still runs is killed when it is dropped.
 pub(crate) struct Nodes {
@@ -529,7 +531,12 @@ fn start_master(
     if is_secure {
         command.arg("--credentials").arg(place.join("credentials/master"));
     }
-    quiet(&mut command).spawn().unwrap()
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(place.join(MASTER_LOG))
+        .unwrap();
+    quiet(&mut command).stderr(log).spawn().unwrap()
 }
 
 fn quiet(command: &mut Command) -> &mut Command {
@@ -540,14 +547,23 @@ fn quiet(command: &mut Command) -> &mut Command {
         .env_remove("RUST_LOG")
 }
 
+/// Says how a log ends.
+fn print_end(whose: &str, log: &str) {
+    let lines: Vec<&str> = log.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    eprintln!("the last of {whose}:\n{}", last.join("\n"));
+}
+
 impl Drop for Nodes {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.place.0.join(MASTER_LOG)).unwrap_or_default();
+            print_end("the master", &log);
+        }
         for number in 1..=self.nodes.len() as u16 {
             if std::thread::panicking() {
                 for log in [self.engine_log(number), self.target_log(number)] {
-                    let lines: Vec<&str> = log.lines().collect();
-                    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-                    eprintln!("the last of node {number}:\n{}", last.join("\n"));
+                    print_end(&format!("node {number}"), &log);
                 }
             }
             if let Some(mut child) = self.nodes[usize::from(number) - 1].take() {
