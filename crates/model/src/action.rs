@@ -79,6 +79,11 @@ pub(crate) enum Action {
         client: u8,
         block: u8,
     },
+    InvokeExchange {
+        client: u8,
+        block: u8,
+        expected: u8,
+    },
     InvokeRead {
         client: u8,
         block: u8,
@@ -94,6 +99,10 @@ pub(crate) enum Action {
     Vanish {
         client: u8,
     },
+    /// The client does not know whether its write was done, and asks nothing more.
+    GiveUp {
+        client: u8,
+    },
     /// The client asks anew; what it asked is gone.
     Resend {
         client: u8,
@@ -101,6 +110,10 @@ pub(crate) enum Action {
     Accept {
         write_node: u8,
         message: u8,
+    },
+    Judge {
+        write_node: u8,
+        block: u8,
     },
     Deliver {
         message: u8,
@@ -211,11 +224,13 @@ impl Action {
             Action::Learn { .. } => 12,
             Action::Seal { .. } => 13,
             Action::Open { .. } | Action::Reconcile { .. } | Action::Serve { .. } => 14,
-            Action::InvokeWrite { .. } => 15,
+            Action::InvokeWrite { .. } | Action::InvokeExchange { .. } => 15,
             Action::InvokeRead { .. } => 16,
             Action::InvokeFlush { .. } => 17,
-            Action::Retry { .. } | Action::Resend { .. } | Action::Vanish { .. } => 18,
-            Action::Accept { .. } => 19,
+            Action::Retry { .. } | Action::Resend { .. } | Action::Vanish { .. } | Action::GiveUp { .. } => {
+                18
+            }
+            Action::Accept { .. } | Action::Judge { .. } => 19,
             Action::Deliver { .. } => 20,
             Action::DeliverTwice { .. } => 21,
             Action::Complete { .. } => 22,
@@ -261,14 +276,17 @@ impl Action {
             | Action::Deliver { .. }
             | Action::DeliverTwice { .. }
             | Action::Complete { .. }
+            | Action::Judge { .. }
             | Action::Forward { .. }
             | Action::Commit { .. } => self.describe_message(state),
             Action::InvokeWrite { .. }
+            | Action::InvokeExchange { .. }
             | Action::InvokeRead { .. }
             | Action::InvokeFlush { .. }
             | Action::Retry { .. }
             | Action::Resend { .. }
             | Action::Vanish { .. }
+            | Action::GiveUp { .. }
             | Action::Read { .. }
             | Action::Failover => self.describe_client(state),
             _ => self.describe_change(state),
@@ -299,6 +317,11 @@ impl Action {
                     "{write_node} accepts write {} of client {}, session {}",
                     write.value, write.client, write.session
                 )
+            }
+            Action::Judge { write_node, block } => {
+                let comparing = state.nodes[write_node as usize].memory.lead.comparing[block as usize];
+                let seen = comparing.map_or(0, |comparing| comparing.seen);
+                format!("{write_node} judges what it has read of block {block}: {seen}")
             }
             Action::Forward { message } => {
                 let write = &state.kept[message as usize];
@@ -342,9 +365,20 @@ impl Action {
                     state.next_value()
                 )
             }
+            Action::InvokeExchange {
+                client,
+                block,
+                expected,
+            } => {
+                format!(
+                    "client {client} sends write {} to block {block}, if it has {expected}",
+                    state.next_value()
+                )
+            }
             Action::InvokeRead { client, block } => format!("client {client} asks to read block {block}"),
             Action::InvokeFlush { client } => format!("client {client} asks for a flush"),
             Action::Retry { client } => format!("client {client} sends its write again in a new session"),
+            Action::GiveUp { client } => format!("client {client} gives its write up"),
             Action::Vanish { client } => format!("client {client} dies"),
             Action::Resend { client } => format!("client {client} sends its lost write again"),
             Action::Read { copy, client } => {

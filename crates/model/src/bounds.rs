@@ -52,6 +52,8 @@ pub(crate) struct Bounds {
     pub(crate) replacement: bool,
     /// The writes of client 0 go through one of two portals, with failover between them.
     pub(crate) portals: bool,
+    /// Clients compare and write, too (0133).
+    pub(crate) compares: bool,
 }
 
 impl Bounds {
@@ -75,6 +77,7 @@ impl Bounds {
             late_grants: true,
             replacement: false,
             portals: false,
+            compares: false,
         }
     }
 
@@ -90,6 +93,14 @@ impl Bounds {
             Clocks::Apart => &[1000, 1005, 1010],
             Clocks::Wide => &[990, 1000, 1010],
         }
+    }
+}
+
+/// Clients compare and write, too.
+const fn compared(bounds: Bounds) -> Bounds {
+    Bounds {
+        compares: true,
+        ..bounds
     }
 }
 
@@ -158,6 +169,12 @@ pub(crate) const EXTENSIONS: &[Bounds] = &[
         portals: true,
         ..deep(Bounds::of("3-2-portals-deep", 3, 2, 2))
     },
+    compared(Bounds::of("2-1-compares", 2, 1, 1)),
+    compared(Bounds {
+        portals: true,
+        ..Bounds::of("3-2-compares-portals", 3, 2, 1)
+    }),
+    compared(deep(Bounds::of("3-2-compares-deep", 3, 2, 2))),
 ];
 
 /// Beyond what the contract assumes: a promise may break here with every rule in force.
@@ -214,6 +231,8 @@ pub(crate) const SMALL: &[Bounds] = &[
         proposals: 3,
         ..anew("small-spares", 3)
     },
+    compared(shared("tiny-compares", 2)),
+    compared(shared("small-compares", 3)),
     // Every copy may be gone, and the disk of one: a write, a flush, and what is read afterwards.
     Bounds {
         faults: 2,
@@ -224,6 +243,19 @@ pub(crate) const SMALL: &[Bounds] = &[
         ..small("small-lost", 2, 1)
     },
 ];
+
+/// Two clients with one block. Nothing fails, a member may be left out, and grants do not end.
+const fn shared(name: &'static str, operations: u8) -> Bounds {
+    Bounds {
+        operations,
+        faults: 0,
+        joins: 0,
+        ticks: 0,
+        clients: 2,
+        late_grants: false,
+        ..small(name, 2, 1)
+    }
+}
 
 /// A member is left out while it holds a grant, and the two clocks differ.
 const fn slow_and_fast(name: &'static str, ticks: u8) -> Bounds {

@@ -29,6 +29,9 @@
 //! | `replace-in-place` | `member/join.rs`: `admits`, `handle_return` |
 //! | `empty-without-life`, `deleted-is-quiet`; `steps::places` | `node.rs`: `NodeCore::add_copy`, `remove_copy`; `crates/control/src/places.rs` |
 //! | `empty-says-zero` | `record.rs`: `ChunkRecord::new` |
+//! | `compares-settled`, `compare-holds`; `steps::compares` | `member/lead/compare.rs`: `Member::compare`, `Comparing` (what overlaps it waits: `member/lead.rs`) |
+//! | `differs-under-grants` | `member/lead/compare.rs`: `Member::handle_compared` |
+//! | `compared-stays`, `compared-goes-first` | `member/lead/compare.rs`: `Lead::goes_on_after`; `member/configure.rs`: `take_lead` |
 //! | `attempts-count` | a promise, not a step: what `monitor` allows; `simulation/linear.rs` allows the same |
 //!
 //! # Where the code departs from the contract's text, and the model with it
@@ -40,6 +43,7 @@
 //!   copies, and holds later writes back; a joining copy's flushes never move its flush record; from the announcement on
 //!   only a newer configuration ends a join (0058).
 //! - Places are added without a life and one at a time, taken away where enough copies are in sync without (0060).
+//! - Compare and Write is one step at the write node, and a native client repeats none that is in doubt (0133).
 //! - A portal's generation is put in force by a fence, a write of no blocks (0044).
 //!
 //! Where the code does *less* than the model may do, the model was left as it is, since it then covers the code: marks are

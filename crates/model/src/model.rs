@@ -13,7 +13,7 @@ use crate::action::Action;
 use crate::bounds::Bounds;
 use crate::monitor::Operation;
 use crate::rules::{Rule, Rules};
-use crate::state::{Config, NODES, Phase, State, members};
+use crate::state::{Config, NODES, Node, Phase, State, members};
 
 /// The rules in force and the bounds of the run.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +113,11 @@ impl Model {
             Action::Serve { write_node } => self.serve(state, write_node as usize),
 
             Action::InvokeWrite { client, block } => self.invoke_write(state, client, block),
+            Action::InvokeExchange {
+                client,
+                block,
+                expected,
+            } => self.invoke_exchange(state, client, block, expected),
             Action::InvokeRead { client, block } => self.invoke(state, client, block, Operation::Read, 0),
             Action::InvokeFlush { client } => self.invoke(state, client, 0, Operation::Flush, 0),
             Action::Retry { client } => {
@@ -123,9 +128,13 @@ impl Model {
                 state.left.faults -= 1;
                 state.clients[client as usize].gone = true;
             }
+            Action::GiveUp { client } => state.clients[client as usize].gone = true,
             Action::Resend { client } => self.send_again(state, client),
             Action::Accept { write_node, message } => {
                 self.accept(state, write_node as usize, message as usize)
+            }
+            Action::Judge { write_node, block } => {
+                return self.judge(state, write_node as usize, block as usize);
             }
             Action::Deliver { message } => {
                 let write = state.replica_writes.remove(message as usize);
@@ -198,6 +207,19 @@ impl Model {
             } = state;
             replica_writes.retain(|write| write.epoch >= nodes[write.to as usize].disk.sealed);
         }
+        if self.has(Rule::ComparedStays) {
+            let State {
+                client_writes, nodes, ..
+            } = state;
+            client_writes.retain(|write| {
+                let goes_on = |node: &Node| {
+                    node.up
+                        && node.memory.adopted.epoch == write.compared_for
+                        && node.memory.lead.phase != Phase::Idle
+                };
+                write.compared_for == 0 || nodes.iter().any(goes_on)
+            });
+        }
         state.replica_writes.sort_unstable();
         state.client_writes.sort_unstable();
         state.kept.sort_unstable();
@@ -260,6 +282,7 @@ impl Model {
             && self.nodes().all(|index| state.nodes[index].up)
             && state.replica_writes.is_empty()
             && lead.flights.iter().all(|flight| !flight.on)
+            && lead.comparing.iter().all(Option::is_none)
             && state
                 .clients
                 .iter()

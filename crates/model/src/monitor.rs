@@ -13,6 +13,8 @@ pub(crate) enum Operation {
     None,
     /// A write of this value.
     Write(u8),
+    /// A write of the second value where the block has the first one (0133).
+    Exchange(u8, u8),
     /// A read.
     Read,
     /// A flush: of every block.
@@ -35,6 +37,13 @@ struct Explanation {
     /// One bit for each value.
     fallback: u8,
     effects: [Effect; CLIENTS],
+}
+
+impl Operation {
+    /// Whether it may change a block.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Operation::Write(_) | Operation::Exchange(..))
+    }
 }
 
 /// The monitor of one block. Values are below 8, and 0 is what the block holds at first.
@@ -67,7 +76,7 @@ impl Monitor {
             let before = self.explanations[at];
             for client in 0..CLIENTS {
                 let operation = self.under_way[client];
-                let again = self.attempts_count && matches!(operation, Operation::Write(_));
+                let again = self.attempts_count && operation.writes();
                 if before.effects[client] != Effect::NotYet && !again {
                     continue;
                 }
@@ -79,6 +88,13 @@ impl Monitor {
                         after.fallback |= 1 << value;
                         after.effects[client] = Effect::Done;
                     }
+                    Operation::Exchange(expected, value) if before.value == expected => {
+                        after.value = value;
+                        after.fallback |= 1 << value;
+                        after.effects[client] = Effect::Done;
+                    }
+                    // It has found something else, and is answered with that.
+                    Operation::Exchange(..) => after.effects[client] = Effect::Saw(before.value),
                     Operation::Read => after.effects[client] = Effect::Saw(before.value),
                     Operation::Flush => {
                         after.fallback = 1 << before.value;
@@ -100,7 +116,7 @@ impl Monitor {
         self.close();
     }
 
-    /// `client` is answered, for a read with this value. False when no explanation is left.
+    /// `client` is answered, for a read, or where something else was found than was expected, with this value. False when no explanation is left.
     pub(crate) fn respond(&mut self, client: usize, read: Option<u8>) -> bool {
         let wanted = read.map_or(Effect::Done, Effect::Saw);
         if self.under_way[client] != Operation::Elsewhere {
@@ -125,7 +141,7 @@ impl Monitor {
                 for undone in 0..1u8 << CLIENTS {
                     let mut after = Explanation { value, ..*before };
                     for client in (0..CLIENTS).filter(|client| undone >> client & 1 == 1) {
-                        if matches!(self.under_way[client], Operation::Write(_) | Operation::Flush) {
+                        if self.under_way[client].writes() || self.under_way[client] == Operation::Flush {
                             after.effects[client] = Effect::NotYet;
                         }
                     }
@@ -208,6 +224,32 @@ mod tests {
     fn write_by_the_other(monitor: &mut Monitor, value: u8) {
         monitor.invoke(1, Operation::Write(value));
         assert!(monitor.respond(1, None));
+    }
+
+    #[test]
+    fn what_compares_is_done_where_it_finds_what_it_expects_and_only_there() {
+        let mut monitor = Monitor::new(true);
+        write(&mut monitor, 1);
+        monitor.invoke(0, Operation::Exchange(1, 2));
+        assert!(read(&mut monitor.clone(), 1));
+        assert!(!monitor.clone().respond(0, Some(1)), "it was there");
+        assert!(monitor.respond(0, None));
+        monitor.invoke(0, Operation::Exchange(1, 3));
+        assert!(!monitor.clone().respond(0, None), "it was not there");
+        // Nor does it happen while nobody is answered.
+        assert!(!read(&mut monitor.clone(), 3));
+        assert!(monitor.respond(0, Some(2)));
+        assert!(read(&mut monitor, 2));
+    }
+
+    #[test]
+    fn another_attempt_may_find_what_the_first_one_wrote() {
+        let mut monitor = Monitor::new(true);
+        monitor.invoke(0, Operation::Exchange(0, 1));
+        assert!(monitor.clone().respond(0, Some(1)));
+        let mut once = Monitor::new(false);
+        once.invoke(0, Operation::Exchange(0, 1));
+        assert!(!once.respond(0, Some(1)));
     }
 
     #[test]

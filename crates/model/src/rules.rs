@@ -35,6 +35,11 @@ pub(crate) enum Rule {
     EmptySaysZero,
     DeletedIsQuiet,
     PortalFence,
+    ComparesSettled,
+    CompareHolds,
+    DiffersUnderGrants,
+    ComparedStays,
+    ComparedGoesFirst,
 }
 
 /// What is said about a rule.
@@ -236,6 +241,36 @@ const ABOUT: &[About] = &[
         "Writes",
         "A portal's generation is fenced on the chunk before its first write is forwarded.",
     ),
+    about(
+        Rule::ComparesSettled,
+        "compares-settled",
+        "0133",
+        "A write that compares first is compared when no earlier write of its blocks is in flight.",
+    ),
+    about(
+        Rule::CompareHolds,
+        "compare-holds",
+        "0133",
+        "From the comparison until such a write has its sequence no other write of its blocks begins.",
+    ),
+    about(
+        Rule::DiffersUnderGrants,
+        "differs-under-grants",
+        "0133; Grants, 1",
+        "That something else was found is answered only under the grants of a read.",
+    ),
+    about(
+        Rule::ComparedStays,
+        "compared-stays",
+        "0133",
+        "What was compared is written in another epoch only by the same write node, with no epoch between.",
+    ),
+    about(
+        Rule::ComparedGoesFirst,
+        "compared-goes-first",
+        "0133",
+        "In that epoch it comes before every other write of its blocks.",
+    ),
 ];
 
 impl Rule {
@@ -272,7 +307,7 @@ impl Rule {
 /// Which rules are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    off: u32,
+    off: u64,
 }
 
 impl Rules {
@@ -305,6 +340,6 @@ mod tests {
             assert!(rule.sentence().ends_with('.') || rule.sentence().ends_with(")."));
             assert!(!rule.section().is_empty());
         }
-        assert!(Rule::all().count() <= 32, "one bit each");
+        assert!(Rule::all().count() <= 64, "one bit each");
     }
 }

@@ -58,6 +58,15 @@ pub(crate) struct Flight {
     pub(crate) client: u8,
     pub(crate) operation: u8,
     pub(crate) session: u8,
+    /// It was compared first.
+    pub(crate) compared: bool,
+}
+
+/// A write whose block the write node has read and not judged yet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Comparing {
+    pub(crate) write: ClientWrite,
+    pub(crate) seen: u8,
 }
 
 /// A flush, or a fence, under way on all copies.
@@ -123,6 +132,7 @@ pub(crate) struct Lead {
     pub(crate) marked: Set,
     pub(crate) sequence: u16,
     pub(crate) flights: [Flight; BLOCKS],
+    pub(crate) comparing: [Option<Comparing>; BLOCKS],
     pub(crate) flush: Option<Round>,
     pub(crate) fence: Option<Round>,
     /// Marks of writes up to here may be cleared.
@@ -209,6 +219,10 @@ pub(crate) struct ClientWrite {
     pub(crate) session: u8,
     pub(crate) block: u8,
     pub(crate) value: u8,
+    /// What the block must have for it.
+    pub(crate) expected: Option<u8>,
+    /// It was compared, and is to be written in this epoch, or not at all; 0 for others.
+    pub(crate) compared_for: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

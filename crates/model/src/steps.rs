@@ -1,6 +1,7 @@
 //! The steps of the model by subject, each with the rules that it keeps.
 
 mod clients;
+mod compares;
 mod configuration;
 mod crashes;
 mod grants;

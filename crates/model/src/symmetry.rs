@@ -196,6 +196,9 @@ fn node_in(order: &Order, swap: bool, node: &mut crate::state::Node) {
         flight.answers = answers_in(order, flight.answers);
         flight.client = client_in(swap, flight.client);
     }
+    for comparing in lead.comparing.iter_mut().flatten() {
+        comparing.write.client = client_in(swap, comparing.write.client);
+    }
     for round in lead.flush.iter_mut().chain(&mut lead.fence) {
         round.answers = answers_in(order, round.answers);
         round.client = client_in(swap, round.client);
@@ -250,7 +253,7 @@ mod tests {
     /// Along random walks: a state and its image have the same number, as many steps, and steps to the same states.
     #[test]
     fn what_is_alike_goes_on_alike() {
-        for shape in ["3-2-blocks", "3-1-late", "3-2-replaced"] {
+        for shape in ["3-2-blocks", "3-1-late", "3-2-replaced", "2-1-compares"] {
             let model = Model {
                 rules: Rules::ALL,
                 bounds: named(shape).unwrap(),

@@ -19,7 +19,7 @@ impl Model {
             if state.clients[number].gone {
                 continue;
             }
-            let is_writing = matches!(state.clients[number].operation, Operation::Write(_));
+            let is_writing = state.clients[number].operation.writes();
             if is_writing && state.left.faults > 0 {
                 out.push(Action::Vanish { client });
             }
@@ -28,10 +28,28 @@ impl Model {
                     for block in 0..self.bounds.blocks as u8 {
                         out.push(Action::InvokeWrite { client, block });
                         out.push(Action::InvokeRead { client, block });
+                        let values = if self.bounds.compares {
+                            0..state.next_value()
+                        } else {
+                            0..0
+                        };
+                        out.extend(values.map(|expected| Action::InvokeExchange {
+                            client,
+                            block,
+                            expected,
+                        }));
                     }
                     out.push(Action::InvokeFlush { client });
                 }
-                Operation::Write(_) if self.is_lost(state, number) => out.push(Action::Resend { client }),
+                // Nobody knows whether it was done: made again it could find what it wrote itself, so it is not (0133).
+                Operation::Exchange(..) if !self.is_through_portals(number) => {
+                    if self.is_lost(state, number) {
+                        out.push(Action::GiveUp { client });
+                    }
+                }
+                Operation::Write(_) | Operation::Exchange(..) if self.is_lost(state, number) => {
+                    out.push(Action::Resend { client });
+                }
                 Operation::Write(_) if state.left.faults > 0 && !self.is_through_portals(number) => {
                     out.push(Action::Retry { client });
                 }
@@ -46,7 +64,9 @@ impl Model {
         let is_it = |write: &ClientWrite| write.operation == client.id && write.session == client.session;
         let mut flights = state.nodes.iter().flat_map(|node| node.memory.lead.flights);
         let is_in_flight = flights.any(|f| f.on && f.operation == client.id && f.session == client.session);
-        !is_in_flight && !state.client_writes.iter().chain(&state.kept).any(is_it)
+        let mut compared = state.nodes.iter().flat_map(|node| node.memory.lead.comparing);
+        let is_compared = compared.any(|comparing| comparing.is_some_and(|c| is_it(&c.write)));
+        !is_in_flight && !is_compared && !state.client_writes.iter().chain(&state.kept).any(is_it)
     }
 
     pub(crate) fn invoke(&self, state: &mut State, number: u8, block: u8, operation: Operation, id: u8) {
@@ -69,6 +89,13 @@ impl Model {
         self.send_write(state, number);
     }
 
+    pub(crate) fn invoke_exchange(&self, state: &mut State, number: u8, block: u8, expected: u8) {
+        let value = state.next_value();
+        state.left.written = value;
+        self.invoke(state, number, block, Operation::Exchange(expected, value), value);
+        self.send_write(state, number);
+    }
+
     /// A native client begins a new session with each attempt; a portal repeats under its generation.
     pub(crate) fn send_again(&self, state: &mut State, number: u8) {
         if !self.is_through_portals(number as usize) {
@@ -80,8 +107,10 @@ impl Model {
     /// Puts the client's write on its way, by its portal if it has one.
     pub(crate) fn send_write(&self, state: &mut State, number: u8) {
         let client = state.clients[number as usize];
-        let Operation::Write(value) = client.operation else {
-            return;
+        let (value, expected) = match client.operation {
+            Operation::Write(value) => (value, None),
+            Operation::Exchange(expected, value) => (value, Some(expected)),
+            _ => return,
         };
         let write = ClientWrite {
             client: number,
@@ -89,6 +118,8 @@ impl Model {
             session: client.session,
             block: client.block,
             value,
+            expected,
+            compared_for: 0,
         };
         if self.is_through_portals(number as usize) {
             state.kept.push(write);
@@ -111,6 +142,11 @@ impl Model {
             let explained = monitor.respond(number, if index == block { read } else { None });
             if concerns && !explained {
                 return Err(match read {
+                    Some(value) if state.clients[number].operation.writes() => {
+                        format!(
+                            "client {number} was told that block {block} has {value}, not what it expected: not linearizable"
+                        )
+                    }
                     Some(value) => {
                         format!("client {number} read {value} from block {block}: not linearizable")
                     }

@@ -3,7 +3,7 @@
 use crate::action::Action;
 use crate::model::Model;
 use crate::rules::Rule;
-use crate::state::{Config, Flight, Lead, Phase, RECONCILIATION, Set, State, has, members};
+use crate::state::{ClientWrite, Config, Lead, Phase, RECONCILIATION, Set, State, has, members};
 
 impl Model {
     /// Masters commit what was proposed, in any order and arbitrarily late.
@@ -155,7 +155,7 @@ impl Model {
         let before = state.nodes[index].memory.lead;
         let was = state.nodes[index].memory.adopted.write_node as usize == index;
         let is_new = before.phase != Phase::Serving || !was;
-        self.give_writes_back(state, &before.flights);
+        self.give_writes_back(state, index, &before);
         let in_flight = self.blocks().filter(|block| before.flights[*block].on);
         let in_flight = in_flight.fold(0, |blocks, block| blocks | 1 << block);
         Model::adopt(state, index, register);
@@ -175,15 +175,24 @@ impl Model {
         }
     }
 
-    fn give_writes_back(&self, state: &mut State, flights: &[Flight]) {
-        for (block, flight) in flights.iter().enumerate() {
-            if flight.on && flight.client != RECONCILIATION {
-                state.client_writes.push(crate::state::ClientWrite {
+    /// What was compared goes on as a write where no epoch was between, else it is lost; what is being compared is compared anew.
+    fn give_writes_back(&self, state: &mut State, index: usize, lead: &Lead) {
+        let (before, next) = (state.nodes[index].memory.adopted.epoch, state.register.epoch);
+        let comparing = lead.comparing.iter().flatten();
+        state
+            .client_writes
+            .extend(comparing.map(|comparing| comparing.write));
+        for (block, flight) in lead.flights.iter().enumerate() {
+            let is_lost = flight.compared && next != before + 1 && self.has(Rule::ComparedStays);
+            if flight.on && flight.client != RECONCILIATION && !is_lost {
+                state.client_writes.push(ClientWrite {
                     client: flight.client,
                     operation: flight.operation,
                     session: flight.session,
                     block: block as u8,
                     value: flight.value,
+                    expected: None,
+                    compared_for: if flight.compared { next } else { 0 },
                 });
             }
         }

@@ -9,7 +9,7 @@ use crate::state::{Phase, State, has, members};
 impl Model {
     /// Rule 1: an open member of the epoch that it has sealed, under grants of |S| less the minimum other members. Joiners
     /// that it has been told of count in |S|.
-    fn may_read(&self, state: &State, index: usize) -> bool {
+    pub(crate) fn may_read(&self, state: &State, index: usize) -> bool {
         let node = &state.nodes[index];
         let (memory, config) = (&node.memory, &node.memory.adopted);
         let is_member = config.names(index, node.life) && config.epoch == node.disk.sealed && !memory.joining;

@@ -102,6 +102,8 @@ impl Model {
             session: 0,
             block: block as u8,
             value: state.nodes[index].disk.value[block],
+            expected: None,
+            compared_for: 0,
         };
         self.send(state, index, write);
     }

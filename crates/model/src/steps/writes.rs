@@ -64,16 +64,24 @@ impl Model {
         if lead.phase == Phase::Serving {
             for (message, write) in state.client_writes.iter().enumerate() {
                 let block = write.block as usize;
-                let is_old = write.session < state.nodes[index].disk.sessions[write.client as usize];
-                // What overlaps a write in flight is held back, also what overlaps a piece (0058).
-                let is_free = !lead.flights[block].on && !self.has_piece(lead, block);
-                if is_free && !self.is_fencing(lead, write) && !(is_old && self.has(Rule::SessionFence)) {
+                let early = write.expected.is_some() && !self.has(Rule::ComparesSettled);
+                let is_free = self.is_free(lead, block) || early;
+                let is_held = lead.comparing[block].is_some() && self.has(Rule::CompareHolds);
+                let is_compared = write.expected.is_some() && lead.comparing[block].is_some();
+                let is_old = self.is_old(state, index, write);
+                let is_late = write.compared_for != 0 && write.compared_for != memory.adopted.epoch;
+                let is_behind = self.is_behind_compared(state, index, write);
+                let may = is_free && !is_held && !is_compared && !is_behind && !self.is_fencing(lead, write);
+                if may && !is_old && !(is_late && self.has(Rule::ComparedStays)) {
                     out.push(Action::Accept {
                         write_node,
                         message: message as u8,
                     });
                 }
             }
+        }
+        if lead.phase == Phase::Serving {
+            self.compare_steps(state, index, out);
         }
         let required = self.required(memory);
         for block in self.blocks() {
@@ -98,14 +106,28 @@ impl Model {
         }
     }
 
-    /// The write node orders a client's write.
+    /// Whether nothing is in flight that a write of the block waits for: no write, and no piece (0058).
+    pub(crate) fn is_free(&self, lead: &Lead, block: usize) -> bool {
+        !lead.flights[block].on && !self.has_piece(lead, block)
+    }
+
+    /// Whether it is of an older session than the write node has seen of its client, and refused.
+    pub(crate) fn is_old(&self, state: &State, index: usize, write: &ClientWrite) -> bool {
+        let newest = state.nodes[index].disk.sessions[write.client as usize];
+        write.session < newest && self.has(Rule::SessionFence)
+    }
+
+    /// The write node orders a client's write, or reads what it is compared with.
     pub(crate) fn accept(&self, state: &mut State, index: usize, message: usize) {
         let write = state.client_writes.remove(message);
         if !self.is_through_portals(write.client as usize) {
             let session = &mut state.nodes[index].disk.sessions[write.client as usize];
             *session = write.session.max(*session);
         }
-        self.send(state, index, write);
+        match write.expected {
+            Some(_) => self.compare(state, index, write),
+            None => self.send(state, index, write),
+        }
     }
 
     /// Gives a write the next sequence and sends it to every copy, the write node's own included.
@@ -120,6 +142,7 @@ impl Model {
             client: write.client,
             operation: write.operation,
             session: write.session,
+            compared: write.expected.is_some() || write.compared_for != 0,
         };
         let memory = *memory;
         for to in members(Self::copies(&memory)) {
@@ -195,12 +218,16 @@ impl Model {
             memory.lead.marked &= !(1 << block);
             return Ok(());
         }
-        let client = &state.clients[flight.client as usize];
-        let is_waiting = matches!(client.operation, Operation::Write(_)) && !client.gone;
-        if is_waiting && (client.id, client.session) == (flight.operation, flight.session) {
+        if self.waits_for(state, flight.client, flight.operation, flight.session) {
             self.respond(state, flight.client as usize, None, block)?;
         }
         Ok(())
+    }
+
+    /// Whether the client waits for an answer to this attempt.
+    pub(crate) fn waits_for(&self, state: &State, client: u8, operation: u8, session: u8) -> bool {
+        let client = &state.clients[client as usize];
+        client.operation.writes() && !client.gone && (client.id, client.session) == (operation, session)
     }
 
     /// Settled-through travels alone; a serving write node's word also opens the copy.

@@ -102,7 +102,10 @@ impl World {
             .filter(|node| only.is_none_or(|only| only == *node))
             .collect();
         let right = |world: &mut Self, node: usize| {
-            let disk = world.disk(node, chunk);
+            // One that masters have just placed anew may be on its way.
+            let Some(disk) = world.nodes[node].disks.get_mut(&chunk) else {
+                return false;
+            };
             let range = BlockRange {
                 start: block,
                 count: 1,

@@ -41,6 +41,15 @@ fn sent(outputs: &[Output], member: u128) -> Vec<u64> {
     outputs.iter().filter_map(sequence).collect()
 }
 
+/// The bytes that are written here at a block.
+fn written(outputs: &[Output], start: u32) -> Vec<u64> {
+    let bytes = |output: &Output| match output {
+        Output::LocalWrite { range, data, .. } if range.start == start => data.map(|data| data.0),
+        _ => None,
+    };
+    outputs.iter().filter_map(bytes).collect()
+}
+
 /// Ends this node's own part of all that is under way.
 fn write_here(core: &mut NodeCore) -> Vec<Output> {
     core.handle_persisted(NOW, chunk(), PersistToken(99));
@@ -173,6 +182,7 @@ fn in_a_later_epoch_it_is_compared_anew_or_not_at_all() {
         let reads = compared(&outputs(&mut core));
         core.handle_compared(NOW, chunk(), reads[0].0, true);
         write_here(&mut core);
+        core.handle_request(NOW, chunk(), write(3, 4, 0));
         core.handle_configuration(NOW, chunk(), &three(epoch, 1, &[1, 2]));
         let after = outputs(&mut core);
         let unknown = [(1, Status::Unknown)];
@@ -195,6 +205,8 @@ fn in_a_later_epoch_it_is_compared_anew_or_not_at_all() {
         }
         let asked: Vec<u64> = compared(&after).iter().map(|(_, id)| *id).collect();
         assert_eq!(asked, [2], "epoch {epoch}");
+        // What goes on is the first of its blocks: another one would have replaced what it was compared with.
+        assert_eq!(written(&after, 4), [if goes_on { 1 } else { 3 }], "epoch {epoch}");
     }
 }
 

@@ -37,7 +37,7 @@ use foundation::{ByteCount, Instant, Random};
 
 use super::events::Event;
 use super::kinds::Kinds;
-use super::world::{MS, REBUILD, SCENARIOS, SECOND, World, node_id};
+use super::world::{HARM, MS, REBUILD, SCENARIOS, SECOND, World, node_id};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::identity::{NodeId, SnapshotId};
 use engine::Engine;
@@ -421,8 +421,12 @@ impl Whole {
 impl World {
     /// One with masters of its own, in which one of these makes a mistake.
     pub(in crate::simulation) fn whole(seed: u64, planted: Option<Bug>) -> Self {
+        // What every copy has wrong goes along where masters have copies moved and made.
+        let loses = seed % 8 == 4 && planted.is_none();
         // Copies that move are where masters do most.
         let scenario = match seed % 3 {
+            _ if loses && seed % 16 == 4 => HARM,
+            _ if loses => REBUILD,
             0 => REBUILD,
             // Full disks, too, which are none of those that other worlds draw.
             _ => seed / 3 % (SCENARIOS + 1),
@@ -433,6 +437,7 @@ impl World {
             // Their copies follow those of the chunks.
             keeps: seed % 4 == 1,
             reserved: seed % 4 == 2 && planted.is_none(),
+            loses,
             masters_bug: planted,
             ..Kinds::default()
         };

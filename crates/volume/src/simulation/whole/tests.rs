@@ -17,6 +17,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let (mut damage_seen, mut without_room, mut in_racks) = (0, 0, 0);
     let (mut disks_drained, mut renewed, mut slow_disks) = (0, 0, 0);
     let (mut reserved, mut changes, mut refused, mut removed) = (0, 0, 0, 0);
+    let (mut blocks_lost, mut errors, mut told) = (0, 0, 0);
     for &seed in &seeds {
         let mut world = World::whole(seed, None);
         if let Err(why) = world.run_as_asked(seeds.len() == 1) {
@@ -57,6 +58,11 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
             changes += hosts.changes;
             refused += hosts.refused;
         }
+        if let Some(losses) = &world.losses {
+            blocks_lost += losses.lost;
+            errors += losses.refused;
+            told += losses.told;
+        }
         if let Some(made) = &world.snapshots {
             snapshots += made.completed;
             given_up += made.aborted;
@@ -74,7 +80,8 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     println!(
         "{damage_seen} blocks did not fit their checksums, {without_room} times a copy found no room, {in_racks} clusters in racks, \
          {reserved} with hosts: {changes} changes of reservations in force, {refused} commands refused; {removed} nodes removed; {disks_drained} disks \
-         drained, {renewed} copies made anew on another disk of their node; {slow_disks} times the disks of a node were slow for some time"
+         drained, {renewed} copies made anew on another disk of their node; {slow_disks} times the disks of a node were slow for some time; {blocks_lost} blocks \
+         lost on every copy, {errors} reads refused for that, {told} told to copies that were made or came back"
     );
     assert!(
         failed.is_empty(),
@@ -89,6 +96,7 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let is_much = is_much && damage_seen > 0 && without_room > many / 10 && in_racks > many / 4;
     let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
     let is_much = is_much && disks_drained > many / 2 && slow_disks > many / 2;
+    let is_much = is_much && (blocks_lost > many / 2 && errors > many / 10 && told > 0 || many < 100);
     // A few worlds of a hundred have somebody who is to go, or a disk whose copies its own node makes anew, and some of these come to it.
     let is_much = is_much && (removed > 0 && renewed > 0 || many < 100);
     assert!(is_much || many < 10, "hardly anything happened");
