@@ -20,14 +20,14 @@ use volume::{
 use super::{expected, on_client};
 use crate::support::{Client, Cluster, DISK, VOLUME, geometry};
 
-const CLONE: u32 = 9;
+pub(super) const CLONE: u32 = 9;
 const SNAPSHOT: SnapshotId = SnapshotId(5);
 const WRITES: u64 = 20;
 /// Pages of a copy's blob before the chunk's blocks, and of one place of the record.
 const HEAD_PAGES: u64 = 32;
 const SLOT_PAGES: u64 = 16;
 
-fn chunk(volume: u32) -> ChunkId {
+pub(super) fn chunk(volume: u32) -> ChunkId {
     ChunkId {
         volume: VolumeNumber(volume),
         index: ChunkIndex(0),
@@ -43,7 +43,7 @@ fn used(cluster: &Cluster, index: usize) -> u64 {
 }
 
 /// Has every node do something.
-fn on_nodes<F: Future<Output = ()> + 'static>(
+pub(super) fn on_nodes<F: Future<Output = ()> + 'static>(
     cluster: &Cluster,
     nodes: &[usize],
     work: impl Fn(Rc<target::node::Node>, usize) -> F + Copy + 'static,

@@ -2,6 +2,7 @@
 //! them right, and wrong like all others if not.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bdev::Data;
@@ -10,9 +11,10 @@ use volume::message::codec::NativeOperation;
 use volume::{LOST_BLOCK, SnapshotId, Status, VolumeNumber};
 
 use super::checksums::find;
+use super::clones::{CLONE, chunk, on_nodes};
 use super::snapshots::{harm, read_snapshot};
 use super::{Proposals, expected, hear, on_client};
-use crate::support::{Client, Cluster, VOLUME};
+use crate::support::{Client, Cluster, DISK, VOLUME, geometry};
 
 /// Has this written in an epoch whose write node is the first node.
 fn write(cluster: &Cluster, epoch: u64, lba: u64, salt: u64) {
@@ -53,21 +55,23 @@ fn is_an_error(cluster: &Cluster, epoch: u64, lba: u64, first: usize) {
     on_client(cluster, Duration::from_secs(60), move || async move {
         for (node, host) in hosts.iter().enumerate().skip(first) {
             let client = Client::connect(*host, node, 10 + epoch).await.unwrap();
-            let deadline = time::now() + Duration::from_secs(15);
-            loop {
-                let buffer = BufferPool::current().try_allocate(8192).unwrap();
-                let read = client
-                    .run(NativeOperation::Read, epoch, lba, 2, Data::Into(buffer))
-                    .await;
-                match read.0 {
-                    Status::DeviceFailed => break,
-                    Status::NotReady => assert!(time::now() < deadline, "node {node}"),
-                    other => panic!("node {node} says {other:?} of a block that nobody has"),
-                }
-                time::sleep(Duration::from_millis(20)).await;
-            }
+            fails_to_read(&client, epoch, lba).await;
         }
     });
+}
+
+async fn fails_to_read(client: &Client, epoch: u64, lba: u64) {
+    let deadline = time::now() + Duration::from_secs(15);
+    loop {
+        let buffer = BufferPool::current().try_allocate(8192).unwrap();
+        let read = client.run(NativeOperation::Read, epoch, lba, 2, Data::Into(buffer));
+        match read.await.0 {
+            Status::DeviceFailed => return,
+            Status::NotReady => assert!(time::now() < deadline, "still not ready"),
+            other => panic!("a node says {other:?} of a block that nobody has"),
+        }
+        time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn is_read(cluster: &Cluster, epoch: u64, lba: u64, salt: u64, first: usize) {
@@ -141,6 +145,30 @@ fn what_a_copy_that_comes_back_has_from_before_does_not_pass_for_what_is_lost() 
     is_an_error(&cluster, 3, 0, 0);
 }
 
+/// The first copies of a clone, of copies that have a block wrong or say that it is lost: it is an error there, until it is written.
+fn a_clone_has_it_wrong_too(cluster: &Cluster, snapshot: SnapshotId) {
+    let make = move |node: Rc<target::node::Node>, index: usize| async move {
+        let (place, origin) = ((DISK + index as u128, true), (chunk(VOLUME), snapshot));
+        node.clone_copy(chunk(CLONE), geometry(), place, origin)
+            .await
+            .unwrap();
+    };
+    on_nodes(cluster, &[0, 1, 2], make);
+    cluster.tell_of(CLONE, &[0, 1, 2], 1, 2, &[0, 1, 2]);
+    cluster.simulation.run_for(Duration::from_secs(8));
+    let hosts = cluster.hosts.clone();
+    on_client(cluster, Duration::from_secs(60), move || async move {
+        for (node, host) in hosts.iter().enumerate() {
+            let client = Client::connect(*host, node, 40).await.unwrap().of(CLONE);
+            assert!(client.read_until_done(1, 30).await == expected(1), "node {node}");
+            fails_to_read(&client, 1, 0).await;
+        }
+        let client = Client::connect(hosts[2], 2, 41).await.unwrap().of(CLONE);
+        client.write_until_done(1, 0, 7).await;
+        assert!(client.read_until_done(1, 0).await == expected(7));
+    });
+}
+
 /// A copy of a snapshot is made though a block of it is right nowhere, which is wrong there too: until one has it right.
 #[test]
 fn a_copy_of_a_snapshot_is_made_though_a_block_is_right_nowhere() {
@@ -154,6 +182,11 @@ fn a_copy_of_a_snapshot_is_made_though_a_block_is_right_nowhere() {
         for n in 0..9 {
             client.write_until_done(2, n * 30, n).await;
         }
+        // Bytes like any others, though they are those by which a block is known that is lost.
+        let mut buffer = BufferPool::current().try_allocate(4096).unwrap();
+        buffer.copy_from_slice(&LOST_BLOCK[..]);
+        let (write, data) = (NativeOperation::Write { fua: false }, Data::From(buffer.freeze()));
+        assert_eq!(client.run(write, 2, 4, 1, data).await.0, Status::Done);
         for operation in [NativeOperation::Cut(snapshot), NativeOperation::Release(snapshot)] {
             let (status, _) = client.run(operation, 2, 0, 0, Data::None).await;
             assert_eq!(status, Status::Done);
@@ -179,8 +212,11 @@ fn a_copy_of_a_snapshot_is_made_though_a_block_is_right_nowhere() {
         for n in 1..9 {
             assert!(read_snapshot(&client, 5, n * 30).await == Ok(expected(n)), "{n}");
         }
+        let others = read_snapshot(&client, 5, 4).await.unwrap();
+        assert!(others[..4096] == LOST_BLOCK[..], "they were written, not lost");
         assert!(client.read_until_done(3, 0).await == expected(100));
     });
+    a_clone_has_it_wrong_too(&cluster, snapshot);
     // One of the others reads it right after all.
     let disk = cluster.simulation.disk(cluster.hosts[1], Path::new("/disk"));
     disk.damage(harmed[1], &expected(0)[..1]);

@@ -4,7 +4,17 @@ use super::*;
 
 /// A copy asks to come back, which lacks nothing, and is let in under the number that is returned.
 fn comes_back(core: &mut NodeCore, node: NodeId, incarnation: Incarnation) -> JoinNumber {
-    let (chunk, epoch, join) = (chunk(), Epoch(1), JoinNumber(1));
+    comes_back_as(core, node, incarnation, JoinNumber(1))
+}
+
+/// The same, under this number.
+fn comes_back_as(
+    core: &mut NodeCore,
+    node: NodeId,
+    incarnation: Incarnation,
+    join: JoinNumber,
+) -> JoinNumber {
+    let (chunk, epoch) = (chunk(), Epoch(1));
     let back = Message::Return {
         chunk,
         epoch,
@@ -196,4 +206,59 @@ fn a_repair_that_waits_for_a_member_that_has_ended_holds_no_other_up() {
     core.handle_message(NOW, NodeId(3), Message::Repair { chunk, epoch, range }, None);
     core.handle_persisted(NOW, chunk, PersistToken(10));
     assert_eq!(ios(&outputs(&mut core)).len(), 1, "it reads the block");
+}
+
+/// Whom the write node asks for a block.
+fn asked(outputs: &[Output]) -> Vec<(u128, u64, bool)> {
+    let asked = |output: &Output| match output {
+        Output::Send {
+            to,
+            message: Message::Fetch { number, any, .. },
+            ..
+        } => Some((to.0, *number, *any)),
+        _ => None,
+    };
+    outputs.iter().filter_map(asked).collect()
+}
+
+/// What one joining copy has said of a block says nothing of the next one, though the repair is the same: it may have the block right.
+#[test]
+fn a_copy_that_joins_is_asked_though_another_one_joined_before() {
+    let mut core = leading();
+    let (chunk, epoch) = (chunk(), Epoch(1));
+    comes_back(&mut core, NodeId(4), Incarnation(1));
+    let range = BlockRange { start: 0, count: 1 };
+    core.handle_message(NOW, NodeId(2), Message::Repair { chunk, epoch, range }, None);
+    core.handle_persisted(NOW, chunk, PersistToken(9));
+    let own = ios(&outputs(&mut core))[0];
+    assert!(core.handle_damaged(NOW, chunk, own, &[0]));
+    let (mut now, mut seen, mut number) = (NOW, Vec::new(), 0);
+    let has_it_wrong = |core: &mut NodeCore, now, from, number, any| {
+        let answer = Message::FetchAnswer {
+            chunk,
+            epoch,
+            number,
+            incarnation: Incarnation(1),
+            range,
+            any,
+            found: false,
+        };
+        core.handle_message(now, NodeId(from), answer, None);
+    };
+    // The third member does not answer in time, and the joining copy has it wrong.
+    while !seen.contains(&4) {
+        for (to, of, any) in asked(&outputs(&mut core)) {
+            (number, seen) = (of, [seen, vec![to]].concat());
+            if to != 3 {
+                has_it_wrong(&mut core, now, to, of, any);
+            }
+        }
+        now = now + Settings::default().resend_interval;
+        core.handle_timeout(now);
+    }
+    assert_eq!(seen, [2, 3, 4]);
+    // Another life joins in its place.
+    comes_back_as(&mut core, NodeId(4), Incarnation(2), JoinNumber(2));
+    has_it_wrong(&mut core, now, 3, number, false);
+    assert_eq!(asked(&outputs(&mut core)), [(4, number, true)]);
 }
