@@ -42,10 +42,10 @@ impl Model {
                     out.push(Action::InvokeFlush { client });
                 }
                 // Nobody knows whether it was done: made again it could find what it wrote itself, so it is not (0133).
-                Operation::Exchange(..) if !self.is_through_portals(number) => {
-                    if self.is_lost(state, number) {
-                        out.push(Action::GiveUp { client });
-                    }
+                Operation::Exchange(..)
+                    if !self.is_through_portals(number) && self.is_lost(state, number) =>
+                {
+                    out.push(Action::GiveUp { client });
                 }
                 Operation::Write(_) | Operation::Exchange(..) if self.is_lost(state, number) => {
                     out.push(Action::Resend { client });
