@@ -112,12 +112,12 @@ impl Model {
             }
             Action::Serve { write_node } => self.serve(state, write_node as usize),
 
-            Action::InvokeWrite { client, block } => self.invoke_write(state, client, block),
+            Action::InvokeWrite { client, block } => self.invoke_write(state, client, block, None),
             Action::InvokeExchange {
                 client,
                 block,
                 expected,
-            } => self.invoke_exchange(state, client, block, expected),
+            } => self.invoke_write(state, client, block, Some(expected)),
             Action::InvokeRead { client, block } => self.invoke(state, client, block, Operation::Read, 0),
             Action::InvokeFlush { client } => self.invoke(state, client, 0, Operation::Flush, 0),
             Action::Retry { client } => {

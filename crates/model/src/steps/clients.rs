@@ -82,17 +82,13 @@ impl Model {
         }
     }
 
-    pub(crate) fn invoke_write(&self, state: &mut State, number: u8, block: u8) {
+    /// Of a write that compares first, `expected` is what the block must have for it.
+    pub(crate) fn invoke_write(&self, state: &mut State, number: u8, block: u8, expected: Option<u8>) {
         let value = state.next_value();
         state.left.written = value;
-        self.invoke(state, number, block, Operation::Write(value), value);
-        self.send_write(state, number);
-    }
-
-    pub(crate) fn invoke_exchange(&self, state: &mut State, number: u8, block: u8, expected: u8) {
-        let value = state.next_value();
-        state.left.written = value;
-        self.invoke(state, number, block, Operation::Exchange(expected, value), value);
+        let plain = Operation::Write(value);
+        let operation = expected.map_or(plain, |expected| Operation::Exchange(expected, value));
+        self.invoke(state, number, block, operation, value);
         self.send_write(state, number);
     }
 

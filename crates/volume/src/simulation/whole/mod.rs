@@ -3,7 +3,7 @@
 //!
 //! Played by stand-ins are what moves words between them: each node's engine (`engine`), the masters' processes and the way to them
 //! (`masters`). Clients read maps (`maps`) and get write leases (`leases`) there, the volume grows (`growth`), and snapshots of it are
-//! begun and completed (`snapshots`); or hosts reserve it, through portals (`reserve`). Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
+//! begun and completed (`snapshots`); or hosts reserve it, through portals (`reserve`); or blocks are lost on every copy. Other volumes are made and deleted meanwhile; they have places, and no data. A call of a master's is one moment here: what happens between its reads and its commit is tried by commits whose
 //! answer is lost and which take effect later, or never. A copy takes the room of a chunk in the masters' books, of 16 MiB, and has
 //! [`CHUNK_BLOCKS`](super::world::CHUNK_BLOCKS) blocks.
 //!
