@@ -217,7 +217,7 @@ async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
             0 => session.random.between(1, 2) as usize,
             _ => 1,
         };
-        let op = match is_stubborn(slot) || session.random.chance(1, 2) {
+        let mut op = match is_stubborn(slot) || session.random.chance(1, 2) {
             true => Op::Read,
             false => {
                 world.next_value.set(world.next_value.get() + 1);
@@ -242,9 +242,16 @@ async fn client(slot: usize, seed: u64, hosts: Vec<Host>, world: Rc<World>) {
             if world.failure.borrow().is_some() {
                 return;
             }
+            let before = session.follower.session();
             match session.attempt(&world, op, BLOCKS[at], count).await {
                 Some(ends) => break ends,
                 None => time::sleep(Duration::from_millis(session.random.between(1, 40))).await,
+            }
+            // One that compares is not made again if it may have been done (0133): the block is written.
+            if matches!(op, Op::Exchange(..)) && session.follower.session() != before {
+                world.next_value.set(world.next_value.get() + 1);
+                op = Op::Write(world.next_value.get());
+                world.monitors.borrow_mut()[at].doubt(slot, op);
             }
         };
         for block in 0..count {

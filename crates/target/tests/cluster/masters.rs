@@ -237,6 +237,11 @@ impl Follower {
         }
     }
 
+    /// A newer one than before once nobody knows whether an attempt was done.
+    pub(super) fn session(&self) -> u64 {
+        self.session
+    }
+
     /// One attempt at a node under an epoch; none if it is not done, or nobody knows whether it is. With what came back, whether the blocks
     /// held what was expected, if anything was.
     pub(super) async fn attempt(

@@ -154,8 +154,8 @@ impl World {
             match self.random.below(6) {
                 0 => Op::Force(value),
                 1 if kind == WriteKind::Data && self.may_exchange() => {
-                    range.count = 1;
-                    let monitor = &self.monitors[chunk][start as usize];
+                    range = self.range_to_compare(chunk, start);
+                    let monitor = &self.monitors[chunk][range.start as usize];
                     Op::Exchange(monitor.any_value(&mut self.random), value)
                 }
                 _ => Op::Write(value),
@@ -210,6 +210,18 @@ impl World {
             began,
             barred,
         });
+    }
+
+    /// One block: where another client writes just now, if any does, so that the two meet. Hosts meet in the blocks that their portals share.
+    fn range_to_compare(&self, chunk: usize, start: u32) -> BlockRange {
+        let pending = self.clients.iter().filter_map(|c| c.pending.as_ref());
+        let other = pending
+            .filter(|p| p.chunk == chunk && p.op.changes() && p.range.count > 0)
+            .find(|_| self.reserved.is_none());
+        BlockRange {
+            start: other.map_or(start, |other| other.range.start),
+            count: 1,
+        }
     }
 
     /// Whether clients compare before they write: not where each write that a snapshot may hold is one that was made, nor where what is
@@ -379,9 +391,27 @@ impl World {
             self.clients[client].gone = true;
             return;
         }
-        self.clients[client].session += 1;
+        self.begin_session(client);
         self.refresh(client);
         self.attempt(client);
+    }
+
+    /// Nobody knows whether what was asked in the session before is done. What compared is not made again, since it could find what it wrote
+    /// itself, and an earlier attempt be made after a later one was answered (0133): the client writes the block.
+    fn begin_session(&mut self, client: usize) {
+        self.clients[client].session += 1;
+        let goes_by_portal = self.reserved.is_some();
+        let Some(pending) = self.clients[client].pending.as_mut() else {
+            return;
+        };
+        if !matches!(pending.op, Op::Exchange(..)) || goes_by_portal {
+            return;
+        }
+        self.next_value += 1;
+        pending.op = Op::Write(self.next_value);
+        let (chunk, range, op) = (pending.chunk, pending.range, pending.op);
+        self.monitors[chunk][range.start as usize].doubt(client, op);
+        self.note_issued(chunk, range, op);
     }
 
     /// Whether a client whose write was not answered ends, so that nobody writes it again.
@@ -428,7 +458,7 @@ impl World {
                 self.finish(client, values, status == Status::Differs);
                 return;
             }
-            Reaction::NewSession => self.clients[client].session += 1,
+            Reaction::NewSession => self.begin_session(client),
             Reaction::TryElsewhere => {
                 if let Some(pending) = &mut self.clients[client].pending {
                     pending.elsewhere = true;

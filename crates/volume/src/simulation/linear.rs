@@ -2,7 +2,8 @@
 //! what clients have seen so far is kept, and the block is broken when none is left.
 //!
 //! An attempt at a write that has not been acknowledged counts as a write of its own, so such a
-//! write may take effect again and again. When every in-sync incarnation has died the block may
+//! write may take effect again and again. One that compares is made once; while its client does not know whether it was done, and writes the
+//! block anew, it may still be ([`Monitor::doubt`]). When every in-sync incarnation has died the block may
 //! fall back to anything written since the last flush.
 //!
 //! Of two explanations that differ in what the block may fall back to, the one with less is left out where the other has all of it:
@@ -58,6 +59,24 @@ struct Explanation {
     value: u32,
     fallback: Vec<u32>,
     steps: [Step; PLACES],
+}
+
+impl Explanation {
+    /// After the block was written.
+    fn written(&self, value: u32) -> Self {
+        let mut next = self.clone();
+        next.value = value;
+        if let Err(at) = next.fallback.binary_search(&value) {
+            next.fallback.insert(at, value);
+        }
+        next
+    }
+
+    /// As if the client had nothing done yet.
+    fn before(mut self, slot: usize) -> Self {
+        self.steps[slot] = Step::Before;
+        self
+    }
 }
 
 /// Explanations, none of which explains only what another one does.
@@ -116,6 +135,8 @@ fn has_all(list: &[u32], other: &[u32]) -> bool {
 pub(super) struct Monitor {
     explanations: Explanations,
     pending: [Option<Op>; PLACES],
+    /// An exchange that may take effect until what its client has pending is done.
+    doubts: [Option<Op>; PLACES],
     /// Operations that may not take effect any more: a newer writer's token is in force.
     frozen: [bool; PLACES],
 }
@@ -135,6 +156,7 @@ impl Monitor {
         Self {
             explanations: [first].into_iter().collect(),
             pending: [None; PLACES],
+            doubts: [None; PLACES],
             frozen: [false; PLACES],
         }
     }
@@ -143,6 +165,14 @@ impl Monitor {
         let mut work: Vec<Explanation> = self.explanations.iter().collect();
         while let Some(explanation) = work.pop() {
             for slot in (0..PLACES).filter(|slot| !self.frozen[*slot]) {
+                if let Some(Op::Exchange(expected, value)) = self.doubts[slot]
+                    && explanation.value == expected
+                {
+                    let next = explanation.written(value);
+                    if self.explanations.insert(next.clone()) {
+                        work.push(next);
+                    }
+                }
                 let Some(op) = self.pending[slot] else {
                     continue;
                 };
@@ -158,6 +188,18 @@ impl Monitor {
     pub(super) fn invoke(&mut self, slot: usize, op: Op) {
         assert!(self.pending[slot].is_none());
         self.pending[slot] = Some(op);
+        self.close();
+    }
+
+    /// The client does not know whether its exchange was done, and does something else to the block: when that is done, in a newer session,
+    /// the exchange takes no effect any more.
+    pub(super) fn doubt(&mut self, slot: usize, next: Op) {
+        let before = std::mem::take(&mut self.explanations);
+        self.explanations = before
+            .iter()
+            .map(|explanation| explanation.before(slot))
+            .collect();
+        self.doubts[slot] = self.pending[slot].replace(next);
         self.close();
     }
 
@@ -177,12 +219,9 @@ impl Monitor {
         let before = std::mem::take(&mut self.explanations);
         self.explanations = before
             .iter()
-            .map(|mut explanation| {
-                explanation.steps[slot] = Step::Before;
-                explanation
-            })
+            .map(|explanation| explanation.before(slot))
             .collect();
-        self.pending[slot] = None;
+        (self.pending[slot], self.doubts[slot]) = (None, None);
         self.frozen[slot] = false;
         self.close();
     }
@@ -191,13 +230,10 @@ impl Monitor {
     pub(super) fn respond(&mut self, slot: usize, end: End) -> bool {
         let wanted = Step::Ended(end);
         let before = std::mem::take(&mut self.explanations);
-        for mut explanation in before.iter() {
-            if explanation.steps[slot] == wanted {
-                explanation.steps[slot] = Step::Before;
-                self.explanations.insert(explanation);
-            }
+        for explanation in before.iter().filter(|e| e.steps[slot] == wanted) {
+            self.explanations.insert(explanation.before(slot));
         }
-        self.pending[slot] = None;
+        (self.pending[slot], self.doubts[slot]) = (None, None);
         self.frozen[slot] = false;
         self.close();
         !self.explanations.0.is_empty()
@@ -261,11 +297,7 @@ impl Monitor {
 fn successors(from: &Explanation, slot: usize, op: Op) -> [Option<Explanation>; 2] {
     let step = from.steps[slot];
     let write = |value: u32, after: Step| {
-        let mut next = from.clone();
-        next.value = value;
-        if let Err(at) = next.fallback.binary_search(&value) {
-            next.fallback.insert(at, value);
-        }
+        let mut next = from.written(value);
         next.steps[slot] = after;
         next
     };
@@ -279,7 +311,7 @@ fn successors(from: &Explanation, slot: usize, op: Op) -> [Option<Explanation>; 
         (Op::Write(value), _) => [Some(write(value, Step::Ended(End::Done))), None],
         (Op::Force(value), Step::Before) => [Some(write(value, Step::Written)), None],
         (Op::Force(value), _) => [Some(write(value, step)), Some(flush())],
-        // Each attempt compares for itself.
+        // By a portal it is made again when that has claimed the chunk anew, and compares anew.
         (Op::Exchange(expected, value), _) if from.value == expected => {
             [Some(write(value, Step::Ended(End::Done))), None]
         }
@@ -371,7 +403,7 @@ mod tests {
     fn an_exchange_replaces_what_it_expects_and_nothing_else() {
         let mut block = Monitor::new();
         block.invoke(0, Op::Exchange(0, 1));
-        // Made again after an attempt that nobody answered, it finds its own value.
+        // Made again by another portal, it finds its own value.
         assert!(block.clone().respond(0, End::Differed));
         assert!(block.respond(0, End::Done));
         block.invoke(0, Op::Exchange(0, 2));
@@ -387,5 +419,27 @@ mod tests {
         assert!(block.respond(1, End::Differed));
         block.invoke(1, Op::Read);
         assert!(block.respond(1, End::Saw(3)));
+    }
+
+    #[test]
+    fn an_exchange_in_doubt_may_be_done_until_its_client_has_written_anew() {
+        let mut block = Monitor::new();
+        let sees = |block: &Monitor, value| {
+            let mut block = block.clone();
+            block.invoke(1, Op::Read);
+            block.respond(1, End::Saw(value)).then_some(block)
+        };
+        block.invoke(0, Op::Exchange(0, 1));
+        block.doubt(0, Op::Write(2));
+        assert!(sees(&block, 3).is_none());
+        // Not done, done, and both writes.
+        let later = sees(&sees(&block, 0).unwrap(), 1).unwrap();
+        assert!(sees(&later, 0).is_none());
+        let later = sees(&later, 2).unwrap();
+        assert!(sees(&later, 1).is_none(), "it is done once");
+        assert!(block.respond(0, End::Done));
+        block.invoke(1, Op::Write(0));
+        assert!(block.respond(1, End::Done));
+        assert!(sees(&block, 1).is_none(), "it is too late");
     }
 }

@@ -97,8 +97,9 @@ fn clusters_with_masters_of_their_own_keep_their_promises() {
     let is_much = is_much && changes > 5 * reserved && refused > 5 * reserved;
     let is_much = is_much && disks_drained > many / 2 && slow_disks > many / 2;
     let is_much = is_much && (blocks_lost > many / 2 && errors > many / 10 && told > 0 || many < 100);
-    // A few worlds of a hundred have somebody who is to go, or a disk whose copies its own node makes anew, and some of these come to it.
-    let is_much = is_much && (removed > 0 && renewed > 0 || many < 100);
+    // Some five of a hundred worlds come to a node that goes for good, and as many to a copy that its own node makes anew on another disk.
+    let is_much =
+        is_much && (removed + renewed > 0 || many < 100) && (removed > 0 && renewed > 0 || many < 400);
     assert!(is_much || many < 10, "hardly anything happened");
 }
 
