@@ -727,6 +727,7 @@ impl Life {
             FromTarget::Held(held) => self.usage.held(held),
             FromTarget::Used(volumes) => self.usage.volumes(volumes),
             FromTarget::Damage(damage) => self.usage.damaged(damage),
+            FromTarget::SnapshotLosses(losses) => self.usage.snapshots_lost(losses),
             FromTarget::Release(release) => self.usage.release(release),
             FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }

@@ -23,6 +23,8 @@ pub(crate) struct Usage {
     tell_at: Instant,
     /// What checksums have shown; none of a target that does not say it, or not yet.
     damage: Option<agentlink::Damage>,
+    /// Of copies of snapshots.
+    losses: Vec<agentlink::SnapshotLoss>,
     is_damage_due: bool,
     /// Which release the target is; none of one that does not say it, or not yet.
     release: Option<String>,
@@ -37,6 +39,7 @@ impl Usage {
             volumes: None,
             tell_at: Instant::now(),
             damage: None,
+            losses: Vec::new(),
             is_damage_due: false,
             release: None,
             release_until: Instant::now() + RELEASE_WITHIN,
@@ -64,6 +67,11 @@ impl Usage {
         // How far the comparing is changes all the time, and nobody waits for it.
         self.is_damage_due |= before != Some(&damage.copies);
         self.damage = Some(damage);
+    }
+
+    pub(crate) fn snapshots_lost(&mut self, losses: Vec<agentlink::SnapshotLoss>) {
+        self.is_damage_due |= self.losses != losses;
+        self.losses = losses;
     }
 
     /// The disks, with what snapshots hold of each.
@@ -115,7 +123,14 @@ impl Usage {
             repaired_blocks: copy.repaired,
             lost_blocks: copy.lost,
         };
+        let of_snapshot = |loss: &agentlink::SnapshotLoss| v1::SnapshotLoss {
+            volume: loss.chunk.volume,
+            index: loss.chunk.index,
+            snapshot: loss.snapshot,
+            lost_blocks: loss.lost,
+        };
         Some(v1::Damage {
+            snapshots: self.losses.iter().map(of_snapshot).collect(),
             copies: damage.copies.iter().map(of_copy).collect(),
             scrub: Some(v1::Scrub {
                 oldest_unix_ms: damage.scrub_oldest_unix_ms,
@@ -162,6 +177,23 @@ mod tests {
             (&told.copies[..], told.scrub.unwrap().compared_blocks),
             (&[copy][..], 9)
         );
+        assert_eq!((usage.damage_due(), told.snapshots), (None, Vec::new()));
+        let loss = agentlink::SnapshotLoss {
+            chunk: agentlink::Chunk { volume: 3, index: 4 },
+            snapshot: 5,
+            lost: 6,
+        };
+        usage.snapshots_lost(vec![loss]);
+        let loss = v1::SnapshotLoss {
+            volume: 3,
+            index: 4,
+            snapshot: 5,
+            lost_blocks: 6,
+        };
+        let told = usage.damage_due().unwrap();
+        assert_eq!((told.copies.len(), told.snapshots), (1, vec![loss]));
+        usage.snapshots_lost(Vec::new());
+        assert_eq!(usage.damage_due().unwrap().snapshots, Vec::new());
         assert_eq!(usage.damage_due(), None);
         usage.volumes(vec![(3, 4096, 0)]);
         assert!(usage.due().is_some() && usage.damage_due().is_some());

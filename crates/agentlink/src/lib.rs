@@ -101,6 +101,22 @@ impl Damage {
     pub const COPIES_MAX: usize = 1024;
 }
 
+/// Blocks of a copy of a snapshot that do not fit their checksums, and that no other node's copy gave right when this one asked for them last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotLoss {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// The snapshot's number.
+    pub snapshot: u64,
+    /// So many blocks.
+    pub lost: u32,
+}
+
+impl SnapshotLoss {
+    /// No more copies are told.
+    pub const COPIES_MAX: usize = 1024;
+}
+
 /// A copy on another node that a write node here sends what it has missed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resync {
@@ -503,6 +519,9 @@ pub enum FromTarget {
     Damage(Damage),
     /// Which release the target is (`foundation::RELEASE`): once, when the agent has said that it knows this.
     Release(String),
+    /// Copies of snapshots with blocks that no copy has right, [`SnapshotLoss::COPIES_MAX`] at most: when the agent has said that it knows
+    /// this, and when it has changed, each second.
+    SnapshotLosses(Vec<SnapshotLoss>),
 }
 
 impl FromTarget {
@@ -518,6 +537,8 @@ impl FromTarget {
     pub const KINDS_OF_DAMAGE: u32 = 21;
     /// One that knows so many kinds passes on which release the target is, by [`FromTarget::Release`].
     pub const KINDS_OF_RELEASE: u32 = 22;
+    /// One that knows so many kinds passes on which snapshots have lost blocks, by [`FromTarget::SnapshotLosses`].
+    pub const KINDS_OF_SNAPSHOT_LOSSES: u32 = 23;
 }
 
 /// What goes one way over the link.
@@ -543,7 +564,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 22;
+    const KINDS: u32 = 23;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -320,6 +320,15 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Release("0.2.0".to_owned()))),
         "0700000001001505302e322e30"
     );
+    let loss = SnapshotLoss {
+        chunk,
+        snapshot: 128,
+        lost: 5,
+    };
+    assert_eq!(
+        hex(&frame(&FromTarget::SnapshotLosses(vec![loss]))),
+        "0800000001001601ac0203800105"
+    );
 }
 
 #[test]
@@ -364,8 +373,10 @@ fn what_each_side_knows_is_counted_right() {
     let damage = FromTarget::Damage(Damage::default());
     assert_eq!(last(frame(&damage)) + 1, FromTarget::KINDS_OF_DAMAGE);
     let release = FromTarget::Release(String::new());
-    assert_eq!(last(frame(&release)) + 1, FromTarget::KINDS);
-    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_RELEASE);
+    assert_eq!(last(frame(&release)) + 1, FromTarget::KINDS_OF_RELEASE);
+    let losses = FromTarget::SnapshotLosses(Vec::new());
+    assert_eq!(last(frame(&losses)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_SNAPSHOT_LOSSES);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

@@ -36,7 +36,7 @@ pub mod transfer;
 pub use controller::balance::{Balance, MoveStatus, RebalanceState};
 pub use controller::changes::{Changes, Scope};
 pub use controller::clones::{Flattening, OriginView};
-pub use controller::damage::{Damage, Scrub};
+pub use controller::damage::{Damage, Scrub, Told};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::force::{CopyFound, CopyState, FORCED_MAX, ForcedCopy, ShownCopy, Unserved, Worth};

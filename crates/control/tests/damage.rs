@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::{ChunkId, Damage, Incarnation, Releases, Scrub, VolumeNumber};
+use control::{ChunkId, Damage, Incarnation, Releases, Scrub, SnapshotNumber, Told, VolumeNumber};
 
 use crate::overcommit::{Cluster, node};
 
@@ -23,11 +23,15 @@ fn tell(cluster: &mut Cluster, number: u64, volume: VolumeNumber, chunks: &[(u32
     let copies = chunks
         .iter()
         .map(|&(index, damage)| (ChunkId { volume, index }, damage));
-    let scrub = Scrub {
-        oldest_unix_ms: number,
-        compared_blocks: 7,
+    let told = Told {
+        copies: copies.collect(),
+        scrub: Scrub {
+            oldest_unix_ms: number,
+            compared_blocks: 7,
+        },
+        ..Told::default()
     };
-    cluster.control.note_damage(life, copies, scrub);
+    cluster.control.note_damage(life, told);
 }
 
 fn known(cluster: &Cluster) -> (Damage, Option<u64>) {
@@ -47,10 +51,9 @@ fn what_copies_in_sync_say_is_summed_up_and_a_block_is_lost_once() {
     tell(&mut cluster, 2, volume, &[(0, said(3, 0, 1))]);
     assert_eq!(known(&cluster), (said(7, 2, 3), Some(1)));
     // A life that is not heard says nothing.
-    let none = std::iter::empty();
     cluster
         .control
-        .note_damage((node(1), Incarnation(99)), none, Scrub::default());
+        .note_damage((node(1), Incarnation(99)), Told::default());
     assert_eq!(known(&cluster), (said(7, 2, 3), Some(1)));
     // What cannot be is taken for as much as can.
     tell(
@@ -65,6 +68,57 @@ fn what_copies_in_sync_say_is_summed_up_and_a_block_is_lost_once() {
     cluster.register(1).unwrap();
     tell(&mut cluster, 1, volume, &[]);
     assert_eq!(known(&cluster), (said(3, 0, 1), Some(1)));
+}
+
+#[test]
+fn lost_blocks_of_snapshots_are_those_of_complete_ones_and_counted_once() {
+    let mut cluster = Cluster::new(100);
+    let volume = cluster.create("data", 4).unwrap();
+    let mut begin = |name: &str| cluster.control.begin_snapshot("data", name, 7).unwrap().1.number;
+    let monday = begin("monday");
+    cluster.control.complete_snapshot(volume, monday).unwrap();
+    let tuesday = cluster
+        .control
+        .begin_snapshot("data", "tuesday", 7)
+        .unwrap()
+        .1
+        .number;
+    let tell = |cluster: &mut Cluster, number: u64, snapshots: &[(u32, SnapshotNumber, u64)]| {
+        let life = (node(number), cluster.lives[number as usize - 1]);
+        let of = |&(index, snapshot, lost)| ((ChunkId { volume, index }, snapshot), lost);
+        let told = Told {
+            snapshots: snapshots.iter().map(of).collect(),
+            ..Told::default()
+        };
+        cluster.control.note_damage(life, told);
+    };
+    let known = |cluster: &Cluster| {
+        let status = cluster.control.status(cluster.now).unwrap();
+        assert_eq!(status.volumes[0].damage, Damage::default());
+        status.volumes[0].lost_of_snapshots.clone()
+    };
+    assert_eq!(known(&cluster), []);
+    tell(&mut cluster, 1, &[(0, monday, 2), (1, monday, 1)]);
+    // The snapshot that is being made has none yet, and what nobody has made has no name.
+    tell(
+        &mut cluster,
+        2,
+        &[(0, monday, 3), (0, tuesday, 1), (0, SnapshotNumber(99), 1)],
+    );
+    assert_eq!(known(&cluster), [("monday".to_owned(), 4)]);
+    tell(&mut cluster, 3, &[(2, monday, u64::MAX)]);
+    assert_eq!(
+        known(&cluster),
+        [("monday".to_owned(), 4 * BLOCKS)],
+        "not more than there are"
+    );
+    tell(&mut cluster, 3, &[]);
+    cluster.control.complete_snapshot(volume, tuesday).unwrap();
+    let (first, second) = (("monday".to_owned(), 4), ("tuesday".to_owned(), 1));
+    assert_eq!(known(&cluster), [first, second]);
+    // Another life begins with nothing.
+    cluster.register(2).unwrap();
+    assert_eq!(known(&cluster), [("monday".to_owned(), 3)]);
 }
 
 #[test]

@@ -43,8 +43,8 @@ impl Face {
                 if let Some(uses) = uses {
                     control.note_use(life, uses);
                 }
-                if let Some((copies, scrub)) = damage {
-                    control.note_damage(life, copies, scrub);
+                if let Some(told) = damage {
+                    control.note_damage(life, told);
                 }
                 if let Some(releases) = releases {
                     control.note_releases(life, releases);

@@ -54,5 +54,13 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         lost_blocks: volume.damage.lost,
         damaged_blocks: volume.damage.damaged,
         repaired_blocks: volume.damage.repaired,
+        lost_of_snapshots: volume.lost_of_snapshots.iter().map(lost_of_snapshot).collect(),
+    }
+}
+
+fn lost_of_snapshot((name, blocks): &(String, u64)) -> v1::LostOfSnapshot {
+    v1::LostOfSnapshot {
+        name: name.clone(),
+        blocks: *blocks,
     }
 }

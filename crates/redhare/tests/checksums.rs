@@ -272,6 +272,16 @@ impl Kept {
         status
     }
 
+    /// Waits until the masters say that snapshots have so many lost blocks, each by its name, and that of the cluster.
+    fn wait_for_lost_of_snapshots(&self, lost: serde_json::Value, verdict: &str) {
+        let mut status = serde_json::Value::Null;
+        wait_until(&format!("the masters say {lost} of snapshots"), || {
+            status = self.cluster.json(&["status"]);
+            status["volumes"][0]["lost_of_snapshots"] == lost
+        });
+        assert_eq!(status["health"]["verdict"], verdict, "{}", status["health"]);
+    }
+
     fn wait_until_all_in_sync(&self) {
         self.cluster.wait_for_chunks(VOLUME, &[1, 2, 3], &[], &[]);
     }
@@ -519,10 +529,14 @@ fn a_snapshot_is_read_right_while_a_copy_of_it_rots_and_a_scrub_names_what_no_co
         disk.write(5, &flipped);
     }
     assert_eq!(scrub(1), (0, 3));
+    // The three mean the same block.
+    let lost = serde_json::json!([{ "snapshot": "first", "lost_blocks": 1 }]);
+    kept.wait_for_lost_of_snapshots(lost, "critical");
     // One of them comes back: the others have it from there.
     disks[1].write(5, &pattern(5));
     let (repaired, lost) = scrub(0);
     assert!(repaired <= 2 && lost == 0, "{repaired} {lost}");
+    kept.wait_for_lost_of_snapshots(serde_json::json!([]), "healthy");
     assert!(disks.iter().all(|disk| disk.wrong().is_empty()));
     read();
     kept.cluster.end();

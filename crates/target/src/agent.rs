@@ -116,6 +116,9 @@ pub fn listen(
                         if kinds >= FromTarget::KINDS_OF_DAMAGE {
                             drop(spawn(tell_damage(Rc::downgrade(&node), sender.clone())));
                         }
+                        if kinds >= FromTarget::KINDS_OF_SNAPSHOT_LOSSES {
+                            drop(spawn(tell_snapshot_losses(Rc::downgrade(&node), sender.clone())));
+                        }
                         if kinds >= FromTarget::KINDS_OF_RELEASE {
                             let _ = sender.try_send(FromTarget::Release(foundation::RELEASE.to_owned()));
                         }
@@ -275,6 +278,25 @@ async fn tell_damage(node: Weak<Node>, sender: ToAgent) {
                 return;
             }
             told = Some(damage);
+        }
+        drop(node);
+        time::sleep(DAMAGE_INTERVAL).await;
+    }
+}
+
+async fn tell_snapshot_losses(node: Weak<Node>, sender: ToAgent) {
+    let mut told = Vec::new();
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        let losses = node.snapshot_losses();
+        if told != losses {
+            if sender
+                .try_send(FromTarget::SnapshotLosses(losses.clone()))
+                .is_err()
+            {
+                return;
+            }
+            told = losses;
         }
         drop(node);
         time::sleep(DAMAGE_INTERVAL).await;

@@ -1,5 +1,5 @@
 //! What checksums of copies have shown, as nodes say it: blocks that did not fit, those that have been written since, and those that no
-//! copy has right.
+//! copy has right, of volumes and of their snapshots.
 //!
 //! Nothing of it is in the store, and nothing is decided by it. It is for people, who alone can get back what is lost.
 
@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use foundation::ByteCount;
 
 use super::Controller;
-use crate::identity::{ChunkId, Incarnation, NodeId};
-use crate::model::Chunk;
+use crate::error::ControlError;
+use crate::identity::{ChunkId, Incarnation, NodeId, SnapshotNumber, VolumeNumber};
+use crate::model::{Chunk, SnapshotState, Volume};
 use crate::store::MetadataStore;
 
 /// Copies of which one node may say something. What it says of more is left out.
@@ -38,16 +39,28 @@ pub struct Scrub {
     pub compared_blocks: u64,
 }
 
-/// What nodes have said; see the module.
-#[derive(Debug, Default)]
-pub(super) struct Damages(BTreeMap<NodeId, Told>);
+/// What a node says of its copies, the worst first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Of copies of chunks, where there is anything to say.
+    pub copies: Vec<(ChunkId, Damage)>,
+    /// Blocks of copies of snapshots that neither this copy has right nor any other one that answered.
+    pub snapshots: Vec<((ChunkId, SnapshotNumber), u64)>,
+    /// How far it is with comparing them.
+    pub scrub: Scrub,
+}
 
+/// The same, to look it up.
 #[derive(Debug)]
-struct Told {
-    incarnation: Incarnation,
+struct Known {
     copies: BTreeMap<ChunkId, Damage>,
+    snapshots: BTreeMap<(ChunkId, SnapshotNumber), u64>,
     scrub: Scrub,
 }
+
+/// What nodes have said, and in which lives; see the module.
+#[derive(Debug, Default)]
+pub(super) struct Damages(BTreeMap<NodeId, (Incarnation, Known)>);
 
 impl Damages {
     /// What is known of a chunk whose copies have so many bytes. What a copy in sync says counts, no other life and no copy that has its
@@ -56,7 +69,7 @@ impl Damages {
         let blocks = bytes.0 / BLOCK_BYTES;
         let mut of_chunk = Damage::default();
         for (node, incarnation) in chunk.members() {
-            let told = self.0.get(&node).filter(|told| told.incarnation == incarnation);
+            let told = self.in_life(node, incarnation);
             let Some(said) = told.and_then(|told| told.copies.get(&id)) else {
                 continue;
             };
@@ -68,14 +81,39 @@ impl Damages {
         of_chunk
     }
 
-    /// Whether no node has said that anything is wrong.
+    /// Blocks that are lost of each snapshot, by what these lives say. Copies of one chunk mean the same blocks.
+    pub(super) fn of_snapshots(
+        &self,
+        living: impl IntoIterator<Item = (NodeId, Incarnation)>,
+    ) -> BTreeMap<(VolumeNumber, SnapshotNumber), u64> {
+        let mut of_chunks = BTreeMap::<(ChunkId, SnapshotNumber), u64>::new();
+        let told = living
+            .into_iter()
+            .filter_map(|(node, life)| self.in_life(node, life));
+        for (of, lost) in told.flat_map(|told| &told.snapshots) {
+            let most = of_chunks.entry(*of).or_default();
+            *most = (*most).max(*lost);
+        }
+        let mut of_snapshots = BTreeMap::<_, u64>::new();
+        for ((chunk, snapshot), lost) in of_chunks {
+            let all = of_snapshots.entry((chunk.volume, snapshot)).or_default();
+            *all = all.saturating_add(lost);
+        }
+        of_snapshots
+    }
+
+    /// Whether no node has said that anything is wrong with a chunk.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.values().all(|told| told.copies.is_empty())
+        self.0.values().all(|(_, told)| told.copies.is_empty())
     }
 
     pub(super) fn scrub(&self, node: NodeId, incarnation: Incarnation) -> Option<Scrub> {
-        let told = self.0.get(&node).filter(|told| told.incarnation == incarnation)?;
-        Some(told.scrub)
+        Some(self.in_life(node, incarnation)?.scrub)
+    }
+
+    fn in_life(&self, node: NodeId, incarnation: Incarnation) -> Option<&Known> {
+        let (_, told) = self.0.get(&node).filter(|(life, _)| *life == incarnation)?;
+        Some(told)
     }
 }
 
@@ -90,20 +128,36 @@ impl Damage {
 
 impl<S: MetadataStore> Controller<S> {
     /// A node says what checksums of its copies have shown. What a life says that this master has not heard is left out.
-    pub fn note_damage(
-        &mut self,
-        (node, incarnation): (NodeId, Incarnation),
-        copies: impl IntoIterator<Item = (ChunkId, Damage)>,
-        scrub: Scrub,
-    ) {
+    pub fn note_damage(&mut self, (node, incarnation): (NodeId, Incarnation), told: Told) {
         let is_heard = self.heard.get(&node).map(|heard| heard.incarnation) == Some(incarnation);
         if is_heard {
-            let told = Told {
-                incarnation,
-                copies: copies.into_iter().take(COPIES_MAX).collect(),
-                scrub,
+            let known = Known {
+                copies: told.copies.into_iter().take(COPIES_MAX).collect(),
+                snapshots: told.snapshots.into_iter().take(COPIES_MAX).collect(),
+                scrub: told.scrub,
             };
-            self.damages.0.insert(node, told);
+            self.damages.0.insert(node, (incarnation, known));
         }
+    }
+
+    /// The complete snapshots of a volume with blocks that no copy has right, each by its name, of what is known of all.
+    pub(super) fn lost_of_snapshots(
+        &self,
+        volume: &Volume,
+        lost: &BTreeMap<(VolumeNumber, SnapshotNumber), u64>,
+    ) -> Result<Vec<(String, u64)>, ControlError> {
+        let number = volume.number;
+        let of_volume = (number, SnapshotNumber(0))..=(number, SnapshotNumber(u64::MAX));
+        if lost.range(of_volume).next().is_none() {
+            return Ok(Vec::new());
+        }
+        let complete = self.snapshots(number)?.into_iter();
+        let complete = complete.filter(|snapshot| snapshot.state == SnapshotState::Complete);
+        let named = complete.filter_map(|snapshot| {
+            let blocks = u64::from(snapshot.chunks) * (volume.geometry.chunk.0 / BLOCK_BYTES);
+            let lost = lost.get(&(number, snapshot.number))?;
+            Some((snapshot.name, blocks.min(*lost)))
+        });
+        Ok(named.collect())
     }
 }

@@ -89,6 +89,8 @@ pub struct VolumeStatus {
     pub used: Option<VolumeUse>,
     /// What checksums of its copies in sync have shown.
     pub damage: Damage,
+    /// Complete snapshots of it with blocks that no copy has right, as far as living nodes know, by name.
+    pub lost_of_snapshots: Vec<(String, u64)>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -98,6 +100,9 @@ impl<S: MetadataStore> Controller<S> {
         let standings: BTreeMap<_, _> = nodes.iter().map(|(&id, view)| (id, view.standing())).collect();
         let mut volumes: BTreeMap<VolumeNumber, VolumeStatus> = BTreeMap::new();
         let uses = self.uses_on(&nodes);
+        let living = nodes.values().filter(|view| view.is_alive);
+        let lives = living.map(|view| (view.id, view.record.incarnation));
+        let lost = self.damages.of_snapshots(lives);
         for volume in self.volumes()? {
             let used = |uses: &BTreeMap<_, VolumeUse>| uses.get(&volume.number).copied().unwrap_or_default();
             let status = VolumeStatus {
@@ -113,6 +118,7 @@ impl<S: MetadataStore> Controller<S> {
                 origin: self.origin_of(&volume)?,
                 used: uses.as_ref().map(used),
                 damage: Damage::default(),
+                lost_of_snapshots: self.lost_of_snapshots(&volume, &lost)?,
                 volume,
             };
             volumes.insert(status.volume.number, status);

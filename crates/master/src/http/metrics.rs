@@ -426,6 +426,15 @@ fn of_volumes(text: &mut Text, view: &StatusView) {
     );
     text.of_volumes(view, head, |row| Some(row.lost_blocks));
     let head = (
+        "redhare_volume_lost_snapshot_blocks",
+        "gauge",
+        "Blocks of its snapshots that no copy has right.",
+    );
+    text.of_volumes(view, head, |row| {
+        let lost = row.lost_of_snapshots.iter();
+        Some(lost.map(|lost| lost.lost_blocks).sum::<u64>())
+    });
+    let head = (
         "redhare_volume_damaged_blocks",
         "gauge",
         "Blocks of copies that did not fit their checksums since their targets began.",

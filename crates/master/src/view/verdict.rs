@@ -211,6 +211,14 @@ impl Health {
             );
             self.trouble(Verdict::Critical, what);
         }
+        for lost in &volume.lost_of_snapshots {
+            let (snapshot, lost) = (&lost.snapshot, lost.lost_blocks);
+            let what = format!(
+                "\"{name}@{snapshot}\": {lost} blocks lost: no copy that answers has them right, and reading them fails (a node that is gone \
+                 may have them: start it)"
+            );
+            self.trouble(Verdict::Critical, what);
+        }
         if volume.damaged_blocks > 0 {
             let (damaged, repaired) = (volume.damaged_blocks, volume.repaired_blocks);
             self.notes.push(format!(
@@ -239,6 +247,7 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
+    use crate::view::LostOfSnapshot;
     use proto::v1;
 
     use super::super::{BalanceView, MasterRow, ReturningRow, StoreMemberRow, StoreRow};
@@ -263,6 +272,7 @@ mod tests {
             placeless_chunks: 0,
             crowded_chunks: 0,
             lost_blocks: 0,
+            lost_of_snapshots: Vec::new(),
             damaged_blocks: 0,
             repaired_blocks: 0,
             returning: Vec::new(),
@@ -517,6 +527,20 @@ mod tests {
             "{lines}"
         );
         assert_eq!(rotten.describe_health(), "all copies in sync; 3 blocks are lost");
+        rotten.lost_blocks = 0;
+        rotten.lost_of_snapshots = vec![LostOfSnapshot {
+            snapshot: "monday".to_owned(),
+            lost_blocks: 2,
+        }];
+        let health = of(&view(vec![rotten.clone()]));
+        assert_eq!(health.verdict, Verdict::Critical);
+        let lines = health.describe().1;
+        assert!(
+            lines.starts_with("  ! \"data@monday\": 2 blocks lost: no copy that answers has them right"),
+            "{lines}"
+        );
+        let row = rotten.describe_health();
+        assert_eq!(row, "all copies in sync; a snapshot has lost blocks");
     }
 
     #[test]

@@ -44,12 +44,32 @@ pub struct VolumeRow {
     pub crowded_chunks: u32,
     /// Blocks that no copy has right: reading them is an error until they are written.
     pub lost_blocks: u64,
+    /// Snapshots with blocks that no copy has right: reading these is an error until a copy that has them answers.
+    pub lost_of_snapshots: Vec<LostOfSnapshot>,
     /// Blocks of copies that did not fit their checksums since their nodes' targets began.
     pub damaged_blocks: u64,
     /// Of these, blocks that have been written since.
     pub repaired_blocks: u64,
     /// For each node whose copies are sent what they have missed.
     pub returning: Vec<ReturningRow>,
+}
+
+/// A snapshot with blocks that no copy has right.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LostOfSnapshot {
+    /// The snapshot's name.
+    pub snapshot: String,
+    /// So many blocks.
+    pub lost_blocks: u64,
+}
+
+impl LostOfSnapshot {
+    fn of(lost: &v1::LostOfSnapshot) -> Self {
+        Self {
+            snapshot: lost.name.clone(),
+            lost_blocks: lost.blocks,
+        }
+    }
 }
 
 /// The copies of a volume on one node that are sent what they have missed, a few at a time.
@@ -170,6 +190,7 @@ impl VolumeRow {
             placeless_chunks: status.placeless_chunks,
             crowded_chunks: status.crowded_chunks,
             lost_blocks: status.lost_blocks,
+            lost_of_snapshots: status.lost_of_snapshots.iter().map(LostOfSnapshot::of).collect(),
             damaged_blocks: status.damaged_blocks,
             repaired_blocks: status.repaired_blocks,
             returning: returning(&status.resyncs),
@@ -197,6 +218,11 @@ impl VolumeRow {
             0 => None,
             count => Some(format!("{count} blocks are lost")),
         };
+        let lost_of_snapshots = match self.lost_of_snapshots.len() {
+            0 => None,
+            1 => Some("a snapshot has lost blocks".to_owned()),
+            count => Some(format!("{count} snapshots have lost blocks")),
+        };
         let exported = match self.portals.len() {
             0 => None,
             1 => Some("exported by 1 node".to_owned()),
@@ -204,6 +230,7 @@ impl VolumeRow {
         };
         std::iter::once(health)
             .chain(lost)
+            .chain(lost_of_snapshots)
             .chain(crowded)
             .chain(exported)
             .chain(returning)

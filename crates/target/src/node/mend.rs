@@ -7,11 +7,13 @@
 //! Three look for such blocks: the scrub in the background, a client that wants to know (Check Snapshot), and whoever reads a snapshot.
 //! What a reader finds is mended behind its back, since another copy answers it; what could not be mended is tried again.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use agentlink::SnapshotLoss;
 use bdev::{Channel, ChannelExt, IoError};
 use blobstore::BlobRun;
 use foundation::{Instant, Lba};
@@ -42,6 +44,8 @@ type Part = (Key, u32, u32);
 pub(super) struct Rot {
     /// Blocks that did not fit when they were last read.
     wrong: BTreeMap<Key, BTreeSet<u32>>,
+    /// Of these, blocks that no other node's copy gave right when they were last asked for.
+    lost: BTreeMap<Key, BTreeSet<u32>>,
     /// What is to be compared and mended, and when.
     noted: BTreeMap<Part, Instant>,
     /// That is under way.
@@ -65,6 +69,7 @@ impl Rot {
     /// A copy is here no more.
     pub(super) fn forget(&mut self, key: Key) {
         self.wrong.remove(&key);
+        self.lost.remove(&key);
         self.noted.retain(|(of, ..), _| *of != key);
         self.show();
     }
@@ -105,7 +110,46 @@ impl Rot {
         if wrong.is_empty() {
             self.wrong.remove(&key);
         }
+        self.note_lost(key);
         self.show();
+    }
+
+    /// A block could not be mended: because nobody else gave it right, or for another reason.
+    fn not_mended(&mut self, key: Key, block: u32, is_lost: bool) {
+        let lost = self.lost.entry(key).or_default();
+        match is_lost {
+            true => lost.insert(block),
+            false => lost.remove(&block),
+        };
+        self.note_lost(key);
+    }
+
+    /// What fits, or is more than is remembered, does not count as lost.
+    fn note_lost(&mut self, key: Key) {
+        let Some(lost) = self.lost.get_mut(&key) else {
+            return;
+        };
+        let wrong = self.wrong.get(&key);
+        lost.retain(|block| wrong.is_some_and(|wrong| wrong.contains(block)));
+        if lost.is_empty() {
+            self.lost.remove(&key);
+        }
+    }
+
+    /// Copies of snapshots with lost blocks, the worst of too many.
+    fn losses(&self) -> Vec<SnapshotLoss> {
+        let of_copy = |(&(chunk, snapshot), blocks): (&Key, &BTreeSet<u32>)| SnapshotLoss {
+            chunk: agentlink::Chunk {
+                volume: chunk.volume.0,
+                index: chunk.index.0,
+            },
+            snapshot: snapshot.0,
+            lost: blocks.len() as u32,
+        };
+        let mut losses: Vec<_> = self.lost.iter().map(of_copy).collect();
+        losses.sort_by_key(|loss| Reverse(loss.lost));
+        losses.truncate(SnapshotLoss::COPIES_MAX);
+        losses
     }
 
     /// The next part that is due, or how long there is until then; none if there is nothing to do.
@@ -119,6 +163,11 @@ impl Rot {
 }
 
 impl Node {
+    /// Which snapshots have blocks that no copy has right, as the agent hears it.
+    pub fn snapshot_losses(&self) -> Vec<SnapshotLoss> {
+        self.copies.kept.rot.borrow().losses()
+    }
+
     /// Has a part compared and mended in the background, now or, if that was tried in vain, after a while.
     pub(super) fn note_rot(&self, key: Key, range: BlockRange, was_tried: bool) {
         let mut rot = self.copies.kept.rot.borrow_mut();
@@ -180,6 +229,8 @@ impl Node {
             if new.contains(&block) {
                 tracing::error!(?chunk, snapshot, block, %error, "a block of a snapshot cannot be mended yet");
             }
+            let is_lost = matches!(error, CopyError::NoSource { .. });
+            self.copies.kept.rot.borrow_mut().not_mended(key, block, is_lost);
             if let CopyError::Store { .. } = error {
                 // The disk takes nothing.
                 left.extend(&wrong[at..]);

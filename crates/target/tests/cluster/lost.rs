@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use agentlink::SnapshotLoss;
 use bdev::Data;
 use reactor::{BufferPool, time};
 use volume::message::codec::NativeOperation;
@@ -217,6 +218,16 @@ fn a_copy_of_a_snapshot_is_made_though_a_block_is_right_nowhere() {
         assert!(client.read_until_done(3, 0).await == expected(100));
     });
     a_clone_has_it_wrong_too(&cluster, snapshot);
+    let losses = || [0, 1, 2].map(|node| cluster.node(node).snapshot_losses());
+    let lost = SnapshotLoss {
+        chunk: agentlink::Chunk {
+            volume: VOLUME,
+            index: 0,
+        },
+        snapshot: 5,
+        lost: 1,
+    };
+    assert_eq!(losses(), [vec![lost], vec![lost], vec![lost]]);
     // One of the others reads it right after all.
     let disk = cluster.simulation.disk(cluster.hosts[1], Path::new("/disk"));
     disk.damage(harmed[1], &expected(0)[..1]);
@@ -231,4 +242,5 @@ fn a_copy_of_a_snapshot_is_made_though_a_block_is_right_nowhere() {
             );
         }
     });
+    assert_eq!(losses(), [vec![], vec![], vec![]]);
 }

@@ -207,6 +207,11 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
             f64::from(1 << 30),
         ),
         ("redhare_volume_lost_blocks", &[("volume", example::NAME)], 0.0),
+        (
+            "redhare_volume_lost_snapshot_blocks",
+            &[("volume", example::NAME)],
+            0.0,
+        ),
         ("redhare_volume_damaged_blocks", &[("volume", example::NAME)], 5.0),
         (
             "redhare_volume_repaired_blocks",

@@ -266,6 +266,12 @@ fn meant(given: &Given) -> Vec<(&'static str, Vec<u8>)> {
                 repaired_blocks: 1,
                 lost_blocks: 1,
             }],
+            snapshots: vec![v1::SnapshotLoss {
+                volume: 1,
+                index: 0,
+                snapshot: 1,
+                lost_blocks: 1,
+            }],
             scrub: Some(v1::Scrub {
                 oldest_unix_ms: 1,
                 compared_blocks: 1,

@@ -499,6 +499,7 @@ impl News {
             beat.samples.clone_from(&self.samples);
             beat.uses = Some(self.uses.clone());
             beat.damage = Some(v1::Damage {
+                snapshots: Vec::new(),
                 copies: Vec::new(),
                 scrub: Some(v1::Scrub::default()),
             });

@@ -245,9 +245,18 @@ fn heartbeat(rows: &mut Rows, given: &Given) {
             repaired_blocks: u64::MAX,
             lost_blocks: u32::MAX,
         };
+        let lost = v1::SnapshotLoss {
+            volume: 1,
+            index: 0,
+            snapshot: u64::MAX,
+            lost_blocks: u32::MAX,
+        };
         let damaged = v1::HeartbeatRequest {
             damage: Some(v1::Damage {
                 copies: (0..5000).map(|index| v1::CopyDamage { index, ..most }).collect(),
+                snapshots: (0..5000)
+                    .map(|index| v1::SnapshotLoss { index, ..lost })
+                    .collect(),
                 scrub: Some(v1::Scrub {
                     oldest_unix_ms: u64::MAX,
                     compared_blocks: u64::MAX,
