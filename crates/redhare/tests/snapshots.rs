@@ -300,7 +300,13 @@ fn a_snapshot_is_one_moment_of_a_volume_that_is_written_and_stays_as_it_was() {
     test.cluster.start_node(3);
     test.cluster.wait_for_living(3);
     test.wait_for_all_copies();
-    // What it had of the others it has still, and it makes its copy of the one that was made without it.
+    // What it had of the others it has still, which nobody knows before it has said so, and it makes its copy of the one that was made
+    // without it.
+    wait_until("the node has said which copies it has", || {
+        test.listed()
+            .iter()
+            .all(|snapshot| snapshot["copies"].is_object())
+    });
     assert_eq!(test.copies("first"), (3, 3));
     wait_until("the node has made the copy that it missed", || {
         test.copies("during") == (3, 3)

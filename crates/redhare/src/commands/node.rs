@@ -25,10 +25,12 @@ use crate::output::{Failure, Output};
     --listen 192.0.2.5:4420 --disk /dev/nvme0n1\n\n\
     In a rack, so that copies of its chunks are in other ones (start it with another name when it has moved):\n  \
     redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 --disk /dev/nvme0n1 --rack hall2-r07\n\n\
-    A node has at most one copy of a chunk, so losing one of its disks loses one copy of it at most. For a server alone whose disks shall have\n\
-    copies of each other, run a node for each disk; for several such servers give those of one the same --rack, its name:\n  \
-    redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 --disk /dev/nvme0n1 --rack server5 --data /var/lib/redhare/0\n  \
-    redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4421 --disk /dev/nvme1n1 --rack server5 --data /var/lib/redhare/1"
+    A node has at most one copy of a chunk. For disks of one server that shall have copies of each other run a node for each; where \
+    there are several such servers, those of one say the same rack, its name:\n  \
+    redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4420 --disk /dev/nvme0n1 \\\n    \
+    --rack server5 --data /var/lib/redhare/node0\n  \
+    redhare node --master 192.0.2.1:7400 --listen 192.0.2.5:4421 --disk /dev/nvme1n1 \\\n    \
+    --rack server5 --data /var/lib/redhare/node1"
 )]
 pub(crate) struct NodeArguments {
     #[command(subcommand)]
