@@ -175,6 +175,30 @@ impl Blobstore {
         self.store.state.borrow().clusters.free_count() > 0 && !self.store.lacks_room.get()
     }
 
+    /// Clusters for data, and how many of them a first write may still get.
+    pub fn clusters(&self) -> (u32, u32) {
+        let free = self.store.state.borrow().clusters.free_count();
+        (
+            self.store.shape.clusters - self.store.shape.first_data_cluster,
+            free,
+        )
+    }
+
+    /// Whether the blobs that are written may need more than so many clusters until each owns all of itself. A step for each blob at
+    /// most.
+    pub fn may_need_more_than(&self, clusters: u64) -> bool {
+        let blobs = self.store.blobs.borrow();
+        let written = blobs
+            .values()
+            .filter(|blob| !blob.is_snapshot.get() && !blob.deleted.get());
+        let mut needed = 0;
+        written.into_iter().any(|blob| {
+            let whole = blob.size_pages.get().div_ceil(self.store.cluster_pages());
+            needed += whole.saturating_sub(blob.map.borrow().allocated_count());
+            needed > clusters
+        })
+    }
+
     pub(crate) fn handle(&self, blob: Rc<BlobState>) -> Blob {
         let store = self.store.clone();
         Blob {
@@ -245,6 +269,15 @@ impl Blob {
         let (store, blob) = (&self.channel.store, &self.channel.blob);
         let end = page.checked_add(pages);
         end.is_some_and(|end| end <= blob.size_pages.get()) && store.is_named(blob, page, pages)
+    }
+
+    /// Whether a write of these pages needs no room: the blob owns where they lie. False beyond its end.
+    pub fn owns(&self, page: u64, pages: u64) -> bool {
+        let (store, blob) = (&self.channel.store, &self.channel.blob);
+        let end = page
+            .checked_add(pages)
+            .filter(|end| *end <= blob.size_pages.get());
+        end.is_some_and(|end| store.owns(blob, page..end))
     }
 
     /// The blob's name in its store.

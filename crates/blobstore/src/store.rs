@@ -359,6 +359,13 @@ impl Store {
             })
     }
 
+    /// Whether all pages of a range lie in clusters of the blob's own.
+    pub(crate) fn owns(&self, blob: &BlobState, pages: std::ops::Range<u64>) -> bool {
+        let mut clusters = pages.start / self.cluster_pages()..pages.end.div_ceil(self.cluster_pages());
+        let map = blob.map.borrow();
+        clusters.all(|index| !matches!(map.entry(index), 0 | HOLE))
+    }
+
     /// Gives up the clusters of the blob from `first` to before `end`; its parent, if it has one, shows there. Nothing may
     /// be in flight.
     pub(crate) fn unmap(&self, blob: &BlobState, first: u64, end: u64) {

@@ -43,6 +43,7 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         degraded_chunks: volume.degraded_chunks,
         waiting_chunks: volume.waiting_chunks,
         placeless_chunks: volume.placeless_chunks,
+        roomless_chunks: volume.roomless_chunks,
         resyncs: volume.resyncs.iter().map(convert::resync).collect(),
         crowded_chunks: volume.crowded_chunks,
         lacking_copies: volume.lacking_copies,

@@ -13,6 +13,7 @@ mod data_path;
 mod force;
 mod foreign;
 mod fs;
+mod full;
 mod health;
 mod held;
 mod import;

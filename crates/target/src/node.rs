@@ -49,24 +49,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentlink::{Chunk, Configuration, FromTarget};
-use bdev::{Completion, Data, Operation, Request, Sink, Token, TraceId};
+use agentlink::FromTarget;
+use bdev::{Completion, Data, IoError, Operation, Request, Sink, Token, TraceId};
 use fabrics::target::{HostIdentity, OpenCommands, Subsystem};
 use foundation::{BlockCount, Epoch, Instant, Lba};
 use protocols::nvme::Nqn;
 use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
 use volume::{
-    BlockRange, ChunkConfig, ChunkId, ChunkIndex, ChunkOutput, ClusterId, DataToken, Geometry, Incarnation,
-    IoToken, Membership, Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId,
-    ResyncProgress, Settings, Verdict, VolumeNumber, WriteKind,
+    BlockRange, ChunkConfig, ChunkId, ChunkOutput, ClusterId, DataToken, Geometry, Incarnation, IoToken,
+    Message, NodeCore, NodeId, Output, PersistToken, ReadPurpose, RequestId, ResyncProgress, Settings,
+    Verdict, VolumeNumber, WriteKind,
 };
 
+pub use agent::{from_chunk, to_config};
 pub use copies::{CopyError, DiskConfig, DiskError, Trust};
 pub use health::{DISKS, DiskCare, DiskMeasures, LeftOut};
 pub use inventory::{FoundCopy, FoundSnapshot, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
+use agent::{from_config, to_chunk};
 use board::Board;
 use copies::Copies;
 use native::Natives;
@@ -126,9 +128,19 @@ enum Event {
     PersistFailed {
         chunk: ChunkId,
     },
-    /// Comes before what has failed for it.
+    /// The disk has no room for what was asked of it.
     Full {
         chunk: ChunkId,
+        io: IoToken,
+    },
+    /// It has none for a change of the record, which is made again.
+    RecordFull {
+        chunk: ChunkId,
+    },
+    /// Little room is left on the disk of a copy, or there is more again.
+    Short {
+        chunk: ChunkId,
+        is_short: bool,
     },
     Room {
         chunk: ChunkId,
@@ -154,6 +166,8 @@ struct LocalIo {
     io: IoToken,
     purpose: Option<ReadPurpose>,
     range: BlockRange,
+    /// A write of blocks that were known not to fit their checksums.
+    mends: bool,
 }
 
 /// See the module.
@@ -230,6 +244,7 @@ impl Node {
         drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
         for disk in 0..node.disk_count() {
             drop(spawn(persist::run(Rc::downgrade(&node), disk)));
+            node.look_at_disk(disk);
         }
         Ok(node)
     }
@@ -328,6 +343,8 @@ impl Node {
         {
             self.core.borrow_mut().add_copy(time::now(), record, has_sums);
             self.pump();
+            self.tell_of_room(chunk);
+            self.look_at_room(chunk);
         }
         Ok(())
     }
@@ -461,7 +478,9 @@ impl Node {
             Event::PersistFailed { chunk } => {
                 self.core.borrow_mut().handle_persist_failed(now, chunk);
             }
-            Event::Full { chunk } => self.core.borrow_mut().handle_full(now, chunk),
+            Event::Full { chunk, io } => self.core.borrow_mut().handle_full(now, chunk, io),
+            Event::RecordFull { chunk } => self.core.borrow_mut().handle_record_full(now, chunk),
+            Event::Short { chunk, is_short } => self.core.borrow_mut().handle_short(now, chunk, is_short),
             Event::Room { chunk } => self.core.borrow_mut().handle_room(now, chunk),
             Event::Cancel { chunk, request } => {
                 self.core.borrow_mut().handle_cancel(now, chunk, request);
@@ -508,14 +527,16 @@ impl Node {
                     WriteKind::Lost => return self.lose(place(), io, range),
                     WriteKind::Fence => unreachable!("a fence asks nothing of the disk"),
                 };
-                let local = LocalIo {
+                let mut local = LocalIo {
                     chunk: place(),
                     io,
                     purpose: None,
                     range,
+                    mends: false,
                 };
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 if let Some(sums) = self.copies.sums(place()) {
+                    local.mends = sums.has_damaged(range);
                     sums.note(range, bytes.as_deref());
                 }
                 self.submit(
@@ -531,6 +552,7 @@ impl Node {
                     io,
                     purpose: Some(purpose),
                     range,
+                    mends: false,
                 };
                 self.read(local, range);
             }
@@ -571,7 +593,6 @@ impl Node {
                 });
             }
             Output::Lost { range } => self.blocks_are_lost(place(), range),
-            Output::Failed if self.lacks_room(place()) => self.wait_for_room(place()),
             Output::Failed => {
                 if let Some(chunk) = chunk {
                     self.copies.stop(chunk);
@@ -630,7 +651,6 @@ impl Node {
     }
 
     pub(crate) fn persist_failed(&self, chunk: ChunkId) {
-        self.room.give_up(chunk);
         self.push(Event::PersistFailed { chunk });
     }
 
@@ -646,14 +666,21 @@ impl Sink for Node {
         let chunk = local.chunk;
         let succeeded = completion.status.is_ok();
         if let Err(error) = completion.status {
-            tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
+            if error != IoError::NoSpace {
+                tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
+            }
+            // What has not mended a block, for want of room, must not make its wrong bytes pass for right: they do not fit the new sum, either.
             if local.purpose.is_none()
+                && !(error == IoError::NoSpace && local.mends)
                 && let Some(sums) = self.copies.sums(chunk)
             {
                 sums.forget(local.range);
             }
-            self.disk_failed(chunk, error);
+            if error == IoError::NoSpace && local.purpose.is_none() {
+                return self.finds_no_room(chunk, local.io);
+            }
         }
+        self.look_at_room(chunk);
         let Data::Into(buffer) = completion.data else {
             return self.push(Event::Local {
                 chunk,
@@ -754,45 +781,4 @@ async fn keep_time(weak: std::rc::Weak<Node>, slack: Duration) {
 
 fn remaining(at: Instant) -> Duration {
     at - time::now()
-}
-
-fn to_chunk(chunk: ChunkId) -> Chunk {
-    Chunk {
-        volume: chunk.volume.0,
-        index: chunk.index.0,
-    }
-}
-
-/// The volume crate's name of a chunk.
-pub fn from_chunk(chunk: Chunk) -> ChunkId {
-    ChunkId {
-        volume: VolumeNumber(chunk.volume),
-        index: ChunkIndex(chunk.index),
-    }
-}
-
-fn from_config(config: &ChunkConfig) -> Configuration {
-    let members = config
-        .members
-        .iter()
-        .map(|member| (member.node.0, member.incarnation.0))
-        .collect();
-    Configuration {
-        epoch: config.epoch.0,
-        write_node: config.write_node.0,
-        members,
-    }
-}
-
-/// The volume crate's form of a configuration.
-pub fn to_config(configuration: &Configuration) -> ChunkConfig {
-    let member = |&(node, incarnation): &(u128, u64)| Membership {
-        node: NodeId(node),
-        incarnation: Incarnation(incarnation),
-    };
-    ChunkConfig {
-        epoch: Epoch(configuration.epoch),
-        write_node: NodeId(configuration.write_node),
-        members: configuration.members.iter().map(member).collect(),
-    }
 }

@@ -449,6 +449,7 @@ impl ChunkMap {
             | Status::OutOfRange
             | Status::Cancelled
             | Status::SnapshotAborted
+            | Status::NoRoom
             | Status::Lost => Reaction::Fail,
         }
     }

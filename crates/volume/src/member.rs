@@ -112,8 +112,7 @@ pub struct Member {
     /// When somebody last asked something of this node, noted while a copy is resynced here.
     foreground: Option<Foreground>,
     failed: bool,
-    /// It failed for want of room only: all that it has answered is there.
-    lacks_room: bool,
+    room: room::Room,
     resignation: Option<Resignation>,
     window: Window,
     intent: IntentMap,
@@ -162,7 +161,7 @@ impl Member {
             not_again: None,
             foreground: None,
             failed: false,
-            lacks_room: false,
+            room: room::Room::default(),
             resignation: None,
             window: Window::default(),
             intent: IntentMap::new(&record),
@@ -379,8 +378,12 @@ impl Member {
                 sequence,
                 incarnation,
                 join,
+                room,
                 ..
-            } => self.handle_replica_answer(now, (from, incarnation, join), epoch, sequence),
+            } => {
+                self.is_told_of_room(now, (from, incarnation), epoch, room);
+                self.handle_replica_answer(now, (from, incarnation, join), epoch, sequence);
+            }
             Message::Refused {
                 epoch,
                 refusal: refusal @ (Refusal::DeviceFailed | Refusal::NoSuchChunk),
@@ -402,8 +405,10 @@ impl Member {
                 flushed,
                 open,
                 incarnation,
+                room,
                 ..
             } => {
+                self.is_told_of_room(now, (from, incarnation), epoch, room);
                 if let Some(lead) = &mut self.lead {
                     lead.settle_answered(now, from, incarnation, epoch, (settled, flushed, open));
                 }
@@ -537,6 +542,7 @@ impl Member {
     /// Everything up to this change of the record is durable.
     pub fn handle_persisted(&mut self, now: Instant, grants: &mut Grants, token: PersistToken) {
         self.persisted = self.persisted.max(token);
+        self.record_has_room();
         self.start_persisted_writes(now);
         self.finish_seal(now, grants);
         self.pump(now, grants);

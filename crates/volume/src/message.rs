@@ -96,6 +96,18 @@ pub enum Refusal {
     NoSnapshot,
 }
 
+/// How much room is left on the disk of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RoomLeft {
+    /// Enough, or it is of a release that does not say it.
+    #[default]
+    Enough,
+    /// Little: nothing more is to be begun that needs some.
+    Little,
+    /// None: something of this copy waits for it.
+    Nothing,
+}
+
 /// A message between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
@@ -122,6 +134,8 @@ pub enum Message {
         incarnation: Incarnation,
         /// The join it answers for.
         join: JoinNumber,
+        /// How much room the disk of the copy has.
+        room: RoomLeft,
     },
     /// Settled-through, when no write carries it.
     Settle {
@@ -150,6 +164,8 @@ pub enum Message {
         open: bool,
         /// The life that got it.
         incarnation: Incarnation,
+        /// How much room the disk of the copy has.
+        room: RoomLeft,
     },
     /// Make durable what has been answered.
     Flush {

@@ -478,14 +478,29 @@ impl NodeCore {
         self.with(now, chunk, |member, _| member.handle_persist_failed(now));
     }
 
-    /// The disk of `chunk`'s copy has no room for a write, a flush or a change of the record: as if it had failed, but until
-    /// [`Self::handle_room`]. To be said before that failure is reported.
-    pub fn handle_full(&mut self, now: Instant, chunk: ChunkId) {
-        self.with(now, chunk, |member, _| member.handle_full(now));
+    /// A write or flush of `chunk`'s copy has ended since its disk has no room; half of a write may have been done. It is asked for
+    /// again, under the same number, after [`Self::handle_room`].
+    pub fn handle_full(&mut self, now: Instant, chunk: ChunkId, io: IoToken) {
+        self.with(now, chunk, |member, grants| member.handle_full(now, grants, io));
     }
 
-    /// The disk of `chunk`'s copy, which had no room, may have some again. Only to be said if nothing there has failed but
-    /// for want of room; changes of the record that were not made durable then are with the next one.
+    /// A change of the record of `chunk`'s copy has found no room. It is made durable with a later one, of which [`Self::handle_persisted`]
+    /// tells.
+    pub fn handle_record_full(&mut self, now: Instant, chunk: ChunkId) {
+        self.with(now, chunk, |member, grants| {
+            member.handle_record_full(now, grants)
+        });
+    }
+
+    /// Whether little room is left on the disk of `chunk`'s copy, of which others are told. A copy that is added counts as one that has
+    /// room.
+    pub fn handle_short(&mut self, now: Instant, chunk: ChunkId, is_short: bool) {
+        self.with(now, chunk, |member, grants| {
+            member.set_short(now, grants, is_short)
+        });
+    }
+
+    /// The disk of `chunk`'s copy, which had no room, may have some again.
     pub fn handle_room(&mut self, now: Instant, chunk: ChunkId) {
         self.with(now, chunk, |member, grants| member.handle_room(now, grants));
     }

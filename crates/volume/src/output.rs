@@ -47,6 +47,17 @@ impl Operation {
         !self.is_fence() && matches!(self, Self::Read | Self::Write { .. })
     }
 
+    /// Whether it may need room.
+    pub(crate) fn stores(self) -> bool {
+        matches!(
+            self,
+            Self::Write {
+                kind: WriteKind::Data | WriteKind::Zeroes,
+                ..
+            }
+        )
+    }
+
     /// Whether it puts a lease or a claim into force and writes nothing.
     pub(crate) fn is_fence(self) -> bool {
         matches!(
@@ -74,6 +85,9 @@ pub struct Request {
     pub session: Session,
     /// The client's write lease.
     pub writer_token: WriterToken,
+    /// It is written where its node has nothing of its own yet: not done if too few copies have room ([`Status::NoRoom`]). Only looked at where
+    /// [`crate::Member::looks_at_room`].
+    pub needs_room: bool,
     /// Follows the request.
     pub trace: TraceId,
 }
@@ -113,6 +127,9 @@ pub enum Status {
     Unknown,
     /// Not done: the snapshot has been given up, and its number is not to be used again.
     SnapshotAborted,
+    /// There is no room for it on the disks of too many copies: not done, or still to be done when there is, never acknowledged. A later
+    /// write of its blocks comes after it.
+    NoRoom,
     /// Not done: the blocks do not hold what was expected.
     Differs,
     /// Not done: no copy has these blocks right, so they compare with nothing until they are written.
@@ -211,8 +228,7 @@ pub enum Output {
         /// Why.
         reason: Reason,
     },
-    /// The local disk failed: this copy serves no more in this life, or, if it only lacks room
-    /// ([`crate::Member::lacks_room`]), until [`crate::NodeCore::handle_room`].
+    /// The local disk failed: this copy serves no more in this life.
     Failed,
     /// No copy has these blocks right, as this write node has found: reading them is an error until they are written.
     Lost {
@@ -240,7 +256,9 @@ pub enum Reason {
     InSync(NodeId),
     /// The copy on this node was to be in sync, and the masters have not made it so.
     JoinUndone(NodeId),
-    /// The disk of the copy on this node, without which nothing is written, has room again.
+    /// Little room is left on its disk, and enough other copies have some.
+    NoRoom,
+    /// The disk of the copy on this node, without which nothing is written, has room again: so it says in a release before.
     RoomAgain(NodeId),
 }
 
@@ -256,6 +274,7 @@ impl std::fmt::Display for Reason {
             Reason::HangsHere(time) => write!(f, "the disk here has not answered for {time:?}"),
             Reason::NoCopyHere => write!(f, "there is no copy here, its disk did not come back"),
             Reason::Resigns => write!(f, "the disk here is gone"),
+            Reason::NoRoom => write!(f, "its disk is full, and the others have room"),
             Reason::InSync(node) => write!(f, "node {node} has all that it had missed"),
             Reason::JoinUndone(node) => {
                 write!(

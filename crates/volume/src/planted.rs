@@ -53,7 +53,7 @@ pub(crate) enum Bug {
     SnapshotWithoutHold,
     CutBeforeDrained,
     ReconciledNotCounted,
-    RoomWithoutNewEpoch,
+    NoRoomTakenForDone,
     LeavingCopyCounts,
     SnapshotLeavesUnasked,
     #[cfg_attr(not(test), allow(dead_code, reason = "the nodes of the simulation have it"))]
@@ -125,7 +125,7 @@ impl Bug {
         Bug::SnapshotWithoutHold,
         Bug::CutBeforeDrained,
         // Nor ReconciledNotCounted, which takes thousands of seeds (`docs/planted-bugs.md`); a test of its own looks for it.
-        Bug::RoomWithoutNewEpoch,
+        Bug::NoRoomTakenForDone,
         Bug::LeavingCopyCounts,
         Bug::SnapshotLeavesUnasked,
         Bug::SnapshotSumsIgnored,

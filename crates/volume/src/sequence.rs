@@ -16,6 +16,8 @@ pub(crate) enum Progress {
     Persisting(PersistToken),
     /// The device works on it.
     Writing(IoToken),
+    /// The device had no room for it under this number.
+    Parked(IoToken),
     /// The device has it.
     Applied,
 }
@@ -53,6 +55,8 @@ pub(crate) struct Window {
     settled: Sequence,
     highest: Sequence,
     entries: VecDeque<Entry>,
+    /// How many of them wait for room.
+    parked: usize,
 }
 
 impl Window {
@@ -102,9 +106,14 @@ impl Window {
         self.entries.iter_mut().find(|e| e.data == Some(data))
     }
 
-    /// Forgets the writes that have not gone to the device, and names the bytes that were theirs to give back.
+    /// Forgets the writes that are not with the device, and names the bytes that were theirs to give back.
     pub(crate) fn forget_waiting(&mut self) -> Vec<DataToken> {
-        self.forget(|entry| matches!(entry.progress, Progress::Persisting(_)))
+        self.forget(|entry| matches!(entry.progress, Progress::Persisting(_) | Progress::Parked(_)))
+    }
+
+    /// As [`Window::forget_waiting`], of those for which there was no room.
+    pub(crate) fn forget_parked(&mut self) -> Vec<DataToken> {
+        self.forget(|entry| matches!(entry.progress, Progress::Parked(_)))
     }
 
     /// As [`Window::forget_waiting`], of every write.
@@ -117,6 +126,11 @@ impl Window {
         let owned = forgotten.filter(|entry| entry.owns_data);
         let data = owned.filter_map(|entry| entry.data).collect();
         self.entries.retain(|entry| !which(entry));
+        let parked = self
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.progress, Progress::Parked(_)));
+        self.parked = parked.count();
         data
     }
 
@@ -131,6 +145,44 @@ impl Window {
         self.entries
             .iter_mut()
             .find(|e| e.progress == Progress::Writing(io))
+    }
+
+    /// The device has no room for a write.
+    pub(crate) fn park(&mut self, io: IoToken) {
+        if let Some(entry) = self.by_io(io) {
+            entry.progress = Progress::Parked(io);
+            self.parked += 1;
+        }
+    }
+
+    pub(crate) fn any_parked(&self) -> bool {
+        self.parked > 0
+    }
+
+    /// Nobody waits any more for the writes for which there was no room, but that they are settled: names the bytes to give back.
+    pub(crate) fn give_up_parked(&mut self) -> Vec<DataToken> {
+        self.parked = 0;
+        let mut owned = Vec::new();
+        for entry in &mut self.entries {
+            if let Progress::Parked(_) = entry.progress {
+                entry.progress = Progress::Applied;
+                owned.extend(entry.data.take().filter(|_| entry.owns_data));
+            }
+        }
+        owned
+    }
+
+    /// The writes for which there was no room: they go to the device again, under the same numbers.
+    pub(crate) fn unpark(&mut self) -> Vec<(IoToken, Entry)> {
+        let mut again = Vec::new();
+        self.parked = 0;
+        for entry in &mut self.entries {
+            if let Progress::Parked(io) = entry.progress {
+                entry.progress = Progress::Writing(io);
+                again.push((io, *entry));
+            }
+        }
+        again
     }
 
     /// Whether every write known here is settled.

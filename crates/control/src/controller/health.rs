@@ -252,6 +252,17 @@ impl<S: MetadataStore> Controller<S> {
         slow.map(|(place, _)| *place).collect()
     }
 
+    /// Disks of which too little room is left, as their nodes said lately.
+    pub(super) fn full_disks(&self, now: Instant) -> BTreeSet<(NodeId, DiskId)> {
+        let heard = self.health.heard.iter();
+        let fresh = heard.filter(|(_, told)| now.since(told.at) < FRESH);
+        let full = fresh.flat_map(|(&node, told)| {
+            let full = told.disks.iter().filter(|report| report.is_full);
+            full.map(move |report| (node, report.id))
+        });
+        full.collect()
+    }
+
     /// What is known of a disk.
     pub(super) fn disk_health(&self, node: NodeId, disk: DiskId, now: Instant) -> DiskHealth {
         let fresh = |told: &&Told| now.since(told.at) < FRESH;

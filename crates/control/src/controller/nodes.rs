@@ -20,6 +20,9 @@ use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
 const DISKS_MAX: usize = 256;
+/// What a node may keep back of a disk, at most: a share of it, and bytes of a small one.
+const KEPT_BACK_SHARE: u64 = 32;
+const KEPT_BACK_MIN: u64 = 4 << 20;
 const ADDRESS_BYTES_MAX: usize = 256;
 const RESYNCS_MAX: usize = 1024;
 /// No target has lived so often: numbers from here on are a mistake, and those that follow have to have room.
@@ -249,7 +252,10 @@ impl<S: MetadataStore> Controller<S> {
             let before =
                 stored.and_then(|stored| stored.record.disks.iter().find(|known| known.id == disk.id));
             let is_smaller = before.is_none_or(|before| disk.capacity < before.capacity);
-            if is_smaller && self.settings.promised_of(disk.capacity) < allocated {
+            // A release before promised what nodes keep back now, too.
+            let kept_back = ByteCount((disk.capacity.0 / KEPT_BACK_SHARE).max(KEPT_BACK_MIN));
+            let was = ByteCount(disk.capacity.0.saturating_add(kept_back.0));
+            if is_smaller && self.settings.promised_of(was) < allocated {
                 let (disk, capacity) = (disk.id, disk.capacity);
                 return Err(ControlError::DiskInUse {
                     node,

@@ -15,9 +15,9 @@ use crate::controller::releases::Releases;
 use crate::controller::uses::VolumeUse;
 use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
-use crate::identity::{ClusterId, VolumeNumber};
+use crate::identity::{ClusterId, Incarnation, NodeId, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, Disk, Volume};
+use crate::model::{Chunk, Copy, Disk, Volume};
 use crate::pace::Work;
 use crate::store::MetadataStore;
 
@@ -77,6 +77,8 @@ pub struct VolumeStatus {
     pub mend_left: Option<Duration>,
     /// Chunks with fewer living copies in sync than the minimum: writes wait.
     pub waiting_chunks: u32,
+    /// Chunks of which fewer copies in sync than the minimum are on disks with room: writes that need room are refused.
+    pub roomless_chunks: u32,
     /// Chunks that lack a copy for which there was no place when this master last looked for one.
     pub placeless_chunks: u32,
     /// Chunks with two copies in one rack which should have them in different ones.
@@ -112,6 +114,7 @@ impl<S: MetadataStore> Controller<S> {
                 lacking: ByteCount(0),
                 mend_left: None,
                 waiting_chunks: 0,
+                roomless_chunks: 0,
                 placeless_chunks: 0,
                 crowded_chunks: 0,
                 resyncs: self.resyncs(volume.number, now),
@@ -125,6 +128,7 @@ impl<S: MetadataStore> Controller<S> {
         }
         let end = keys::end_of(keys::CHUNKS);
         let is_unharmed = self.damages.is_empty();
+        let full = self.full_disks(now);
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
             let Some(id) = keys::parse_chunk(key) else { return };
             let Some(status) = volumes.get_mut(&id.volume) else {
@@ -137,13 +141,15 @@ impl<S: MetadataStore> Controller<S> {
                     .add(self.damages.of_chunk(id, &stored.record, bytes));
             }
             let geometry = &status.volume.geometry;
-            let living = stored.record.members().filter(|(node, incarnation)| {
-                standings.get(node).is_some_and(|standing| {
+            let lives = |node: NodeId, incarnation: Incarnation| {
+                standings.get(&node).is_some_and(|standing| {
                     standing.is_alive
-                        && standing.incarnation == *incarnation
-                        && standing.ended_through < *incarnation
+                        && standing.incarnation == incarnation
+                        && standing.ended_through < incarnation
                 })
-            });
+            };
+            let members = stored.record.members();
+            let living = members.filter(|(node, incarnation)| lives(*node, *incarnation));
             let living = living.count();
             status.chunks += 1;
             status.crowded_chunks += u32::from(is_crowded(&racks, &stored.record, &status.volume));
@@ -155,8 +161,27 @@ impl<S: MetadataStore> Controller<S> {
             // A copy that is served by force is alone until others are in sync again.
             let needed = usize::from(geometry.minimum).min(stored.record.member_count());
             status.waiting_chunks += u32::from(living < needed);
+            if !full.is_empty() {
+                let has_room = |copy: &&Copy| {
+                    let is_in = copy
+                        .incarnation
+                        .is_some_and(|incarnation| lives(copy.node, incarnation));
+                    is_in && !full.contains(&(copy.node, copy.disk))
+                };
+                let with_room = stored.record.copies.iter().filter(has_room).count();
+                status.roomless_chunks += u32::from(with_room < needed);
+            }
         })?;
         for (&number, status) in &mut volumes {
+            // Of a volume whose copies own all that they may hold nothing needs any.
+            let whole = status
+                .volume
+                .size()
+                .0
+                .saturating_mul(status.volume.geometry.copies.into());
+            if status.used.is_some_and(|used| used.used.0 >= whole) {
+                status.roomless_chunks = 0;
+            }
             status.mend_left = self.pace.time_left(Work::Mend(number), status.lacking, now);
         }
         let nodes: Result<Vec<_>, _> = nodes

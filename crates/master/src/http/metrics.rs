@@ -396,6 +396,12 @@ fn of_volumes(text: &mut Text, view: &StatusView) {
     );
     text.of_volumes(view, head, |row| Some(row.waiting_chunks));
     let head = (
+        "redhare_volume_roomless_chunks",
+        "gauge",
+        "Chunks with too few copies on disks that have room: writes that need some are refused.",
+    );
+    text.of_volumes(view, head, |row| Some(row.roomless_chunks));
+    let head = (
         "redhare_volume_placeless_chunks",
         "gauge",
         "Degraded chunks that had no place for another copy when the masters last looked for one.",

@@ -364,7 +364,7 @@ fn volumes(html: &mut Html, view: &StatusView) {
 fn volume_judgement(row: &VolumeRow) -> &'static str {
     match (
         row.state,
-        row.waiting_chunks,
+        row.waiting_chunks.max(row.roomless_chunks),
         row.degraded_chunks.max(row.crowded_chunks),
     ) {
         ("ready", 0, 0) => "good",

@@ -134,8 +134,8 @@ impl DiskRow {
         }
         let name = super::short(&self.uuid);
         Some(format!(
-            "disk {name} is {} % full, with {} promised and {} there (copies that find no room go out of sync: add disks, or delete \
-             volumes or snapshots)",
+            "disk {name} is {} % full, with {} promised and {} there (when it is full, writes that need room are refused or go on without this copy: add disks, or \
+             delete volumes or snapshots)",
             used * 100 / capacity.max(1),
             ByteCount(promised),
             ByteCount(self.capacity_bytes)

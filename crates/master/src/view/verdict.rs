@@ -166,6 +166,14 @@ impl Health {
             );
             self.trouble(Verdict::Critical, what);
         }
+        if volume.roomless_chunks > 0 {
+            let roomless = volume.roomless_chunks;
+            let what = format!(
+                "{roomless} of {chunks} chunks of \"{name}\" have no room for more: writes that need some fail (\"no space\"), reads and what overwrites \
+                 go on; add disks, or delete volumes or snapshots"
+            );
+            self.trouble(Verdict::Critical, what);
+        }
         if volume.degraded_chunks > 0 {
             let degraded = volume.degraded_chunks;
             let what = format!("{degraded} of {chunks} chunks of \"{name}\" lack a copy");
@@ -269,6 +277,7 @@ mod tests {
             lacking_bytes: u64::from(degraded) << 28,
             lacking_left_seconds: None,
             waiting_chunks: waiting,
+            roomless_chunks: 0,
             placeless_chunks: 0,
             crowded_chunks: 0,
             lost_blocks: 0,
@@ -504,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_lost_are_critical_and_those_that_were_repaired_a_note() {
+    fn chunks_without_room_and_blocks_that_are_lost_are_critical_and_those_that_were_repaired_a_note() {
         let mut rotten = volume(0, 0);
         (rotten.damaged_blocks, rotten.repaired_blocks) = (8, 8);
         let health = of(&view(vec![rotten.clone()]));
@@ -518,6 +527,17 @@ mod tests {
             )
         );
         assert_eq!(rotten.describe_health(), "all copies in sync");
+        rotten.roomless_chunks = 5;
+        let health = of(&view(vec![rotten.clone()]));
+        assert_eq!(health.verdict, Verdict::Critical);
+        let lines = health.describe().1;
+        assert!(
+            lines.starts_with("  ! 5 of 16 chunks of \"data\" have no room for more"),
+            "{lines}"
+        );
+        let row = rotten.describe_health();
+        assert_eq!(row, "all copies in sync; 5 chunks have no room for more");
+        rotten.roomless_chunks = 0;
         rotten.lost_blocks = 3;
         let health = of(&view(vec![rotten.clone()]));
         assert_eq!(health.verdict, Verdict::Critical);

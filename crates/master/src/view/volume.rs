@@ -38,6 +38,8 @@ pub struct VolumeRow {
     pub lacking_left_seconds: Option<u64>,
     /// Those whose writes wait for copies.
     pub waiting_chunks: u32,
+    /// Those with too few copies on disks that have room: writes that need some are refused.
+    pub roomless_chunks: u32,
     /// Of the degraded ones, those that had no place for another copy when the masters last looked for one.
     pub placeless_chunks: u32,
     /// With two copies in one rack which should have them in different ones.
@@ -187,6 +189,7 @@ impl VolumeRow {
             lacking_bytes: status.lacking_bytes,
             lacking_left_seconds: seconds(status.lacking_left_ms),
             waiting_chunks: status.waiting_chunks,
+            roomless_chunks: status.roomless_chunks,
             placeless_chunks: status.placeless_chunks,
             crowded_chunks: status.crowded_chunks,
             lost_blocks: status.lost_blocks,
@@ -214,6 +217,10 @@ impl VolumeRow {
             0 => None,
             count => Some(format!("{count} chunks have two copies in one rack")),
         };
+        let roomless = match self.roomless_chunks {
+            0 => None,
+            count => Some(format!("{count} chunks have no room for more")),
+        };
         let lost = match self.lost_blocks {
             0 => None,
             count => Some(format!("{count} blocks are lost")),
@@ -229,6 +236,7 @@ impl VolumeRow {
             count => Some(format!("exported by {count} nodes")),
         };
         std::iter::once(health)
+            .chain(roomless)
             .chain(lost)
             .chain(lost_of_snapshots)
             .chain(crowded)

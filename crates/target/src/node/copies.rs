@@ -15,7 +15,7 @@ use super::sums::{CopySums, tail_blocks};
 use bdev::Channel;
 use blobstore::{Blob, BlobId, BlobRun, Blobstore};
 use volume::message::codec::{OpenFile, Run};
-use volume::{ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken};
+use volume::{BlockRange, ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken};
 
 mod clone;
 mod disk;
@@ -347,6 +347,22 @@ impl Copies {
         self.disks[copy.disk].has_room()
     }
 
+    /// Whether a write of these blocks of a copy needs room.
+    pub(super) fn needs_room(&self, chunk: ChunkId, range: BlockRange) -> bool {
+        let copies = self.copies.borrow();
+        let blob = copies
+            .get(&chunk)
+            .and_then(|copy| self.disks[copy.disk].store.blob(copy.blob).ok());
+        blob.is_some_and(|blob| !blob.owns(HEAD_BLOCKS + u64::from(range.start), range.count.into()))
+    }
+
+    /// The chunks with a copy on a disk.
+    pub(super) fn on_disk(&self, disk: usize) -> Vec<ChunkId> {
+        let copies = self.copies.borrow();
+        let on_disk = copies.iter().filter(|(_, copy)| copy.disk == disk);
+        on_disk.map(|(chunk, _)| *chunk).collect()
+    }
+
     /// Which blocks of a copy lie on its disk, as first ones and counts; the others read zeros.
     pub(super) fn written_runs(&self, chunk: ChunkId) -> Vec<(u32, u32)> {
         let copies = self.copies.borrow();
@@ -365,12 +381,12 @@ impl Copies {
 
     pub(super) fn disks(&self) -> Vec<agentlink::Disk> {
         let describe = |disk: &Disk| {
-            let described = disk.store.describe();
+            let (capacity_bytes, free_bytes) = disk.promised_bytes();
             agentlink::Disk {
                 uuid: disk.uuid,
                 path: disk.path.display().to_string(),
-                capacity_bytes: u64::from(described.clusters) * described.cluster_size.0,
-                free_bytes: u64::from(described.free_clusters) * described.cluster_size.0,
+                capacity_bytes,
+                free_bytes,
             }
         };
         self.disks.iter().map(describe).collect()

@@ -284,7 +284,7 @@ impl Copies {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let of_disk = |disk: &super::copies::Disk| {
             let measures = &disk.guard.measures;
-            let is_full = !disk.has_room();
+            let is_full = disk.is_short();
             measures.is_full.store(is_full.into(), Ordering::Relaxed);
             let resets = &measures.resets;
             agentlink::DiskHealth {

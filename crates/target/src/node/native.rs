@@ -345,20 +345,22 @@ fn request_of(
         volume,
         index: piece.chunk,
     };
+    let range = if of_chunk {
+        BlockRange::default()
+    } else if is_run {
+        // The core refuses one that goes beyond the chunk.
+        BlockRange {
+            start: piece.range.start,
+            count: native.blocks,
+        }
+    } else {
+        piece.range
+    };
     let request = volume::Request {
         id: RequestId(0),
         operation,
-        range: if of_chunk {
-            BlockRange::default()
-        } else if is_run {
-            // The core refuses one that goes beyond the chunk.
-            BlockRange {
-                start: piece.range.start,
-                count: native.blocks,
-            }
-        } else {
-            piece.range
-        },
+        range,
+        needs_room: is_change && node.needs_room(chunk, range),
         epoch: native.fields.epoch,
         session,
         writer_token: native.fields.writer_token,

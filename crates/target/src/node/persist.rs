@@ -15,7 +15,9 @@ pub(super) async fn run(weak: Weak<Node>, disk: usize) {
         for (chunk, token, result) in outcomes {
             match result {
                 Ok(()) => token.into_iter().for_each(|token| node.persisted(chunk, token)),
-                Err(IoError::NoSpace) => node.finds_no_room(chunk),
+                Err(IoError::NoSpace) => token
+                    .into_iter()
+                    .for_each(|token| node.persist_again(chunk, token)),
                 // Nothing may be sent or completed that depends on it: the copy takes no further part.
                 Err(error) => {
                     tracing::error!(?chunk, %error, "the record of a chunk copy cannot be written");

@@ -226,6 +226,7 @@ impl Node {
                 number: 0,
             },
             writer_token: WriterToken(0),
+            needs_room: false,
             trace: TraceId::default(),
         };
         let id = self

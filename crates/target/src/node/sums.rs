@@ -168,6 +168,12 @@ impl CopySums {
         self.sums.borrow_mut().forget(range.start, range.count);
     }
 
+    /// Whether blocks are known not to fit.
+    pub(super) fn has_damaged(&self, range: BlockRange) -> bool {
+        let blocks = range.start..range.start.saturating_add(range.count);
+        self.damaged.borrow().range(blocks).next().is_some()
+    }
+
     /// What the sums say of bytes that were read.
     pub(super) fn check(&self, range: BlockRange, bytes: &[u8]) -> Verdict {
         let mut sums = self.sums.borrow_mut();
@@ -402,6 +408,7 @@ impl Node {
                 io,
                 purpose: None,
                 range,
+                mends: false,
             };
             let data = Data::From(room.freeze());
             node.submit(local, Operation::Write { fua: false }, Some(range), data);
@@ -416,15 +423,17 @@ impl Node {
                 io,
                 purpose: None,
                 range: BlockRange::default(),
+                mends: false,
             };
             return self.submit(local, Operation::Flush, None, Data::None);
         };
         let node = self.own();
         drop(reactor::spawn(async move {
             let flushed = sums.flush().await;
-            if let Err(error) = flushed {
-                tracing::warn!(?chunk, %error, "a chunk copy cannot be flushed");
-                node.disk_failed(chunk, error);
+            match flushed {
+                Ok(()) => {}
+                Err(IoError::NoSpace) => return node.finds_no_room(chunk, io),
+                Err(error) => tracing::warn!(?chunk, %error, "a chunk copy cannot be flushed"),
             }
             let (succeeded, read) = (flushed.is_ok(), None);
             node.push(Event::Local {

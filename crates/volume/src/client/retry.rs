@@ -89,6 +89,7 @@ fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
             Status::Differs => Next::Finish(Err(IoError::Mismatch)),
             Status::Lost => Next::Finish(Err(IoError::Media)),
             Status::OutOfRange => Next::Finish(Err(IoError::OutOfRange)),
+            Status::NoRoom => Next::Finish(Err(IoError::NoSpace)),
             Status::StaleEpoch(_) | Status::NotWriteNode(_) | Status::NotReady | Status::DeviceFailed => {
                 again
             }

@@ -104,6 +104,7 @@ impl Member {
         }
         self.open = false;
         self.announced = false;
+        self.leave_without_room();
     }
 
     /// Ends the work as write node. Writes under way end as unknown; those not begun, and
@@ -140,14 +141,17 @@ impl Member {
                 lead.to_stay = stay.fold(0, |members, (index, _)| members | 1 << index);
                 let flights: Vec<_> = old.in_flight.drain(..).collect();
                 for flight in flights {
+                    // Whatever its client is told, copies may have it.
+                    if flight.is_hosts() {
+                        let touched = self.intent.touched(self.covers(flight.write.range));
+                        lead.reconciliation.regions.extend(touched);
+                    }
                     match flight.request {
                         Some(request) if !lead.goes_on_after(old.config.epoch, &request) => {
                             self.give_back(flight.data);
                             self.complete(request.id, Status::Unknown);
                         }
                         Some(request) => {
-                            let touched = self.intent.touched(self.covers(request.range));
-                            lead.reconciliation.regions.extend(touched);
                             lead.waiting.push_back(Queued {
                                 begun: true,
                                 ..Queued::new(request)
@@ -274,6 +278,7 @@ impl Member {
         if let Some(pending) = &mut self.pending_seal {
             pending.draining = true;
         }
+        self.give_up_parked();
         let Some(pending) = self.pending_seal.as_ref().filter(|_| !self.window.under_way()) else {
             return;
         };

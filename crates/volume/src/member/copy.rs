@@ -95,6 +95,7 @@ impl Member {
             sequence,
             incarnation: self.incarnation,
             join,
+            room: self.room_left(),
         };
         self.send(to, answer, None);
     }
@@ -298,6 +299,7 @@ impl Member {
             flushed,
             open,
             incarnation: self.incarnation,
+            room: self.room_left(),
         };
         self.send(from, answer, None);
     }

@@ -487,6 +487,7 @@ impl Member {
             request: None,
             resync: true,
             repair: false,
+            is_given_up: false,
             data: None,
             members: lead.all_members(),
             first_sent: now,

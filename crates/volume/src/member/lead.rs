@@ -4,6 +4,7 @@ mod compare;
 mod flush;
 mod leave_out;
 mod queue;
+mod settle;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,13 +14,14 @@ use foundation::{Epoch, Instant};
 use super::Member;
 use super::join::{JOINER, Join};
 use super::repair::{self, Repair};
+use super::room::RoomFor;
 use super::snapshot::Cut;
 use crate::configuration::{ChunkConfig, FIRST_EPOCH};
 use crate::identity::{
     BlockRange, DataToken, Incarnation, IoToken, JoinNumber, NodeId, RequestId, Sequence, TraceId,
     WriterToken,
 };
-use crate::message::{Message, Refusal, ReplicaWrite, WriteKind};
+use crate::message::{Message, Refusal, ReplicaWrite, RoomLeft, WriteKind};
 use crate::output::{Operation, Output, ReadPurpose, Reason, Request, Status};
 use crate::planted::Bug;
 use crate::reconcile::Reconciliation;
@@ -56,6 +58,8 @@ pub(super) struct Flight {
     pub(super) resync: bool,
     /// A block's right bytes, which are not known at first.
     pub(super) repair: bool,
+    /// The client has been told that there is no room for it.
+    pub(super) is_given_up: bool,
     pub(super) data: Option<DataToken>,
     /// One bit for each member that has it, and [`JOINER`].
     pub(super) members: u32,
@@ -81,6 +85,10 @@ struct Told {
     heard: Instant,
     /// It said that it has no copy to write to.
     lost: bool,
+    /// How much room it said it has.
+    room: RoomLeft,
+    /// When it last said whether that is so.
+    room_at: Option<Instant>,
 }
 
 /// The state of a write node.
@@ -126,12 +134,18 @@ pub(super) struct Lead {
     /// This node ran without a pause since then.
     pub(super) awake_since: Instant,
     pub(super) proposed_at: Option<Instant>,
+    /// Since when something waits for which not all copies have room, but enough.
+    pub(super) room_wanted: Option<Instant>,
+    /// How long something waits at most for others to say whether they have room, or for one without to be left out.
+    pub(super) room_wait: Option<Instant>,
+    /// Until then who has not said lately whether it has room is not asked again.
+    pub(super) room_believed_until: Instant,
     /// The copy that is on its way back.
     pub(super) join: Option<Box<Join>>,
     pub(super) joins: u32,
     /// The newest life of each node that has asked to come back: its lives before have ended.
     pub(super) returned: BTreeMap<NodeId, Incarnation>,
-    settings: Settings,
+    pub(super) settings: Settings,
 }
 
 impl Lead {
@@ -142,6 +156,8 @@ impl Lead {
             open: false,
             heard: now,
             lost: false,
+            room: RoomLeft::Enough,
+            room_at: None,
         };
         Self {
             told: vec![told; config.members.len()],
@@ -171,6 +187,9 @@ impl Lead {
             last_activity: now,
             awake_since: now,
             proposed_at: None,
+            room_wanted: None,
+            room_wait: None,
+            room_believed_until: now,
             join: None,
             joins: 0,
             returned: BTreeMap::new(),
@@ -194,7 +213,7 @@ impl Lead {
             && self.others().all(|index| told(&self.told[index]))
     }
 
-    fn me(&self) -> NodeId {
+    pub(super) fn me(&self) -> NodeId {
         self.config.write_node
     }
 
@@ -248,38 +267,6 @@ impl Lead {
         requests
     }
 
-    pub(super) fn settle_answered(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        incarnation: Incarnation,
-        epoch: Epoch,
-        (settled, flushed, open): (Sequence, Sequence, bool),
-    ) {
-        if epoch != self.config.epoch {
-            return;
-        }
-        if let Some(index) = self.member(from, incarnation) {
-            self.heard(now, index);
-            let told = &mut self.told[index];
-            told.settled = told.settled.max(settled);
-            told.flushed = told.flushed.max(flushed);
-            told.open |= open;
-        }
-    }
-
-    /// Whether this was the write node's own part of a flush.
-    pub(super) fn local_flushed(&mut self, io: IoToken) -> bool {
-        let me = self.config.index_of(self.config.write_node);
-        match (&mut self.flush, me) {
-            (Some(flush), Some(me)) if flush.io == io => {
-                flush.members |= 1 << me;
-                true
-            }
-            _ => false,
-        }
-    }
-
     pub(super) fn waits_for_answers(&self) -> bool {
         let waits = self.phase == Phase::Sealing || !self.in_flight.is_empty() || self.flush.is_some();
         waits || self.join.is_some() || self.cut.is_some()
@@ -288,7 +275,7 @@ impl Lead {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let resend = self.waits_for_answers().then_some(self.resend_at);
         let gives_up = self.cut.as_ref().map(Cut::due);
-        [resend, gives_up, self.settle_at, self.join_due()]
+        [resend, gives_up, self.settle_at, self.join_due(), self.room_wait]
             .into_iter()
             .flatten()
             .min()
@@ -307,7 +294,7 @@ impl Lead {
 
     /// The member that has been silent for too long while something waits for it. Only time in which this node ran
     /// itself counts: after a pause its own answers lie unread, and nobody's silence is proved.
-    fn suspect(&self, now: Instant) -> Option<(usize, Reason)> {
+    fn suspect(&self, now: Instant, may_lack: bool) -> Option<(usize, Reason)> {
         if let Some(lost) = self.others().find(|&index| self.told[index].lost) {
             return Some((lost, Reason::DiskLost));
         }
@@ -322,14 +309,19 @@ impl Lead {
                 return Some((index, Reason::Silent(silence)));
             }
             // One that answers everything else is waited for longer, but not for ever.
-            let longer = limit * HANGS_AFTER;
+            // Of one without room it is known why, and that another epoch would help only if enough others have some.
+            let longer = match (self.told[index].room, may_lack) {
+                (RoomLeft::Nothing, true) => limit,
+                (RoomLeft::Nothing, false) => return None,
+                _ => limit * HANGS_AFTER,
+            };
             let hangs = self.waits_for(now, index, longer);
             hangs.then_some((index, Reason::Hangs(longer)))
         })
     }
 
     /// How long that is ago, as far as this node ran itself.
-    fn seen(&self, now: Instant, since: Instant) -> Duration {
+    pub(super) fn seen(&self, now: Instant, since: Instant) -> Duration {
         now.since(since.max(self.awake_since))
     }
 
@@ -351,6 +343,11 @@ impl Lead {
 }
 
 impl Flight {
+    /// Whether a host has asked for it, whatever it has been told since.
+    pub(super) fn is_hosts(&self) -> bool {
+        self.request.is_some() || self.is_given_up
+    }
+
     /// Whether the others have been sent it: a piece or a repair whose bytes are still being read has not, and nobody is late
     /// with it.
     pub(super) fn is_sent(&self) -> bool {
@@ -360,7 +357,7 @@ impl Flight {
 
 impl Request {
     /// Whether it writes only where the blocks hold what is expected.
-    fn compares(&self) -> bool {
+    pub(super) fn compares(&self) -> bool {
         matches!(self.operation, Operation::Write { compares: true, .. })
     }
 
@@ -508,6 +505,18 @@ impl Member {
             && let Some(&queued) = lead.waiting.get(at)
         {
             let request = queued.request;
+            match self.room_for(now, &request) {
+                RoomFor::It => {}
+                RoomFor::Later => {
+                    at += 1;
+                    continue;
+                }
+                RoomFor::Nothing => {
+                    self.refuse_for_room(at);
+                    continue;
+                }
+            }
+            let Some(lead) = &self.lead else { return };
             let covers = self.covers(request.range);
             let waits = lead.blocked(covers, at, page_blocks) && !self.skips_block(&queued)
                 || self.takes_over(&request)
@@ -536,7 +545,7 @@ impl Member {
     /// mends copies goes under none.
     fn takes_over(&self, request: &Request) -> bool {
         let in_flight = || self.lead.iter().flat_map(|lead| &lead.in_flight);
-        request.writer_token > self.record.writer_token && in_flight().any(|flight| flight.request.is_some())
+        request.writer_token > self.record.writer_token && in_flight().any(Flight::is_hosts)
     }
 
     fn start_write(&mut self, now: Instant, request: Request) {
@@ -588,6 +597,7 @@ impl Member {
             request,
             resync: false,
             repair: false,
+            is_given_up: false,
             data,
             members: 0,
             first_sent: now,
@@ -673,22 +683,13 @@ impl Member {
                 };
                 self.complete(request.id, status);
             }
+            None if flight.is_given_up => self.window.complete(flight.write.sequence),
             None if flight.resync => self.piece_done(now, &flight),
             None if flight.repair => self.repaired(flight.write.sequence),
             None => lead.reconciliation.writes -= 1,
         }
         self.release(flight.data);
         self.settle_soon(now);
-    }
-
-    pub(super) fn settle_soon(&mut self, now: Instant) {
-        let Some(lead) = &mut self.lead else {
-            return;
-        };
-        if lead.phase == Phase::Serving {
-            self.window.settle(lead.settled());
-            lead.settle_at.get_or_insert(now + self.settings.settle_delay);
-        }
     }
 
     pub(super) fn lead_timeout(&mut self, now: Instant) {
@@ -702,6 +703,7 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
+        lead.end_room_wait(now);
         if !lead.waits_for_answers() || now < lead.resend_at {
             return;
         }
@@ -724,30 +726,7 @@ impl Member {
             self.join_timeout(now);
         }
         self.propose_without_silent(now);
-    }
-
-    fn send_settled(&mut self, now: Instant) {
-        let chunk = self.chunk();
-        let Some(lead) = &mut self.lead else {
-            return;
-        };
-        let (epoch, settled, flushed) = (lead.config.epoch, lead.settled(), lead.flushed);
-        let open = lead.phase == Phase::Serving;
-        let told = |t: &Told| t.settled >= settled && t.flushed >= flushed && t.open == open;
-        let untold = lead.others().filter(|&index| !told(&lead.told[index]));
-        let nodes: Vec<NodeId> = untold.map(|i| lead.config.members[i].node).collect();
-        let again = now + self.settings.resend_interval;
-        lead.settle_at = (!nodes.is_empty()).then_some(again);
-        for to in nodes {
-            let message = Message::Settle {
-                chunk,
-                epoch,
-                settled,
-                flushed,
-                open,
-            };
-            self.send(to, message, None);
-        }
+        self.end_without_room(now);
     }
 
     /// Sends again what some member has not answered: writes sent a while ago and the flush.
@@ -782,8 +761,22 @@ impl Member {
                 sends.push((to, message(join), None));
             }
         }
+        // One that lacks room does not answer: it says so when it is asked.
+        let overdue = |f: &&Flight| lead.seen(now, f.first_sent) > self.settings.suspect_after;
+        let lacks = |index: &usize| {
+            let mut overdue = lead.in_flight.iter().filter(|f| f.is_sent()).filter(overdue);
+            let flush = lead.flush.as_ref().filter(|flush| {
+                lead.seen(now, flush.began) > self.settings.suspect_after && flush.members >> index & 1 == 0
+            });
+            flush.is_some() || overdue.any(|f| f.members >> index & 1 == 0)
+        };
+        let late = lead.others().filter(lacks);
+        let late: Vec<NodeId> = late.map(|index| lead.config.members[index].node).collect();
         for (to, message, data) in sends {
             self.send(to, message, data);
+        }
+        for to in late {
+            self.ask_how_it_is(to);
         }
     }
 }

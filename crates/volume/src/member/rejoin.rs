@@ -51,7 +51,7 @@ impl Member {
 
     /// When this copy asks again. A life that may have granted something asks only when that has ended.
     pub(super) fn return_due(&self) -> Option<Instant> {
-        let returning = self.returning.as_ref()?;
+        let returning = self.returning.as_ref().filter(|_| !self.room.keeps_out())?;
         let elsewhere = returning.config.write_node != self.me;
         Some(returning.again_at?.max(self.quiet_until)).filter(|_| elsewhere)
     }
@@ -75,6 +75,13 @@ impl Member {
     fn knows_as_returning(&self, from: NodeId, epoch: Epoch) -> bool {
         let returning = self.returning.as_ref();
         returning.is_some_and(|r| r.config.epoch == epoch && r.config.write_node == from)
+    }
+
+    /// It cannot take part in the join.
+    pub(super) fn leave_join(&mut self) {
+        if let Some(returning) = &mut self.returning {
+            returning.joined = None;
+        }
     }
 
     pub(super) fn heard_as_joiner(&mut self, now: Instant) {

@@ -334,6 +334,7 @@ impl Member {
                 request: None,
                 resync: false,
                 repair: true,
+                is_given_up: false,
                 data: None,
                 members: 0,
                 first_sent: now,

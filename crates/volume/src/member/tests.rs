@@ -6,7 +6,7 @@ use foundation::{Epoch, Instant};
 use crate::configuration::{ChunkConfig, Membership};
 use crate::geometry::Geometry;
 use crate::identity::*;
-use crate::message::{Message, Refusal, SealAnswer, WriteKind};
+use crate::message::{Message, Refusal, RoomLeft, SealAnswer, WriteKind};
 use crate::node::NodeCore;
 use crate::output::{Operation, Output, ReadPurpose, Request, Status};
 use crate::planted::Planted;
@@ -17,6 +17,7 @@ mod compares;
 mod fences;
 mod forced;
 mod repairs;
+mod room;
 mod staying;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -81,6 +82,7 @@ fn write(id: u64, start: u32, token: u64) -> Request {
             number: 1,
         },
         writer_token: WriterToken(token),
+        needs_room: false,
         trace: TraceId(0),
     }
 }
@@ -234,6 +236,7 @@ fn replica_answer_in(core: &mut NodeCore, epoch: u64, from: u128, sequence: u64)
         sequence: Sequence(sequence),
         incarnation: Incarnation(1),
         join: JoinNumber(0),
+        room: RoomLeft::Enough,
     };
     core.handle_message(NOW, NodeId(from), answer, None);
 }
@@ -428,28 +431,6 @@ fn a_write_node_of_a_new_epoch_reads_what_is_settled_while_it_seals() {
     };
     young.handle_request(NOW, chunk(), request);
     assert_eq!(begun(&mut young), []);
-}
-
-#[test]
-fn a_copy_without_room_asks_for_a_new_epoch_once_there_is_some() {
-    let mut core = serving();
-    core.handle_full(NOW, chunk());
-    // Too few would be left to ask for a configuration without it.
-    assert_eq!(outputs(&mut core), [Output::Failed]);
-    assert!(core.member(chunk()).unwrap().lacks_room());
-    core.handle_room(NOW, chunk());
-    assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1])]);
-    // A member that had no room asks its write node, which asks the masters.
-    let mut core = leading();
-    let back = Message::Return {
-        chunk: chunk(),
-        epoch: Epoch(1),
-        incarnation: Incarnation(1),
-        flushed_in: Epoch(1),
-        marks: Vec::new(),
-    };
-    core.handle_message(NOW, NodeId(3), back, None);
-    assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1, 2, 3])]);
 }
 
 #[test]
@@ -694,6 +675,7 @@ fn a_member_that_lacks_one_write_only_is_left_out_in_the_end() {
             flushed: Sequence(0),
             open: true,
             incarnation: Incarnation(1),
+            room: RoomLeft::Enough,
         };
         core.handle_message(now, NodeId(3), answer, None);
         core.handle_timeout(now);

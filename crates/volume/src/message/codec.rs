@@ -8,7 +8,7 @@
 
 use foundation::Epoch;
 
-use super::{Message, Refusal, ReplicaWrite, SealAnswer, WriteKind};
+use super::{Message, Refusal, ReplicaWrite, RoomLeft, SealAnswer, WriteKind};
 use crate::configuration::ChunkConfig;
 use crate::format::{FormatError, Reader, Writer};
 use crate::identity::{
@@ -536,9 +536,10 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
             answer.marks.iter().for_each(|region| data.u32(*region));
             encode_sessions(&answer.sessions, &mut data);
         }
-        Message::ReplicaAnswer { .. }
-        | Message::SettleAnswer { .. }
-        | Message::FlushAnswer { .. }
+        Message::ReplicaAnswer { room, .. } | Message::SettleAnswer { room, .. } => {
+            result = *room as u64;
+        }
+        Message::FlushAnswer { .. }
         | Message::SnapshotAnswer { .. }
         | Message::ConfirmAnswer { .. }
         | Message::AnnounceAnswer { .. } => {}
@@ -573,6 +574,15 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
     })
 }
 
+/// What bits 0 and 1 of DW0 say; a release before says 0.
+fn room_left(result: u64) -> RoomLeft {
+    match result & 3 {
+        0 => RoomLeft::Enough,
+        1 => RoomLeft::Little,
+        _ => RoomLeft::Nothing,
+    }
+}
+
 /// Reads the answer to `command` from a peer whose association is with `incarnation`. The answer
 /// to a Seal is read with the Seal Answer command that follows it.
 pub fn decode_answer(
@@ -605,6 +615,7 @@ pub fn decode_answer(
             sequence: write.sequence,
             incarnation,
             join: write.join,
+            room: room_left(answer.result),
         },
         Message::Settle {
             chunk,
@@ -619,6 +630,7 @@ pub fn decode_answer(
             flushed,
             open,
             incarnation,
+            room: room_left(answer.result),
         },
         Message::Flush {
             chunk,

@@ -154,6 +154,7 @@ impl Cluster {
                 number: 1,
             },
             writer_token: WriterToken(0),
+            needs_room: false,
             trace: TraceId(0),
         };
         let now = self.now;

@@ -32,8 +32,10 @@ impl World {
                 ));
             }
         }
+        self.refused_for_room += u64::from(status == Status::NoRoom);
         if status == Status::Done && asked.is_read {
             self.read_at(node, chunk);
+            self.reads_without_room(chunk);
         }
         if status == Status::Done && asked.reads && asked.token < self.in_force[chunk] {
             let (token, newer) = (asked.token.0, self.in_force[chunk].0);

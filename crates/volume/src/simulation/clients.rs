@@ -350,6 +350,7 @@ impl World {
                 number: state.session,
             },
             writer_token: pending.token,
+            needs_room: false,
             trace: TraceId(0),
         };
         let ask = Event::Ask {
@@ -454,6 +455,8 @@ impl World {
             return self.fenced(client);
         }
         match ChunkMap::reaction(status) {
+            // The program tries again, in the session it has.
+            Reaction::Fail if status == Status::NoRoom => {}
             Reaction::Finish => {
                 self.finish(client, values, status == Status::Differs);
                 return;

@@ -69,7 +69,7 @@ pub(super) struct Disk {
     /// It has no room for some writes, flushes and changes of the record.
     pub(super) is_full: bool,
     /// Something has failed for want of room, and its node has not been told that there is some again.
-    pub(super) lacked_room: bool,
+    pub(super) looks_for_room: bool,
     persists: VecDeque<(PersistToken, RecordDelta)>,
     pub(super) persist_busy_until: u64,
     work: BTreeMap<IoToken, Work>,
@@ -108,7 +108,7 @@ impl Disk {
             record,
             broken: false,
             is_full: false,
-            lacked_room: false,
+            looks_for_room: false,
             persists: VecDeque::new(),
             persist_busy_until: 0,
             work: BTreeMap::new(),
@@ -417,15 +417,7 @@ impl Disk {
             }
             self.sums.forget(range.start, range.count);
         }
-        self.lacked_room = true;
         true
-    }
-
-    /// Whether there is no room for the changes of the record so far; they are with the next one then.
-    pub(super) fn finds_no_room_for_record(&mut self, random: &mut Random) -> bool {
-        let fails = self.is_full && random.chance(1, 3);
-        self.lacked_room |= fails;
-        fails
     }
 
     /// What was read, from where and for which request, when the operation was a read.
@@ -523,7 +515,7 @@ impl Disk {
         self.persist_busy_until = 0;
         // A disk that failed is repaired, or answers again, when its process is started anew.
         self.broken = false;
-        self.lacked_room = false;
+        self.looks_for_room = false;
         let bytes = self.record.encode();
         self.record = ChunkRecord::decode(&bytes).expect("what was encoded is decoded");
         let region = self.record.geometry.region_blocks;

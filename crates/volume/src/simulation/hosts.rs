@@ -321,6 +321,7 @@ fn request(
         epoch: config.epoch,
         session,
         writer_token,
+        needs_room: false,
         trace: TraceId(0),
     }
 }

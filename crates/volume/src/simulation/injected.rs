@@ -127,8 +127,10 @@ impl World {
                 }
             }
             Injected::Fill { node, chunk, time } => {
-                if let Some(disk) = self.nodes[node].disks.get_mut(&chunk) {
-                    disk.is_full = true;
+                if self.nodes[node].disks.contains_key(&chunk) {
+                    // No draw of its own: what is written down happens as it did.
+                    let is_known = time % 2 == 0;
+                    self.fill(node, chunk, true, is_known);
                     self.at(time, Event::MakeRoom { node, chunk });
                 }
             }

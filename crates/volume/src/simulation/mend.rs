@@ -335,6 +335,7 @@ impl World {
                 number: 0,
             },
             writer_token: WriterToken(0),
+            needs_room: false,
             trace: TraceId(0),
         };
         self.core(node, None, |core, now| {

@@ -1,7 +1,6 @@
 //! What a node's core wants done, and how long that takes.
 
 use super::events::Event;
-use super::room::ROOM_LOOK;
 use super::world::{MS, SECOND, US, World, node_index};
 use crate::message::WriteKind;
 use crate::output::{Output, ReadPurpose};
@@ -111,9 +110,6 @@ impl World {
             }
             Output::Lost { range } => self.note_lost(chunk, range),
             Output::Failed if self.disk(node, chunk).broken => {}
-            Output::Failed if self.disk(node, chunk).lacked_room => {
-                self.at(ROOM_LOOK, Event::LookForRoom { node, life, chunk });
-            }
             Output::Failed => self.fail(format!("node {node} failed without a disk failure")),
         }
     }

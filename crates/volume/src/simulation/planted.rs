@@ -27,7 +27,7 @@ pub(super) fn scenario(bug: Bug) -> Option<u64> {
         Bug::JoinWithoutNumber => Some(2),
         Bug::ResyncOverwritesNewer => Some(6),
         Bug::OwnMarksIgnored | Bug::ReconciledNotCounted => Some(world::GIVES_UP),
-        Bug::RoomWithoutNewEpoch => Some(world::FULL),
+        Bug::NoRoomTakenForDone => Some(world::FULL),
         Bug::MovedBeforeInSync
         | Bug::RestoredLowersEpoch
         | Bug::RestoredHearsOnlySealed

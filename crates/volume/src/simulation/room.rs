@@ -1,8 +1,8 @@
 //! Disks that have no room for a while. A node tells its core, and looks again from time to time; nobody else does anything.
 
 use super::injected::Injected;
-use super::world::{Event, MS, SECOND, World, chunk_id};
-use crate::identity::IoToken;
+use super::world::{Event, FULL, MS, SECOND, World, chunk_id};
+use crate::identity::{IoToken, PersistToken};
 
 /// How often a node looks whether there is room.
 pub(super) const ROOM_LOOK: u64 = 400 * MS;
@@ -24,14 +24,16 @@ impl World {
     }
 
     pub(super) fn make_room(&mut self, node: usize, chunk: usize) {
-        if let Some(disk) = self.nodes[node].disks.get_mut(&chunk) {
-            disk.is_full = false;
-        }
+        self.fill(node, chunk, false, true);
     }
 
     pub(super) fn make_room_everywhere(&mut self) {
-        let disks = self.nodes.iter_mut().flat_map(|node| node.disks.values_mut());
-        disks.for_each(|disk| disk.is_full = false);
+        for node in 0..self.nodes.len() {
+            let full = self.nodes[node].disks.iter().filter(|(_, disk)| disk.is_full);
+            for chunk in full.map(|(chunk, _)| *chunk).collect::<Vec<_>>() {
+                self.make_room(node, chunk);
+            }
+        }
     }
 
     /// Whether an operation of a copy has failed for want of room, which its core is told.
@@ -44,25 +46,66 @@ impl World {
             return false;
         }
         self.without_room += 1;
+        if !std::mem::replace(&mut disk.looks_for_room, true) {
+            let life = self.nodes[node].life;
+            self.at(ROOM_LOOK, Event::LookForRoom { node, life, chunk });
+        }
+        self.core(node, None, |core, now| core.handle_full(now, chunk_id(chunk), io));
+        true
+    }
+
+    /// Whether there is no room for changes of the record, which are made again after a while then.
+    pub(super) fn lacks_room_for_record(&mut self, node: usize, chunk: usize, token: PersistToken) -> bool {
+        let disk = self.nodes[node].disks.get_mut(&chunk);
+        let Some(_) = disk.filter(|disk| disk.is_full) else {
+            return false;
+        };
+        if !self.random.chance(1, 3) {
+            return false;
+        }
+        self.without_room += 1;
+        let life = self.nodes[node].life;
+        let again = Event::Persisted {
+            node,
+            life,
+            chunk,
+            token,
+        };
+        self.at(ROOM_LOOK, again);
         self.core(node, None, |core, now| {
-            core.handle_full(now, chunk_id(chunk));
-            core.handle_local(now, chunk_id(chunk), io, false, None);
+            core.handle_record_full(now, chunk_id(chunk))
         });
         true
     }
 
-    /// As [`World::lacks_room`], of changes of the record.
-    pub(super) fn lacks_room_for_record(&mut self, node: usize, chunk: usize) -> bool {
-        let disk = self.nodes[node].disks.get_mut(&chunk);
-        let Some(disk) = disk.filter(|disk| disk.is_full) else {
-            return false;
+    /// Half of the writes need room: which ones, disks do not say here.
+    pub(super) fn needs_room(&mut self) -> bool {
+        self.shape.scenario == FULL && self.random.chance(1, 2)
+    }
+
+    /// Counts a read that is answered while no copy of its chunk has room.
+    pub(super) fn reads_without_room(&mut self, chunk: usize) {
+        let members = self.members_of(chunk);
+        let is_full = |node: &usize| {
+            self.nodes[*node]
+                .disks
+                .get(&chunk)
+                .is_some_and(|disk| disk.is_full)
         };
-        if !disk.finds_no_room_for_record(&mut self.random) {
-            return false;
+        self.read_without_room += u64::from(!members.is_empty() && members.iter().all(is_full));
+    }
+
+    /// A disk has no room from now on, or has some again: its node knows at once, or, of some that fill, when it finds none.
+    pub(super) fn fill(&mut self, node: usize, chunk: usize, is_full: bool, is_known: bool) {
+        let Some(disk) = self.nodes[node].disks.get_mut(&chunk) else {
+            return;
+        };
+        disk.is_full = is_full;
+        if is_known {
+            self.core(node, None, |core, now| {
+                core.handle_short(now, chunk_id(chunk), is_full)
+            });
         }
-        self.without_room += 1;
-        self.core(node, None, |core, now| core.handle_full(now, chunk_id(chunk)));
-        true
     }
 
     pub(super) fn look_for_room(&mut self, node: usize, chunk: usize) {
@@ -73,7 +116,7 @@ impl World {
             let life = self.nodes[node].life;
             return self.at(ROOM_LOOK, Event::LookForRoom { node, life, chunk });
         }
-        disk.lacked_room = false;
+        disk.looks_for_room = false;
         self.core(node, None, |core, now| core.handle_room(now, chunk_id(chunk)));
     }
 }

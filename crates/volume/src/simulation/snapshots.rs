@@ -243,6 +243,7 @@ impl World {
                 number: 1,
             },
             writer_token: WriterToken(0),
+            needs_room: false,
             trace: TraceId(0),
         };
         self.core(to, None, |core, now| {

@@ -119,8 +119,12 @@ pub(super) struct World {
     pub(super) exchanged: (u64, u64),
     /// Reads of a disk that did not fit their sums.
     pub(super) damage_seen: u64,
-    /// Times that a copy failed for want of room.
+    /// Times that a copy found no room.
     pub(super) without_room: u64,
+    /// Writes that were refused, since there was no room for them.
+    pub(super) refused_for_room: u64,
+    /// Reads that were answered while no copy of their chunk had room.
+    pub(super) read_without_room: u64,
 }
 
 pub(super) fn chunk_id(chunk: usize) -> ChunkId {
@@ -289,6 +293,8 @@ impl World {
             exchanged: (0, 0),
             damage_seen: 0,
             without_room: 0,
+            refused_for_room: 0,
+            read_without_room: 0,
             shape,
             random,
         };
@@ -523,6 +529,7 @@ impl World {
                         in_force: self.in_force[chunk],
                     },
                 );
+                request.needs_room = self.needs_room();
                 self.core(to, data, |core, now| {
                     core.handle_request(now, chunk_id(chunk), request)
                 });
@@ -539,7 +546,7 @@ impl World {
                 chunk,
                 token,
             } if self.alive(node, life) => {
-                if self.lacks_room_for_record(node, chunk) {
+                if self.lacks_room_for_record(node, chunk, token) {
                     return;
                 }
                 let disk = self.nodes[node].disks.get_mut(&chunk);

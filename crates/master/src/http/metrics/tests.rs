@@ -181,6 +181,11 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
         ),
         ("redhare_volume_waiting_chunks", &[("volume", example::NAME)], 0.0),
         (
+            "redhare_volume_roomless_chunks",
+            &[("volume", example::NAME)],
+            0.0,
+        ),
+        (
             "redhare_volume_placeless_chunks",
             &[("volume", example::NAME)],
             2.0,

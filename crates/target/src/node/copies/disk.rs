@@ -144,11 +144,42 @@ impl Disk {
         self.journal.as_ref().filter(|journal| journal.is_in_use())
     }
 
+    /// Clusters that are not promised to anybody: of a disk on which less is free, nothing more is given to hosts once it may
+    /// not be enough for all that is promised. What has been let through by then, repairs and copies on their way back live on it, and of
+    /// a disk that is not promised more than once heads and checksums of copies.
+    fn reserve(&self) -> u32 {
+        (self.store.clusters().0 / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
+    }
+
+    /// Bytes that masters may promise, and those of them that are free.
+    pub(super) fn promised_bytes(&self) -> (u64, u64) {
+        let described = self.store.describe();
+        let bytes =
+            |clusters: u32| u64::from(clusters.saturating_sub(self.reserve())) * described.cluster_size.0;
+        (bytes(described.clusters), bytes(described.free_clusters))
+    }
+
+    /// Whether it is worth a closer look whether little room is left.
+    pub(in crate::node) fn may_be_short(&self) -> bool {
+        self.store.clusters().1 < self.reserve() || !self.store.has_room()
+    }
+
+    /// Whether little room is left, and it may not be enough for all that the copies here may be asked to hold.
+    pub(in crate::node) fn is_short(&self) -> bool {
+        let (_, free) = self.store.clusters();
+        !self.has_room() || free < self.reserve() && self.store.may_need_more_than(free.into())
+    }
+
     /// Whether there may be room for more: its store has some, and so has the file system, if it is a file.
     pub(in crate::node) fn has_room(&self) -> bool {
         self.store.has_room() && self.device.descriptor().is_none_or(file_system_has_room)
     }
 }
+
+/// The share of a disk's clusters that is kept back, and its bounds.
+const RESERVE_SHARE: u32 = 64;
+const RESERVE_MIN: u32 = 2;
+const RESERVE_MAX: u32 = 1024;
 
 /// Whether the file system of a file has room for some clusters of a store; true if it is no file.
 fn file_system_has_room(file: BorrowedFd<'_>) -> bool {

@@ -51,6 +51,20 @@ impl Copies {
         disk.changed.notify();
     }
 
+    /// A change for which there was no room becomes durable with the next attempt, which comes soon.
+    pub(in crate::node) fn note_again(&self, chunk: ChunkId, token: PersistToken) {
+        let copies = self.copies.borrow();
+        let Some(copy) = copies.get(&chunk).filter(|copy| !copy.stopped.get()) else {
+            return;
+        };
+        let disk = &self.disks[copy.disk];
+        if copy.pending.get().is_none() {
+            copy.pending.set(Some(token));
+            disk.noted.borrow_mut().push(chunk);
+        }
+        disk.changed.notify();
+    }
+
     /// Waits until records of a disk are to be made durable.
     pub(in crate::node) async fn noted(&self, disk: usize) {
         let disk = &self.disks[disk];

@@ -2,6 +2,42 @@
 
 use super::*;
 
+impl Lead {
+    /// Whether the write node's own part of the flush under way has this number.
+    pub(in crate::member) fn flushes_by(&self, io: IoToken) -> bool {
+        self.flush.as_ref().is_some_and(|flush| flush.io == io)
+    }
+
+    /// Takes who waits for a flush, or for the one after it, that for a while has waited for nothing but copies that lack room.
+    pub(in crate::member) fn flush_waits_for_room(&mut self, now: Instant, lacking: u32) -> Vec<RequestId> {
+        let (required, limit) = (self.required(), self.settings.suspect_after);
+        let Some(began) = self.flush.as_ref().map(|flush| flush.began) else {
+            return Vec::new();
+        };
+        let waited = self.seen(now, began);
+        let flush = self.flush.as_mut().filter(|flush| {
+            let missing = required & !flush.members;
+            missing != 0 && missing & !lacking == 0 && waited > limit
+        });
+        let Some(flush) = flush else { return Vec::new() };
+        let mut requests = std::mem::take(&mut flush.requests);
+        requests.append(&mut self.flush_waiting);
+        requests
+    }
+
+    /// Whether this was the write node's own part of a flush.
+    pub(in crate::member) fn local_flushed(&mut self, io: IoToken) -> bool {
+        let me = self.config.index_of(self.config.write_node);
+        match (&mut self.flush, me) {
+            (Some(flush), Some(me)) if flush.io == io => {
+                flush.members |= 1 << me;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Member {
     pub(in crate::member) fn idle_flush_due(&self) -> Option<Instant> {
         let lead = self.lead.as_ref()?;

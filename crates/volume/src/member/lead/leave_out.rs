@@ -25,9 +25,9 @@ impl Member {
         }
     }
 
-    pub(super) fn propose_without_silent(&mut self, now: Instant) {
+    pub(in crate::member) fn propose_without_silent(&mut self, now: Instant) {
         let minimum = usize::from(self.record.geometry.minimum);
-        let me = self.me;
+        let (me, room) = (self.me, self.room_left());
         let Some(lead) = &mut self.lead else {
             return;
         };
@@ -39,7 +39,10 @@ impl Member {
         if lead.join_binds() {
             return;
         }
-        let leaves = lead.suspect(now).or_else(|| lead.hangs_here(now, me));
+        let may_lack = lead.enough_have_room(room, minimum);
+        let silent = lead.suspect(now, may_lack);
+        let silent = silent.or_else(|| lead.hangs_here(now, me, (room, may_lack)));
+        let leaves = silent.or_else(|| lead.without_room(room, minimum));
         let Some((leaves, reason)) = leaves else {
             return;
         };
@@ -66,12 +69,23 @@ impl Member {
 impl Lead {
     /// This node's own place, where its disk keeps something waiting for as long as one would wait for another member that answers
     /// everything else: reads go on elsewhere by themselves, and writes with another write node.
-    fn hangs_here(&self, now: Instant, me: NodeId) -> Option<(usize, Reason)> {
+    fn hangs_here(
+        &self,
+        now: Instant,
+        me: NodeId,
+        (room, may_lack): (RoomLeft, bool),
+    ) -> Option<(usize, Reason)> {
         let own = self
             .config
             .index_of(me)
             .filter(|_| self.phase != Phase::Sealing)?;
-        let longer = self.settings.suspect_after * HANGS_AFTER;
+        let times = match (room, may_lack) {
+            (RoomLeft::Nothing, true) => 1,
+            // The others are no better.
+            (RoomLeft::Nothing, false) => return None,
+            _ => HANGS_AFTER,
+        };
+        let longer = self.settings.suspect_after * times;
         let hangs = self.waits_for(now, own, longer);
         hangs.then_some((own, Reason::HangsHere(longer)))
     }

@@ -41,6 +41,15 @@ impl Member {
         }
     }
 
+    /// There is no room for the write at this place. If it had begun in an epoch before, copies may have it.
+    pub(in crate::member) fn refuse_for_room(&mut self, at: usize) {
+        let queued = self.lead.as_mut().and_then(|lead| lead.waiting.remove(at));
+        if let Some(queued) = queued {
+            self.give_back(queued.request.data());
+            self.complete(queued.request.id, queued.undone(Status::NoRoom));
+        }
+    }
+
     pub(in crate::member) fn add_flush(&mut self, request: RequestId) {
         match &mut self.lead {
             Some(lead) => lead.flush_waiting.push(request),

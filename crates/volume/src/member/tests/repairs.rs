@@ -69,6 +69,7 @@ fn a_repair_waits_until_the_joining_copy_has_the_write_below_it() {
         sequence: Sequence(1),
         incarnation,
         join,
+        room: RoomLeft::Enough,
     };
     core.handle_message(NOW, NodeId(4), answer, None);
     let after = outputs(&mut core);
@@ -193,6 +194,7 @@ fn a_repair_that_waits_for_a_member_that_has_ended_holds_no_other_up() {
                         sequence: write.sequence,
                         incarnation,
                         join,
+                        room: RoomLeft::Enough,
                     };
                     core.handle_message(NOW, NodeId(3), answer, None);
                     mended += 1;

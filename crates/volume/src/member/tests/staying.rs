@@ -42,7 +42,7 @@ fn a_write_node_that_stays_reconciles_what_is_marked_only_if_a_member_did_not_st
 }
 
 #[test]
-fn a_copy_says_that_it_stays_unless_it_had_no_room_meanwhile() {
+fn a_copy_says_that_it_stays_unless_it_was_left_out_meanwhile() {
     let term = Settings::default().grant_term;
     let later = NOW + term * 3;
     let says = |core: &mut NodeCore, later, epoch| {
@@ -65,15 +65,14 @@ fn a_copy_says_that_it_stays_unless_it_had_no_room_meanwhile() {
     assert_eq!(says(&mut core, later, 2), Some((Epoch(2), true)));
     // Asked once more it says the same.
     assert_eq!(says(&mut core, later, 2), Some((Epoch(2), true)));
-    core.handle_full(later, chunk());
-    assert_eq!(says(&mut core, later, 3), None);
-    core.handle_room(later, chunk());
+    core.handle_configuration(later, chunk(), &three(3, 2, &[2, 3]));
+    outputs(&mut core);
     // What it has granted binds it for a term.
     let later = later + term;
-    // A Seal that comes late, of the epoch in which it failed: it would answer for what it could not write.
+    // A Seal that comes late, of the epoch that it has left: it would answer for what it does not have.
     assert_eq!(says(&mut core, later, 2), None);
-    assert_eq!(says(&mut core, later, 3), Some((Epoch(3), false)));
-    assert_eq!(says(&mut core, later, 4), Some((Epoch(4), true)));
+    assert_eq!(says(&mut core, later, 4), Some((Epoch(4), false)));
+    assert_eq!(says(&mut core, later, 5), Some((Epoch(5), true)));
 }
 
 /// What it had sent goes back among what waits, and copies may have it: only what was never sent ends as not done.
@@ -141,6 +140,7 @@ fn of_a_write_that_was_sent_in_an_epoch_before_nobody_says_that_it_was_not_done(
                 sequence: Sequence(sequence),
                 incarnation: Incarnation(1),
                 join: JoinNumber(0),
+                room: RoomLeft::Enough,
             };
             core.handle_message(later, NodeId(2), answer, None);
         }

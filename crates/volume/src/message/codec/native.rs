@@ -415,6 +415,7 @@ const UNKNOWN: u8 = 0xcf;
 const SNAPSHOT_ABORTED: u8 = 0xd0;
 const DIFFERS: u8 = 0xd1;
 const LOST: u8 = 0xd2;
+const NO_ROOM: u8 = 0xd3;
 
 /// How a status travels in a completion: the command-specific status code (status code type 1)
 /// and dwords 0 and 1; none for [`Status::Done`] and [`Status::Claimed`].
@@ -434,6 +435,7 @@ pub fn native_status_code(status: Status) -> Option<(u8, u64)> {
         Status::SnapshotAborted => (SNAPSHOT_ABORTED, 0),
         Status::Differs => (DIFFERS, 0),
         Status::Lost => (LOST, 0),
+        Status::NoRoom => (NO_ROOM, 0),
     })
 }
 
@@ -453,6 +455,7 @@ pub fn native_status_from_code(code: u8, result: u64) -> Option<Status> {
         SNAPSHOT_ABORTED => Status::SnapshotAborted,
         DIFFERS => Status::Differs,
         LOST => Status::Lost,
+        NO_ROOM => Status::NoRoom,
         _ => return None,
     })
 }
@@ -485,6 +488,7 @@ mod tests {
             (Status::SnapshotAborted, "snapshot aborted", "0"),
             (Status::Differs, "differs", "0"),
             (Status::Lost, "lost", "0"),
+            (Status::NoRoom, "no room", "0"),
         ] {
             let (code, value) = native_status_code(status).unwrap();
             let row = format!("| {code:02X}h | {name} | {result} |");

@@ -43,7 +43,7 @@ fn failing_runs_become_smaller() {
         scenario: None,
         kinds: Kinds::for_bug(Some(bug)),
     };
-    shrinks_to(of_nodes(Bug::NoReconciliation, 33), 4);
+    shrinks_to(of_nodes(Bug::NoReconciliation, 45), 4);
     let of_masters = World::whole(0, Some(control::testing::Bug::KeepsRoomOfGivenUp));
     shrinks_to(of_masters.recipe, 4);
 }
