@@ -20,8 +20,9 @@ pub(crate) fn node(number: u64) -> NodeId {
 
 pub(crate) struct Cluster {
     pub(crate) control: Controller<MemoryStore>,
-    /// Chunks that each disk has room for, and those that are in use of each.
-    room: u64,
+    /// Bytes of each disk.
+    capacity: u64,
+    /// Chunks that are in use of each.
     used: [u64; NODES as usize],
     pub(crate) lives: [Incarnation; NODES as usize],
     pub(crate) now: Instant,
@@ -36,7 +37,7 @@ impl Cluster {
         };
         let mut cluster = Self {
             control: Controller::open(MemoryStore::new(), settings, 3, now).unwrap(),
-            room: ROOM,
+            capacity: ROOM * CHUNK,
             used: [0; NODES as usize],
             lives: [Incarnation(0); NODES as usize],
             now,
@@ -50,7 +51,7 @@ impl Cluster {
     fn disks(&self, number: u64) -> Vec<Disk> {
         vec![Disk {
             id: DiskId(Uuid(100 + u128::from(number))),
-            capacity: ByteCount(self.room * CHUNK),
+            capacity: ByteCount(self.capacity),
             used: ByteCount(self.used[number as usize - 1] * CHUNK),
             held: None,
         }]
@@ -140,7 +141,28 @@ fn a_disk_that_is_promised_more_than_it_has_registers_again_and_may_not_shrink()
     let mut cluster = Cluster::new(200);
     cluster.create("large", 2 * ROOM).unwrap();
     cluster.register(1).unwrap();
-    cluster.room = ROOM - 1;
+    cluster.capacity = (ROOM - 1) * CHUNK;
+    let refused = cluster.register(2).unwrap_err();
+    assert!(refused.contains("would shrink"), "{refused}");
+}
+
+/// Nodes of this release keep a little of each disk back, those of a release before promised it all: one of whose disks all is
+/// promised comes back, and gets nothing new there.
+#[test]
+fn a_disk_that_was_promised_to_the_brim_registers_without_what_nodes_keep_back() {
+    let mut cluster = Cluster::new(100);
+    cluster.create("large", ROOM).unwrap();
+    let kept_back = ROOM * CHUNK / 64;
+    cluster.capacity -= kept_back;
+    for number in 1..=NODES {
+        cluster.register(number).unwrap();
+        // Again, as it is known now.
+        cluster.register(number).unwrap();
+    }
+    let refused = cluster.create("more", 1).unwrap_err();
+    assert!(refused.contains("there is room for 0 B"), "{refused}");
+    // More than that nobody keeps back.
+    cluster.capacity -= 2 * kept_back;
     let refused = cluster.register(2).unwrap_err();
     assert!(refused.contains("would shrink"), "{refused}");
 }

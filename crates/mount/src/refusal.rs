@@ -96,6 +96,7 @@ mod tests {
             ),
             (FileError::from(WriteError::NoInode(InodeNumber(7))).into(), 116),
             (FileError::from(WriteError::Broken).into(), 5),
+            (FileError::from(WriteError::DisksFull).into(), 28),
             (FileError::from(WriteError::Lease(LeaseError::Ended)).into(), 30),
             (ReadError::NoInode(InodeNumber(7)).into(), 116),
             (OpenError::NotPackFs.into(), 5),

@@ -369,6 +369,12 @@ pub enum WriteError {
     /// An earlier failure left changes that cannot be committed.
     #[error("an earlier write failed, so nothing more can be committed; open the file system again")]
     Broken,
+    /// The same, where the earlier failure was that no copy's disk had room.
+    #[error(
+        "the disks that hold the volume were full, so nothing more can be committed; make room there (delete volumes or snapshots, or \
+         add disks), then open the file system again"
+    )]
+    DisksFull,
     /// No buffer could be had.
     #[error("no buffer for data: {0}")]
     Buffer(#[from] reactor::buffer::AllocateError),

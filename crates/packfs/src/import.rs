@@ -196,6 +196,7 @@ impl<E> ImportError<E> {
                 WriteError::NoSpace { .. }
                     | WriteError::Io { .. }
                     | WriteError::Broken
+                    | WriteError::DisksFull
                     | WriteError::Buffer(_)
                     | WriteError::Tree(_)
                     | WriteError::Lease(_)

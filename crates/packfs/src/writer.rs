@@ -119,6 +119,8 @@ pub struct Writer {
     hands_over: bool,
     uses_reserve: bool,
     broken: bool,
+    /// It is since the disks that hold the volume were full.
+    disks_full: bool,
 }
 
 /// Volumes of fewer segments keep none for compaction.
@@ -223,6 +225,7 @@ impl Writer {
             hands_over: false,
             uses_reserve: false,
             broken: false,
+            disks_full: false,
         }
     }
 
@@ -357,9 +360,7 @@ impl Writer {
         if let Some(handed_over) = self.hold.handed_over() {
             return Err(handed_over.into());
         }
-        if self.broken {
-            return Err(WriteError::Broken);
-        }
+        self.ensure_whole()?;
         let needed = more
             + match removal {
                 true => self.pages_needed(),
@@ -370,6 +371,15 @@ impl Writer {
             Some(pages) => Err(WriteError::NoSpace {
                 missing: ByteCount(pages * PAGE_BYTES_U64),
             }),
+        }
+    }
+
+    /// That nothing has failed which keeps changes from being committed.
+    fn ensure_whole(&self) -> Result<(), WriteError> {
+        match (self.broken, self.disks_full) {
+            (false, _) => Ok(()),
+            (true, false) => Err(WriteError::Broken),
+            (true, true) => Err(WriteError::DisksFull),
         }
     }
 

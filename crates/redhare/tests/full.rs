@@ -1,10 +1,20 @@
 //! Volumes that promise more than their disks hold (`--overcommit`), until the disks of all copies are full: what needs room is refused
 //! with a word about it and at once, everything that is there can be read, and with room made the same command goes on.
 
+use std::io::Write;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bdev::{BlockDevice, ChannelExt, IoError};
+use fabrics::initiator::{ConnectOptions, RemoteDevice, RemoteOptions};
+use foundation::Lba;
+use rustix::io::Errno;
+
+use crate::mount::{Mount, can_mount};
 use crate::support::nodes::Nodes;
 use crate::support::{Place, wait_until};
+
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
 
 fn status(cluster: &Nodes) -> (String, Vec<u64>) {
     let status = cluster.json(&["status"]);
@@ -16,6 +26,78 @@ fn status(cluster: &Nodes) -> (String, Vec<u64>) {
     )
 }
 
+/// A volume as a host has it.
+struct Portal {
+    address: SocketAddr,
+    nqn: String,
+}
+
+impl Portal {
+    /// Makes a volume, and exports it.
+    fn of(cluster: &Nodes, name: &str) -> Self {
+        cluster.succeed(&["volume", "create", name, "--size", "128MiB", "--copies", "3"]);
+        let said = cluster.json(&["volume", "export", name, "--host", HOST]);
+        let portal = Self {
+            address: said["portals"][0]["address"].as_str().unwrap().parse().unwrap(),
+            nqn: said["nqn"].as_str().unwrap().to_owned(),
+        };
+        wait_until("the portal serves", || portal.write(0, 1).is_ok());
+        portal
+    }
+
+    fn options(&self) -> RemoteOptions {
+        let (nqn, host) = (self.nqn.parse().unwrap(), HOST.parse().unwrap());
+        RemoteOptions::new(ConnectOptions::new(self.address, nqn, host, [9; 16]), 1)
+    }
+
+    /// Writes a MiB of one byte, and flushes.
+    fn write(&self, mib: u64, byte: u8) -> Result<(), IoError> {
+        let options = self.options();
+        reactor::run(&reactor::Config::default(), async move {
+            let device = RemoteDevice::connect(options).await.map_err(|_| IoError::Gone)?;
+            let channel = device.open_channel().unwrap();
+            let mut buffer = reactor::BufferPool::current().allocate(1 << 20).await.unwrap();
+            buffer.fill(byte);
+            channel.write(Lba(mib * 256), buffer.freeze()).await?;
+            channel.flush().await
+        })
+        .unwrap()
+    }
+
+    /// Whether a MiB is of one byte.
+    fn has(&self, mib: u64, byte: u8) -> bool {
+        let options = self.options();
+        reactor::run(&reactor::Config::default(), async move {
+            let device = RemoteDevice::connect(options).await.unwrap();
+            let channel = device.open_channel().unwrap();
+            let buffer = reactor::BufferPool::current().allocate(1 << 20).await.unwrap();
+            let (status, bytes) = channel.read(Lba(mib * 256), buffer).await;
+            status.unwrap();
+            bytes.iter().all(|found| *found == byte)
+        })
+        .unwrap()
+    }
+}
+
+/// What a program on a mount is told of files that find no room: the first error of a write or of `fsync`.
+fn fill(mount: &Mount) -> Errno {
+    let piece = vec![9; 1 << 20];
+    let number = |error: std::io::Error| Errno::from_io_error(&error).unwrap();
+    let mut file = std::fs::File::create(mount.path("more")).unwrap();
+    // What an import that was refused has written already needs no more room.
+    for _ in 0..700 {
+        if let Err(error) = file.write_all(&piece) {
+            return number(error);
+        }
+    }
+    number(file.sync_all().unwrap_err())
+}
+
+fn mount(cluster: &Nodes, volume: &str) -> Mount {
+    let directory = cluster.place.0.join("mounted");
+    Mount::by(cluster.command_as("admin", &["fs"]), volume, &directory, &[])
+}
+
 #[test]
 fn volumes_whose_disks_are_full_are_read_and_go_on_when_there_is_room() {
     let cluster = Nodes::start(Place::in_memory("full"), &["--overcommit", "4"], 3);
@@ -24,6 +106,7 @@ fn volumes_whose_disks_are_full_are_read_and_go_on_when_there_is_room() {
         7,
         1 << 20,
     );
+    let portal = Portal::of(&cluster, "disk");
     let large = cluster.place.0.join("large");
     std::fs::create_dir_all(&large).unwrap();
     for number in 0..6 {
@@ -55,11 +138,29 @@ fn volumes_whose_disks_are_full_are_read_and_go_on_when_there_is_room() {
     let again = cluster.refused(&["fs", "import", large, "third"]);
     assert!(again.contains("no space is left"), "{again}");
     cluster.succeed(&["fs", "verify", "third"]);
+    // A host overwrites, and is told Capacity Exceeded where it would need room.
+    assert_eq!(portal.write(0, 2), Ok(()));
+    assert_eq!(portal.write(1, 2), Err(IoError::NoSpace));
+    assert!(portal.has(0, 2) && portal.has(100, 0));
+    let can_mount = can_mount("full disks");
+    if can_mount {
+        let mounted = mount(&cluster, "third");
+        assert_eq!(fill(&mounted), Errno::NOSPC);
+        drop(mounted);
+        cluster.succeed(&["fs", "verify", "third"]);
+    }
 
     cluster.succeed(&["volume", "delete", "second"]);
     wait_until("there is room", || {
-        status(&cluster) == ("healthy".to_owned(), vec![0, 0])
+        status(&cluster) == ("healthy".to_owned(), vec![0; 3])
     });
+    assert_eq!(portal.write(1, 3), Ok(()));
+    assert!(portal.has(0, 2) && portal.has(1, 3));
+    if can_mount {
+        let mounted = mount(&cluster, "third");
+        std::fs::write(mounted.path("more"), "there is room").unwrap();
+        mounted.end();
+    }
     cluster.succeed(&["fs", "import", large, "third"]);
     for name in ["data", "third"] {
         cluster.succeed(&["fs", "verify", name]);

@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use agentlink::{Decoder, Frame, FromTarget, ToTarget, encode_known};
-use foundation::Epoch;
+use foundation::{Epoch, KeptCopies};
 use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::sync::channel;
 use reactor::{spawn, time};
@@ -102,27 +102,11 @@ pub fn listen(
                         // Not sent to one that does not know this.
                         let _ = sender.try_send(FromTarget::WantSnapshots);
                         let _ = sender.try_send(FromTarget::SyncWrites(node.sync_writes().all()));
-                        drop(spawn(tell_flattening(Rc::downgrade(&node), sender.clone())));
-                        drop(spawn(tell_held(Rc::downgrade(&node), sender.clone())));
-                        if kinds >= FromTarget::KINDS_OF_USE {
-                            drop(spawn(tell_used(Rc::downgrade(&node), sender.clone())));
-                        }
-                        if kinds >= FromTarget::KINDS_OF_KEPT {
-                            drop(spawn(tell_kept(Rc::downgrade(&node), sender.clone())));
-                        }
-                        if kinds >= FromTarget::KINDS_OF_DOUBT {
-                            drop(spawn(tell_doubtful(Rc::downgrade(&node), sender.clone())));
-                        }
-                        if kinds >= FromTarget::KINDS_OF_DAMAGE {
-                            drop(spawn(tell_damage(Rc::downgrade(&node), sender.clone())));
-                        }
-                        if kinds >= FromTarget::KINDS_OF_SNAPSHOT_LOSSES {
-                            drop(spawn(tell_snapshot_losses(Rc::downgrade(&node), sender.clone())));
-                        }
                         if kinds >= FromTarget::KINDS_OF_RELEASE {
                             let _ = sender.try_send(FromTarget::Release(foundation::RELEASE.to_owned()));
                         }
-                        drop(spawn(tell_health(Rc::downgrade(&node), sender)));
+                        let node = Rc::downgrade(&node);
+                        Teller { node, sender }.tell_all(kinds);
                     }
                 }
                 FromThread::Message(message) => handle(&node, &portals, message).await,
@@ -142,7 +126,11 @@ fn connected(node: &Rc<Node>, address: SocketAddr, out: mpsc::SyncSender<FromTar
     let _ = sender.try_send(node.hello(address));
     drop(spawn(tell_disks(Rc::downgrade(node), sender.clone())));
     drop(spawn(tell_resyncs(Rc::downgrade(node), sender.clone())));
-    drop(spawn(tell_snapshots(Rc::downgrade(node), sender.clone())));
+    let teller = Teller {
+        node: Rc::downgrade(node),
+        sender: sender.clone(),
+    };
+    teller.tell(SNAPSHOTS_INTERVAL, None, Node::snapshots, FromTarget::Snapshots);
     node.set_agent(sender.clone());
     node.forget_lists();
     node.want_passes();
@@ -182,159 +170,77 @@ async fn tell_resyncs(node: Weak<Node>, sender: ToAgent) {
     }
 }
 
-async fn tell_snapshots(node: Weak<Node>, sender: ToAgent) {
-    let mut told = None;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let snapshots = node.snapshots();
-        if told.as_ref() != Some(&snapshots) {
-            if sender.try_send(FromTarget::Snapshots(snapshots.clone())).is_err() {
-                return;
-            }
-            told = Some(snapshots);
-        }
-        drop(node);
-        time::sleep(SNAPSHOTS_INTERVAL).await;
-    }
+/// Tells an agent of one thing after the other, each by a task of its own, whenever it has changed.
+struct Teller {
+    node: Weak<Node>,
+    sender: ToAgent,
 }
 
-/// Also that nothing is held: until it hears so, an agent knows nothing.
-async fn tell_held(node: Weak<Node>, sender: ToAgent) {
-    let mut told = None;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let held = node.held();
-        if told.as_ref() != Some(&held) {
-            if sender.try_send(FromTarget::Held(held.clone())).is_err() {
-                return;
+impl Teller {
+    /// Looks each `interval`, at once first. With `known`, the agent takes it to be so until it hears something else; without, it knows
+    /// nothing until it is told, also that there is nothing.
+    fn tell<T: Clone + PartialEq + 'static>(
+        &self,
+        interval: Duration,
+        known: Option<T>,
+        look: impl Fn(&Node) -> T + 'static,
+        message: impl Fn(T) -> FromTarget + 'static,
+    ) {
+        let (node, sender, mut told) = (self.node.clone(), self.sender.clone(), known);
+        drop(spawn(async move {
+            while let Some(node) = node.upgrade() {
+                let now = look(&node);
+                if told.as_ref() != Some(&now) {
+                    if sender.try_send(message(now.clone())).is_err() {
+                        return;
+                    }
+                    told = Some(now);
+                }
+                drop(node);
+                time::sleep(interval).await;
             }
-            told = Some(held);
-        }
-        drop(node);
-        time::sleep(SNAPSHOTS_INTERVAL).await;
+        }));
     }
-}
 
-/// Also that there is nothing.
-async fn tell_used(node: Weak<Node>, sender: ToAgent) {
-    let mut told = None;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let used = node.used();
-        if told.as_ref() != Some(&used) {
-            if sender.try_send(FromTarget::Used(used.clone())).is_err() {
-                return;
-            }
-            told = Some(used);
+    /// What an agent of any release knows that has said what it knows, and what those know that know so many kinds of messages.
+    fn tell_all(&self, kinds: u32) {
+        let nothing = Vec::new();
+        self.tell(
+            FLATTENING_INTERVAL,
+            Some(nothing),
+            Node::flattening,
+            FromTarget::Flattening,
+        );
+        self.tell(SNAPSHOTS_INTERVAL, None, Node::held, FromTarget::Held);
+        if kinds >= FromTarget::KINDS_OF_USE {
+            self.tell(USED_INTERVAL, None, Node::used, FromTarget::Used);
         }
-        drop(node);
-        time::sleep(USED_INTERVAL).await;
-    }
-}
-
-async fn tell_kept(node: Weak<Node>, sender: ToAgent) {
-    let mut told = None;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let now @ (lists, kept) = node.kept_snapshots();
-        let message = FromTarget::Kept {
-            lists,
-            copies: kept.count,
-            digest: kept.digest,
-        };
-        if told.replace(now) != Some(now) && sender.try_send(message).is_err() {
-            return;
+        if kinds >= FromTarget::KINDS_OF_KEPT {
+            let message = |(lists, kept): (u32, KeptCopies)| FromTarget::Kept {
+                lists,
+                copies: kept.count,
+                digest: kept.digest,
+            };
+            self.tell(SNAPSHOTS_INTERVAL, None, Node::kept_snapshots, message);
         }
-        drop(node);
-        time::sleep(SNAPSHOTS_INTERVAL).await;
-    }
-}
-
-/// Also that there is nothing.
-async fn tell_doubtful(node: Weak<Node>, sender: ToAgent) {
-    let mut told = None;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let doubtful = node.doubtful();
-        if told.as_ref() != Some(&doubtful) {
-            if sender.try_send(FromTarget::Doubtful(doubtful.clone())).is_err() {
-                return;
-            }
-            told = Some(doubtful);
+        if kinds >= FromTarget::KINDS_OF_DOUBT {
+            self.tell(DOUBT_INTERVAL, None, Node::doubtful, FromTarget::Doubtful);
         }
-        drop(node);
-        time::sleep(DOUBT_INTERVAL).await;
-    }
-}
-
-/// Also that there is none.
-async fn tell_damage(node: Weak<Node>, sender: ToAgent) {
-    let mut told = None;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let damage = node.damage();
-        if told.as_ref() != Some(&damage) {
-            if sender.try_send(FromTarget::Damage(damage.clone())).is_err() {
-                return;
-            }
-            told = Some(damage);
+        if kinds >= FromTarget::KINDS_OF_DAMAGE {
+            self.tell(DAMAGE_INTERVAL, None, Node::damage, FromTarget::Damage);
         }
-        drop(node);
-        time::sleep(DAMAGE_INTERVAL).await;
-    }
-}
-
-async fn tell_snapshot_losses(node: Weak<Node>, sender: ToAgent) {
-    let mut told = Vec::new();
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let losses = node.snapshot_losses();
-        if told != losses {
-            if sender
-                .try_send(FromTarget::SnapshotLosses(losses.clone()))
-                .is_err()
-            {
-                return;
-            }
-            told = losses;
+        if kinds >= FromTarget::KINDS_OF_SNAPSHOT_LOSSES {
+            let nothing = Vec::new();
+            let message = FromTarget::SnapshotLosses;
+            self.tell(DAMAGE_INTERVAL, Some(nothing), Node::snapshot_losses, message);
         }
-        drop(node);
-        time::sleep(DAMAGE_INTERVAL).await;
-    }
-}
-
-async fn tell_flattening(node: Weak<Node>, sender: ToAgent) {
-    let mut told = Vec::new();
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let flattening = node.flattening();
-        if told != flattening {
-            if sender
-                .try_send(FromTarget::Flattening(flattening.clone()))
-                .is_err()
-            {
-                return;
-            }
-            told = flattening;
-        }
-        drop(node);
-        time::sleep(FLATTENING_INTERVAL).await;
-    }
-}
-
-async fn tell_health(node: Weak<Node>, sender: ToAgent) {
-    let mut told = Vec::new();
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        let health = node.disk_health();
-        if told != health {
-            if sender.try_send(FromTarget::Health(health.clone())).is_err() {
-                return;
-            }
-            told = health;
-        }
-        drop(node);
-        time::sleep(HEALTH_INTERVAL).await;
+        let nothing = Vec::new();
+        self.tell(
+            HEALTH_INTERVAL,
+            Some(nothing),
+            Node::disk_health,
+            FromTarget::Health,
+        );
     }
 }
 

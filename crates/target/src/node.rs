@@ -680,8 +680,8 @@ impl Sink for Node {
                 return self.finds_no_room(chunk, local.io);
             }
         }
-        self.look_at_room(chunk);
         let Data::Into(buffer) = completion.data else {
+            self.look_at_room(chunk);
             return self.push(Event::Local {
                 chunk,
                 io: local.io,

@@ -1,5 +1,6 @@
 //! Why an operation on files failed, and the number that POSIX gives it.
 
+use bdev::IoError;
 use foundation::ByteCount;
 
 use crate::error::{ReadError, TreeError, WriteError};
@@ -231,7 +232,7 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::NotADirectory(_) => errno::ENOTDIR,
         WriteError::LinkToDirectory(_) => errno::EPERM,
         WriteError::NotEmpty { .. } => errno::ENOTEMPTY,
-        WriteError::NoSpace { .. } => errno::ENOSPC,
+        WriteError::NoSpace { .. } | WriteError::DisksFull => errno::ENOSPC,
         WriteError::Quota { .. } => errno::EDQUOT,
         WriteError::CrossQuota { .. } => errno::EXDEV,
         WriteError::QuotaNested { .. } | WriteError::QuotaLink { .. } => errno::EBUSY,
@@ -241,6 +242,10 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::Lease(_) => errno::EROFS,
         WriteError::Buffer(_) => errno::ENOMEM,
         WriteError::Read(ReadError::TooLarge { .. }) => errno::EFBIG,
+        WriteError::Io {
+            source: IoError::NoSpace,
+            ..
+        } => errno::ENOSPC,
         WriteError::Io { .. } | WriteError::Broken | WriteError::Tree(_) | WriteError::Read(_) => errno::EIO,
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::support::{DISK, Gate, GatedLeases, leases, medium, on_host, small, world, writer_options};
+use crate::files::{FileError, errno};
 use crate::format::superblock::Superblock;
 use crate::lease::memory::{LocalLeases, WRITER_TERM};
 use crate::{
@@ -143,6 +144,46 @@ fn bad_requests_change_nothing() {
                 .unwrap()
                 .is_clean()
         );
+    })
+    .unwrap();
+}
+
+/// Where the disks of a cluster that promises more than it has are full; the volume itself has room.
+#[test]
+fn a_volume_whose_disks_are_full_says_so_and_keeps_what_was_committed() {
+    let (simulation, host) = world(5);
+    on_host(&simulation, host, || async {
+        format(medium(), leases(), "a formatter", &small()).await.unwrap()
+    })
+    .unwrap();
+    let create = |name: &'static [u8], limit_bytes: Option<u64>| {
+        let disk = simulation.disk(host, Path::new(DISK));
+        let whole = disk.length_bytes();
+        let created = on_host(&simulation, host, move || async move {
+            let opened = Writer::open(medium(), Rc::new(LocalLeases::new()), &writer_options()).await;
+            let mut writer = opened.unwrap();
+            disk.set_limit_bytes(limit_bytes.unwrap_or(whole));
+            let a = Attributes::default();
+            let made = writer.create_file(InodeNumber::ROOT, name, &a, &[1; 9000]).await;
+            made.unwrap();
+            let first = writer.commit().await.map(drop);
+            let again = writer
+                .create_file(InodeNumber::ROOT, b"more", &a, &[1; 9000])
+                .await;
+            disk.set_limit_bytes(whole);
+            [first, again.map(drop)]
+        });
+        created.unwrap()
+    };
+    assert!(create(b"kept", None).iter().all(Result::is_ok));
+    let numbers = create(b"lost", Some(0)).map(|result| FileError::from(result.unwrap_err()).errno());
+    assert_eq!(numbers, [errno::ENOSPC; 2]);
+    on_host(&simulation, host, || async {
+        let report = verify(&medium(), leases(), &VerifyOptions::default())
+            .await
+            .unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        assert_eq!(report.totals.files, 1);
     })
     .unwrap();
 }

@@ -15,7 +15,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriteError::NoSpace`] leaves the changes uncommitted and the writer usable; after any other error
-    /// only what was committed before is certain, and the writer is [`WriteError::Broken`].
+    /// only what was committed before is certain, and the writer is [`WriteError::Broken`], or [`WriteError::DisksFull`].
     pub async fn commit(&mut self) -> Result<u64, WriteError> {
         #[cfg(test)]
         if self.space.bug == crate::space::PlantedBug::HandOverBeforeCommit {
@@ -38,9 +38,7 @@ impl Writer {
 
     /// The same also without changes: what the commit before has freed becomes free.
     pub(crate) async fn commit_always(&mut self) -> Result<u64, WriteError> {
-        if self.broken {
-            return Err(WriteError::Broken);
-        }
+        self.ensure_whole()?;
         self.put_quotas().await?;
         self.end_sharing().await;
         self.packer.finish_chunk(&mut self.space).await;
@@ -54,7 +52,17 @@ impl Writer {
         self.broken = true;
         let superblock = match self.write_generation().await {
             Ok(superblock) => superblock,
-            Err(error) => return Err(self.explain(error).await),
+            Err(error) => {
+                let error = self.explain(error).await;
+                self.disks_full = matches!(
+                    &error,
+                    WriteError::Io {
+                        source: IoError::NoSpace,
+                        ..
+                    }
+                );
+                return Err(error);
+            }
         };
         self.broken = false;
         self.slot = 1 - self.slot;

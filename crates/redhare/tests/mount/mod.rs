@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Whether FUSE is there; where it is not, the test is noted as skipped.
-fn can_mount(test: &str) -> bool {
+pub(crate) fn can_mount(test: &str) -> bool {
     let helper = Command::new("fusermount3").arg("--version").output();
     if Path::new("/dev/fuse").exists() && helper.is_ok() {
         return true;
@@ -49,7 +49,7 @@ fn skip(test: &str, lacking: &str) {
 }
 
 /// A mount, served in the foreground by a process of its own.
-struct Mount {
+pub(crate) struct Mount {
     process: Child,
     directory: PathBuf,
 }
@@ -87,15 +87,17 @@ fn refused(arguments: &[&str]) -> String {
 
 impl Mount {
     fn start(cluster: Option<&Cluster>, volume: &str, directory: &Path, more: &[&str]) -> Self {
+        Self::by(command(cluster, &[]), volume, directory, more)
+    }
+
+    /// By a command `redhare fs` that knows its cluster.
+    pub(crate) fn by(mut command: Command, volume: &str, directory: &Path, more: &[&str]) -> Self {
         fs::create_dir_all(directory).unwrap_or_else(|error| {
             // What a dead process has left there is in the way of this, and is what the mount has to cope with.
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
         });
         let arguments = [&["mount", volume, directory.to_str().unwrap()], more].concat();
-        let mut process = command(cluster, &arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut process = command.args(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut said = BufReader::new(process.stdout.take().unwrap());
         said.read_line(&mut line).unwrap();
@@ -107,7 +109,7 @@ impl Mount {
         Self { process, directory }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
@@ -116,7 +118,7 @@ impl Mount {
     }
 
     /// Ends it as Ctrl-C does.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.signal(Signal::INT);
         assert!(self.process.wait().unwrap().success());
         assert!(!is_mounted(&self.directory));

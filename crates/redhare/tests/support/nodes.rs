@@ -396,13 +396,19 @@ impl Nodes {
 
     /// Over TLS with somebody's credentials, if the cluster has any.
     pub(crate) fn run_as(&self, who: &str, arguments: &[&str]) -> Output {
+        self.command_as(who, arguments).output().unwrap()
+    }
+
+    /// The same, to be run.
+    pub(crate) fn command_as(&self, who: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).env("REDHARE_CLUSTER", self.address());
         match self.is_secure {
             true => command.env("REDHARE_CREDENTIALS", self.credentials(who)),
             false => command.env_remove("REDHARE_CREDENTIALS"),
         };
-        command.env_remove("RUST_LOG").output().unwrap()
+        command.env_remove("RUST_LOG");
+        command
     }
 
     pub(crate) fn succeed(&self, arguments: &[&str]) {

@@ -14,7 +14,7 @@ use foundation::{Epoch, Instant};
 use super::Member;
 use super::join::{JOINER, Join};
 use super::repair::{self, Repair};
-use super::room::RoomFor;
+use super::room::{RoomFor, RoomSought};
 use super::snapshot::Cut;
 use crate::configuration::{ChunkConfig, FIRST_EPOCH};
 use crate::identity::{
@@ -134,12 +134,7 @@ pub(super) struct Lead {
     /// This node ran without a pause since then.
     pub(super) awake_since: Instant,
     pub(super) proposed_at: Option<Instant>,
-    /// Since when something waits for which not all copies have room, but enough.
-    pub(super) room_wanted: Option<Instant>,
-    /// How long something waits at most for others to say whether they have room, or for one without to be left out.
-    pub(super) room_wait: Option<Instant>,
-    /// Until then who has not said lately whether it has room is not asked again.
-    pub(super) room_believed_until: Instant,
+    pub(super) room: RoomSought,
     /// The copy that is on its way back.
     pub(super) join: Option<Box<Join>>,
     pub(super) joins: u32,
@@ -187,9 +182,7 @@ impl Lead {
             last_activity: now,
             awake_since: now,
             proposed_at: None,
-            room_wanted: None,
-            room_wait: None,
-            room_believed_until: now,
+            room: RoomSought::new(now),
             join: None,
             joins: 0,
             returned: BTreeMap::new(),
@@ -275,7 +268,7 @@ impl Lead {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let resend = self.waits_for_answers().then_some(self.resend_at);
         let gives_up = self.cut.as_ref().map(Cut::due);
-        [resend, gives_up, self.settle_at, self.join_due(), self.room_wait]
+        [resend, gives_up, self.settle_at, self.join_due(), self.room.until]
             .into_iter()
             .flatten()
             .min()
@@ -703,7 +696,7 @@ impl Member {
         let Some(lead) = &mut self.lead else {
             return;
         };
-        lead.end_room_wait(now);
+        lead.room.give_up(now, lead.settings.suspect_after);
         if !lead.waits_for_answers() || now < lead.resend_at {
             return;
         }

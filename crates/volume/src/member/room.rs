@@ -5,10 +5,12 @@
 //! not been answered, so nothing that was acknowledged waits for it, and the copy goes on with everything else, reads of what is
 //! settled first of all. A new epoch gives up what is kept: its region is marked, and is made equal.
 
+use std::time::Duration;
+
 use foundation::{Epoch, Instant};
 
 use super::Member;
-use super::lead::{Flight, Lead, Phase};
+use super::lead::{Flight, HANGS_AFTER, Lead, Phase};
 use crate::grants::Grants;
 use crate::identity::{Incarnation, IoToken, NodeId};
 use crate::message::{Refusal, RoomLeft, WriteKind};
@@ -40,6 +42,39 @@ pub(super) enum RoomFor {
     Later,
     /// Too few copies have any, or the write would wait for one that waits for room.
     Nothing,
+}
+
+/// A write node's search for room, while some copy is short.
+#[derive(Debug)]
+pub(super) struct RoomSought {
+    /// Since when something waits for which not all copies have room, but enough.
+    wanted: Option<Instant>,
+    /// How long something waits at most for others to say whether they have room, or for one without to be left out.
+    pub(super) until: Option<Instant>,
+    /// Until then who has not said lately whether it has room is not asked again.
+    believed_until: Instant,
+}
+
+impl RoomSought {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            wanted: None,
+            until: None,
+            believed_until: now,
+        }
+    }
+
+    /// Whether who has been silent is asked.
+    pub(super) fn may_ask(&self, now: Instant) -> bool {
+        now >= self.believed_until
+    }
+
+    /// Who has been asked for room and does not answer is not waited for any longer; `limit` is how long others may be silent.
+    pub(super) fn give_up(&mut self, now: Instant, limit: Duration) {
+        if self.until.take_if(|until| *until <= now).is_some() {
+            self.believed_until = now + limit * HANGS_AFTER;
+        }
+    }
 }
 
 impl Room {
@@ -177,7 +212,7 @@ impl Member {
         };
         let short = lead.short(own);
         if short == 0 {
-            lead.room_wanted = None;
+            lead.room.wanted = None;
             return RoomFor::It;
         }
         let lacking = lead.lacking(own);
@@ -192,28 +227,25 @@ impl Member {
         if stores && given_up.count() >= GIVEN_UP_MAX {
             return RoomFor::Nothing;
         }
-        if !stores {
-            return RoomFor::It;
-        }
-        if !request.needs_room {
+        if !stores || !request.needs_room {
             return RoomFor::It;
         }
         if lead.knows_little_of_room(now) {
-            if lead.room_wait.is_none() {
-                lead.room_wait = Some(now + limit);
+            if lead.room.until.is_none() {
+                lead.room.until = Some(now + limit);
                 self.ask_others_how_they_are();
             }
             return RoomFor::Later;
         }
-        lead.room_wait = None;
+        lead.room.until = None;
         if !lead.enough_have_room(own, minimum) {
             return RoomFor::Nothing;
         }
-        let since = *lead.room_wanted.get_or_insert(now);
+        let since = *lead.room.wanted.get_or_insert(now);
         // If the masters do not answer, what is left has to do.
         let goes_on = now.since(since) >= limit;
         if !goes_on {
-            lead.room_wait = Some(since + limit);
+            lead.room.until = Some(since + limit);
         }
         self.propose_without_silent(now);
         match goes_on {
@@ -348,7 +380,7 @@ impl Lead {
     /// A member of which too little room is left for what is to be written; `minimum` copies have room.
     pub(super) fn without_room(&self, own: RoomLeft, minimum: usize) -> Option<(usize, Reason)> {
         let short = self.short(own);
-        let leaves = self.room_wanted.is_some() && short != 0 && self.enough_have_room(own, minimum);
+        let leaves = self.room.wanted.is_some() && short != 0 && self.enough_have_room(own, minimum);
         leaves.then_some((short.trailing_zeros() as usize, Reason::NoRoom))
     }
 }

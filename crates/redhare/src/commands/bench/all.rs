@@ -218,6 +218,13 @@ const GROUPS: &[Group] = &[
         rows: |rounds| pauses_of("away", rounds),
     },
     Group {
+        name: "faults drained",
+        about: "pauses of clients while all copies of a node move elsewhere",
+        seconds: (20.0, 5.0),
+        needs: HOSTS,
+        rows: |rounds| pauses_of("drained", rounds),
+    },
+    Group {
         name: "faults leader",
         about: "the leading master of three on an etcd is killed",
         seconds: (30.0, 3.0),

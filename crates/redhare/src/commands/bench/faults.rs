@@ -3,6 +3,7 @@
 mod beside;
 mod chaos;
 pub(super) mod copies;
+mod drains;
 mod history;
 mod load;
 mod masters;

@@ -42,14 +42,7 @@ impl Lead {
     /// Whether some member has not said for a while whether it has room.
     pub(in crate::member) fn knows_little_of_room(&self, now: Instant) -> bool {
         let is_old = |at: Option<Instant>| at.is_none_or(|at| now.since(at) > self.settings.suspect_after);
-        now >= self.room_believed_until && self.others().any(|index| is_old(self.told[index].room_at))
-    }
-
-    /// Who has been asked for room and does not answer is not waited for any longer.
-    pub(super) fn end_room_wait(&mut self, now: Instant) {
-        if self.room_wait.take_if(|until| *until <= now).is_some() {
-            self.room_believed_until = now + self.settings.suspect_after * HANGS_AFTER;
-        }
+        self.room.may_ask(now) && self.others().any(|index| is_old(self.told[index].room_at))
     }
 
     /// How much room a member has said it has.

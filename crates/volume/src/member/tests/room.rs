@@ -9,6 +9,14 @@ fn is_short(core: &mut NodeCore, now: Instant, from: u128, is_short: bool) {
     } else {
         RoomLeft::Enough
     };
+    says(core, now, from, room);
+}
+
+fn has_none(core: &mut NodeCore, now: Instant, from: u128) {
+    says(core, now, from, RoomLeft::Nothing);
+}
+
+fn says(core: &mut NodeCore, now: Instant, from: u128, room: RoomLeft) {
     let answer = Message::SettleAnswer {
         chunk: chunk(),
         epoch: Epoch(1),
@@ -31,6 +39,21 @@ fn settles(outputs: &[Output]) -> Vec<NodeId> {
         _ => None,
     };
     outputs.iter().filter_map(settle).collect()
+}
+
+/// Whether a copy that is left out asks to come back.
+fn asks_back(core: &mut NodeCore, now: Instant) -> bool {
+    core.handle_timeout(now);
+    let asks = |output: &Output| {
+        matches!(
+            output,
+            Output::Send {
+                message: Message::Return { .. },
+                ..
+            }
+        )
+    };
+    outputs(core).iter().any(asks)
 }
 
 fn range(start: u32, count: u32) -> BlockRange {
@@ -59,7 +82,12 @@ fn member_without_room() -> (NodeCore, IoToken) {
 }
 
 fn replica_write(core: &mut NodeCore, now: Instant, sequence: u64) {
-    let write = crate::message::ReplicaWrite {
+    let write = Message::ReplicaWrite(sequenced(sequence));
+    core.handle_message(now, NodeId(2), write, Some(DataToken(100 + sequence)));
+}
+
+fn sequenced(sequence: u64) -> crate::message::ReplicaWrite {
+    crate::message::ReplicaWrite {
         chunk: chunk(),
         epoch: Epoch(1),
         sequence: Sequence(sequence),
@@ -72,9 +100,7 @@ fn replica_write(core: &mut NodeCore, now: Instant, sequence: u64) {
         writer_token: WriterToken(0),
         join: JoinNumber(0),
         trace: TraceId(0),
-    };
-    let data = Some(DataToken(100 + sequence));
-    core.handle_message(now, NodeId(2), Message::ReplicaWrite(write), data);
+    }
 }
 
 #[test]
@@ -337,26 +363,12 @@ fn a_copy_that_was_left_out_for_want_of_room_comes_back_when_it_has_some() {
     let (mut core, _) = member_without_room();
     core.handle_short(later, chunk(), true);
     core.handle_configuration(later, chunk(), &three(2, 2, &[2, 3]));
-    let asks = |core: &mut NodeCore, now| {
-        core.handle_timeout(now);
-        let all = outputs(core);
-        let asks = |output: &Output| {
-            matches!(
-                output,
-                Output::Send {
-                    message: Message::Return { .. },
-                    ..
-                }
-            )
-        };
-        all.iter().any(asks)
-    };
     let later = later + Settings::default().grant_term * 2;
-    assert!(!asks(&mut core, later));
+    assert!(!asks_back(&mut core, later));
     core.handle_room(later, chunk());
-    assert!(!asks(&mut core, later), "little is left");
+    assert!(!asks_back(&mut core, later), "little is left");
     core.handle_short(later, chunk(), false);
-    assert!(asks(&mut core, later));
+    assert!(asks_back(&mut core, later));
 }
 
 /// A release before does so; it has left the epoch in which it failed.
@@ -372,4 +384,213 @@ fn a_member_that_says_it_has_room_again_is_taken_back_in_a_new_epoch() {
     };
     core.handle_message(NOW, NodeId(3), back, None);
     assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1, 2, 3])]);
+}
+
+/// Otherwise it would hold up the writes of those that have room.
+#[test]
+fn a_copy_on_its_way_back_that_finds_no_room_gives_up_until_it_has_some() {
+    let later = NOW + Settings::default().grant_term * 3;
+    let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry()), true);
+    core.handle_configuration(later, chunk(), &three(2, 2, &[2, 3]));
+    let join = |join| Message::Join {
+        chunk: chunk(),
+        epoch: Epoch(2),
+        join: JoinNumber(join),
+        incarnation: Incarnation(1),
+        writer_token: WriterToken(0),
+        sessions: Vec::new(),
+    };
+    core.handle_message(later, NodeId(2), join(1), None);
+    core.handle_persisted(later, chunk(), PersistToken(99));
+    let answered = |output: &Output| matches!(output, Output::Send { message: Message::JoinAnswer { join, .. }, .. } if *join == JoinNumber(1));
+    assert!(outputs(&mut core).iter().any(answered));
+    let write = crate::message::ReplicaWrite {
+        epoch: Epoch(2),
+        join: JoinNumber(1),
+        ..sequenced(1)
+    };
+    let data = Some(DataToken(101));
+    core.handle_message(later, NodeId(2), Message::ReplicaWrite(write), data);
+    core.handle_persisted(later, chunk(), PersistToken(999));
+    let io = ios(&outputs(&mut core))[0];
+    core.handle_short(later, chunk(), true);
+    core.handle_full(later, chunk(), io);
+    let after = outputs(&mut core);
+    let refused = |output: &Output| {
+        let refused = Refusal::DeviceFailed;
+        matches!(output, Output::Send { to: NodeId(2), message: Message::Refused { refusal, .. }, .. } if *refusal == refused)
+    };
+    assert!(
+        after.contains(&release(101)) && after.iter().any(refused),
+        "{after:?}"
+    );
+    assert!(!core.member(chunk()).unwrap().lacks_room(), "nothing is kept");
+    let later = later + Settings::default().grant_term * 2;
+    assert!(!asks_back(&mut core, later));
+    core.handle_short(later, chunk(), false);
+    assert!(asks_back(&mut core, later));
+    // A write of the join that it left comes to nothing.
+    let write = crate::message::ReplicaWrite {
+        sequence: Sequence(2),
+        ..write
+    };
+    core.handle_message(
+        later,
+        NodeId(2),
+        Message::ReplicaWrite(write),
+        Some(DataToken(102)),
+    );
+    let after = outputs(&mut core);
+    assert!(
+        after.contains(&release(102)) && ios(&after).is_empty(),
+        "{after:?}"
+    );
+}
+
+/// A copy alone, of 128 blocks.
+fn alone() -> NodeCore {
+    let geometry = Geometry {
+        chunk_blocks: 128,
+        copies: 1,
+        minimum: 1,
+        ..geometry()
+    };
+    let mut core = NodeCore::new(NOW, ME, Incarnation(1), Settings::default());
+    core.add_copy(NOW, ChunkRecord::new(ClusterId(1), chunk(), geometry), true);
+    core.handle_configuration(NOW, chunk(), &three(1, 1, &[1]));
+    core.handle_persisted(NOW, chunk(), PersistToken(1));
+    outputs(&mut core);
+    core
+}
+
+/// Begins it; its device finds no room for it.
+fn park(core: &mut NodeCore, now: Instant, request: Request) -> IoToken {
+    core.handle_request(now, chunk(), request);
+    core.handle_persisted(now, chunk(), PersistToken(9999));
+    let io = ios(&outputs(core))[0];
+    core.handle_full(now, chunk(), io);
+    outputs(core);
+    io
+}
+
+fn ended(core: &mut NodeCore) -> Vec<Output> {
+    let mut ended = outputs(core);
+    ended.retain(|output| matches!(output, Output::Complete { .. }));
+    ended
+}
+
+/// Until who waits for room has been told.
+fn passes(core: &mut NodeCore, mut now: Instant) -> Instant {
+    let settings = Settings::default();
+    let until = now + settings.suspect_after + settings.resend_interval * 2;
+    while now <= until {
+        now = now + settings.resend_interval;
+        core.handle_timeout(now);
+    }
+    now
+}
+
+#[test]
+fn a_write_that_compares_is_told_nothing_while_it_waits_and_what_comes_behind_it_is_refused() {
+    let mut core = alone();
+    let compare = Request {
+        operation: Operation::Write {
+            kind: WriteKind::Data,
+            data: Some(DataToken(1)),
+            force_unit_access: false,
+            compares: true,
+        },
+        ..write(1, 4, 0)
+    };
+    core.handle_request(NOW, chunk(), compare);
+    let read = ios(&outputs(&mut core))[0];
+    core.handle_compared(NOW, chunk(), read, true);
+    core.handle_persisted(NOW, chunk(), PersistToken(99));
+    let io = ios(&outputs(&mut core))[0];
+    core.handle_full(NOW, chunk(), io);
+    assert_eq!(asks(&mut core, NOW, 2, (4, false)), [], "it waits behind it");
+    let now = passes(&mut core, NOW);
+    assert_eq!(ended(&mut core), [complete(2, Status::NoRoom)]);
+    assert_eq!(asks(&mut core, now, 3, (4, false)), refused(3));
+    core.handle_room(now, chunk());
+    core.handle_local(now, chunk(), io, true, None);
+    assert_eq!(ended(&mut core), [complete(1, Status::Done)]);
+}
+
+/// Copies that lack the write would refuse it after that, so the lease is not put into force.
+#[test]
+fn a_lease_is_not_taken_over_while_a_write_under_an_older_one_waits_for_room() {
+    let mut core = alone();
+    let io = park(&mut core, NOW, write(1, 0, 4));
+    core.handle_request(NOW, chunk(), write(2, 40, 5));
+    assert_eq!(outputs(&mut core), []);
+    let now = passes(&mut core, NOW);
+    let told = [complete(1, Status::NoRoom), complete(2, Status::NoRoom)];
+    assert_eq!(ended(&mut core), told);
+    core.handle_request(now, chunk(), write(3, 41, 5));
+    assert_eq!(outputs(&mut core), refused(3));
+    core.handle_room(now, chunk());
+    core.handle_local(now, chunk(), io, true, None);
+    assert_eq!(ended(&mut core), []);
+    core.handle_request(now, chunk(), write(4, 42, 5));
+    assert!(is_begun(&outputs(&mut core)));
+}
+
+#[test]
+fn a_chunk_takes_no_more_writes_while_too_many_wait_of_which_clients_were_told() {
+    let mut core = alone();
+    let parked: Vec<_> = (0..64)
+        .map(|block| park(&mut core, NOW, write(block, block as u32, 0)))
+        .collect();
+    let now = passes(&mut core, NOW);
+    assert_eq!(ended(&mut core).len(), parked.len());
+    assert_eq!(asks(&mut core, now, 65, (100, false)), refused(65));
+    let read = Request {
+        operation: Operation::Read,
+        ..write(66, 100, 0)
+    };
+    core.handle_request(now, chunk(), read);
+    assert_eq!(ios(&outputs(&mut core)).len(), 1, "reads go on");
+    core.handle_room(now, chunk());
+    core.handle_local(now, chunk(), parked[0], true, None);
+    outputs(&mut core);
+    assert!(is_begun(&asks(&mut core, now, 67, (100, false))));
+}
+
+#[test]
+fn who_waits_for_an_epoch_that_waits_for_room_is_told() {
+    let mut core = sealing();
+    seal_answer(&mut core, 2, vec![2]);
+    seal_answer(&mut core, 3, Vec::new());
+    let begun = outputs(&mut core);
+    core.handle_persisted(NOW, chunk(), PersistToken(99));
+    for (io, data) in ios(&begun).into_iter().zip(1000..) {
+        core.handle_local(NOW, chunk(), io, true, Some(DataToken(data)));
+    }
+    replica_answer(&mut core, 2, 1);
+    core.handle_request(NOW, chunk(), write(1, 0, 0));
+    let flush = Request {
+        operation: Operation::Flush,
+        ..write(2, 0, 0)
+    };
+    core.handle_request(NOW, chunk(), flush);
+    let settings = Settings::default();
+    let mut now = NOW;
+    let mut told = Vec::new();
+    while now <= NOW + settings.suspect_after * 2 {
+        now = now + settings.resend_interval;
+        has_none(&mut core, now, 3);
+        core.handle_timeout(now);
+        told.extend(ended(&mut core));
+    }
+    assert_eq!(
+        told,
+        [complete(1, Status::NoRoom), complete(2, Status::NoRoom)],
+        "node 3 has no room for what is made equal"
+    );
+    let phase = |core: &NodeCore| core.member(chunk()).and_then(|member| member.phase());
+    assert_eq!(phase(&core), Some(crate::Phase::Reconciling));
+    replica_answer(&mut core, 3, 1);
+    assert_eq!(phase(&core), Some(crate::Phase::Serving));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bench::report::{Bar, Row};
 
 use super::load::{Done, Role};
-use super::pauses::{CALM, SETTLED, Window, hold, row, start, start_load};
+use super::pauses::{CALM, NODES, SETTLED, Window, hold, row, start, start_load};
 use super::world::{LIMIT, World};
 use crate::output::Failure;
 
@@ -49,7 +49,7 @@ fn pauses(what: &str, done: &Done, windows: &[Window], calm: &[Window]) -> Vec<R
 /// again soon after the first, and cannot change anything while there is no quorum.
 pub(super) fn etcd(gone: Duration, place: &Path) -> Result<Vec<Row>, Failure> {
     std::fs::create_dir_all(place).map_err(Failure::new)?;
-    let mut world = start(SEVERAL, place)?;
+    let mut world = start(NODES, SEVERAL, place)?;
     world.wait("etcd has a leader", |world| world.etcd_leader().is_some())?;
     let mut rows = Vec::new();
     for (what, count) in [("etcd's leader", 1), ("etcd's quorum", 2)] {
@@ -122,7 +122,7 @@ fn make_volume(
 /// for which it has to have heard the nodes.
 pub(super) fn leader(rounds: usize, place: &Path) -> Result<Vec<Row>, Failure> {
     std::fs::create_dir_all(place).map_err(Failure::new)?;
-    let mut world = start(SEVERAL, place)?;
+    let mut world = start(NODES, SEVERAL, place)?;
     let (mut answered, mut made, mut refusals) = (Vec::new(), Vec::new(), BTreeSet::new());
     for round in 0..rounds {
         world.wait("a master leads, and all answer", |world| {

@@ -13,13 +13,13 @@ use clap::Args;
 use rustix::process::Signal;
 
 use super::load::{Done, Load, Plan as LoadPlan, Role};
-use super::masters;
 use super::world::{Plan, World};
+use super::{drains, masters};
 use crate::commands::bench::{report, scratch::Scratch};
 use crate::output::{Failure, Output};
 
 const VOLUME: &str = "faults";
-const NODES: usize = 3;
+pub(super) const NODES: usize = 3;
 const VOLUME_BYTES: u64 = 256 << 20;
 /// What messages take on the wire beside the bytes in them, at most.
 const WIRE_MORE: f64 = 1.05;
@@ -47,7 +47,7 @@ pub(crate) struct PausesArguments {
     /// How often each fault happens, every time on another node
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only the faults whose name contains this: killed, cut, frozen, masters, away, leader, etcd
+    /// Only the faults whose name contains this: killed, cut, frozen, masters, away, drained, leader, etcd
     #[arg(long, default_value = "")]
     only: String,
     /// How long all masters are gone, or members of their etcd
@@ -94,6 +94,9 @@ pub(in crate::commands::bench) fn rows(arguments: &PausesArguments) -> Result<Ve
     let wants = |name: &str| name.contains(&arguments.only);
     if FAULTS.iter().any(|fault| wants(fault.name)) || wants("masters") || wants("away") {
         rows.extend(of_nodes(arguments, &place.path().join("nodes"))?);
+    }
+    if wants("drained") {
+        rows.extend(drains::rows(arguments.rounds, &place.path().join("drained"))?);
     }
     if wants("leader") {
         rows.extend(masters::leader(arguments.rounds, &place.path().join("leader"))?);
@@ -154,7 +157,7 @@ pub(super) type Window = (Duration, Duration);
 
 fn of_nodes(arguments: &PausesArguments, place: &std::path::Path) -> Result<Vec<Row>, Failure> {
     std::fs::create_dir_all(place).map_err(Failure::new)?;
-    let mut world = start(1, place)?;
+    let mut world = start(NODES, 1, place)?;
     let mut rows = Vec::new();
     for fault in FAULTS.iter().filter(|fault| fault.name.contains(&arguments.only)) {
         let load = start_load(&world)?;
@@ -195,9 +198,9 @@ fn of_nodes(arguments: &PausesArguments, place: &std::path::Path) -> Result<Vec<
     Ok(rows)
 }
 
-pub(super) fn start(masters: usize, place: &std::path::Path) -> Result<World, Failure> {
+pub(super) fn start(nodes: usize, masters: usize, place: &std::path::Path) -> Result<World, Failure> {
     let plan = Plan {
-        nodes: NODES,
+        nodes,
         masters,
         disk: "1GiB".to_owned(),
         bounded: None,

@@ -188,6 +188,11 @@ pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, com
                  volume by at least that, or import less. {stays}; {again}"
             )
         }
+        // The error itself says what stays, as nobody else does who meets it.
+        Stop::Entry(ImportError::Write {
+            path,
+            source: WriteError::Io { block, source },
+        }) => format!("{path}: writing block {block} of the volume failed: {source}. {stays}; {again}"),
         Stop::Entry(ImportError::Source(failure)) => {
             format!(
                 "the import stopped: {failure}. {stays}; {again}, and --keep-going goes on behind such files"
