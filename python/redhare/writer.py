@@ -28,7 +28,7 @@ class Writer:
     There is one at a time, held by a lease (a lock for a file). What it does is seen by nobody and survives nothing until
     `commit`, which makes all of it durable at once: a process that ends before, however it ends, leaves the last commit.
     Nothing else commits: a change for which the volume has no room now is an OSError (ENOSPC), also where what was committed before and removed since would make some, and so is one that would take more than 1 GiB of memory for names and attributes (ENOMEM); commit
-    and go on.
+    and go on. Where the disks of the cluster were full, which is an OSError (ENOSPC) that says so, nothing more can be committed: close, and open it again once there is room.
     As a context manager it commits at the end, unless there was an exception, and closes.
 
     Another that asks for the volume (``take_over=True``, ``redhare fs mount --take-over``) gets it within a second or so, but never in
@@ -106,7 +106,8 @@ class Writer:
     def commit(self) -> int:
         """Makes everything so far durable and seen by readers that open later; the number of that state.
 
-        An OSError says what is missing, and that nothing was committed; after it another commit makes durable what is left.
+        An OSError says what is missing, and that nothing was committed; after it another commit makes durable what is left, unless the
+        disks of the cluster were full or failed: then it says to open the volume again.
         """
         return self._handle.commit()
 

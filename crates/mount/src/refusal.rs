@@ -49,6 +49,11 @@ impl From<FileError> for Refusal {
     fn from(error: FileError) -> Self {
         match error {
             FileError::Write(WriteError::NoInode(_)) => Self::Number(ESTALE),
+            // What to do about it fits into no number.
+            FileError::Write(error) if error.is_disks_full() => {
+                tracing::error!("a request failed: {error}");
+                Self::Number(errno::ENOSPC)
+            }
             other => logged(other.errno(), &other),
         }
     }

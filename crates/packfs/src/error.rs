@@ -369,10 +369,10 @@ pub enum WriteError {
     /// An earlier failure left changes that cannot be committed.
     #[error("an earlier write failed, so nothing more can be committed; open the file system again")]
     Broken,
-    /// The same, where the earlier failure was that no copy's disk had room.
+    /// The same, where the earlier failure was that what holds the volume had no room: all copies' disks, or a file's file system.
     #[error(
-        "the disks that hold the volume were full, so nothing more can be committed; make room there (delete volumes or snapshots, or \
-         add disks), then open the file system again"
+        "there was no room where the volume lies, so nothing more can be committed; make some (in a cluster delete volumes or snapshots, \
+         or add disks; around a file on its file system), then open the file system again"
     )]
     DisksFull,
     /// No buffer could be had.
@@ -387,6 +387,14 @@ pub enum WriteError {
     /// The writer's lease has ended or was taken over.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+}
+
+impl WriteError {
+    /// Whether there was no room where the volume lies, though the volume itself may have some.
+    pub fn is_disks_full(&self) -> bool {
+        let full = IoError::NoSpace;
+        matches!(self, Self::DisksFull) || matches!(self, Self::Io { source, .. } if *source == full)
+    }
 }
 
 impl From<TreeError> for WriteError {

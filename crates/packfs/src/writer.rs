@@ -375,7 +375,7 @@ impl Writer {
     }
 
     /// That nothing has failed which keeps changes from being committed.
-    fn ensure_whole(&self) -> Result<(), WriteError> {
+    pub(crate) fn ensure_whole(&self) -> Result<(), WriteError> {
         match (self.broken, self.disks_full) {
             (false, _) => Ok(()),
             (true, false) => Err(WriteError::Broken),

@@ -62,6 +62,7 @@ fn of_io(error: IoError) -> i32 {
     match error {
         IoError::TimedOut => libc::ETIMEDOUT,
         IoError::Exhausted => libc::ENOMEM,
+        IoError::NoSpace => libc::ENOSPC,
         IoError::Os(number) => number,
         _ => libc::EIO,
     }

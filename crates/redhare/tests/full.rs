@@ -115,10 +115,14 @@ fn volumes_whose_disks_are_full_are_read_and_go_on_when_there_is_room() {
         std::fs::write(large.join(format!("{number}")), bytes).unwrap();
     }
     let large = large.to_str().unwrap();
+    let small = cluster.place.0.join("small-files");
+    std::fs::create_dir_all(&small).unwrap();
+    std::fs::write(small.join("small"), "committed").unwrap();
     for name in ["second", "third"] {
         let create = ["volume", "create", name, "--size", "768MiB"];
         cluster.succeed(&[&create[..], &["--chunk-size", "128MiB", "--copies", "3"]].concat());
         cluster.succeed(&["fs", "format", name]);
+        cluster.succeed(&["fs", "import", small.to_str().unwrap(), name]);
     }
     cluster.succeed(&["fs", "import", large, "second"]);
     let began = Instant::now();
@@ -136,7 +140,10 @@ fn volumes_whose_disks_are_full_are_read_and_go_on_when_there_is_room() {
     }
     cluster.compare(&files, "while-full");
     let again = cluster.refused(&["fs", "import", large, "third"]);
-    assert!(again.contains("no space is left"), "{again}");
+    assert!(
+        again.contains("no space is left") && again.contains("make room where the volume lies"),
+        "{again}"
+    );
     cluster.succeed(&["fs", "verify", "third"]);
     // A host overwrites, and is told Capacity Exceeded where it would need room.
     assert_eq!(portal.write(0, 2), Ok(()));
@@ -146,6 +153,13 @@ fn volumes_whose_disks_are_full_are_read_and_go_on_when_there_is_room() {
     if can_mount {
         let mounted = mount(&cluster, "third");
         assert_eq!(fill(&mounted), Errno::NOSPC);
+        // Nothing more is taken, and what was committed can be read.
+        let refused = std::fs::write(mounted.path("another"), "x").unwrap_err();
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::NOSPC));
+        let file = std::fs::File::options().write(true).open(mounted.path("small"));
+        let refused = file.unwrap().write(b"more").unwrap_err();
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::NOSPC));
+        assert_eq!(std::fs::read(mounted.path("small")).unwrap(), b"committed");
         drop(mounted);
         cluster.succeed(&["fs", "verify", "third"]);
     }

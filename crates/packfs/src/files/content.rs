@@ -73,7 +73,8 @@ impl FileSystem {
     /// memory, where they stay below [`super::FileOptions::dirty_bytes_max`] whatever is written.
     ///
     /// # Errors
-    /// [`WriteError::NoSpace`] where the volume has no room for them; what was written of them before stays.
+    /// [`WriteError::NoSpace`] where the volume has no room for them; what was written of them before stays. [`WriteError::Broken`] and
+    /// [`WriteError::DisksFull`] once nothing more can be committed.
     pub async fn write(
         &mut self,
         number: InodeNumber,
@@ -81,6 +82,7 @@ impl FileSystem {
         bytes: &[u8],
         now: Timestamp,
     ) -> Result<(), FileError> {
+        self.writer.ensure_whole()?;
         let (inode, _) = self.writer.find(number).await?;
         check_file(&inode)?;
         let size = offset.saturating_add(bytes.len() as u64);

@@ -1,6 +1,5 @@
 //! Why an operation on files failed, and the number that POSIX gives it.
 
-use bdev::IoError;
 use foundation::ByteCount;
 
 use crate::error::{ReadError, TreeError, WriteError};
@@ -232,7 +231,7 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::NotADirectory(_) => errno::ENOTDIR,
         WriteError::LinkToDirectory(_) => errno::EPERM,
         WriteError::NotEmpty { .. } => errno::ENOTEMPTY,
-        WriteError::NoSpace { .. } | WriteError::DisksFull => errno::ENOSPC,
+        WriteError::NoSpace { .. } => errno::ENOSPC,
         WriteError::Quota { .. } => errno::EDQUOT,
         WriteError::CrossQuota { .. } => errno::EXDEV,
         WriteError::QuotaNested { .. } | WriteError::QuotaLink { .. } => errno::EBUSY,
@@ -242,10 +241,11 @@ fn write_errno(error: &WriteError) -> i32 {
         WriteError::Lease(_) => errno::EROFS,
         WriteError::Buffer(_) => errno::ENOMEM,
         WriteError::Read(ReadError::TooLarge { .. }) => errno::EFBIG,
-        WriteError::Io {
-            source: IoError::NoSpace,
-            ..
-        } => errno::ENOSPC,
-        WriteError::Io { .. } | WriteError::Broken | WriteError::Tree(_) | WriteError::Read(_) => errno::EIO,
+        full if full.is_disks_full() => errno::ENOSPC,
+        WriteError::Io { .. }
+        | WriteError::DisksFull
+        | WriteError::Broken
+        | WriteError::Tree(_)
+        | WriteError::Read(_) => errno::EIO,
     }
 }

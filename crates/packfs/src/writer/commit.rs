@@ -54,13 +54,7 @@ impl Writer {
             Ok(superblock) => superblock,
             Err(error) => {
                 let error = self.explain(error).await;
-                self.disks_full = matches!(
-                    &error,
-                    WriteError::Io {
-                        source: IoError::NoSpace,
-                        ..
-                    }
-                );
+                self.disks_full = error.is_disks_full();
                 return Err(error);
             }
         };

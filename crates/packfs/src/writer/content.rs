@@ -68,6 +68,8 @@ impl Writer {
         }
         let path = path();
         if failure.is_none() {
+            // What was never written is no damage.
+            self.outbox.failure()?;
             self.medium.ensure_damage().await?;
         }
         Err(match failure {

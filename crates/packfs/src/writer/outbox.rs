@@ -82,6 +82,11 @@ impl Outbox {
     /// Waits until nothing is in flight; gives the first failure since the beginning.
     pub(super) async fn drain(&self) -> Result<(), WriteError> {
         self.0.ended.until(|| self.0.outstanding.get() == 0).await;
+        self.failure()
+    }
+
+    /// The first failure since the beginning: what was sent then or later may not be on the volume.
+    pub(super) fn failure(&self) -> Result<(), WriteError> {
         match self.0.failure.borrow().clone() {
             None => Ok(()),
             Some(Failure::Lease(error)) => Err(error.into()),

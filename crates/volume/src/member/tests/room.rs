@@ -540,22 +540,32 @@ fn a_lease_is_not_taken_over_while_a_write_under_an_older_one_waits_for_room() {
 #[test]
 fn a_chunk_takes_no_more_writes_while_too_many_wait_of_which_clients_were_told() {
     let mut core = alone();
-    let parked: Vec<_> = (0..64)
+    let mut parked: Vec<_> = (0..63)
         .map(|block| park(&mut core, NOW, write(block, block as u32, 0)))
         .collect();
     let now = passes(&mut core, NOW);
     assert_eq!(ended(&mut core).len(), parked.len());
-    assert_eq!(asks(&mut core, now, 65, (100, false)), refused(65));
+    // One more is taken, and waits, too.
+    parked.push(park(&mut core, now, write(64, 64, 0)));
+    assert!(is_begun(&asks(&mut core, now, 65, (100, false))));
+    core.handle_persisted(now, chunk(), PersistToken(99_999));
+    let overwrites = ios(&outputs(&mut core));
+    assert_eq!(overwrites.len(), 1);
+    core.handle_local(now, chunk(), overwrites[0], true, None);
+    assert_eq!(ended(&mut core), [complete(65, Status::Done)]);
+    let now = passes(&mut core, now);
+    assert_eq!(ended(&mut core), [complete(64, Status::NoRoom)]);
+    assert_eq!(asks(&mut core, now, 66, (101, false)), refused(66));
     let read = Request {
         operation: Operation::Read,
-        ..write(66, 100, 0)
+        ..write(67, 100, 0)
     };
     core.handle_request(now, chunk(), read);
     assert_eq!(ios(&outputs(&mut core)).len(), 1, "reads go on");
     core.handle_room(now, chunk());
     core.handle_local(now, chunk(), parked[0], true, None);
     outputs(&mut core);
-    assert!(is_begun(&asks(&mut core, now, 67, (100, false))));
+    assert!(is_begun(&asks(&mut core, now, 68, (101, false))));
 }
 
 #[test]

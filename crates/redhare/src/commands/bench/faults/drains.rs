@@ -45,9 +45,10 @@ pub(super) fn rows(rounds: usize, place: &Path) -> Result<Vec<Row>, Failure> {
         (Role::WriteOwn, "writes", WRITE_MS),
     ];
     let rows = kinds.map(|(role, kind, bar)| {
-        let name =
-            format!("native client, node drained ({moved} copies moved in all): longest of the {kind}");
-        row(name, &done, role, &windows, &calm, Some(bar))
+        let name = format!("native client, node drained: longest of the {kind}");
+        let row = row(name, &done, role, &windows, &calm, Some(bar));
+        let note = format!("{}; {moved} copies moved in all", row.note);
+        row.with_note(note)
     });
     Ok(rows.into())
 }

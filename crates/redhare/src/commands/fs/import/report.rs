@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bdev::IoError;
 use foundation::ByteCount;
 use packfs::name::Shown;
 use packfs::{ImportError, ImportProgress, WriteError};
@@ -192,7 +193,15 @@ pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, com
         Stop::Entry(ImportError::Write {
             path,
             source: WriteError::Io { block, source },
-        }) => format!("{path}: writing block {block} of the volume failed: {source}. {stays}; {again}"),
+        }) => {
+            let first = match source {
+                IoError::NoSpace => {
+                    "make room where the volume lies (delete volumes or snapshots, or add disks), then "
+                }
+                _ => "",
+            };
+            format!("{path}: writing block {block} of the volume failed: {source}. {stays}; {first}{again}")
+        }
         Stop::Entry(ImportError::Source(failure)) => {
             format!(
                 "the import stopped: {failure}. {stays}; {again}, and --keep-going goes on behind such files"
