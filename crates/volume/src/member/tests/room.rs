@@ -547,9 +547,7 @@ fn a_chunk_takes_no_more_writes_while_too_many_wait_of_which_clients_were_told()
     assert_eq!(ended(&mut core).len(), parked.len());
     // One more is taken, and waits, too.
     parked.push(park(&mut core, now, write(64, 64, 0)));
-    assert!(is_begun(&asks(&mut core, now, 65, (100, false))));
-    core.handle_persisted(now, chunk(), PersistToken(99_999));
-    let overwrites = ios(&outputs(&mut core));
+    let overwrites = ios(&asks(&mut core, now, 65, (100, false)));
     assert_eq!(overwrites.len(), 1);
     core.handle_local(now, chunk(), overwrites[0], true, None);
     assert_eq!(ended(&mut core), [complete(65, Status::Done)]);
