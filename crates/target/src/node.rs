@@ -13,7 +13,7 @@
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `keep`: copies of snapshots follow those of their chunks.
 //! - `mend`: blocks of snapshots that rot.
-//! - `native`: requests of native clients.
+//! - `native`: requests of native clients; `reads`: those reads that the core lets pass.
 //! - `room`: copies whose disks are full, until there is room again.
 //! - `scrub`: comparing all copies with their checksums in the background.
 //! - `sums`: checksums of the copies' blocks.
@@ -34,6 +34,7 @@ mod notes;
 mod passes;
 mod peers;
 mod persist;
+mod reads;
 mod refusals;
 mod room;
 mod samples;
@@ -398,6 +399,17 @@ impl Node {
         self.pump();
     }
 
+    /// A request has ended; or it is to be made again, which only one that is not done is, and only while the core is pumped.
+    fn completed(&self, request: RequestId, status: volume::Status) {
+        let has_sums = |chunk| self.copies.sums(chunk).is_some();
+        if let Some((chunk, request)) = self.natives.complete(request, status, has_sums) {
+            let data = None;
+            self.inbox
+                .borrow_mut()
+                .push_back(Event::Request { chunk, request, data });
+        }
+    }
+
     fn keep(&self, data: Option<Buffer>) -> Option<DataToken> {
         let data = data?;
         let token = DataToken(self.next_token.get());
@@ -568,15 +580,7 @@ impl Node {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);
             }
-            Output::Complete { request, status } => {
-                let has_sums = |chunk| self.copies.sums(chunk).is_some();
-                if let Some((chunk, request)) = self.natives.complete(request, status, has_sums) {
-                    let data = None;
-                    self.inbox
-                        .borrow_mut()
-                        .push_back(Event::Request { chunk, request, data });
-                }
-            }
+            Output::Complete { request, status } => self.completed(request, status),
             Output::Release { data } => {
                 self.data.borrow_mut().remove(&data);
             }
@@ -598,21 +602,6 @@ impl Node {
                     self.copies.stop(chunk);
                 }
                 tracing::error!(chunk = ?chunk, "the disk of a chunk copy failed: the copy takes no further part");
-            }
-        }
-    }
-
-    fn read(&self, local: LocalIo, range: BlockRange) {
-        let length = range.count as usize * copies::BLOCK_BYTES;
-        match reactor::BufferPool::current().try_allocate(length) {
-            Ok(buffer) => self.submit(local, Operation::Read, Some(range), Data::Into(buffer)),
-            Err(_) => {
-                let node = self.own();
-                drop(spawn(async move {
-                    let pool = reactor::BufferPool::current();
-                    let data = pool.allocate(length).await.map_or(Data::None, Data::Into);
-                    node.submit(local, Operation::Read, Some(range), data);
-                }));
             }
         }
     }
@@ -711,28 +700,6 @@ impl Sink for Node {
 }
 
 impl Node {
-    /// A read of a copy has ended, and its bytes fit their checksums if there are any.
-    fn has_read(&self, local: LocalIo, succeeded: bool, bytes: Buffer) {
-        let LocalIo {
-            chunk, io, purpose, ..
-        } = local;
-        let mut read = None;
-        match purpose {
-            Some(ReadPurpose::Request(request)) => self.natives.filled(request, bytes),
-            Some(ReadPurpose::Compare(request)) if succeeded => {
-                let are_alike = self.natives.expects(request, &bytes);
-                return self.push(Event::Compared { chunk, io, are_alike });
-            }
-            _ => read = Some(bytes),
-        }
-        self.push(Event::Local {
-            chunk,
-            io,
-            succeeded,
-            read: read.filter(|_| succeeded),
-        });
-    }
-
     /// The core decides what that means: a write may have begun meanwhile.
     fn is_damaged(&self, local: &LocalIo, blocks: Vec<u32>) {
         let (chunk, io, purpose) = (local.chunk, local.io, local.purpose);

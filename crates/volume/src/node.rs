@@ -14,7 +14,7 @@ use crate::identity::{
 };
 use crate::member::{Member, ResyncProgress, Standing};
 use crate::message::{Message, Refusal};
-use crate::output::{ChunkOutput, Output, Request, Status};
+use crate::output::{ChunkOutput, Output, ReadPurpose, Request, Status};
 use crate::planted::Planted;
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
@@ -285,6 +285,10 @@ impl NodeCore {
 
     /// A client asks something of the copy of `chunk` here.
     pub fn handle_request(&mut self, now: Instant, chunk: ChunkId, request: Request) {
+        if let Some(io) = self.read_at_once(now, chunk, &request) {
+            let (range, purpose) = (request.range, ReadPurpose::Request(request.id));
+            return self.put_out(chunk, Output::LocalRead { io, range, purpose });
+        }
         self.note_foreground(now);
         let known = self.with(now, chunk, |member, grants| {
             member.handle_request(now, grants, request);
@@ -297,6 +301,32 @@ impl NodeCore {
             let request = request.id;
             self.put_out(chunk, Output::Complete { request, status });
         }
+    }
+
+    /// A read that [`NodeCore::handle_request`] would put out at once as [`Output::LocalRead`], and nothing beside: the caller asks the
+    /// device for it under this name. None, and nothing has happened, for every other request.
+    pub fn read_at_once(&mut self, now: Instant, chunk: ChunkId, request: &Request) -> Option<IoToken> {
+        let place = self.members.get_mut(&chunk)?;
+        let io = place.member.read_at_once(now, &self.grants, request)?;
+        self.note_foreground(now);
+        Some(io)
+    }
+
+    /// The device has read for a client, and all that [`NodeCore::handle_local`] would put out is that this request is
+    /// [`Status::Done`]: the caller answers it. None, and nothing has happened, if more is to be done.
+    pub fn end_read_at_once(&mut self, now: Instant, chunk: ChunkId, io: IoToken) -> Option<RequestId> {
+        let place = self.members.get_mut(&chunk)?;
+        place.member.end_read_at_once(now, &self.grants, io)
+    }
+
+    /// The device has read for a client: what a node does with that.
+    #[cfg(test)]
+    pub(crate) fn handle_read(&mut self, now: Instant, chunk: ChunkId, io: IoToken, succeeded: bool) {
+        if succeeded && let Some(request) = self.end_read_at_once(now, chunk, io) {
+            let status = Status::Done;
+            return self.put_out(chunk, Output::Complete { request, status });
+        }
+        self.handle_local(now, chunk, io, succeeded, None);
     }
 
     /// While a copy is resynced here, what others ask of this node makes it slower.

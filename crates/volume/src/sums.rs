@@ -148,6 +148,11 @@ impl Page {
             .is_none_or(|noted| noted[at / 64] >> (at % 64) & 1 == 1)
     }
 
+    /// Blocks of the chunk, all of which have their sums here.
+    fn knows_all(&self, blocks: Range<u32>) -> bool {
+        self.noted.is_none() || { blocks }.all(|block| self.knows((block % SUMS_PER_PAGE) as usize))
+    }
+
     fn set(&mut self, at: usize, sum: u32) {
         self.sums[at] = sum;
         if let Some(noted) = &mut self.noted {
@@ -236,26 +241,43 @@ impl Sums {
 
     /// Compares what was read with the sums. Of blocks of which nothing is known, what they hold is taken for right from
     /// now on, unless it says that they are lost.
-    pub fn check(&mut self, first: u32, found: impl ExactSizeIterator<Item = impl Into<Found>>) -> Verdict {
-        if let Some(page) = self.unread(first, found.len() as u32) {
+    pub fn check(
+        &mut self,
+        first: u32,
+        mut found: impl ExactSizeIterator<Item = impl Into<Found>>,
+    ) -> Verdict {
+        let end = first + found.len() as u32;
+        let is_in_one_page = first / SUMS_PER_PAGE == end.saturating_sub(1) / SUMS_PER_PAGE;
+        // Of several pages none is looked at before all can be.
+        if !is_in_one_page && let Some(page) = self.unread(first, end - first) {
             return Verdict::Unread(page);
         }
         let mut wrong = Vec::new();
-        for (block, found) in (first..).zip(found) {
-            let found = found.into();
-            let Some(page) = self.pages.get_mut(&(block / SUMS_PER_PAGE)) else {
-                continue;
+        let mut block = first;
+        while block < end {
+            let number = block / SUMS_PER_PAGE;
+            let until = end.min((number + 1) * SUMS_PER_PAGE);
+            let page = self.pages.get_mut(&number);
+            let Some(page) = page.filter(|page| page.knows_all(block..until)) else {
+                return Verdict::Unread(number);
             };
             page.used = true;
-            let at = (block % SUMS_PER_PAGE) as usize;
-            match page.sums[at] {
-                sum if sum == found.sum => {}
-                UNKNOWN if !found.is_lost => {
-                    page.set(at, found.sum);
-                    self.adopted += 1;
+            for block in block..until {
+                let at = (block % SUMS_PER_PAGE) as usize;
+                // Before the sum of what was read is reckoned: this one often comes from far away.
+                let kept = page.sums[at];
+                let Some(found) = found.next() else { break };
+                let found = found.into();
+                match kept {
+                    sum if sum == found.sum => {}
+                    UNKNOWN if !found.is_lost => {
+                        page.set(at, found.sum);
+                        self.adopted += 1;
+                    }
+                    _ => wrong.push(block),
                 }
-                _ => wrong.push(block),
             }
+            block = until;
         }
         match wrong.is_empty() {
             true => Verdict::Right,
@@ -290,11 +312,8 @@ impl Sums {
         while block < first + count {
             let number = block / SUMS_PER_PAGE;
             let end = (first + count).min((number + 1) * SUMS_PER_PAGE);
-            let offset = number * SUMS_PER_PAGE;
-            let known = self.pages.get(&number).is_some_and(|page| {
-                page.noted.is_none() || (block..end).all(|block| page.knows((block - offset) as usize))
-            });
-            if !known {
+            let page = self.pages.get(&number);
+            if !page.is_some_and(|page| page.knows_all(block..end)) {
                 return Some(number);
             }
             block = end;

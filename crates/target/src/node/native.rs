@@ -1,7 +1,7 @@
 //! Requests of native clients: NVM commands with the epoch and the writer's token beside them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -64,32 +64,58 @@ impl Check {
 const REPAIR_LIMIT: Duration = Duration::from_secs(8);
 
 struct Pending {
+    id: RequestId,
     asker: Asker,
     read: Buffer,
     /// What the blocks of a write that compares first are to hold.
     expected: Buffer,
 }
 
+/// The low bits of a request's name say where it is kept, the others count.
+const PLACE_BITS: u32 = 28;
+
 /// Requests that the core has not completed.
 #[derive(Default)]
 pub(super) struct Natives {
-    pending: RefCell<BTreeMap<RequestId, Pending>>,
-    next: Cell<u64>,
+    pending: RefCell<slab::Slab<Pending>>,
+    added: Cell<u64>,
+}
+
+fn place_of(request: RequestId) -> usize {
+    (request.0 & ((1 << PLACE_BITS) - 1)) as usize
 }
 
 impl Natives {
     fn add(&self, asker: Asker) -> RequestId {
-        let id = RequestId(self.next.get() + 1);
-        self.next.set(id.0);
-        self.pending.borrow_mut().insert(
+        self.added.set(self.added.get() + 1);
+        let mut pending = self.pending.borrow_mut();
+        let place = pending.vacant_entry();
+        // Far more than there is memory for.
+        assert!(place.key() < 1 << PLACE_BITS, "requests that nobody completes");
+        let id = RequestId(self.added.get() << PLACE_BITS | place.key() as u64);
+        place.insert(Pending {
             id,
-            Pending {
-                asker,
-                read: Buffer::empty(),
-                expected: Buffer::empty(),
-            },
-        );
+            asker,
+            read: Buffer::empty(),
+            expected: Buffer::empty(),
+        });
         id
+    }
+
+    /// Does something with a request, if it is still there.
+    fn with<T>(&self, id: RequestId, act: impl FnOnce(&mut Pending) -> T) -> Option<T> {
+        let mut pending = self.pending.borrow_mut();
+        let kept = pending.get_mut(place_of(id)).filter(|kept| kept.id == id);
+        kept.map(act)
+    }
+
+    fn take(&self, id: RequestId) -> Option<Pending> {
+        self.with(id, |_| ())?;
+        Some(self.pending.borrow_mut().remove(place_of(id)))
+    }
+
+    fn has(&self, id: RequestId) -> bool {
+        self.with(id, |_| ()).is_some()
     }
 
     /// Takes apart what came with a request that is to go under this number: of one that compares first, what it expects is kept until its
@@ -99,17 +125,14 @@ impl Natives {
             return data;
         };
         let half = data.len() / 2;
-        if let Some(pending) = self.pending.borrow_mut().get_mut(&id) {
-            pending.expected = data.slice(0..half);
-        }
+        self.with(id, |pending| pending.expected = data.slice(0..half));
         data.slice(half..data.len())
     }
 
     /// Whether these are the bytes that a request expects.
     pub(super) fn expects(&self, request: RequestId, bytes: &[u8]) -> bool {
-        let pending = self.pending.borrow();
-        let pending = pending.get(&request);
-        pending.is_some_and(|pending| *pending.expected == *bytes)
+        self.with(request, |pending| *pending.expected == *bytes)
+            .unwrap_or(false)
     }
 
     /// Waits for a check's read, under the number that is returned.
@@ -119,20 +142,17 @@ impl Natives {
 
     /// The bytes of a read have come. They are given to the client only once the core says so.
     pub(super) fn filled(&self, request: RequestId, bytes: Buffer) {
-        if let Some(pending) = self.pending.borrow_mut().get_mut(&request) {
-            pending.read = bytes;
-        }
+        self.with(request, |pending| pending.read = bytes);
     }
 
     /// Blocks that a request read do not fit their checksums, and were not known not to.
     pub(super) fn damaged(&self, request: RequestId, blocks: usize) {
-        if let Some(pending) = self.pending.borrow_mut().get_mut(&request)
-            && let Asker::Check(check) = &mut pending.asker
-        {
-            check.damaged = check
-                .damaged
-                .saturating_add(u32::try_from(blocks).unwrap_or(u32::MAX));
-        }
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        self.with(request, |pending| {
+            if let Asker::Check(check) = &mut pending.asker {
+                check.damaged = check.damaged.saturating_add(blocks);
+            }
+        });
     }
 
     /// A request has ended; or it is to be made again, under the number that is returned.
@@ -142,8 +162,7 @@ impl Natives {
         status: Status,
         has_sums: impl FnOnce(ChunkId) -> bool,
     ) -> Option<(ChunkId, volume::Request)> {
-        let pending = self.pending.borrow_mut().remove(&request)?;
-        let Pending { asker, read, .. } = pending;
+        let Pending { asker, read, .. } = self.take(request)?;
         match asker {
             Asker::Check(check) if status == Status::NotReady && time::now() < check.until => {
                 let (chunk, request) = (check.chunk, check.request);
@@ -466,7 +485,9 @@ impl NativeHandler {
         self.remember(node, chunk, id);
         let data = (!data.is_empty()).then(|| node.natives.take_expected(id, &request, data));
         let request = volume::Request { id, ..request };
-        node.push(Event::Request { chunk, request, data });
+        if !node.read_at_once(chunk, &request) {
+            node.push(Event::Request { chunk, request, data });
+        }
         Ok(())
     }
 
@@ -499,8 +520,7 @@ impl NativeHandler {
     fn remember(&self, node: &Node, chunk: ChunkId, id: RequestId) {
         let mut open = self.open.borrow_mut();
         if open.len() >= 4096 {
-            let pending = node.natives.pending.borrow();
-            open.retain(|(_, id)| pending.contains_key(id));
+            open.retain(|(_, id)| node.natives.has(*id));
         }
         open.push((chunk, id));
     }
@@ -547,7 +567,7 @@ impl CommandHandler for NativeHandler {
         let Some(node) = self.node.upgrade() else { return };
         node.forget_located(std::mem::take(&mut *self.located.borrow_mut()));
         for (chunk, request) in self.open.borrow_mut().drain(..) {
-            if node.natives.pending.borrow().contains_key(&request) {
+            if node.natives.has(request) {
                 node.push(Event::Cancel { chunk, request });
             }
         }

@@ -1,5 +1,6 @@
 //! Reads: held while they overlap what is not settled or while this copy has no right to serve,
-//! and checked again after the device has answered.
+//! and checked again after the device has answered. Most have nothing against them, neither then nor before: these change nothing
+//! else, and go past all that looks for what may have become possible.
 
 use foundation::Instant;
 
@@ -7,7 +8,7 @@ use super::Member;
 use crate::configuration::ChunkConfig;
 use crate::grants::Grants;
 use crate::identity::{BlockRange, IoToken, RequestId, WriterToken};
-use crate::output::{Output, ReadPurpose, Request, Status};
+use crate::output::{Operation, Output, ReadPurpose, Request, Status};
 use crate::planted::Bug;
 use std::time::Duration;
 
@@ -19,6 +20,18 @@ struct Read {
     arrived: Instant,
     /// Under which a portal asks; none for a native client, whose reads no token stands against.
     portal_token: Option<WriterToken>,
+}
+
+impl Read {
+    fn new(now: Instant, request: &Request, covers: BlockRange) -> Self {
+        Self {
+            request: request.id,
+            range: request.range,
+            covers,
+            arrived: now,
+            portal_token: request.portal_token(),
+        }
+    }
 }
 
 /// A read that is held.
@@ -64,14 +77,7 @@ impl Reads {
     }
 
     pub(super) fn add(&mut self, now: Instant, request: &Request, covers: BlockRange) {
-        let read = Read {
-            request: request.id,
-            range: request.range,
-            covers,
-            arrived: now,
-            portal_token: request.portal_token(),
-        };
-        self.hold(read, false);
+        self.hold(Read::new(now, request, covers), false);
     }
 
     fn hold(&mut self, read: Read, damaged: bool) {
@@ -231,6 +237,45 @@ impl Member {
                 at += 1;
             }
         }
+    }
+
+    /// A read against which nothing stands begins at once, and nothing else has changed: nobody waits for a read. None if it has to be
+    /// looked at as all requests are.
+    pub(crate) fn read_at_once(
+        &mut self,
+        now: Instant,
+        grants: &Grants,
+        request: &Request,
+    ) -> Option<IoToken> {
+        if request.operation != Operation::Read || self.reads.any_held() || self.refuse(request).is_some() {
+            return None;
+        }
+        let covers = self.covers(request.range);
+        if !self.may_read(now, grants) || self.must_hold(covers) {
+            return None;
+        }
+        let io = self.next_io();
+        let read = Read::new(now, request, covers);
+        let dirty = false;
+        self.reads.reading.push(Reading { read, io, dirty });
+        Some(io)
+    }
+
+    /// The request whose read this was, if what was read may leave as it is and nothing else is to be done. None if the answer of
+    /// the device has to be looked at as all are.
+    pub(crate) fn end_read_at_once(
+        &mut self,
+        now: Instant,
+        grants: &Grants,
+        io: IoToken,
+    ) -> Option<RequestId> {
+        let at = self.reads.reading.iter().position(|reading| reading.io == io)?;
+        let Reading { read, dirty, .. } = &self.reads.reading[at];
+        let is_fenced = self.fenced_read(read.portal_token).is_some();
+        if self.failed || *dirty || is_fenced || !self.may_read(now, grants) || self.must_hold(read.covers) {
+            return None;
+        }
+        Some(self.reads.reading.swap_remove(at).read.request)
     }
 
     /// The request whose read this was, if what was read may leave; else it is held again.

@@ -653,7 +653,9 @@ impl World {
             }
             Some((Some(request), _, values)) => {
                 self.nodes[node].read.insert(RequestId(request), values);
-                None
+                return self.core(node, None, |core, now| {
+                    core.handle_read(now, chunk_id(chunk), io, succeeded);
+                });
             }
             Some((None, _, values)) => Some(self.hold(node, Rc::new(values))),
             None => None,
