@@ -14,7 +14,7 @@ use crate::identity::{
 };
 use crate::member::{Member, ResyncProgress, Standing};
 use crate::message::{Message, Refusal};
-use crate::output::{ChunkOutput, Output, ReadPurpose, Request, Status};
+use crate::output::{ChunkOutput, Output, Request, Status};
 use crate::planted::Planted;
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
@@ -285,10 +285,6 @@ impl NodeCore {
 
     /// A client asks something of the copy of `chunk` here.
     pub fn handle_request(&mut self, now: Instant, chunk: ChunkId, request: Request) {
-        if let Some(io) = self.read_at_once(now, chunk, &request) {
-            let (range, purpose) = (request.range, ReadPurpose::Request(request.id));
-            return self.put_out(chunk, Output::LocalRead { io, range, purpose });
-        }
         self.note_foreground(now);
         let known = self.with(now, chunk, |member, grants| {
             member.handle_request(now, grants, request);
@@ -317,6 +313,16 @@ impl NodeCore {
     pub fn end_read_at_once(&mut self, now: Instant, chunk: ChunkId, io: IoToken) -> Option<RequestId> {
         let place = self.members.get_mut(&chunk)?;
         place.member.end_read_at_once(now, &self.grants, io)
+    }
+
+    /// A client asks something: what a node does with that.
+    #[cfg(test)]
+    pub(crate) fn handle_command(&mut self, now: Instant, chunk: ChunkId, request: Request) {
+        if let Some(io) = self.read_at_once(now, chunk, &request) {
+            let (range, purpose) = (request.range, crate::ReadPurpose::Request(request.id));
+            return self.put_out(chunk, Output::LocalRead { io, range, purpose });
+        }
+        self.handle_request(now, chunk, request);
     }
 
     /// The device has read for a client: what a node does with that.

@@ -110,8 +110,12 @@ impl Natives {
     }
 
     fn take(&self, id: RequestId) -> Option<Pending> {
-        self.with(id, |_| ())?;
-        Some(self.pending.borrow_mut().remove(place_of(id)))
+        let mut pending = self.pending.borrow_mut();
+        let place = place_of(id);
+        if pending.get(place).is_none_or(|kept| kept.id != id) {
+            return None;
+        }
+        pending.try_remove(place)
     }
 
     fn has(&self, id: RequestId) -> bool {

@@ -15,7 +15,7 @@ impl Node {
 
     /// Begins a read against which nothing stands; false if the core has to look at the request as at all others.
     pub(super) fn read_at_once(&self, chunk: ChunkId, request: &volume::Request) -> bool {
-        if !self.is_at_rest() {
+        if request.operation != volume::Operation::Read || !self.is_at_rest() {
             return false;
         }
         let begun = self.core.borrow_mut().read_at_once(time::now(), chunk, request);

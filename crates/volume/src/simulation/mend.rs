@@ -339,7 +339,7 @@ impl World {
             trace: TraceId(0),
         };
         self.core(node, None, |core, now| {
-            core.handle_request(now, chunk_id(chunk), request);
+            core.handle_command(now, chunk_id(chunk), request);
         });
     }
 

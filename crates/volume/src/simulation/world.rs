@@ -531,7 +531,7 @@ impl World {
                 );
                 request.needs_room = self.needs_room();
                 self.core(to, data, |core, now| {
-                    core.handle_request(now, chunk_id(chunk), request)
+                    core.handle_command(now, chunk_id(chunk), request)
                 });
             }
             Event::Local {
