@@ -428,16 +428,24 @@ impl Member {
                 incarnation,
                 flushed_in,
                 marks,
+                takes_marks,
                 ..
-            } => self.handle_return(now, from, epoch, (incarnation, flushed_in), marks),
+            } => self.handle_return(now, from, epoch, (incarnation, flushed_in), (marks, takes_marks)),
             Message::Join {
                 epoch,
                 join,
                 incarnation,
                 writer_token,
                 sessions,
+                marks,
                 ..
-            } => self.handle_join(now, from, epoch, (join, incarnation), (writer_token, sessions)),
+            } => self.handle_join(
+                now,
+                from,
+                epoch,
+                (join, incarnation),
+                ((writer_token, sessions), marks),
+            ),
             Message::JoinAnswer {
                 epoch,
                 join,

@@ -203,6 +203,8 @@ pub enum Message {
         flushed_in: Epoch,
         /// Regions it has marked itself: it may have there what nobody else has.
         marks: Vec<u32>,
+        /// A Join may name regions; not to one of a release before.
+        takes_marks: bool,
     },
     /// The write node lets a copy join: from its answer on it gets every write.
     Join {
@@ -218,6 +220,8 @@ pub enum Message {
         writer_token: WriterToken,
         /// The newest session of each host.
         sessions: Vec<Session>,
+        /// Regions that it will be sent, which it may mark before they come: all of them or some, ascending.
+        marks: Vec<u32>,
     },
     /// The copy takes part in this join.
     JoinAnswer {

@@ -133,7 +133,11 @@ impl Member {
         }
         let mut token = self.fence_token;
         for region in self.intent.touched(self.covers(write.range)) {
+            let put_out = self.persist_put_out;
             token = token.max(self.mark(region, write.sequence, write.epoch));
+            if self.persist_put_out > put_out {
+                self.mark_ahead(region, write);
+            }
         }
         token
     }

@@ -27,6 +27,8 @@ use std::time::Duration;
 pub(super) const JOINER: u32 = 1 << 31;
 /// After a join that the masters did not want, its copy is not let in again for so long.
 const NOT_AGAIN_FOR: Duration = Duration::from_secs(10);
+/// Regions that a copy is told beforehand that it lacks; it marks further ones when they come.
+const MARKS_MAX: usize = 8192;
 /// From the announcement on a join cannot be given up without a new configuration; this many times the usual limit
 /// later one without the copy is asked for.
 const UNDONE_AFTER: u32 = 3;
@@ -58,6 +60,8 @@ pub(super) struct Join {
     stage_since: Instant,
     flushed_in: Epoch,
     marks: Vec<u32>,
+    /// It marks what it is told that it lacks.
+    takes_marks: bool,
     pieces: Reconciliation,
     next: Option<BlockRange>,
     reads: Vec<(IoToken, Sequence)>,
@@ -219,7 +223,7 @@ impl Member {
         from: NodeId,
         epoch: Epoch,
         (incarnation, flushed_in): (Incarnation, Epoch),
-        marks: Vec<u32>,
+        (marks, takes_marks): (Vec<u32>, bool),
     ) {
         let not_again = self.not_again.filter(|(_, until)| now < *until);
         let copies = usize::from(self.record.geometry.copies);
@@ -270,6 +274,7 @@ impl Member {
             stage_since: now,
             flushed_in,
             marks,
+            takes_marks,
             pieces: Reconciliation::default(),
             next: None,
             reads: Vec::new(),
@@ -295,6 +300,11 @@ impl Member {
             true => fences(&self.record),
             false => join.fences.clone(),
         };
+        let mut marks = Vec::new();
+        if join.takes_marks {
+            let lacks = lacking(&self.record, join.flushed_in, &join.marks);
+            marks.extend(lacks.into_iter().take(MARKS_MAX));
+        }
         let message = Message::Join {
             chunk,
             epoch: lead.config.epoch,
@@ -302,6 +312,7 @@ impl Member {
             incarnation: join.incarnation,
             writer_token,
             sessions,
+            marks,
         };
         self.send(join.node, message, None);
     }

@@ -5,12 +5,16 @@
 use foundation::{Epoch, Instant};
 
 use super::Member;
+use super::lacks::Fences;
 use crate::configuration::ChunkConfig;
-use crate::identity::{Incarnation, JoinNumber, NodeId, PersistToken, Session, WriterToken};
-use crate::message::{Message, Refusal};
+use crate::identity::{Incarnation, JoinNumber, NodeId, PersistToken, Sequence, Session};
+use crate::message::{Message, Refusal, ReplicaWrite};
 use crate::planted::Bug;
 use crate::record::RecordDelta;
 use crate::sequence::Window;
+
+/// Regions that are marked with one that must be. After a crash nothing is known of their sums, also of those that nothing was sent of yet.
+const MARKED_AHEAD: usize = 31;
 
 /// The join this copy takes part in.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ struct Joined {
     /// The change of the record that says so; none while writes of before are with the device.
     persist: Option<PersistToken>,
     answered: bool,
+    /// Regions that this copy will be sent, ascending.
+    marks: Vec<u32>,
 }
 
 /// A copy that is not in sync and knows a configuration.
@@ -97,7 +103,7 @@ impl Member {
         from: NodeId,
         epoch: Epoch,
         (number, incarnation): (JoinNumber, Incarnation),
-        (token, sessions): (WriterToken, Vec<Session>),
+        ((token, sessions), marks): (Fences, Vec<u32>),
     ) {
         if self.failed {
             self.refuse_command(from, epoch, Refusal::DeviceFailed);
@@ -128,6 +134,7 @@ impl Member {
             number,
             persist: None,
             answered: false,
+            marks,
         });
         // Nothing of before reaches the device any more; what is there already is waited for.
         for data in self.window.forget_waiting() {
@@ -179,6 +186,24 @@ impl Member {
         self.ask_to_return(now);
     }
 
+    /// The mark of a region has to become durable before what this join sends can be written to it. Those that come next are marked with
+    /// it, so that not every region waits for a flush of its own.
+    pub(super) fn mark_ahead(&mut self, region: u32, write: &ReplicaWrite) {
+        let joined = self
+            .returning
+            .as_ref()
+            .and_then(|returning| returning.joined.as_ref());
+        let Some(joined) = joined.filter(|joined| write.join.0 != 0 && joined.number == write.join) else {
+            return;
+        };
+        let from = joined.marks.partition_point(|next| *next <= region);
+        let regions = self.record.geometry.regions();
+        let next = joined.marks[from..].iter().copied().take(MARKED_AHEAD);
+        for region in next.filter(|region| *region < regions).collect::<Vec<_>>() {
+            self.mark(region, Sequence(0), write.epoch);
+        }
+    }
+
     fn ask_to_return(&mut self, now: Instant) {
         if self.return_due().is_none_or(|at| now < at) {
             return;
@@ -203,6 +228,7 @@ impl Member {
             incarnation: self.incarnation,
             flushed_in,
             marks,
+            takes_marks: true,
         };
         self.send(to, message, None);
     }

@@ -16,6 +16,7 @@ use crate::settings::Settings;
 mod compares;
 mod fences;
 mod forced;
+mod marks;
 mod reads;
 mod repairs;
 mod room;

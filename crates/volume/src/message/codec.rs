@@ -79,6 +79,7 @@ const FLAG_FORCE_UNIT_ACCESS: u8 = 2;
 const FLAG_SESSION: u8 = 4;
 const FLAG_PARTS: u8 = 8;
 const FLAG_ANY: u8 = 16;
+const FLAG_MARKS: u8 = 32;
 
 impl Refusal {
     /// The command-specific status code (status code type 1) of a completion that refuses.
@@ -207,12 +208,13 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
             incarnation,
             flushed_in,
             marks,
+            takes_marks,
         } => {
             data.u64(incarnation.0);
             data.u64(flushed_in.0);
-            data.count(marks.len());
-            marks.iter().for_each(|region| data.u32(*region));
-            CommandFields::for_chunk(opcode::RETURN, *chunk, *epoch, 0, 0)
+            encode_marks(marks, &mut data);
+            let flags = if *takes_marks { FLAG_MARKS } else { 0 };
+            CommandFields::for_chunk(opcode::RETURN, *chunk, *epoch, flags, 0)
         }
         Message::Join {
             chunk,
@@ -221,11 +223,17 @@ pub fn encode_command(message: &Message) -> Option<EncodedCommand> {
             incarnation,
             writer_token,
             sessions,
+            marks,
         } => {
             data.u64(incarnation.0);
             data.u64(writer_token.0);
             encode_sessions(sessions, &mut data);
-            let mut fields = CommandFields::for_chunk(opcode::JOIN, *chunk, *epoch, 0, 0);
+            // A release before knows no such list, and would not read on.
+            let flags = if marks.is_empty() { 0 } else { FLAG_MARKS };
+            if flags != 0 {
+                encode_marks(marks, &mut data);
+            }
+            let mut fields = CommandFields::for_chunk(opcode::JOIN, *chunk, *epoch, flags, 0);
             fields.cdw10_15[0] = join.0;
             fields
         }
@@ -313,6 +321,11 @@ fn decode_sessions(reader: &mut Reader<'_>) -> Result<Vec<Session>, FormatError>
         sessions.push(Session { host, number });
     }
     Ok(sessions)
+}
+
+fn encode_marks(marks: &[u32], out: &mut Writer) {
+    out.count(marks.len());
+    marks.iter().for_each(|region| out.u32(*region));
 }
 
 fn decode_marks(reader: &mut Reader<'_>) -> Result<Vec<u32>, FormatError> {
@@ -408,6 +421,7 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
             incarnation: Incarnation(reader.u64()?),
             flushed_in: Epoch(reader.u64()?),
             marks: decode_marks(&mut reader)?,
+            takes_marks: fields.flag(FLAG_MARKS),
         },
         opcode::JOIN => Message::Join {
             chunk,
@@ -416,6 +430,10 @@ pub fn decode_command(fields: &CommandFields, data: &[u8]) -> Result<Message, Fo
             incarnation: Incarnation(reader.u64()?),
             writer_token: WriterToken(reader.u64()?),
             sessions: decode_sessions(&mut reader)?,
+            marks: match fields.flag(FLAG_MARKS) {
+                true => decode_marks(&mut reader)?,
+                false => Vec::new(),
+            },
         },
         opcode::ANNOUNCE => Message::Announce {
             chunk,
@@ -532,8 +550,7 @@ pub fn encode_answer(message: &Message) -> Option<EncodedAnswer> {
             result = answer.stays.into();
             data.u64(answer.highest.0);
             data.u64(answer.writer_token.0);
-            data.count(answer.marks.len());
-            answer.marks.iter().for_each(|region| data.u32(*region));
+            encode_marks(&answer.marks, &mut data);
             encode_sessions(&answer.sessions, &mut data);
         }
         Message::ReplicaAnswer { room, .. } | Message::SettleAnswer { room, .. } => {

@@ -10,7 +10,7 @@ use crate::planted::Bug;
 
 const TABLE: &str = include_str!("../../../../docs/planted-bugs.md");
 /// A bug that no seed below finds is too well hidden from the simulation.
-const LIMIT: u64 = 500;
+const LIMIT: u64 = 1000;
 
 /// The kind of faults that a bug needs, where only few seeds have them in the right order.
 pub(super) fn scenario(bug: Bug) -> Option<u64> {

@@ -184,6 +184,7 @@ fn joining(planted: Planted) -> (NodeCore, Option<Asked>) {
         incarnation,
         flushed_in: epoch,
         marks: Vec::new(),
+        takes_marks: true,
     };
     core.handle_message(NOW, NodeId(4), back, None);
     outputs(&mut core);

@@ -73,6 +73,7 @@ fn sent(core: &mut NodeCore, epoch: u64) -> u32 {
         incarnation,
         flushed_in: Epoch(9),
         marks: Vec::new(),
+        takes_marks: true,
     };
     core.handle_message(later, NodeId(2), back, None);
     let join = JoinNumber(1);
@@ -147,6 +148,7 @@ fn a_forced_copy_that_was_joining_serves() {
         incarnation: Incarnation(2),
         writer_token: WriterToken(0),
         sessions: Vec::new(),
+        marks: Vec::new(),
     };
     core.handle_message(later, NodeId(2), join, None);
     let joined = outputs(&mut core);

@@ -21,6 +21,7 @@ fn comes_back_as(
         incarnation,
         flushed_in: epoch,
         marks: Vec::new(),
+        takes_marks: true,
     };
     core.handle_message(NOW, node, back, None);
     let joined = Message::JoinAnswer {

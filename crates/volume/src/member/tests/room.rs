@@ -381,6 +381,7 @@ fn a_member_that_says_it_has_room_again_is_taken_back_in_a_new_epoch() {
         incarnation: Incarnation(1),
         flushed_in: Epoch(1),
         marks: Vec::new(),
+        takes_marks: true,
     };
     core.handle_message(NOW, NodeId(3), back, None);
     assert_eq!(proposals(&outputs(&mut core)), [three(2, 1, &[1, 2, 3])]);
@@ -400,6 +401,7 @@ fn a_copy_on_its_way_back_that_finds_no_room_gives_up_until_it_has_some() {
         incarnation: Incarnation(1),
         writer_token: WriterToken(0),
         sessions: Vec::new(),
+        marks: Vec::new(),
     };
     core.handle_message(later, NodeId(2), join(1), None);
     core.handle_persisted(later, chunk(), PersistToken(99));

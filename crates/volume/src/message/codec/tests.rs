@@ -83,22 +83,28 @@ fn command() -> impl Strategy<Value = Message> {
             number: n[1],
             join: JoinNumber(join),
         }),
-        (chunk(), any::<[u64; 3]>(), vec(any::<u32>(), 0..20)).prop_map(|(chunk, n, marks)| {
-            Message::Return {
+        (
+            chunk(),
+            any::<[u64; 3]>(),
+            vec(any::<u32>(), 0..20),
+            any::<bool>()
+        )
+            .prop_map(|(chunk, n, marks, takes_marks)| Message::Return {
                 chunk,
                 epoch: Epoch(n[0]),
                 incarnation: Incarnation(n[1]),
                 flushed_in: Epoch(n[2]),
                 marks,
-            }
-        }),
+                takes_marks,
+            }),
         (
             chunk(),
             any::<[u64; 3]>(),
             any::<u32>(),
-            vec(any::<(u64, u64)>(), 0..20)
+            vec(any::<(u64, u64)>(), 0..20),
+            vec(any::<u32>(), 0..20)
         )
-            .prop_map(|(chunk, n, join, sessions)| {
+            .prop_map(|(chunk, n, join, sessions, marks)| {
                 let session = |(host, number)| Session {
                     host: HostId(host),
                     number,
@@ -110,6 +116,7 @@ fn command() -> impl Strategy<Value = Message> {
                     incarnation: Incarnation(n[1]),
                     writer_token: WriterToken(n[2]),
                     sessions: sessions.into_iter().map(session).collect(),
+                    marks,
                 }
             }),
         (chunk(), any::<u64>(), any::<u32>()).prop_map(|(chunk, epoch, join)| Message::Announce {
