@@ -196,15 +196,15 @@ impl Life {
     }
 
     fn heartbeat(&mut self, disks: &mut Disks) -> v1::HeartbeatRequest {
+        let now = Instant::now();
         let (mut disk_health, mut samples) = (Vec::new(), Vec::new());
-        if Instant::now() >= self.tell_disks_at {
-            self.tell_disks_at = Instant::now() + DISKS_INTERVAL;
-            disk_health = disks.reports();
-            samples = self.prober.samples();
+        if now >= self.tell_disks_at {
+            self.tell_disks_at = now + DISKS_INTERVAL;
+            (disk_health, samples) = (disks.reports(), self.prober.samples());
         }
-        let names_copies = Instant::now() >= self.name_copies_at;
+        let names_copies = now >= self.name_copies_at;
         if names_copies {
-            self.name_copies_at = Instant::now() + NAME_COPIES_INTERVAL;
+            self.name_copies_at = now + NAME_COPIES_INTERVAL;
         }
         let is_prepared = |chunks: &BTreeSet<Chunk>| chunks.iter().all(|chunk| self.here.contains(chunk));
         let prepared = self.preparing.iter().filter(|(_, chunks)| is_prepared(chunks));
@@ -249,6 +249,7 @@ impl Life {
             sync_volumes: self.syncing.clone(),
             // Should it not arrive, it is asked for again.
             described_copies: std::mem::take(&mut self.described),
+            ..v1::HeartbeatRequest::default()
         }
     }
 
@@ -283,8 +284,7 @@ impl Life {
         if std::mem::replace(&mut self.is_beating, true) {
             return;
         }
-        let request = self.heartbeat(disks);
-        let client = self.client.clone();
+        let (request, client) = (self.heartbeat(disks), self.client.clone());
         self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
     }
 

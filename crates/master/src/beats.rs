@@ -139,16 +139,33 @@ fn response(answer: HeartbeatAnswer) -> v1::HeartbeatResponse {
         describe_copies: crate::force::chunk_ids(&answer.describe),
         name_copies: answer.name_copies,
         hold: answer.hold,
+        number: 0,
     }
 }
 
 type Answer = Result<v1::HeartbeatResponse, Status>;
 
-/// The answers to a stream of heartbeats. The next heartbeat is read when the last one is answered; nothing comes after a refusal.
+/// A heartbeat that is being answered.
+struct Answering {
+    wants: Wants,
+    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+}
+
+/// Which answer a heartbeat on a stream wants.
+#[derive(Clone, Copy)]
+struct Wants {
+    number: u64,
+    unless_news: bool,
+}
+
+/// The answers to a stream of heartbeats. The next heartbeat is read when the last one is answered, or needs no answer; nothing comes after
+/// a refusal.
 pub(crate) struct Beats {
     caller: Arc<(Face, Extensions)>,
     asked: Streaming<v1::HeartbeatRequest>,
-    answering: Option<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+    answering: Option<Answering>,
+    /// What was answered last, without its number.
+    answered: Option<v1::HeartbeatResponse>,
 }
 
 impl Beats {
@@ -157,7 +174,26 @@ impl Beats {
             caller: Arc::new((face, extensions)),
             asked,
             answering: None,
+            answered: None,
         }
+    }
+
+    /// What to send; nothing if it is not wanted.
+    fn told(&mut self, wants: Wants, answer: Answer) -> Option<Answer> {
+        let caller = self.caller.clone();
+        let (face, extensions) = &*caller;
+        face.policy.note_heartbeat(extensions, answer.as_ref().err());
+        let mut answer = match answer {
+            Ok(answer) => answer,
+            Err(status) => return Some(Err(status)),
+        };
+        if self.answered.as_ref() != Some(&answer) {
+            self.answered = Some(answer.clone());
+        } else if wants.unless_news {
+            return None;
+        }
+        answer.number = wants.number;
+        Some(Ok(answer))
     }
 }
 
@@ -166,17 +202,23 @@ impl Stream for Beats {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
         loop {
-            if let Some(answering) = &mut self.answering {
-                let answer = ready!(answering.as_mut().poll(context));
+            if let Some(Answering { wants, answer }) = &mut self.answering {
+                let wants = *wants;
+                let answer = ready!(answer.as_mut().poll(context));
                 self.answering = None;
-                let (face, extensions) = &*self.caller;
-                face.policy.note_heartbeat(extensions, answer.as_ref().err());
-                return Poll::Ready(Some(answer));
+                match self.told(wants, answer) {
+                    None => continue,
+                    told => return Poll::Ready(told),
+                }
             }
             match ready!(Pin::new(&mut self.asked).poll_next(context)) {
                 None => return Poll::Ready(None),
                 Some(Err(status)) => return Poll::Ready(Some(Err(status))),
                 Some(Ok(request)) => {
+                    let wants = Wants {
+                        number: request.number,
+                        unless_news: request.unless_news,
+                    };
                     let caller = self.caller.clone();
                     let (face, extensions) = &*caller;
                     // Who calls is looked at when a call begins, and this one goes on for days.
@@ -184,14 +226,17 @@ impl Stream for Beats {
                         .is_ok()
                         .then(|| face.beat_at_once(extensions, &request));
                     if let Some(answer) = at_once.flatten() {
-                        face.policy.note_heartbeat(extensions, None);
-                        return Poll::Ready(Some(Ok(answer)));
+                        match self.told(wants, Ok(answer)) {
+                            None => continue,
+                            told => return Poll::Ready(told),
+                        }
                     }
-                    self.answering = Some(Box::pin(async move {
+                    let answer = Box::pin(async move {
                         let (face, extensions) = &*caller;
                         check_stream(extensions)?;
                         face.beat(extensions, request).await
-                    }));
+                    });
+                    self.answering = Some(Answering { wants, answer });
                 }
             }
         }

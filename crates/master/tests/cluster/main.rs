@@ -2,6 +2,7 @@
 //! volumes come and go, the map survives the master, a silent node is left out, of two
 //! proposals for one epoch one is committed.
 
+mod beats;
 #[path = "../../src/etcd/testing.rs"]
 mod etcd;
 mod fake;
