@@ -29,8 +29,8 @@ pub(super) use disk::Disk;
 pub use disk::{DiskConfig, DiskError, Trust};
 pub use error::CopyError;
 use journal::{ATTRIBUTE_JOURNAL, Contents, Journal, Mark};
-use record::RECORD_BYTES_MAX;
 pub(super) use record::{HEAD_BLOCKS, newest_record, write_record};
+use record::{RECORD_BYTES_MAX, write_slot};
 
 /// Blocks of a blob, and of every volume so far.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -490,7 +490,8 @@ impl Copies {
         Ok(Some(record))
     }
 
-    /// Makes a new copy durable. Its blob is named only once its record is there: one without is never found.
+    /// Makes a new copy durable. Its blob is named only once its record is there: one without is never found. The commit that names it
+    /// flushes what was written before it says so.
     async fn name_copy(
         &self,
         store: &Blobstore,
@@ -499,7 +500,7 @@ impl Copies {
         copy: &Copy,
     ) -> Result<(), CopyError> {
         let failed = |source| CopyError::Store { chunk, source };
-        write_record(copy)
+        write_slot(copy, false)
             .await
             .map_err(|source| CopyError::Record { chunk, source })?;
         blob.set_attribute(ATTRIBUTE_CHUNK, &chunk_bytes(chunk))
