@@ -22,6 +22,10 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
         "memory that cores share as they would a disk, and that is lent to be sent",
     ),
     (
+        "crates/foundation/src/cache.rs",
+        "hints for the processor's cache",
+    ),
+    (
         "crates/protocols/src/tls/ffi.rs",
         "OpenSSL's callbacks for TLS 1.3 pre-shared keys",
     ),

@@ -3,8 +3,9 @@
 //! The file is locked for as long as the device, a channel of it or a request in the kernel lives, so two processes never
 //! share it: all of them use one open file, whose lock (`flock(2)`) ends with its last user. A node agent takes the lock
 //! as the proof that a dead process has no more writes on their way. Cost of a read or a write: one ring operation, no task;
-//! of anything else: a task as well.
+//! of anything else: a task as well, which flushes share that come during one.
 
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use reactor::file::{File, OpenOptions};
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
 use crate::error::IoError;
-use crate::request::{Data, Operation, Request};
+use crate::request::{Data, Operation, Request, Token};
 
 /// Zeros for file systems that cannot punch holes are written in pieces of this size.
 const ZERO_PIECE_BYTES: usize = 256 << 10;
@@ -269,6 +270,7 @@ impl BlockDevice for FileDevice {
             read_only: self.read_only,
             is_direct: self.direct,
             file,
+            flushes: Rc::default(),
         }))
     }
 }
@@ -278,6 +280,55 @@ struct FileChannel {
     read_only: bool,
     is_direct: bool,
     file: File,
+    flushes: Rc<Flushes>,
+}
+
+/// One flush at a time: those that come meanwhile share the next. A disk does little else while it flushes, so that one for many is what
+/// everybody else waits for once.
+#[derive(Default)]
+struct Flushes {
+    is_under_way: Cell<bool>,
+    waiting: RefCell<Vec<(Token, Data)>>,
+}
+
+impl Flushes {
+    fn add(self: &Rc<Self>, file: &File, token: Token, data: Data) {
+        self.waiting.borrow_mut().push((token, data));
+        if self.is_under_way.replace(true) {
+            return;
+        }
+        let (running, file) = (Running(self.clone()), file.clone());
+        drop(reactor::spawn(async move {
+            loop {
+                let mut asked = running.0.waiting.take();
+                if asked.is_empty() {
+                    return;
+                }
+                let status = file.sync_data().await.map_err(|error| IoError::from(&error));
+                if status.is_err() {
+                    // The system tells once that something could not be written, perhaps of what these are about.
+                    asked.extend(running.0.waiting.take());
+                }
+                Self::end(asked, status);
+            }
+        }));
+    }
+
+    fn end(asked: Vec<(Token, Data)>, status: Result<(), IoError>) {
+        for (token, data) in asked {
+            token.complete(status, data);
+        }
+    }
+}
+
+/// The task that flushes. Whoever waits when it ends before its time is not kept by what it keeps itself.
+struct Running(Rc<Flushes>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_under_way.set(false);
+        drop(self.0.waiting.take());
+    }
 }
 
 impl FileChannel {
@@ -316,7 +367,10 @@ impl Channel for FileChannel {
     }
 
     fn cancel(&self) {
+        // Those that wait for the next flush would be asked for after this, of what is to be used no more.
+        let waiting = self.flushes.waiting.take();
         self.file.cancel();
+        Flushes::end(waiting, Err(IoError::Aborted));
     }
 
     fn submit(&self, request: Request) {
@@ -360,6 +414,9 @@ impl Channel for FileChannel {
                     false => self.file.begin_write(buffer, offset, ended),
                 };
             }
+            (Operation::Flush, Request { token, data, .. }) => {
+                return self.flushes.add(&self.file, token, data);
+            }
             (_, request) => request,
         };
         let file = self.file.clone();
@@ -389,7 +446,6 @@ async fn serve(
             let (result, buffer) = file.read_at(buffer, offset).await;
             (status(result), Data::Into(buffer))
         }
-        (Operation::Flush, data) => (status(file.sync_data().await), data),
         (Operation::Compare, Data::From(buffer)) => {
             (compare(file, offset, &buffer).await, Data::From(buffer))
         }

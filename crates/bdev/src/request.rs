@@ -165,8 +165,8 @@ pub struct Request {
     pub blocks: BlockCount,
     /// The blocks' bytes.
     pub data: Data,
-    /// The blocks' metadata bytes, for devices that have some.
-    pub metadata: Data,
+    /// The blocks' metadata bytes, for devices that have some. Few requests do, and all are moved from layer to layer.
+    pub metadata: Option<Box<Data>>,
     /// Authority, where the device checks it.
     pub fence: Option<Fence>,
     /// For tracing.

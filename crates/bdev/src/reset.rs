@@ -9,7 +9,7 @@
 //!   stands may still land: made again it could land on what was written after it. So a write that cannot be cancelled
 //!   waits for a stage that makes the device answer, or for the end of the process, which proves the end of its requests.
 //!
-//! Cost of a request: a look at the clock, and a slot of a reused store. A timer runs while there are requests, a quarter of the
+//! Cost of a request: a slot of a reused store; the clock is looked at once in a turn of the reactor. A timer runs while there are requests, a quarter of the
 //! bound apart; an idle device has none.
 
 mod stages;
@@ -196,7 +196,7 @@ impl Channel for ResetChannel {
             blocks: request.blocks,
             fence: request.fence,
             trace: request.trace,
-            sent: time::now(),
+            sent: time::turn(),
             length_bytes: request.data.length_bytes(),
             repeats: 0,
         };
@@ -256,7 +256,7 @@ impl Shared {
             lba,
             blocks,
             data,
-            metadata: Data::None,
+            metadata: None,
             fence,
             trace,
             token: Token::new(own, tag),

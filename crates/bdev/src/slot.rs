@@ -104,7 +104,7 @@ pub fn request(operation: Operation, lba: Lba, blocks: BlockCount, data: Data) -
             lba,
             blocks,
             data,
-            metadata: Data::None,
+            metadata: None,
             fence,
             trace,
             token,

@@ -431,3 +431,43 @@ fn a_device_that_keeps_no_token_says_so() {
         }
     });
 }
+
+#[test]
+fn flushes_of_a_file_that_come_during_one_share_the_next() {
+    let simulation = Simulation::new(5);
+    let host = simulation.add_host("node");
+    let disk = simulation.disk(host, Path::new("/disk"));
+    let done = std::rc::Rc::new(std::cell::Cell::new(false));
+    let flag = done.clone();
+    simulation.start(host, move || async move {
+        let device = FileDevice::open(Path::new("/disk"), options(4096)).unwrap();
+        let channel = device.open_channel().unwrap();
+        let flush_eight = async || {
+            let flush = |channel: std::rc::Rc<dyn Channel>| async move { channel.flush().await };
+            let flushes: Vec<_> = (0..8).map(|_| reactor::spawn(flush(channel.clone()))).collect();
+            let mut results = Vec::new();
+            for flush in flushes {
+                results.push(flush.await.unwrap());
+            }
+            results
+        };
+        channel.write(Lba(3), bytes(4096, 1)).await.unwrap();
+        let before = disk.operations();
+        assert_eq!(flush_eight().await, [Ok(()); 8]);
+        let made = disk.operations() - before;
+        assert!(
+            (1..=2).contains(&made),
+            "one, and one for those that came meanwhile: {made}"
+        );
+        channel.flush().await.unwrap();
+        assert_eq!(disk.operations() - before, made + 1);
+
+        disk.fail_syncs(true);
+        assert_eq!(flush_eight().await, [Err(IoError::Media); 8]);
+        disk.fail_syncs(false);
+        channel.flush().await.unwrap();
+        flag.set(true);
+    });
+    simulation.run_for(Duration::from_secs(5));
+    assert!(done.get());
+}

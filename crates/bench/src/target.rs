@@ -157,7 +157,7 @@ impl Connection {
             lba: Lba(place * self.blocks.0),
             blocks: self.blocks,
             data,
-            metadata: Data::None,
+            metadata: None,
             fence: None,
             trace: TraceId::default(),
             token: Token::new(own, index as u64),

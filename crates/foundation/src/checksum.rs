@@ -5,12 +5,12 @@ use crc_fast::CrcAlgorithm;
 /// CRC32C (Castagnoli) of `bytes`, as NVMe/TCP digests define it (NVMe/TCP transport
 /// specification 1.0, section 3.3.1.1): initial value and final inversion included.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// CRC-32 of `bytes` as RFC 1952 (gzip) has it, which NVMe's representation of secrets uses.
 pub fn crc32(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, bytes) as u32
+    crc_fast::crc32_iso_hdlc(bytes)
 }
 
 /// CRC32C over bytes that come in pieces.

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows about any other part of Redhare, does I/O, or reads a clock.
 
+pub mod cache;
 pub mod checksum;
 pub mod kept;
 pub mod random;

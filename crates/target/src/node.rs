@@ -13,6 +13,7 @@
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `keep`: copies of snapshots follow those of their chunks.
 //! - `mend`: blocks of snapshots that rot.
+//! - `gently`: what a copy is sent that comes back, while others ask something.
 //! - `native`: requests of native clients; `reads`: those reads that the core lets pass.
 //! - `room`: copies whose disks are full, until there is room again.
 //! - `scrub`: comparing all copies with their checksums in the background.
@@ -25,6 +26,7 @@ mod copies;
 mod disk_faults;
 mod doubt;
 mod end;
+mod gently;
 mod health;
 mod inventory;
 mod keep;
@@ -71,7 +73,8 @@ pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use agent::{from_config, to_chunk};
 use board::Board;
-use copies::Copies;
+use copies::{Copies, Copy};
+use gently::Asked;
 use native::Natives;
 use passes::Passes;
 use peers::Peers;
@@ -164,11 +167,14 @@ enum Event {
 /// A device request of the core's that has not completed.
 struct LocalIo {
     chunk: ChunkId,
+    copy: Rc<Copy>,
     io: IoToken,
     purpose: Option<ReadPurpose>,
     range: BlockRange,
     /// A write of blocks that were known not to fit their checksums.
     mends: bool,
+    /// A write that the disk is to have made durable before it counts as ended, lest a later flush find much to do.
+    settles: bool,
 }
 
 /// See the module.
@@ -193,6 +199,8 @@ pub struct Node {
     /// How many kinds of frames the agent has said it knows; 0 before.
     agent_kinds: Cell<u32>,
     sync_writes: SyncWrites,
+    /// When others asked something last.
+    asked: Asked,
     /// It answers nobody any more.
     is_ending: Cell<bool>,
 }
@@ -239,6 +247,7 @@ impl Node {
             agent: RefCell::default(),
             agent_kinds: Cell::new(0),
             sync_writes: SyncWrites::default(),
+            asked: Asked::default(),
             is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();
@@ -400,9 +409,9 @@ impl Node {
     }
 
     /// A request has ended; or it is to be made again, which only one that is not done is, and only while the core is pumped.
-    fn completed(&self, request: RequestId, status: volume::Status) {
+    fn completed(&self, request: RequestId, status: volume::Status, read: Option<Buffer>) {
         let has_sums = |chunk| self.copies.sums(chunk).is_some();
-        if let Some((chunk, request)) = self.natives.complete(request, status, has_sums) {
+        if let Some((chunk, request)) = self.natives.complete(request, status, read, has_sums) {
             let data = None;
             self.inbox
                 .borrow_mut()
@@ -443,6 +452,11 @@ impl Node {
         let now = time::now();
         match event {
             Event::Message { from, message, data } => {
+                if let Message::ReplicaWrite(write) = &message
+                    && write.session.is_some()
+                {
+                    self.asked.note();
+                }
                 let data = self.keep(data);
                 self.core.borrow_mut().handle_message(now, from, message, data);
             }
@@ -451,6 +465,7 @@ impl Node {
                 mut request,
                 data,
             } => {
+                self.asked.note();
                 if let volume::Operation::Write { data: token, .. } = &mut request.operation {
                     *token = self.keep(data);
                 }
@@ -519,6 +534,7 @@ impl Node {
                 kind,
                 data,
                 force_unit_access,
+                is_resync,
             } => {
                 if let Some(board) = &self.board {
                     // The core's event has said so already; nothing may ever be written to what may be read.
@@ -539,15 +555,12 @@ impl Node {
                     WriteKind::Lost => return self.lose(place(), io, range),
                     WriteKind::Fence => unreachable!("a fence asks nothing of the disk"),
                 };
-                let mut local = LocalIo {
-                    chunk: place(),
-                    io,
-                    purpose: None,
-                    range,
-                    mends: false,
+                let Some(mut local) = self.local_io(place(), io, None, range) else {
+                    return;
                 };
+                local.settles = is_resync && self.asked.is_recent();
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
-                if let Some(sums) = self.copies.sums(place()) {
+                if let Some(sums) = &local.copy.sums {
                     local.mends = sums.has_damaged(range);
                     sums.note(range, bytes.as_deref());
                 }
@@ -559,14 +572,9 @@ impl Node {
                 );
             }
             Output::LocalRead { io, range, purpose } => {
-                let local = LocalIo {
-                    chunk: place(),
-                    io,
-                    purpose: Some(purpose),
-                    range,
-                    mends: false,
-                };
-                self.read(local, range);
+                if let Some(local) = self.local_io(place(), io, Some(purpose), range) {
+                    self.read(local);
+                }
             }
             Output::LocalFlush { io } => self.flush(place(), io),
             Output::LocalSnapshot {
@@ -580,7 +588,7 @@ impl Node {
                 let data = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 self.peers.send(self, to, message, data);
             }
-            Output::Complete { request, status } => self.completed(request, status),
+            Output::Complete { request, status } => self.completed(request, status, None),
             Output::Release { data } => {
                 self.data.borrow_mut().remove(&data);
             }
@@ -606,17 +614,41 @@ impl Node {
         }
     }
 
-    fn submit(&self, local: LocalIo, operation: Operation, range: Option<BlockRange>, data: Data) {
-        let Some(channel) = self.copies.channel(local.chunk) else {
-            let LocalIo { chunk, io, .. } = local;
-            self.inbox.borrow_mut().push_back(Event::Local {
+    /// What is to be asked of the disk of a copy; none if there is none here any more, which the core hears.
+    fn local_io(
+        &self,
+        chunk: ChunkId,
+        io: IoToken,
+        purpose: Option<ReadPurpose>,
+        range: BlockRange,
+    ) -> Option<LocalIo> {
+        let copy = self.copies.get(chunk);
+        if copy.is_none() {
+            self.push(Event::Local {
                 chunk,
                 io,
                 succeeded: false,
                 read: None,
             });
-            return self.pump();
-        };
+        }
+        Some(LocalIo {
+            chunk,
+            copy: copy?,
+            io,
+            purpose,
+            range,
+            mends: false,
+            settles: false,
+        })
+    }
+
+    fn submit(&self, local: LocalIo, operation: Operation, range: Option<BlockRange>, data: Data) {
+        let copy = local.copy.clone();
+        let tag = self.local.borrow_mut().insert(local) as u64;
+        self.submit_to(&copy, tag, operation, range, data);
+    }
+
+    fn submit_to(&self, copy: &Copy, tag: u64, operation: Operation, range: Option<BlockRange>, data: Data) {
         let (lba, blocks) = match range {
             Some(range) => (
                 Lba(u64::from(range.start) + copies::HEAD_BLOCKS),
@@ -624,10 +656,9 @@ impl Node {
             ),
             None => (Lba(0), BlockCount(0)),
         };
-        let tag = self.local.borrow_mut().insert(local) as u64;
         let token = Token::new(self.own(), tag);
-        let (metadata, fence, trace) = (Data::None, None, TraceId::default());
-        channel.submit(Request {
+        let (metadata, fence, trace) = (None, None, TraceId::default());
+        copy.channel.submit(Request {
             operation,
             lba,
             blocks,
@@ -651,7 +682,18 @@ impl Node {
 impl Sink for Node {
     /// A disk has answered, perhaps inside `submit`.
     fn complete(&self, tag: u64, completion: Completion) {
-        let local = self.local.borrow_mut().remove(tag as usize);
+        let local = match tag & native::NO_NAME {
+            0 => Some(self.local.borrow_mut().remove(tag as usize)),
+            _ => self.natives.take_from_disk(RequestId(tag & !native::NO_NAME)),
+        };
+        if let Some(local) = local {
+            self.has_answered(local, completion);
+        }
+    }
+}
+
+impl Node {
+    fn has_answered(&self, local: LocalIo, completion: Completion) {
         let chunk = local.chunk;
         let succeeded = completion.status.is_ok();
         if let Err(error) = completion.status {
@@ -661,7 +703,7 @@ impl Sink for Node {
             // What has not mended a block, for want of room, must not make its wrong bytes pass for right: they do not fit the new sum, either.
             if local.purpose.is_none()
                 && !(error == IoError::NoSpace && local.mends)
-                && let Some(sums) = self.copies.sums(chunk)
+                && let Some(sums) = &local.copy.sums
             {
                 sums.forget(local.range);
             }
@@ -670,6 +712,9 @@ impl Sink for Node {
             }
         }
         let Data::Into(buffer) = completion.data else {
+            if succeeded && local.settles {
+                return self.settle(local);
+            }
             self.look_at_room(chunk);
             return self.push(Event::Local {
                 chunk,
@@ -679,14 +724,18 @@ impl Sink for Node {
             });
         };
         let bytes = buffer.freeze();
-        let Some(sums) = self.copies.sums(chunk).filter(|_| succeeded) else {
+        let Some(sums) = local.copy.sums.as_ref().filter(|_| succeeded) else {
             return self.has_read(local, succeeded, bytes);
         };
         match sums.check(local.range, &bytes) {
             Verdict::Right => self.has_read(local, true, bytes),
             Verdict::Wrong(blocks) => self.is_damaged(&local, blocks),
             Verdict::Unread(_) => {
-                let node = self.own();
+                if !self.copies.is_used(chunk, &local.copy) {
+                    // It is gone meanwhile, and nobody waits for what it held.
+                    return self.has_read(local, false, bytes);
+                }
+                let (node, sums) = (self.own(), sums.clone());
                 drop(spawn(async move {
                     let wrong = sums.check_reading(local.range, &bytes).await;
                     match wrong.is_empty() {
@@ -697,9 +746,7 @@ impl Sink for Node {
             }
         }
     }
-}
 
-impl Node {
     /// The core decides what that means: a write may have begun meanwhile.
     fn is_damaged(&self, local: &LocalIo, blocks: Vec<u32>) {
         let (chunk, io, purpose) = (local.chunk, local.io, local.purpose);

@@ -173,6 +173,8 @@ pub enum Output {
         data: Option<DataToken>,
         /// To be durable when reported.
         force_unit_access: bool,
+        /// A piece of what this copy, which comes back, lacks: nobody else waits for it.
+        is_resync: bool,
     },
     /// Read from the local copy.
     LocalRead {

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     /// Give `data` back when the device is done with it.
     pub(crate) owns_data: bool,
     pub(crate) force_unit_access: bool,
+    /// A piece of what this copy lacks.
+    pub(crate) is_resync: bool,
     pub(crate) progress: Progress,
 }
 
@@ -233,6 +235,7 @@ mod tests {
             data: None,
             owns_data: false,
             force_unit_access: false,
+            is_resync: false,
             progress: Progress::Persisting(PersistToken(sequence)),
         }
     }

@@ -7,13 +7,14 @@
 //! taken, since reconciliation or resync makes the copies equal there before anybody reads it
 //! (`docs/decisions/0069`). Layout: `docs/formats/checksums.md`.
 //!
-//! Cost: 4 bytes of memory for each block of the pages kept, one look into a map of pages for each request; a write
+//! Cost: 4 bytes of memory for each block of the pages kept, one look into a table of pages for each request; a write
 //! never waits for a page of sums to be read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use foundation::cache;
 use foundation::checksum::crc32c;
 
 use crate::format::FormatError;
@@ -162,12 +163,61 @@ impl Page {
     }
 }
 
+/// Those in memory, by number.
+#[derive(Debug, Default)]
+struct Pages {
+    by_number: Vec<Option<Page>>,
+    count: usize,
+}
+
+impl Pages {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, number: u32) -> Option<&Page> {
+        self.by_number.get(number as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, number: u32) -> Option<&mut Page> {
+        self.by_number.get_mut(number as usize)?.as_mut()
+    }
+
+    fn get_or_unread(&mut self, number: u32) -> &mut Page {
+        let at = number as usize;
+        if at >= self.by_number.len() {
+            self.by_number.resize_with(at + 1, || None);
+        }
+        let place = &mut self.by_number[at];
+        self.count += usize::from(place.is_none());
+        place.get_or_insert_with(Page::unread)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &Page)> {
+        let numbered = (0..).zip(&self.by_number);
+        numbered.filter_map(|(number, page)| Some((number, page.as_ref()?)))
+    }
+
+    fn values_mut(&mut self) -> impl Iterator<Item = &mut Page> {
+        self.by_number.iter_mut().flatten()
+    }
+
+    fn retain(&mut self, mut stays: impl FnMut(&mut Page) -> bool) {
+        for place in &mut self.by_number {
+            if place.as_mut().is_some_and(|page| !stays(page)) {
+                *place = None;
+                self.count -= 1;
+            }
+        }
+    }
+}
+
 /// The checksums of one copy. Blocks are of 4 KiB and counted from the chunk's first.
 #[derive(Debug)]
 pub struct Sums {
     chunk: ChunkId,
     blocks: u32,
-    pages: BTreeMap<u32, Page>,
+    pages: Pages,
     /// Blocks of regions that were marked when this life began, by the page of their sums, until that is read.
     undecided: BTreeMap<u32, Vec<Range<u32>>>,
     /// Blocks whose sums were taken from what they held.
@@ -191,7 +241,7 @@ impl Sums {
         Self {
             chunk,
             blocks,
-            pages: BTreeMap::new(),
+            pages: Pages::default(),
             undecided,
             adopted: 0,
         }
@@ -209,7 +259,7 @@ impl Sums {
 
     /// Whether any sum is not durable.
     pub fn is_dirty(&self) -> bool {
-        self.pages.values().any(|page| page.dirty || page.unflushed)
+        self.pages.iter().any(|(_, page)| page.dirty || page.unflushed)
     }
 
     /// A write of these sums is given to the device, from block `first` on. Pages that were not read come into being
@@ -222,7 +272,7 @@ impl Sums {
         let mut sums = sums.enumerate().peekable();
         while let Some(&(at, _)) = sums.peek() {
             let number = (first + at as u32) / SUMS_PER_PAGE;
-            let page = self.pages.entry(number).or_insert_with(Page::unread);
+            let page = self.pages.get_or_unread(number);
             page.used = true;
             while let Some((at, sum)) = sums.next_if(|(at, _)| (first + *at as u32) / SUMS_PER_PAGE == number)
             {
@@ -257,18 +307,18 @@ impl Sums {
         while block < end {
             let number = block / SUMS_PER_PAGE;
             let until = end.min((number + 1) * SUMS_PER_PAGE);
-            let page = self.pages.get_mut(&number);
+            let page = self.pages.get_mut(number);
             let Some(page) = page.filter(|page| page.knows_all(block..until)) else {
                 return Verdict::Unread(number);
             };
             page.used = true;
             for block in block..until {
                 let at = (block % SUMS_PER_PAGE) as usize;
-                // Before the sum of what was read is reckoned: this one often comes from far away.
-                let kept = page.sums[at];
+                // It often comes from far away, and is on its way while the sum of what was read is reckoned.
+                cache::fetch(&page.sums[at]);
                 let Some(found) = found.next() else { break };
                 let found = found.into();
-                match kept {
+                match page.sums[at] {
                     sum if sum == found.sum => {}
                     UNKNOWN if !found.is_lost => {
                         page.set(at, found.sum);
@@ -289,7 +339,7 @@ impl Sums {
     /// ([`Sums::unread`]).
     pub fn vouches(&self, first: u32, found: impl Iterator<Item = impl Into<Found>>) -> bool {
         let is_known = |block: u32, sum: u32| {
-            let page = self.pages.get(&(block / SUMS_PER_PAGE));
+            let page = self.pages.get(block / SUMS_PER_PAGE);
             let at = (block % SUMS_PER_PAGE) as usize;
             page.is_some_and(|page| page.knows(at) && page.sums[at] == sum && sum != UNKNOWN)
         };
@@ -301,7 +351,7 @@ impl Sums {
     /// Whether a block has a sum in memory that says something of it.
     #[cfg(test)]
     pub(crate) fn knows(&self, block: u32) -> bool {
-        let page = self.pages.get(&(block / SUMS_PER_PAGE));
+        let page = self.pages.get(block / SUMS_PER_PAGE);
         let at = (block % SUMS_PER_PAGE) as usize;
         page.is_some_and(|page| page.knows(at) && page.sums[at] != UNKNOWN)
     }
@@ -312,7 +362,7 @@ impl Sums {
         while block < first + count {
             let number = block / SUMS_PER_PAGE;
             let end = (first + count).min((number + 1) * SUMS_PER_PAGE);
-            let page = self.pages.get(&number);
+            let page = self.pages.get(number);
             if !page.is_some_and(|page| page.knows_all(block..end)) {
                 return Some(number);
             }
@@ -325,7 +375,7 @@ impl Sums {
     /// already is left as it is.
     pub fn read(&mut self, number: u32, places: [&[u8]; 2]) -> PageFound {
         let marked = self.undecided.remove(&number);
-        let page = self.pages.entry(number).or_insert_with(Page::unread);
+        let page = self.pages.get_or_unread(number);
         let Some(noted) = page.noted.take() else {
             return PageFound::Sums;
         };
@@ -367,8 +417,8 @@ impl Sums {
         let dirty = || self.pages.iter().filter(|(_, page)| page.dirty);
         let unread = dirty().filter(|(_, page)| page.noted.is_some());
         (
-            unread.map(|(&number, _)| number).collect(),
-            dirty().map(|(&number, _)| number).collect(),
+            unread.map(|(number, _)| number).collect(),
+            dirty().map(|(number, _)| number).collect(),
         )
     }
 
@@ -376,7 +426,7 @@ impl Sums {
     /// next time. None if the page need not, or cannot be written before it was read.
     pub fn write(&mut self, number: u32) -> Option<(u8, Vec<u8>)> {
         let chunk = self.chunk;
-        let page = self.pages.get_mut(&number)?;
+        let page = self.pages.get_mut(number)?;
         if !page.dirty || page.noted.is_some() {
             return None;
         }
@@ -388,7 +438,7 @@ impl Sums {
 
     /// What [`Sums::write`] gave could not be written: it is to be written again, to the same place.
     pub fn write_failed(&mut self, number: u32) {
-        if let Some(page) = self.pages.get_mut(&number) {
+        if let Some(page) = self.pages.get_mut(number) {
             page.dirty = true;
         }
     }
@@ -406,7 +456,7 @@ impl Sums {
     pub fn let_go(&mut self, count: usize) -> usize {
         let before = self.pages.len();
         let mut left = count;
-        self.pages.retain(|_, page| {
+        self.pages.retain(|page| {
             let stays = page.dirty || page.unflushed || page.noted.is_some();
             let used = std::mem::replace(&mut page.used, false);
             if stays || used || left == 0 {

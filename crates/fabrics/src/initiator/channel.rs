@@ -248,7 +248,7 @@ impl RemoteChannel {
             lba,
             blocks,
             data,
-            metadata: Data::None,
+            metadata: None,
             fence: None,
             trace,
             token: Token::new(sink, tag),

@@ -475,7 +475,7 @@ fn request(
         lba,
         blocks,
         data,
-        metadata: Data::None,
+        metadata: None,
         fence: None,
         trace: TraceId::default(),
         token: connection.token(slot, gate),

@@ -77,6 +77,7 @@ pub(crate) struct Disk {
     visible: RefCell<Contents>,
     durable: RefCell<Contents>,
     unsynced: RefCell<Vec<Unsynced>>,
+    most_unsynced_bytes: Cell<u64>,
     next_id: Cell<u64>,
     operations: Cell<u64>,
     power_cut_at: Cell<Option<u64>>,
@@ -93,6 +94,7 @@ impl Disk {
             visible: RefCell::default(),
             durable: RefCell::default(),
             unsynced: RefCell::default(),
+            most_unsynced_bytes: Cell::new(0),
             next_id: Cell::new(0),
             operations: Cell::new(0),
             power_cut_at: Cell::new(None),
@@ -107,6 +109,11 @@ impl Disk {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         id
+    }
+
+    fn unsynced_bytes(&self) -> u64 {
+        let unsynced = self.unsynced.borrow();
+        unsynced.iter().map(|write| write.bytes.len() as u64).sum()
     }
 
     fn make_durable(&self, which: impl Fn(&Unsynced) -> bool) {
@@ -275,6 +282,8 @@ impl SimulatedFile {
                 id,
             };
             disk.unsynced.borrow_mut().push(write);
+            let most = disk.most_unsynced_bytes.get().max(disk.unsynced_bytes());
+            disk.most_unsynced_bytes.set(most);
         }
         self.work(true).await;
         let mut unsynced = disk.unsynced.borrow_mut();
@@ -328,6 +337,11 @@ impl DiskHandle {
     /// Cuts the host's power when the `n`-th write or sync from the beginning is issued.
     pub fn cut_power_at(&self, n: u64) {
         self.disk.power_cut_at.set(Some(n));
+    }
+
+    /// The most that a sync would have had to make durable at any time since this was asked last, in bytes.
+    pub fn take_most_unsynced_bytes(&self) -> u64 {
+        self.disk.most_unsynced_bytes.replace(self.disk.unsynced_bytes())
     }
 
     /// Every sync fails from now on (or no longer).

@@ -1,6 +1,6 @@
 //! Chunk copies: each a blob, whose first pages hold the copy's durable record in two places written in turn.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -40,7 +40,7 @@ const ATTRIBUTE_CHUNK: &str = "redhare.chunk";
 pub(super) const ATTRIBUTE_SCRUBBED: &str = "redhare.scrubbed";
 
 pub(super) struct Copy {
-    disk: usize,
+    pub(super) disk: usize,
     blob: BlobId,
     pub(super) channel: Rc<dyn Channel>,
     /// None of a copy that was made before there were checksums.
@@ -81,8 +81,8 @@ pub(super) struct Copies {
 
 impl Copy {
     /// Its volume's shape, as far as it knows.
-    pub(super) fn geometry(&self) -> Geometry {
-        self.record.borrow().geometry.clone()
+    pub(super) fn geometry(&self) -> Ref<'_, Geometry> {
+        Ref::map(self.record.borrow(), |record| &record.geometry)
     }
 }
 
@@ -237,8 +237,15 @@ impl Copies {
         &self.disks[disk].store
     }
 
-    pub(super) fn channel(&self, chunk: ChunkId) -> Option<Rc<dyn Channel>> {
-        self.copies.borrow().get(&chunk).map(|copy| copy.channel.clone())
+    /// The copy of a chunk, if one is used here.
+    pub(super) fn get(&self, chunk: ChunkId) -> Option<Rc<Copy>> {
+        self.copies.borrow().get(&chunk).cloned()
+    }
+
+    /// Whether this copy of a chunk is the one that is used here.
+    pub(super) fn is_used(&self, chunk: ChunkId, copy: &Rc<Copy>) -> bool {
+        let copies = self.copies.borrow();
+        copies.get(&chunk).is_some_and(|used| Rc::ptr_eq(used, copy))
     }
 
     /// The checksums of a copy's blocks, if it has any.
@@ -275,20 +282,15 @@ impl Copies {
         Some((file, own, sums))
     }
 
-    /// Calls `look` with the geometry of a volume of which a copy is here. Of a volume that has grown, the last chunk
-    /// knows all that any copy here does.
-    pub(super) fn with_geometry<T>(
-        &self,
-        volume: volume::VolumeNumber,
-        look: impl FnOnce(&Geometry) -> T,
-    ) -> Option<T> {
+    /// The last copy of a volume's chunks here. Of a volume that has grown, it knows all that any copy here does.
+    pub(super) fn last_of(&self, volume: volume::VolumeNumber) -> Option<Rc<Copy>> {
         let last = ChunkId {
             volume,
             index: volume::ChunkIndex(u32::MAX),
         };
         let copies = self.copies.borrow();
         let (chunk, copy) = copies.range(..=last).next_back()?;
-        (chunk.volume == volume).then(|| look(&copy.record.borrow().geometry))
+        (chunk.volume == volume).then(|| copy.clone())
     }
 
     /// The copies with checksums, and when each was last compared with them, in milliseconds of Unix time.

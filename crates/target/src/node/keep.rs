@@ -205,7 +205,7 @@ impl Node {
         nodes: &[NodeId],
         unfinished: &Unfinished,
     ) -> Result<Vec<u32>, CopyError> {
-        let geometry = unfinished.copy.geometry();
+        let geometry = unfinished.copy.geometry().clone();
         let (mut start, mut lost) = (0, Vec::new());
         while start < geometry.chunk_blocks {
             let unit = geometry.stripe_unit_blocks;
@@ -269,7 +269,7 @@ impl Node {
         range: BlockRange,
     ) -> Result<Vec<u32>, CopyError> {
         let (chunk, snapshot) = key;
-        let (geometry, mut lost) = (unfinished.copy.geometry(), Vec::new());
+        let (geometry, mut lost) = (unfinished.copy.geometry().clone(), Vec::new());
         for start in range.start..range.start + range.count {
             let one = BlockRange { start, count: 1 };
             let read = self.read_anywhere(key, nodes, &geometry, one).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bdev::Data;
 use fabrics::target::{Call, CommandHandler, Reply};
-use foundation::{BlockCount, Instant};
+use foundation::{BlockCount, Instant, Lba};
 use identity::Role;
 use identity::data_path::HostName;
 use protocols::nvme::Status as NvmeStatus;
@@ -15,10 +15,15 @@ use reactor::sync::OneshotSender;
 use reactor::{Buffer, time};
 use volume::client::PeerStatus;
 use volume::message::codec::{Checked, NativeCommand, NativeOperation, native_status_code};
-use volume::{BlockRange, ChunkId, HostId, Operation, RequestId, Session, Status, VolumeNumber, WriteKind};
+use volume::{
+    BlockRange, ChunkId, Geometry, HostId, Operation, Piece, RequestId, Session, Status, VolumeNumber,
+    WriteKind,
+};
 
+use super::copies::{BLOCK_BYTES, Copy};
 use super::peers::fields_of;
-use super::{Event, Node, copies};
+use super::reads::range_bytes;
+use super::{Event, LocalIo, Node};
 
 /// Who waits for a request.
 enum Asker {
@@ -65,20 +70,56 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(8);
 
 struct Pending {
     id: RequestId,
-    asker: Asker,
+    /// None of a place that nothing is kept in.
+    asker: Option<Asker>,
+    chunk: ChunkId,
+    queue: QueueNumber,
     read: Buffer,
     /// What the blocks of a write that compares first are to hold.
     expected: Buffer,
+    /// The disk has it, past the core's outputs.
+    at_disk: Option<LocalIo>,
+}
+
+impl Pending {
+    fn vacant() -> Self {
+        Self {
+            id: RequestId(NO_NAME),
+            asker: None,
+            chunk: ChunkId::default(),
+            queue: 0,
+            read: Buffer::empty(),
+            expected: Buffer::empty(),
+            at_disk: None,
+        }
+    }
 }
 
 /// The low bits of a request's name say where it is kept, the others count.
 const PLACE_BITS: u32 = 28;
+/// No request's name has this bit.
+pub(super) const NO_NAME: u64 = 1 << 63;
+
+/// One of those by which requests come; 0 is none.
+type QueueNumber = u64;
 
 /// Requests that the core has not completed.
 #[derive(Default)]
 pub(super) struct Natives {
-    pending: RefCell<slab::Slab<Pending>>,
+    places: RefCell<Places>,
     added: Cell<u64>,
+    queues: Cell<QueueNumber>,
+}
+
+/// Places are filled and emptied field by field where they are: what is kept of a request is too long to be moved for nothing.
+#[derive(Default)]
+struct Places {
+    all: Vec<Pending>,
+    vacant: Vec<usize>,
+}
+
+fn empty(buffer: &mut Buffer) -> Buffer {
+    std::mem::replace(buffer, Buffer::empty())
 }
 
 fn place_of(request: RequestId) -> usize {
@@ -86,40 +127,69 @@ fn place_of(request: RequestId) -> usize {
 }
 
 impl Natives {
-    fn add(&self, asker: Asker) -> RequestId {
-        self.added.set(self.added.get() + 1);
-        let mut pending = self.pending.borrow_mut();
-        let place = pending.vacant_entry();
+    /// The name of the request that is added next.
+    fn next(&self) -> RequestId {
+        let places = self.places.borrow();
+        let place = places.vacant.last().copied().unwrap_or(places.all.len());
         // Far more than there is memory for.
-        assert!(place.key() < 1 << PLACE_BITS, "requests that nobody completes");
-        let id = RequestId(self.added.get() << PLACE_BITS | place.key() as u64);
-        place.insert(Pending {
-            id,
-            asker,
-            read: Buffer::empty(),
-            expected: Buffer::empty(),
-        });
+        assert!(place < 1 << PLACE_BITS, "requests that nobody completes");
+        RequestId((self.added.get() << PLACE_BITS | place as u64) & !NO_NAME)
+    }
+
+    fn add(&self, asker: Asker, chunk: ChunkId, queue: QueueNumber, at_disk: Option<LocalIo>) -> RequestId {
+        let id = self.next();
+        self.added.set(self.added.get() + 1);
+        let places = &mut *self.places.borrow_mut();
+        if places.vacant.pop().is_none() {
+            places.all.push(Pending::vacant());
+        }
+        let place = &mut places.all[place_of(id)];
+        place.id = id;
+        place.asker = Some(asker);
+        (place.chunk, place.queue) = (chunk, queue);
+        place.at_disk = at_disk;
         id
+    }
+
+    /// A number for a queue.
+    fn add_queue(&self) -> QueueNumber {
+        self.queues.set(self.queues.get() + 1);
+        self.queues.get()
+    }
+
+    /// The requests that came by a queue.
+    fn of_queue(&self, queue: QueueNumber) -> Vec<(ChunkId, RequestId)> {
+        let places = self.places.borrow();
+        let is_own = |kept: &&Pending| kept.asker.is_some() && kept.queue == queue;
+        let own = places.all.iter().filter(is_own);
+        own.map(|kept| (kept.chunk, kept.id)).collect()
+    }
+
+    /// What the disk was asked for a request, once; none if the core has completed it meanwhile.
+    pub(super) fn take_from_disk(&self, id: RequestId) -> Option<LocalIo> {
+        self.with(id, |kept| kept.at_disk.take())?
     }
 
     /// Does something with a request, if it is still there.
     fn with<T>(&self, id: RequestId, act: impl FnOnce(&mut Pending) -> T) -> Option<T> {
-        let mut pending = self.pending.borrow_mut();
-        let kept = pending.get_mut(place_of(id)).filter(|kept| kept.id == id);
+        let mut places = self.places.borrow_mut();
+        let kept = places.all.get_mut(place_of(id)).filter(|kept| kept.id == id);
         kept.map(act)
     }
 
-    fn take(&self, id: RequestId) -> Option<Pending> {
-        let mut pending = self.pending.borrow_mut();
+    /// Ends keeping a request: who waits for it, what has been read, and by which queue it came.
+    fn take(&self, id: RequestId) -> Option<(Asker, Buffer, QueueNumber)> {
+        let mut places = self.places.borrow_mut();
         let place = place_of(id);
-        if pending.get(place).is_none_or(|kept| kept.id != id) {
-            return None;
-        }
-        pending.try_remove(place)
-    }
-
-    fn has(&self, id: RequestId) -> bool {
-        self.with(id, |_| ()).is_some()
+        let kept = places.all.get_mut(place).filter(|kept| kept.id == id)?;
+        kept.id = RequestId(NO_NAME);
+        let taken = (kept.asker.take()?, empty(&mut kept.read), kept.queue);
+        let left = (empty(&mut kept.expected), kept.at_disk.take());
+        places.vacant.push(place);
+        // Whoever hears of its end may ask for the next.
+        drop(places);
+        drop(left);
+        Some(taken)
     }
 
     /// Takes apart what came with a request that is to go under this number: of one that compares first, what it expects is kept until its
@@ -141,7 +211,8 @@ impl Natives {
 
     /// Waits for a check's read, under the number that is returned.
     pub(super) fn check(&self, check: Check) -> RequestId {
-        self.add(Asker::Check(Box::new(check)))
+        let chunk = check.chunk;
+        self.add(Asker::Check(Box::new(check)), chunk, 0, None)
     }
 
     /// The bytes of a read have come. They are given to the client only once the core says so.
@@ -153,24 +224,26 @@ impl Natives {
     pub(super) fn damaged(&self, request: RequestId, blocks: usize) {
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
         self.with(request, |pending| {
-            if let Asker::Check(check) = &mut pending.asker {
+            if let Some(Asker::Check(check)) = &mut pending.asker {
                 check.damaged = check.damaged.saturating_add(blocks);
             }
         });
     }
 
-    /// A request has ended; or it is to be made again, under the number that is returned.
+    /// A request has ended, with these bytes or those that have [filled](Self::filled) it; or it is to be made again, under the number
+    /// that is returned.
     pub(super) fn complete(
         &self,
         request: RequestId,
         status: Status,
+        read: Option<Buffer>,
         has_sums: impl FnOnce(ChunkId) -> bool,
     ) -> Option<(ChunkId, volume::Request)> {
-        let Pending { asker, read, .. } = self.take(request)?;
+        let (asker, filled, queue) = self.take(request)?;
         match asker {
             Asker::Check(check) if status == Status::NotReady && time::now() < check.until => {
                 let (chunk, request) = (check.chunk, check.request);
-                let id = self.add(Asker::Check(check));
+                let id = self.add(Asker::Check(check), chunk, queue, None);
                 return Some((chunk, volume::Request { id, ..request }));
             }
             Asker::Check(check) => {
@@ -186,7 +259,7 @@ impl Natives {
                     CheckAsker::Scrub(answer) => answer.send((status, damaged)),
                 }
             }
-            asker => end(asker, read, status),
+            asker => end(asker, read.unwrap_or(filled), status),
         }
         None
     }
@@ -276,8 +349,9 @@ pub(super) struct NativeHandler {
     session: Option<Session>,
     /// The client's; none of one that need not prove any, and of a portal.
     role: Option<Role>,
-    /// Requests of this queue, to be cancelled with it. Ended ones are cleared out now and then.
-    open: RefCell<Vec<(ChunkId, RequestId)>>,
+    number: QueueNumber,
+    /// A copy of the volume that was read last, for its shape.
+    of_volume: RefCell<(VolumeNumber, Weak<Copy>)>,
     /// Chunks that its client reads by the board.
     located: RefCell<BTreeSet<ChunkId>>,
 }
@@ -303,6 +377,15 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
         }
         NativeOperation::CountSnapshot(_) => false,
     }
+}
+
+/// Where blocks of a volume lie that one command may name.
+fn piece_of(geometry: &Geometry, first: Lba, blocks: u32) -> Result<Piece, NvmeStatus> {
+    let pieces = geometry.pieces(first, BlockCount(blocks.into()));
+    let piece = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?.next();
+    // Else they would lie in two chunks, or be longer than a piece: the client's geometry is not ours.
+    let piece = piece.filter(|piece| piece.range.count == blocks);
+    piece.ok_or(NvmeStatus::INVALID_FIELD_IN_COMMAND)
 }
 
 /// What a command asks of the core, of which chunk. The bytes of its data are `given`, those written or room for those read.
@@ -346,18 +429,11 @@ fn request_of(
     let is_change = matches!(operation, Operation::Write { .. });
     let is_run = matches!(native.operation, NativeOperation::DeallocateRun { .. });
     let blocks = if of_chunk || is_run { 1 } else { native.blocks };
-    let piece = node.copies.with_geometry(volume, |geometry| {
-        let pieces = geometry.pieces(native.fields.first_lba, BlockCount(blocks.into()));
-        let mut pieces = pieces.map_err(|_| NvmeStatus::LBA_OUT_OF_RANGE)?;
-        match (pieces.next(), pieces.next()) {
-            (Some(piece), None) => Ok(piece),
-            // It would lie in two chunks, or be longer than a piece: the client's geometry is not ours.
-            _ => Err(NvmeStatus::INVALID_FIELD_IN_COMMAND),
-        }
-    });
-    let piece = piece.unwrap_or(Err(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT))?;
+    let copy = node.copies.last_of(volume);
+    let copy = copy.ok_or(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT)?;
+    let piece = piece_of(&copy.geometry(), native.fields.first_lba, blocks)?;
     let times = if compares { 2 } else { 1 };
-    if moves && given != times * blocks as usize * copies::BLOCK_BYTES {
+    if moves && given != times * blocks as usize * BLOCK_BYTES {
         return Err(NvmeStatus::DATA_SGL_LENGTH_INVALID);
     }
     // A capsule may carry bytes with any command. They belong to none of these blocks, and other copies would refuse them.
@@ -409,7 +485,7 @@ impl Node {
             Data::From(written) => (Asker::Portal(reply, Data::None), Some(written)),
             room => (Asker::Portal(reply, room), None),
         };
-        let id = self.natives.add(asker);
+        let id = self.natives.add(asker, chunk, 0, None);
         let data = data.map(|data| self.natives.take_expected(id, &request, data));
         let request = volume::Request { id, ..request };
         self.push(Event::Request { chunk, request, data });
@@ -422,7 +498,8 @@ impl NativeHandler {
             node: Rc::downgrade(node),
             session,
             role,
-            open: RefCell::default(),
+            number: node.natives.add_queue(),
+            of_volume: RefCell::default(),
             located: RefCell::default(),
         }
     }
@@ -460,12 +537,10 @@ impl NativeHandler {
             look_at_snapshot(node, native, call);
             return Ok(());
         }
-        let given = if native.operation == NativeOperation::Read {
-            call.room_bytes
-        } else {
-            call.data.len()
-        };
-        let (chunk, request) = match request_of(node, &native, session, given) {
+        if native.operation == NativeOperation::Read {
+            return self.read(node, &native, session, call);
+        }
+        let (chunk, request) = match request_of(node, &native, session, call.data.len()) {
             Ok(request) => request,
             Err(status) => return Err((call, status)),
         };
@@ -479,20 +554,83 @@ impl NativeHandler {
             reply,
             ..
         } = call;
-        let id = node.natives.add(match native.operation {
+        let asker = match native.operation {
             NativeOperation::Check => {
                 let asker = CheckAsker::Command(reply, room_bytes);
                 Asker::Check(Box::new(Check::new(asker, chunk, request)))
             }
             _ => Asker::Queue(reply, room_bytes),
-        });
-        self.remember(node, chunk, id);
+        };
+        let id = node.natives.add(asker, chunk, self.number, None);
         let data = (!data.is_empty()).then(|| node.natives.take_expected(id, &request, data));
         let request = volume::Request { id, ..request };
-        if !node.read_at_once(chunk, &request) {
-            node.push(Event::Request { chunk, request, data });
+        node.push(Event::Request { chunk, request, data });
+        Ok(())
+    }
+
+    /// A read: most begin at once. Bytes that came with it belong to nothing.
+    fn read(
+        &self,
+        node: &Node,
+        native: &NativeCommand,
+        session: Session,
+        call: Call,
+    ) -> Result<(), (Call, NvmeStatus)> {
+        let (chunk, range) = match self.place(node, native) {
+            Ok(place) if call.room_bytes == range_bytes(place.1) => place,
+            Ok(_) => return Err((call, NvmeStatus::DATA_SGL_LENGTH_INVALID)),
+            Err(status) => return Err((call, status)),
+        };
+        let request = volume::Request {
+            id: node.natives.next(),
+            operation: Operation::Read,
+            range,
+            needs_room: false,
+            epoch: native.fields.epoch,
+            session,
+            writer_token: native.fields.writer_token,
+            trace: native.trace,
+        };
+        let asker = Asker::Queue(call.reply, call.room_bytes);
+        match node.begin_read(chunk, &request) {
+            Some((local, room)) => {
+                let copy = local.copy.clone();
+                let id = node.natives.add(asker, chunk, self.number, Some(local));
+                debug_assert_eq!(id, request.id, "nothing is added while the core is asked");
+                let tag = id.0 | NO_NAME;
+                node.submit_to(&copy, tag, bdev::Operation::Read, Some(range), Data::Into(room));
+            }
+            None => {
+                let id = node.natives.add(asker, chunk, self.number, None);
+                debug_assert_eq!(id, request.id, "nothing is added while the core is asked");
+                let data = None;
+                node.push(Event::Request { chunk, request, data });
+            }
         }
         Ok(())
+    }
+
+    /// Where the blocks of a read lie.
+    fn place(&self, node: &Node, native: &NativeCommand) -> Result<(ChunkId, BlockRange), NvmeStatus> {
+        let volume = VolumeNumber(native.volume.0);
+        let (first, blocks) = (native.fields.first_lba, native.blocks);
+        let found = |piece: Piece| {
+            let index = piece.chunk;
+            (ChunkId { volume, index }, piece.range)
+        };
+        {
+            let (kept, copy) = &*self.of_volume.borrow();
+            if *kept == volume
+                && let Some(copy) = copy.upgrade()
+                && let Ok(piece) = piece_of(&copy.geometry(), first, blocks)
+            {
+                return Ok(found(piece));
+            }
+        }
+        let copy = node.copies.last_of(volume);
+        let copy = copy.ok_or(NvmeStatus::INVALID_NAMESPACE_OR_FORMAT)?;
+        self.of_volume.replace((volume, Rc::downgrade(&copy)));
+        piece_of(&copy.geometry(), first, blocks).map(found)
     }
 
     /// Answers at once, whatever the core has to do.
@@ -519,14 +657,6 @@ impl NativeHandler {
             Err(_) => refuse(NvmeStatus::COMMAND_INTERRUPTED),
         };
         call.reply.complete(status, 0, answer);
-    }
-
-    fn remember(&self, node: &Node, chunk: ChunkId, id: RequestId) {
-        let mut open = self.open.borrow_mut();
-        if open.len() >= 4096 {
-            open.retain(|(_, id)| node.natives.has(*id));
-        }
-        open.push((chunk, id));
     }
 }
 
@@ -570,10 +700,8 @@ impl CommandHandler for NativeHandler {
     fn closed(&self) {
         let Some(node) = self.node.upgrade() else { return };
         node.forget_located(std::mem::take(&mut *self.located.borrow_mut()));
-        for (chunk, request) in self.open.borrow_mut().drain(..) {
-            if node.natives.has(request) {
-                node.push(Event::Cancel { chunk, request });
-            }
+        for (chunk, request) in node.natives.of_queue(self.number) {
+            node.push(Event::Cancel { chunk, request });
         }
     }
 }

@@ -19,7 +19,7 @@ use volume::{
 };
 
 use super::copies::{BLOCK_BYTES, HEAD_BLOCKS};
-use super::{Event, LocalIo, Node, to_chunk};
+use super::{Event, Node, to_chunk};
 
 /// Pages of sums that one node keeps in memory: 128 MiB of them, which is what 126 GiB of blocks have.
 const PAGES_MAX: usize = 32 << 10;
@@ -403,28 +403,19 @@ impl Node {
                 "no copy has this block right: it is wrong here, too, until it is written"
             );
             sums.forget(range);
-            let local = LocalIo {
-                chunk,
-                io,
-                purpose: None,
-                range,
-                mends: false,
-            };
-            let data = Data::From(room.freeze());
-            node.submit(local, Operation::Write { fua: false }, Some(range), data);
+            if let Some(local) = node.local_io(chunk, io, None, range) {
+                let data = Data::From(room.freeze());
+                node.submit(local, Operation::Write { fua: false }, Some(range), data);
+            }
         }));
     }
 
     /// Makes a copy's writes and their checksums durable.
     pub(super) fn flush(&self, chunk: ChunkId, io: IoToken) {
-        let Some(sums) = self.copies.sums(chunk) else {
-            let local = LocalIo {
-                chunk,
-                io,
-                purpose: None,
-                range: BlockRange::default(),
-                mends: false,
-            };
+        let Some(local) = self.local_io(chunk, io, None, BlockRange::default()) else {
+            return;
+        };
+        let Some(sums) = local.copy.sums.clone() else {
             return self.submit(local, Operation::Flush, None, Data::None);
         };
         let node = self.own();

@@ -5,6 +5,7 @@ mod checksums;
 mod clones;
 mod counters;
 mod full;
+mod gently;
 mod histories;
 mod journal;
 mod lost;

@@ -219,7 +219,7 @@ fn native(operation: Operation, syncs: bool) -> Result<NativeOperation, IoError>
 }
 
 fn check(request: &Request, operation: NativeOperation, shape: bdev::Geometry) -> Result<(), IoError> {
-    if !matches!(request.metadata, Data::None) {
+    if request.metadata.is_some() {
         return Err(IoError::Unsupported);
     }
     if operation == NativeOperation::Flush {
@@ -496,7 +496,7 @@ impl Core {
             chunk: place.chunk,
             is_read,
             session,
-            sent: time::now(),
+            sent: time::turn(),
             waiting,
         };
         let index = self.attempts.borrow_mut().insert(attempt);
@@ -543,7 +543,7 @@ impl Core {
 
     fn note_end(&self, attempt: &Attempt, status: PeerStatus) {
         let mut view = self.view.borrow_mut();
-        let took = attempt.is_read.then(|| time::now().since(attempt.sent));
+        let took = attempt.is_read.then(|| time::turn().since(attempt.sent));
         match status {
             PeerStatus::Answered(status) => drop(view.chunks.finished(attempt.route, took, status)),
             PeerStatus::Failed(_) => drop(view.chunks.finished(attempt.route, took, Status::DeviceFailed)),

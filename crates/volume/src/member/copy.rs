@@ -114,6 +114,7 @@ impl Member {
             data,
             owns_data: owns,
             force_unit_access: write.force_unit_access,
+            is_resync: write.session.is_none() && write.join.0 != 0,
             progress: Progress::Persisting(token),
         });
         if token <= self.persisted {
@@ -248,6 +249,7 @@ impl Member {
                 kind: entry.kind,
                 data: entry.data,
                 force_unit_access: entry.force_unit_access,
+                is_resync: entry.is_resync,
             };
             self.next_io = io.0;
             self.outputs.push_back(output);

@@ -271,6 +271,8 @@ impl Member {
     ) -> Option<RequestId> {
         let at = self.reads.reading.iter().position(|reading| reading.io == io)?;
         let Reading { read, dirty, .. } = &self.reads.reading[at];
+        // The caller's clock may be that of its turn, and the read may have been made by a later one in the same turn.
+        let now = now.max(read.arrived);
         let is_fenced = self.fenced_read(read.portal_token).is_some();
         if self.failed || *dirty || is_fenced || !self.may_read(now, grants) || self.must_hold(read.covers) {
             return None;

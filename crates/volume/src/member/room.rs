@@ -155,6 +155,7 @@ impl Member {
                 kind: entry.kind,
                 data: entry.data,
                 force_unit_access: entry.force_unit_access,
+                is_resync: entry.is_resync,
             });
         }
         for io in std::mem::take(&mut self.room.flushes) {

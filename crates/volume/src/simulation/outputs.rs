@@ -32,6 +32,7 @@ impl World {
                 kind,
                 data,
                 force_unit_access,
+                is_resync: _,
             } => {
                 let values = match (kind, data) {
                     (WriteKind::Data, Some(data)) => self.nodes[node].data[&data].to_vec(),
