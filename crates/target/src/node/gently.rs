@@ -1,8 +1,8 @@
 //! What a copy is sent that comes back goes to the disk in small portions while others ask something of this node.
 //!
 //! A disk that keeps back what it was given writes all of that when it is flushed, and many a disk does nothing else meanwhile: a
-//! flush after 8 MiB stops every read for 11 ms on a disk that has written them for 80 (`docs/benchmarks.md`, "What reads wait for
-//! under a rebuild"). Flushes come all the time, for marks and records, and find what resync has written since the last. So each piece is
+//! flush after 8 MiB, written in 80 ms, has stopped all reads for 11 on a disk that was measured (`docs/benchmarks.md`, "Small
+//! flushes"). Flushes come all the time, for marks and records, and find what resync has written since the last. So each piece is
 //! made durable for itself, and counts as written only then: the write node, which pauses for as long as pieces take, goes as fast as
 //! the disk can take them in so.
 
