@@ -34,7 +34,7 @@ use crate::io::Medium;
 use crate::lease::{LeaseError, LeaseSource};
 use crate::writer::{CompactionProgress, Writer, WriterOptions};
 
-use dirty::Dirty;
+use dirty::{Dirty, Waiting};
 
 pub use attributes::{SetAttributes, Statistics};
 pub use content::{FILE_BYTES_MAX, READ_BYTES_MAX};
@@ -88,8 +88,8 @@ pub struct FileSystem {
     /// Inodes whose content was dropped because it could not be put into the tree, and nobody was told yet who asked
     /// for them.
     failed: BTreeMap<InodeNumber, WriteError>,
-    /// Memory that it takes.
-    dirty_bytes: usize,
+    /// What it takes.
+    waiting: Waiting,
     /// Where entries stood that were removed or moved, and their cookies, oldest first.
     removed: BTreeMap<u64, (InodeNumber, Vec<u8>)>,
     removed_order: VecDeque<u64>,
@@ -112,7 +112,7 @@ impl FileSystem {
             open: BTreeMap::new(),
             dirty: BTreeMap::new(),
             failed: BTreeMap::new(),
-            dirty_bytes: 0,
+            waiting: Waiting::default(),
             removed: BTreeMap::new(),
             removed_order: VecDeque::new(),
         })
@@ -125,7 +125,7 @@ impl FileSystem {
 
     /// Memory of content that is not in the tree yet, in bytes; never above the bound.
     pub fn dirty_bytes(&self) -> usize {
-        self.dirty_bytes
+        self.waiting.bytes
     }
 
     /// Memory of changed index pages, in bytes, roughly; a change that would begin above

@@ -26,6 +26,7 @@ mod model_test;
 mod quotas;
 mod readers;
 mod refusals;
+mod room;
 mod size;
 mod snapshots;
 mod support;

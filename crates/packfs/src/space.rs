@@ -11,6 +11,7 @@ mod record;
 mod recount;
 mod victims;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::superblock::Parameters;
@@ -89,6 +90,8 @@ pub(crate) struct Space {
     held: Option<Ranges>,
     /// What commits through this one freed and is here still was compared with `held`: snapshots have all of it.
     sifted: u64,
+    /// The last answer of [`Space::free_segments`], until [`Space::change_free`].
+    whole_segments: Cell<Option<(u64, u64)>>,
     #[cfg(test)]
     pub(crate) bug: PlantedBug,
 }
@@ -118,6 +121,7 @@ impl Space {
             state_all: false,
             held: None,
             sifted: 0,
+            whole_segments: Cell::new(None),
             #[cfg(test)]
             bug: PlantedBug::None,
         }
@@ -126,7 +130,7 @@ impl Space {
     /// Adds pages behind the last one: they were never used, so no reader needs them. A record of changes has no word for that;
     /// the next one therefore states everything.
     pub(crate) fn grow(&mut self, first: u64, pages: u64) {
-        let fresh = self.free.insert(first, pages);
+        let fresh = self.change_free().insert(first, pages);
         assert!(fresh, "the volume has {pages} pages from {first} on already");
         self.state_all = true;
     }
@@ -134,6 +138,23 @@ impl Space {
     /// Pages that may be taken now.
     pub(crate) fn free_pages(&self) -> u64 {
         self.free.pages()
+    }
+
+    /// Segments that may be taken once the highest free pages are taken, so many of them.
+    pub(crate) fn free_segments(&self, highest: u64) -> u64 {
+        match self.whole_segments.get() {
+            Some((without, segments)) if without == highest => segments,
+            _ => {
+                let segments = self.free.aligned_below(highest, self.segment_pages);
+                self.whole_segments.set(Some((highest, segments)));
+                segments
+            }
+        }
+    }
+
+    fn change_free(&mut self) -> &mut Ranges {
+        self.whole_segments.set(None);
+        &mut self.free
     }
 
     /// Pages that will be free once their commits and readers are past.
@@ -177,7 +198,7 @@ impl Space {
                 ranges.remove(start, count);
             }
             for (start, count) in ranges.iter() {
-                let fresh = self.free.insert(start, count);
+                let fresh = self.change_free().insert(start, count);
                 assert!(fresh, "pages {start}+{count} were freed twice");
             }
             if kept.pages() > 0 {
@@ -188,14 +209,14 @@ impl Space {
 
     /// A page for the tree or the space record.
     pub(crate) fn take_page(&mut self) -> Option<u64> {
-        let page = self.free.take_highest()?;
+        let page = self.change_free().take_highest()?;
         self.taken_now.insert(page, 1);
         Some(page)
     }
 
     /// A page for the record itself, which its own chain declares.
     fn take_record_page(&mut self) -> Option<u64> {
-        self.free.take_highest()
+        self.change_free().take_highest()
     }
 
     /// Gives back a page of the tree that the next commit does not use.
@@ -209,7 +230,8 @@ impl Space {
         if self.free.pages() < self.segment_pages + keep {
             return None;
         }
-        let start = self.free.take_aligned(self.segment_pages)?;
+        let pages = self.segment_pages;
+        let start = self.change_free().take_aligned(pages)?;
         self.taken_now.insert(start, self.segment_pages);
         self.segments.insert(start, Segment::default());
         self.touched.insert(start);
@@ -282,7 +304,8 @@ impl Space {
             self.segments.remove(&start);
             self.touched.remove(&start);
             self.taken_now.remove(start, self.segment_pages);
-            let fresh = self.free.insert(start, self.segment_pages);
+            let pages = self.segment_pages;
+            let fresh = self.change_free().insert(start, pages);
             assert!(fresh, "segment {start} was free already");
         }
     }

@@ -255,6 +255,19 @@ impl Writer {
         ByteCount(free * PAGE_BYTES_U64)
     }
 
+    /// Room for content, in bytes, where the index may take `index_bytes` more than a commit would now: in the segment that is being written, and
+    /// in whole free ones. Pages between those of the index are free for the index alone, and it takes the highest.
+    pub(crate) fn content_room(&self, index_bytes: u64) -> ByteCount {
+        let (index, segment) = (index_bytes.div_ceil(PAGE_BYTES_U64), self.space.segment_pages());
+        let Some(pages) = self.space.free_pages().checked_sub(self.pages_kept() + index) else {
+            return ByteCount(0);
+        };
+        let by_pages = pages / segment;
+        let side_by_side = self.space.free_segments(self.pages_needed() + index);
+        let segments = by_pages.min(side_by_side) * segment * PAGE_BYTES_U64;
+        ByteCount(segments + self.packer.room_in_segment())
+    }
+
     /// Bytes of the volume that are used.
     pub(crate) fn volume_bytes(&self) -> ByteCount {
         ByteCount(self.volume_bytes)

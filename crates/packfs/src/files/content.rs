@@ -94,7 +94,8 @@ impl FileSystem {
         let mut at = offset;
         for part in bytes.chunks(WRITE_PART_BYTES) {
             self.make_memory(cost_bytes(part.len())).await?;
-            self.check_free(part.len() as u64).await?;
+            self.check_free(self.packing().write_room(part.len() as u64))
+                .await?;
             // The waiting content may have been put into the tree just now.
             let tree_size = self.writer.find(number).await?.0.size;
             self.change_dirty(number, tree_size, charged, |dirty| {
@@ -117,55 +118,54 @@ impl FileSystem {
 
     /// Puts content into the tree if so much more memory would pass the bound.
     pub(super) async fn make_memory(&mut self, more: usize) -> Result<(), FileError> {
-        if self.dirty_bytes + more <= self.dirty_bytes_max {
+        if self.waiting.bytes + more <= self.dirty_bytes_max {
             return Ok(());
         }
         let flushed = self.flush_with_room().await?;
         self.bound_index().await?;
-        if self.dirty_bytes + more <= self.dirty_bytes_max {
+        if self.waiting.bytes + more <= self.dirty_bytes_max {
             // What another file's content met is told to whoever syncs that file.
             return Ok(());
         }
         Ok(flushed?)
     }
 
-    /// Refuses a write for which the volume has no room, so that whoever writes learns it at once.
-    pub(super) async fn check_free(&mut self, length: u64) -> Result<(), FileError> {
-        // What is begun is taken whole segments at a time, and the index needs pages as well.
-        let more = u64::from(self.writer.parameters().segment_bytes) + INDEX_BYTES;
-        let free = |files: &Self| files.writer.free_bytes().0;
-        if free(self) >= self.dirty_bytes as u64 + length + more {
+    /// Refuses a write for which the volume has no room, so that whoever writes learns it at once, and what is taken can be made durable.
+    /// `more` is what it may take of the volume besides what waits, in bytes.
+    pub(super) async fn check_free(&mut self, more: u64) -> Result<(), FileError> {
+        let wanted = |files: &Self| files.waiting.room.saturating_add(more);
+        let missing = |files: &Self| wanted(files).saturating_sub(files.writer.content_room(INDEX_BYTES).0);
+        if missing(self) == 0 {
             return Ok(());
         }
         // What files' content meets meanwhile is told to whoever syncs those.
         let _ = self.flush_with_room().await?;
-        if !self.commits_unasked && !self.is_committed() {
-            self.writer.take_back_packed().await?;
-            let wanted = self.dirty_bytes as u64 + length + more;
-            return match wanted.checked_sub(free(self)) {
-                None | Some(0) => Ok(()),
-                Some(missing) => {
-                    self.missed_bytes = wanted;
-                    let missing = ByteCount(missing);
-                    Err(WriteError::NoSpace { missing }.into())
-                }
-            };
+        if missing(self) == 0 {
+            return Ok(());
         }
-        match self.writer.commit().await {
-            Err(WriteError::NoSpace { .. }) | Ok(_) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.make_room().await?;
-        let wanted = self.dirty_bytes as u64 + length + more;
-        if free(self) < wanted {
-            self.writer.reclaim(ByteCount(wanted)).await?;
-        }
-        match wanted.checked_sub(free(self)) {
-            None | Some(0) => Ok(()),
-            Some(missing) => Err(WriteError::NoSpace {
-                missing: ByteCount(missing),
+        // What is begun is taken whole segments at a time.
+        let segment = u64::from(self.writer.parameters().segment_bytes);
+        let free = wanted(self).saturating_add(segment + INDEX_BYTES);
+        let may_commit = self.commits_unasked || self.is_committed();
+        if may_commit {
+            match self.writer.commit().await {
+                Err(WriteError::NoSpace { .. }) | Ok(_) => {}
+                Err(error) => return Err(error.into()),
             }
-            .into()),
+            self.make_room().await?;
+            if missing(self) > 0 {
+                self.writer.reclaim(ByteCount(free)).await?;
+            }
+        } else {
+            self.writer.take_back_packed().await?;
         }
+        let missing = ByteCount(missing(self));
+        if missing.0 == 0 {
+            return Ok(());
+        }
+        if !may_commit {
+            self.missed_bytes = free;
+        }
+        Err(WriteError::NoSpace { missing }.into())
     }
 }

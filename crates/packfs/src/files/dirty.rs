@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::format::PAGE_BYTES_U64;
 use crate::format::entry::Timestamp;
 use crate::writer::Charged;
 
@@ -17,6 +18,67 @@ const CHUNK_OVERHEAD_BYTES: usize = 96;
 pub(super) fn cost_bytes(length: usize) -> usize {
     // A write may split a chunk, and lengthen one so that it has room to grow.
     length + CHUNK_BYTES_MAX / 2 + 2 * CHUNK_OVERHEAD_BYTES + FILE_OVERHEAD_BYTES
+}
+
+/// Of a file's change, the index may have to keep these anew: where its name stands, itself, and its extents, in pages.
+const INDEX_PAGES: u64 = 3;
+
+/// How content is packed, as far as it says how much of the volume it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packing {
+    /// What is not longer is not cut by a stripe unit's end, in bytes.
+    pub(super) unit: u64,
+    /// A file up to this length is packed whole whenever it changes, in bytes.
+    pub(super) whole: u64,
+    /// A shorter rest beside what changes is packed along, in bytes.
+    pub(super) absorbed: u64,
+}
+
+impl Packing {
+    /// What is packed along with so many pieces on both sides of each, and the rest of a page before it, in bytes.
+    fn along(&self, pieces: u64) -> u64 {
+        pieces * (2 * self.absorbed + PAGE_BYTES_U64)
+    }
+
+    /// The most that so many bytes take which lie in so many places of a file, in bytes: with what is packed along, and as much again where
+    /// a piece is short, because it may not fit into the rest of a stripe unit.
+    pub(super) fn pieces_room(&self, bytes: u64, pieces: u64) -> u64 {
+        let packed = bytes.saturating_add(self.along(pieces));
+        packed.saturating_add(packed.min(pieces * self.unit))
+    }
+
+    /// The most that a file packed whole takes, in bytes.
+    fn whole_room(size: u64) -> u64 {
+        2 * size + PAGE_BYTES_U64
+    }
+
+    /// The most by which a write of so many bytes raises [`Dirty::room`], in bytes.
+    pub(super) fn write_room(&self, bytes: u64) -> u64 {
+        // It may split a piece, and the file may become too long to be packed whole.
+        let pieces = 2 * (bytes + self.along(3));
+        pieces + Self::whole_room(self.whole) + INDEX_PAGES * PAGE_BYTES_U64
+    }
+}
+
+/// What waits of all files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waiting {
+    /// Memory that it takes, in bytes.
+    pub(super) bytes: usize,
+    /// The most that it takes of the volume, in bytes.
+    pub(super) room: u64,
+}
+
+impl Waiting {
+    pub(super) fn add(&mut self, dirty: &Dirty, packing: Packing) {
+        self.bytes += dirty.bytes();
+        self.room += dirty.room(packing);
+    }
+
+    pub(super) fn take(&mut self, dirty: &Dirty, packing: Packing) {
+        self.bytes -= dirty.bytes();
+        self.room -= dirty.room(packing);
+    }
 }
 
 /// Changes of a file's content since it was last put into the tree.
@@ -74,6 +136,17 @@ impl Dirty {
     /// Memory held, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The most that it takes of the volume when it is put into the tree, in bytes.
+    pub(super) fn room(&self, packing: Packing) -> u64 {
+        let (bytes, pieces) = (self.bytes as u64, self.chunks.len() as u64);
+        let content = match self.size <= packing.whole {
+            // With many pieces it takes more as soon as it is longer.
+            true => Packing::whole_room(self.size).max(packing.pieces_room(bytes, pieces.saturating_sub(1))),
+            false => packing.pieces_room(bytes, pieces),
+        };
+        content + INDEX_PAGES * PAGE_BYTES_U64
     }
 
     fn insert(&mut self, start: u64, chunk: Vec<u8>) {

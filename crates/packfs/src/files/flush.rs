@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foundation::ByteCount;
 
-use super::dirty::Dirty;
+use super::dirty::{Dirty, Packing};
 use super::{FileError, FileSystem};
 use crate::error::WriteError;
 use crate::format::entry::{INLINE_BYTES_MAX, Layout};
@@ -136,6 +136,15 @@ impl FileSystem {
         self.writer.look_for_growth(pause).await
     }
 
+    pub(super) fn packing(&self) -> Packing {
+        let unit = u64::from(self.writer.parameters().stripe_unit_bytes);
+        Packing {
+            unit,
+            whole: unit.min(PACKED_BYTES_MAX),
+            absorbed: self.writer.absorbed_bytes(),
+        }
+    }
+
     /// Changes what waits of a file, and keeps the counts of memory and of the quota it is charged to.
     pub(super) fn change_dirty(
         &mut self,
@@ -144,23 +153,24 @@ impl FileSystem {
         charged: Charged,
         change: impl FnOnce(&mut Dirty),
     ) {
+        let packing = self.packing();
         let dirty = self.dirty.entry(number).or_insert_with(|| {
             let mut dirty = Dirty::new(size);
             dirty.charged = charged;
-            self.dirty_bytes += dirty.bytes();
+            self.waiting.add(&dirty, packing);
             dirty
         });
-        self.dirty_bytes -= dirty.bytes();
+        self.waiting.take(dirty, packing);
         let before = dirty.uncounted();
         change(dirty);
-        self.dirty_bytes += dirty.bytes();
+        self.waiting.add(dirty, packing);
         self.writer.expect(dirty.charged, dirty.uncounted() - before);
     }
 
     /// Takes out what waits of a file.
     pub(super) fn take_dirty(&mut self, number: InodeNumber) -> Option<Dirty> {
         let dirty = self.dirty.remove(&number)?;
-        self.dirty_bytes -= dirty.bytes();
+        self.waiting.take(&dirty, self.packing());
         self.writer.expect(dirty.charged, -dirty.uncounted());
         Some(dirty)
     }
@@ -186,7 +196,7 @@ impl FileSystem {
         match &flushed {
             Ok(()) => {}
             Err(WriteError::NoSpace { .. }) => {
-                self.dirty_bytes += dirty.bytes();
+                self.waiting.add(&dirty, self.packing());
                 self.writer.expect(dirty.charged, dirty.uncounted());
                 self.dirty.insert(number, dirty);
             }
@@ -224,8 +234,7 @@ impl FileSystem {
             inode.attributes.mtime = modified;
             inode.attributes.ctime = modified;
         }
-        let unit = u64::from(self.writer.parameters().stripe_unit_bytes);
-        if dirty.size() <= unit.min(PACKED_BYTES_MAX) {
+        if dirty.size() <= self.packing().whole {
             let kept = dirty.kept().min(inode.size);
             let mut bytes = self.writer.read_content(&inode, 0..kept).await?;
             bytes.resize(dirty.size() as usize, 0);

@@ -122,7 +122,8 @@ impl FileSystem {
     /// Whether the volume has room for what of a range is a hole now.
     async fn check_room(&mut self, inode: &Inode, range: &Range<u64>) -> Result<(), FileError> {
         let length = range.end.saturating_sub(range.start);
-        let refused = match self.check_free(length).await {
+        let room = |files: &Self, length| files.packing().pieces_room(length, 1);
+        let refused = match self.check_free(room(self, length)).await {
             Err(error) if error.is_no_space() => error,
             other => return other,
         };
@@ -136,7 +137,7 @@ impl FileSystem {
             at = run.end.max(at);
         }
         match missing < length {
-            true => self.check_free(missing).await,
+            true => self.check_free(room(self, missing)).await,
             false => Err(refused),
         }
     }

@@ -115,6 +115,18 @@ impl Ranges {
         Some(page)
     }
 
+    /// How often [`Ranges::take_aligned`] would find `count` pages once the highest pages are taken, so many of them.
+    pub(crate) fn aligned_below(&self, highest: u64, count: u64) -> u64 {
+        let (mut left, mut runs) = (highest, 0);
+        for (start, length) in self.iter().rev() {
+            let taken = left.min(length);
+            left -= taken;
+            let end = start + length - taken;
+            runs += end.saturating_sub(start.next_multiple_of(count)) / count;
+        }
+        runs
+    }
+
     /// Takes the lowest run of `count` pages that starts at a multiple of `count`.
     pub(crate) fn take_aligned(&mut self, count: u64) -> Option<u64> {
         let start = self.iter().find_map(|(start, length)| {
@@ -187,6 +199,9 @@ mod tests {
         let mut ranges = Ranges::default();
         ranges.insert(3, 20);
         assert_eq!(ranges.take_highest(), Some(22));
+        let found = [(0, 4), (1, 4), (0, 8), (6, 8), (7, 8), (0, 16), (99, 4)];
+        let found = found.map(|(highest, count)| ranges.aligned_below(highest, count));
+        assert_eq!(found, [4, 4, 1, 1, 0, 0, 0]);
         assert_eq!(ranges.take_aligned(8), Some(8));
         assert_eq!(ranges.take_aligned(8), None);
         assert_eq!(ranges.take_aligned(4), Some(4));

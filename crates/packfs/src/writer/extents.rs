@@ -249,6 +249,11 @@ impl Writer {
         Ok(())
     }
 
+    /// A shorter extent, or rest of one, is packed with what changes beside it, in bytes.
+    pub(crate) fn absorbed_bytes(&self) -> u64 {
+        (u64::from(self.parameters().extent_bytes_max) / 16).min(ABSORBED_BYTES_MAX)
+    }
+
     /// Writes `bytes` over an inode's content from `offset` on, or beyond its end. Content that is not in extents
     /// must have been taken out before. The caller writes the inode, also after [`WriteError::NoSpace`], which
     /// leaves the content as it was.
@@ -266,7 +271,7 @@ impl Writer {
         let more = bytes.len() as u64 / (EXTENTS_PER_KEY as u64 * PAGE_BYTES_U64) + 8;
         self.check_room_for(false, more)?;
         let Window { placed, keys } = self.window(inode, &range).await?;
-        let absorbed = (u64::from(self.parameters().extent_bytes_max) / 16).min(ABSORBED_BYTES_MAX);
+        let absorbed = self.absorbed_bytes();
         let (mut kept, mut dropped) = (Vec::new(), Vec::new());
         let (mut before, mut behind) = (Vec::new(), Vec::new());
         let mut start = range.start;

@@ -86,6 +86,16 @@ impl Packer {
         self.open.map(|(start, _)| start)
     }
 
+    /// What fits into the segment being written, in bytes; of the last page that was begun nothing.
+    pub(super) fn room_in_segment(&self) -> u64 {
+        let Some((start, position)) = self.open else {
+            return 0;
+        };
+        let position = self.chunk.as_ref().map_or(position, Chunk::position);
+        let end = start * PAGE_BYTES_U64 + u64::from(self.parameters.segment_bytes);
+        end.saturating_sub(position.next_multiple_of(PAGE_BYTES_U64))
+    }
+
     /// Packs content and gives its extents. Leaves `keep` pages of the volume free.
     pub(super) async fn pack(
         &mut self,
