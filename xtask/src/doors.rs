@@ -4,6 +4,7 @@
 //! there is nothing, with exit status 2.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::process::{cargo, status, workspace_root};
@@ -278,31 +279,59 @@ pub(crate) fn seed_of_now() -> u64 {
     now.map_or(0, |now| now.as_secs()) * SEEDS_A_ROUND
 }
 
-/// Runs all simulations with new seeds until so many hours are over and each had `least` seeds; at least one round.
+/// Runs all simulations with new seeds until so many hours are over and each had `least` seeds; at least one round. As many rounds go on
+/// side by side as there are processors, one thread each: what one simulation takes longest for is one test, which has one thread.
 pub(crate) fn for_hours(hours: &str, least: u64) -> Hours {
     let first = seed_of_now();
     let limit = Duration::from_secs_f64(hours.parse::<f64>().unwrap_or(0.0) * 3600.0);
     let began = Instant::now();
-    let mut done = Hours {
-        outcome: Outcome::Passed,
-        first,
-        seeds: 0,
-        hours: 0.0,
+    let [begun, ended, failed] = [const { AtomicU64::new(0) }; 3];
+    let is_over = AtomicBool::new(false);
+    let elapsed = || began.elapsed().as_secs_f64() / 3600.0;
+    let rounds = || {
+        let mut outcome = Outcome::Passed;
+        while matches!(outcome, Outcome::Passed) && !is_over.load(Ordering::Relaxed) {
+            let next = begun.fetch_add(SEEDS_A_ROUND, Ordering::Relaxed);
+            if next >= least.max(1) && began.elapsed() >= limit {
+                break;
+            }
+            let settings = [
+                ("REDHARE_FIRST_SEED", (first + next).to_string()),
+                ("REDHARE_SEEDS", SEEDS_A_ROUND.to_string()),
+                ("RUST_TEST_THREADS", "1".to_owned()),
+            ];
+            outcome = open_until("simulator", SIMULATIONS, &[], &settings, &is_over);
+            // After a failure the others leave the rest of their rounds.
+            is_over.fetch_or(!matches!(outcome, Outcome::Passed), Ordering::Relaxed);
+            if matches!(outcome, Outcome::Passed) && !is_over.load(Ordering::Relaxed) {
+                let seeds = ended.fetch_add(SEEDS_A_ROUND, Ordering::Relaxed) + SEEDS_A_ROUND;
+                let done = elapsed();
+                eprintln!("xtask: {seeds} seeds of each simulation in {done:.2} of {hours} h");
+            } else if matches!(outcome, Outcome::Failed) {
+                failed.store(first + next, Ordering::Relaxed);
+            }
+        }
+        outcome
     };
-    while matches!(done.outcome, Outcome::Passed) && (done.seeds < least.max(1) || began.elapsed() < limit) {
-        let settings = [
-            ("REDHARE_FIRST_SEED", (first + done.seeds).to_string()),
-            ("REDHARE_SEEDS", SEEDS_A_ROUND.to_string()),
-        ];
-        done.outcome = open("simulator", SIMULATIONS, &[], &settings);
-        done.seeds += SEEDS_A_ROUND;
-        done.hours = began.elapsed().as_secs_f64() / 3600.0;
-        eprintln!(
-            "xtask: {} seeds of each simulation in {:.2} of {hours} h",
-            done.seeds, done.hours
-        );
+    let lanes = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let outcomes = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(rounds)).collect();
+        let ended = lanes
+            .into_iter()
+            .map(|lane| lane.join().unwrap_or(Outcome::Failed));
+        ended.collect::<Vec<_>>()
+    });
+    if let round @ 1.. = failed.into_inner() {
+        // The others went on saying what passed.
+        eprintln!("xtask: a simulation failed above, by one of the {SEEDS_A_ROUND} seeds from {round} on");
     }
-    done
+    let bad = |outcome: &Outcome| !matches!(outcome, Outcome::Passed);
+    Hours {
+        outcome: outcomes.into_iter().find(bad).unwrap_or(Outcome::Passed),
+        first,
+        seeds: ended.into_inner(),
+        hours: elapsed(),
+    }
 }
 
 type Setting = (&'static str, String);
@@ -350,6 +379,17 @@ fn of_range(row: &Row, name: &str, value: &str) -> String {
 
 /// Runs every row that can run, in order, up to the first that fails.
 fn open(what: &str, rows: &[Row], arguments: &[String], settings: &[Setting]) -> Outcome {
+    open_until(what, rows, arguments, settings, &AtomicBool::new(false))
+}
+
+/// As [`open`], and begins no row once it `is_over`.
+fn open_until(
+    what: &str,
+    rows: &[Row],
+    arguments: &[String],
+    settings: &[Setting],
+    is_over: &AtomicBool,
+) -> Outcome {
     let root = workspace_root();
     let ready: Vec<&Row> = rows
         .iter()
@@ -361,6 +401,9 @@ fn open(what: &str, rows: &[Row], arguments: &[String], settings: &[Setting]) ->
         ));
     }
     for row in ready {
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
         let mut command = cargo(row.cargo);
         command.args(arguments).envs(
             settings

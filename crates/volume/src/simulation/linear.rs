@@ -10,6 +10,7 @@
 //! whatever comes after, what the one explains the other does. Without that they would be as many as there are sets of values.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use foundation::Random;
 
@@ -161,16 +162,19 @@ impl Monitor {
         }
     }
 
-    fn close(&mut self) {
-        let mut work: Vec<Explanation> = self.explanations.iter().collect();
-        while let Some(explanation) = work.pop() {
-            for slot in (0..PLACES).filter(|slot| !self.frozen[*slot]) {
+    /// Adds what `news` may do to the explanations there are, which know already what the others may, and whatever follows from that.
+    /// Where an operation ends instead, nothing is to be added: what others may do does not depend on how far that one was.
+    fn close(&mut self, news: Range<usize>) {
+        let of_news = |explanation| (explanation, news.clone());
+        let mut work: Vec<_> = self.explanations.iter().map(of_news).collect();
+        while let Some((explanation, slots)) = work.pop() {
+            for slot in slots.filter(|slot| !self.frozen[*slot]) {
                 if let Some(Op::Exchange(expected, value)) = self.doubts[slot]
                     && explanation.value == expected
                 {
                     let next = explanation.written(value);
                     if self.explanations.insert(next.clone()) {
-                        work.push(next);
+                        work.push((next, 0..PLACES));
                     }
                 }
                 let Some(op) = self.pending[slot] else {
@@ -178,17 +182,22 @@ impl Monitor {
                 };
                 for next in successors(&explanation, slot, op).into_iter().flatten() {
                     if self.explanations.insert(next.clone()) {
-                        work.push(next);
+                        work.push((next, 0..PLACES));
                     }
                 }
             }
         }
     }
 
+    /// See [`Monitor::close`].
+    fn close_for(&mut self, slot: usize) {
+        self.close(slot..slot + 1);
+    }
+
     pub(super) fn invoke(&mut self, slot: usize, op: Op) {
         assert!(self.pending[slot].is_none());
         self.pending[slot] = Some(op);
-        self.close();
+        self.close_for(slot);
     }
 
     /// The client does not know whether its exchange was done, and does something else to the block: when that is done, in a newer session,
@@ -200,7 +209,7 @@ impl Monitor {
             .map(|explanation| explanation.before(slot))
             .collect();
         self.doubts[slot] = self.pending[slot].replace(next);
-        self.close();
+        self.close_for(slot);
     }
 
     /// Whatever the operation has not done by now it will never do.
@@ -211,7 +220,7 @@ impl Monitor {
     /// It may take effect again.
     pub(super) fn thaw(&mut self, slot: usize) {
         self.frozen[slot] = false;
-        self.close();
+        self.close_for(slot);
     }
 
     /// The operation ends without an acknowledgement. It has done something or nothing, and does nothing more.
@@ -223,7 +232,6 @@ impl Monitor {
             .collect();
         (self.pending[slot], self.doubts[slot]) = (None, None);
         self.frozen[slot] = false;
-        self.close();
     }
 
     /// False when no explanation is left.
@@ -235,7 +243,6 @@ impl Monitor {
         }
         (self.pending[slot], self.doubts[slot]) = (None, None);
         self.frozen[slot] = false;
-        self.close();
         !self.explanations.0.is_empty()
     }
 
@@ -259,7 +266,7 @@ impl Monitor {
                 }
             }
         }
-        self.close();
+        self.close(0..PLACES);
     }
 
     /// Whether any explanation has this value now.
@@ -285,7 +292,7 @@ impl Monitor {
             steps: [Step::Before; PLACES],
         };
         self.explanations = [first].into_iter().collect();
-        self.close();
+        self.close(0..PLACES);
     }
 
     pub(super) fn describe(&self) -> String {
@@ -441,5 +448,62 @@ mod tests {
         block.invoke(1, Op::Write(0));
         assert!(block.respond(1, End::Done));
         assert!(sees(&block, 1).is_none(), "it is too late");
+    }
+
+    /// What is added where something is new is all that there is to add.
+    #[test]
+    fn nothing_is_left_to_add_whatever_happens() {
+        fn all(monitor: &Monitor) -> BTreeSet<(u32, [Step; PLACES], Vec<u32>)> {
+            let each = monitor.explanations.iter();
+            each.map(|known| (known.value, known.steps, known.fallback))
+                .collect()
+        }
+        let mut most = 0;
+        for seed in 0..60 {
+            let mut random = Random::from_seed(seed);
+            let mut block = Monitor::new();
+            let mut next = 1;
+            for step in 0..40 {
+                let slot = random.below(SLOTS as u64) as usize;
+                let known = block.any_value(&mut random);
+                next += 1;
+                let op = match random.below(5) {
+                    0 => Op::Write(next),
+                    1 => Op::Force(next),
+                    2 => Op::Exchange(known, next),
+                    3 => Op::Read,
+                    _ => Op::Flush,
+                };
+                match (block.pending[slot], random.below(8)) {
+                    (None, _) => block.invoke(slot, op),
+                    (Some(_), 0) => block.abandon(slot),
+                    (Some(_), 1) if block.frozen[slot] => block.thaw(slot),
+                    (Some(_), 1) => block.freeze(slot),
+                    (Some(_), 2) if step % 4 == 0 => block.all_dead(),
+                    (Some(Op::Exchange(..)), 3 | 4) if block.doubts[slot].is_none() => {
+                        block.doubt(slot, Op::Write(next));
+                    }
+                    (Some(_), _) => {
+                        let ends = block
+                            .explanations
+                            .iter()
+                            .find_map(|known| match known.steps[slot] {
+                                Step::Ended(end) => Some(end),
+                                Step::Before | Step::Written => None,
+                            });
+                        match ends {
+                            Some(end) => assert!(block.respond(slot, end)),
+                            None => block.abandon(slot),
+                        }
+                    }
+                }
+                let found = all(&block);
+                most = most.max(found.len());
+                let mut whole = block.clone();
+                whole.close(0..PLACES);
+                assert_eq!(found, all(&whole), "seed {seed}, step {step}");
+            }
+        }
+        assert!(most > 50, "only {most} explanations at a time");
     }
 }
