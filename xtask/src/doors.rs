@@ -115,6 +115,7 @@ const SIMULATIONS: &[Row] = &[
             "handover::a_writer",
             "readers::old_snapshots",
             "readers::a_reader_follows",
+            "room::what_a_full_volume",
         ],
     ),
     long_tests(
