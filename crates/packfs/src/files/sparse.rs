@@ -192,7 +192,10 @@ impl FileSystem {
         if let Some(shared) = self.share_whole(from, to, length, now).await? {
             return Ok(shared);
         }
-        let length = length.min(COPY_BYTES_MAX);
+        // Copied behind its own end, a file grows meanwhile. What cannot be read is left for the first part to refuse.
+        let (inode, _) = self.writer.find(from.0).await?;
+        let size = self.dirty.get(&from.0).map_or(inode.size, Dirty::size);
+        let length = length.min(COPY_BYTES_MAX).min(size.saturating_sub(from.1).max(1));
         let mut copied = 0;
         while copied < length {
             let part = (length - copied).min(COPY_PART_BYTES);
