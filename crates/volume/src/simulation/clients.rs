@@ -278,7 +278,7 @@ impl World {
 
     /// A client's write was refused for its token.
     fn fenced(&mut self, client: usize) {
-        let Some(pending) = self.clients[client].pending.take() else {
+        let Some(mut pending) = self.clients[client].pending.take() else {
             return;
         };
         if pending.token >= self.newest_token {
@@ -286,6 +286,13 @@ impl World {
         }
         if self.in_force[pending.chunk] <= pending.token {
             // The newer writer is not acknowledged yet; until then an earlier attempt may take effect.
+            let others = self.clients.iter().filter_map(|other| other.pending.as_ref());
+            let mut others = others.filter(|other| other.chunk == pending.chunk);
+            if self.healing && !others.any(|other| other.token > pending.token) {
+                // Nor will it be: what it asked for compared, and found something else, which fences nobody for good.
+                self.clients[client].token = self.newest_token;
+                pending.token = self.newest_token;
+            }
             self.clients[client].pending = Some(pending);
         } else {
             for block in pending.range.start..pending.range.start + pending.range.count {
