@@ -218,6 +218,7 @@ impl FileSystem {
 
     async fn before(&mut self, removal: bool) -> Result<(), FileError> {
         self.bound_index().await?;
+        self.keep_promises(0).await;
         match self.writer.check_room_for(removal, CHANGE_PAGES) {
             Err(WriteError::NoSpace { .. }) => {
                 self.make_room().await?;

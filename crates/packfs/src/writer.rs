@@ -125,6 +125,8 @@ pub struct Writer {
 
 /// Volumes of fewer segments keep none for compaction.
 const SEGMENTS_FOR_A_SPARE: u64 = 16;
+/// For room, what the index takes is counted in steps of so many pages.
+const ROOM_STEP_PAGES: u64 = 32;
 /// Directories that are remembered at most.
 const DIRECTORIES_KEPT: usize = 10_000;
 
@@ -263,7 +265,9 @@ impl Writer {
             return ByteCount(0);
         };
         let by_pages = pages / segment;
-        let side_by_side = self.space.free_segments(self.pages_needed() + index);
+        // Counted again for each change of the index it would take long where what is free lies in many pieces.
+        let highest = (self.pages_needed() + index).next_multiple_of(ROOM_STEP_PAGES);
+        let side_by_side = self.space.free_segments(highest);
         let segments = by_pages.min(side_by_side) * segment * PAGE_BYTES_U64;
         ByteCount(segments + self.packer.room_in_segment())
     }

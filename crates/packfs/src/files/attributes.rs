@@ -76,6 +76,8 @@ impl FileSystem {
             check_size(&inode, size)?;
             charged = self.check_growth(number, size).await?;
             self.make_memory(cost_bytes(0)).await?;
+            self.check_length(self.with_changes(inode.clone()).size, size)
+                .await?;
             // That may have put the inode's own content into the tree.
             (inode, place) = self.writer.find(number).await?;
         }

@@ -130,6 +130,29 @@ impl FileSystem {
         Ok(flushed?)
     }
 
+    /// Puts what waits into the tree where the volume would not have room for it any more after a change of the index, or of so many bytes
+    /// of content besides: it was promised.
+    pub(super) async fn keep_promises(&mut self, more: u64) {
+        let room = self.writer.content_room(INDEX_BYTES).0;
+        if !self.dirty.is_empty() && self.waiting.room.saturating_add(more) > room {
+            // What files' content meets is told to whoever syncs those.
+            let _ = self.flush_all().await;
+        }
+    }
+
+    /// Refuses to let a file get longer where what it is packed with then has no room. What gets shorter is always taken.
+    pub(super) async fn check_length(&mut self, old: u64, size: u64) -> Result<(), FileError> {
+        let packing = self.packing();
+        let more = packing.length_room(size);
+        match size > old && size <= packing.whole {
+            true => self.check_free(more).await,
+            false => {
+                self.keep_promises(more).await;
+                Ok(())
+            }
+        }
+    }
+
     /// Refuses a write for which the volume has no room, so that whoever writes learns it at once, and what is taken can be made durable.
     /// `more` is what it may take of the volume besides what waits, in bytes.
     pub(super) async fn check_free(&mut self, more: u64) -> Result<(), FileError> {

@@ -52,6 +52,11 @@ impl Packing {
         2 * size + PAGE_BYTES_U64
     }
 
+    /// The most by which another length of a file raises [`Dirty::room`], in bytes.
+    pub(super) fn length_room(&self, size: u64) -> u64 {
+        Self::whole_room(size.min(self.whole)) + INDEX_PAGES * PAGE_BYTES_U64
+    }
+
     /// The most by which a write of so many bytes raises [`Dirty::room`], in bytes.
     pub(super) fn write_room(&self, bytes: u64) -> u64 {
         // It may split a piece, and the file may become too long to be packed whole.
@@ -131,6 +136,11 @@ impl Dirty {
     /// The file has another length in the tree now.
     pub(super) fn set_base(&mut self, base: u64) {
         self.base = base;
+    }
+
+    /// Nothing was written: all that changes is where the file ends, and how far it has content.
+    pub(super) fn is_a_cut(&self) -> bool {
+        self.chunks.is_empty()
     }
 
     /// Memory held, in bytes.

@@ -7,7 +7,7 @@ use foundation::ByteCount;
 use super::dirty::{Dirty, Packing};
 use super::{FileError, FileSystem};
 use crate::error::WriteError;
-use crate::format::entry::{INLINE_BYTES_MAX, Layout};
+use crate::format::entry::{INLINE_BYTES_MAX, Inode, Layout};
 use crate::format::key::InodeNumber;
 use crate::writer::Charged;
 
@@ -176,7 +176,7 @@ impl FileSystem {
     }
 
     /// Puts all content that waits into the tree; the first failure is told, and the others are tried.
-    async fn flush_all(&mut self) -> Result<(), WriteError> {
+    pub(super) async fn flush_all(&mut self) -> Result<(), WriteError> {
         let numbers: Vec<InodeNumber> = self.dirty.keys().copied().collect();
         let mut result = Ok(());
         for number in numbers {
@@ -228,6 +228,28 @@ impl FileSystem {
         put
     }
 
+    /// Packs a short file anew as a whole. The caller writes the inode, which is as it was after a failure.
+    async fn put_whole(&mut self, inode: &mut Inode, dirty: &Dirty) -> Result<(), WriteError> {
+        let kept = dirty.kept().min(inode.size);
+        let mut bytes = self.writer.read_content(inode, 0..kept).await?;
+        bytes.resize(dirty.size() as usize, 0);
+        dirty.overlay(0, &mut bytes);
+        let layout = match bytes.len() <= INLINE_BYTES_MAX {
+            true => Layout::Inline(bytes),
+            false => Layout::Extents(self.writer.pack(&bytes).await?),
+        };
+        let packed = match &layout {
+            Layout::Extents(extents) => extents.clone(),
+            _ => Vec::new(),
+        };
+        let renewed = self.writer.renew_content(inode, layout, dirty.size()).await;
+        if renewed.is_err() {
+            // No file has them, and the file has what it had.
+            self.writer.forget(&packed);
+        }
+        renewed
+    }
+
     async fn put_content(&mut self, number: InodeNumber, dirty: &mut Dirty) -> Result<(), WriteError> {
         let (mut inode, place) = self.writer.find(number).await?;
         if let Some(modified) = dirty.modified {
@@ -235,25 +257,12 @@ impl FileSystem {
             inode.attributes.ctime = modified;
         }
         if dirty.size() <= self.packing().whole {
-            let kept = dirty.kept().min(inode.size);
-            let mut bytes = self.writer.read_content(&inode, 0..kept).await?;
-            bytes.resize(dirty.size() as usize, 0);
-            dirty.overlay(0, &mut bytes);
-            let layout = match bytes.len() <= INLINE_BYTES_MAX {
-                true => Layout::Inline(bytes),
-                false => Layout::Extents(self.writer.pack(&bytes).await?),
-            };
-            let packed = match &layout {
-                Layout::Extents(extents) => extents.clone(),
-                _ => Vec::new(),
-            };
-            let renewed = self.writer.renew_content(&mut inode, layout, dirty.size()).await;
-            if let Err(error) = renewed {
-                // No file has them, and the file has what it had.
-                self.writer.forget(&packed);
-                return Err(error);
+            match self.put_whole(&mut inode, dirty).await {
+                Ok(()) => return self.writer.put_inode(&inode, &place).await,
+                // A full volume still takes that a file gets shorter: what remains of it stays where it lies.
+                Err(WriteError::NoSpace { .. }) if dirty.is_a_cut() && inode.size > dirty.kept() => {}
+                Err(error) => return Err(error),
             }
-            return self.writer.put_inode(&inode, &place).await;
         }
         self.writer.cut_content(&mut inode, dirty.kept()).await?;
         if let Layout::Inline(bytes) = &inode.layout

@@ -111,6 +111,7 @@ impl FileSystem {
         if !grows || range.end <= old {
             return Ok(());
         }
+        self.check_length(old, range.end).await?;
         let tree_size = self.writer.find(number).await?.0.size;
         self.change_dirty(number, tree_size, charged, |dirty| {
             dirty.set_size(range.end);

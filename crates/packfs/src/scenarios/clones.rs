@@ -9,29 +9,21 @@ use std::rc::Rc;
 
 use super::files_test::options;
 use super::fsck::is_found_in_little_memory;
-use super::support::{DISK, leases, on_host, small, spoil, superblock_of, way_to, world, writer_options};
+use super::support::{
+    DISK, NEW, NOW, ROOT, leases, on_host, small, spoil, superblock_of, way_to, world, writer_options,
+};
 use super::support::{VOLUME_BYTES, medium};
-use crate::files::{FileSystem, NewInode, errno};
+use crate::files::{FileSystem, errno};
 use crate::format::key::{Key, shared_prefix};
 use crate::format::shared::Shared;
 use crate::format::superblock::Features;
 use crate::lease::memory::LocalLeases;
 use crate::space::PlantedBug;
 use crate::{
-    FsckOptions, InodeNumber, Problem, Reader, ReaderOptions, Target, Timestamp, VerifyOptions, WriteError,
-    Writer, format, fsck, verify,
+    FsckOptions, InodeNumber, Problem, Reader, ReaderOptions, Target, VerifyOptions, WriteError, Writer,
+    format, fsck, verify,
 };
 
-const ROOT: InodeNumber = InodeNumber::ROOT;
-const NEW: NewInode = NewInode {
-    mode: 0o644,
-    uid: 1,
-    gid: 2,
-};
-const NOW: Timestamp = Timestamp {
-    seconds: 1_700_000_000,
-    nanoseconds: 1,
-};
 const FILES: u32 = 60;
 
 fn name(index: u32) -> Vec<u8> {

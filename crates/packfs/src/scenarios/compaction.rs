@@ -7,23 +7,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::files_test::options;
-use super::support::{DISK, leases, on_host, sized_medium, small, world, writer_options};
-use crate::files::{FileSystem, NewInode};
+use super::support::{DISK, NEW, NOW, ROOT, leases, on_host, sized_medium, small, world, writer_options};
+use crate::files::FileSystem;
 use crate::lease::memory::LocalLeases;
-use crate::{
-    InodeNumber, Medium, Reader, ReaderOptions, Target, Timestamp, VerifyOptions, Writer, format, verify,
-};
-
-const NEW: NewInode = NewInode {
-    mode: 0o644,
-    uid: 1,
-    gid: 2,
-};
-const NOW: Timestamp = Timestamp {
-    seconds: 1_700_000_000,
-    nanoseconds: 1,
-};
-const ROOT: InodeNumber = InodeNumber::ROOT;
+use crate::{Medium, Reader, ReaderOptions, Target, VerifyOptions, Writer, format, verify};
 
 fn name(index: u32) -> Vec<u8> {
     format!("file {index}").into_bytes()

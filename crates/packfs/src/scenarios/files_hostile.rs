@@ -6,22 +6,14 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::files_test::options;
-use super::support::{DISK, leases, medium, on_host, sized_medium, small, spoil, way_to, world};
-use crate::files::{FileOptions, FileSystem, NewInode, RenameMode, SetAttributes, errno};
+use super::support::{
+    DISK, NEW, NOW, ROOT, leases, medium, on_host, sized_medium, small, spoil, way_to, world,
+};
+use crate::files::{FileOptions, FileSystem, RenameMode, SetAttributes, errno};
 use crate::format::key::Key;
 use crate::lease::memory::LocalLeases;
-use crate::{InodeNumber, Medium, Problem, Reader, ReaderOptions, Timestamp, VerifyOptions, format, verify};
+use crate::{InodeNumber, Medium, Problem, Reader, ReaderOptions, VerifyOptions, format, verify};
 
-const NEW: NewInode = NewInode {
-    mode: 0o644,
-    uid: 1,
-    gid: 2,
-};
-const NOW: Timestamp = Timestamp {
-    seconds: 1_700_000_000,
-    nanoseconds: 1,
-};
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const LARGE: usize = 12 << 20;
 
 fn large_medium() -> Medium {

@@ -8,25 +8,14 @@ use std::rc::Rc;
 use foundation::Random;
 
 use super::files_test::options;
-use super::support::{DISK, leases, medium, on_host, sized_medium, small, world};
+use super::support::{DISK, NEW, NOW, ROOT, leases, medium, on_host, sized_medium, small, world};
 use crate::extended::VALUE_BYTES_MAX;
 use crate::files::{
-    Allocate, FILE_BYTES_MAX, FileError, FileOptions, FileSystem, NewInode, NodeKind, RenameMode,
-    SetAttributes, SetExtended, errno,
+    Allocate, FILE_BYTES_MAX, FileError, FileOptions, FileSystem, NodeKind, RenameMode, SetAttributes,
+    SetExtended, errno,
 };
 use crate::lease::memory::LocalLeases;
-use crate::{InodeNumber, Reader, ReaderOptions, Seek, Timestamp, VerifyOptions, format, verify};
-
-const NEW: NewInode = NewInode {
-    mode: 0o644,
-    uid: 1,
-    gid: 2,
-};
-const NOW: Timestamp = Timestamp {
-    seconds: 1_700_000_000,
-    nanoseconds: 1,
-};
-const ROOT: InodeNumber = InodeNumber::ROOT;
+use crate::{InodeNumber, Reader, ReaderOptions, Seek, VerifyOptions, format, verify};
 
 fn size(size: u64) -> SetAttributes {
     SetAttributes {

@@ -9,7 +9,7 @@ use foundation::Random;
 use super::files_model::{Files, step};
 use super::files_test::{extended_of, options};
 use super::model::{Model, Node, read_back};
-use super::support::{leases, on_host, sized_medium, small, world, writer_options};
+use super::support::{ROOT, leases, on_host, sized_medium, small, world, writer_options};
 use crate::files::FileSystem;
 use crate::format::entry::{Entry, Inode, Layout, encode_place};
 use crate::format::extent::{Extent, encode_list};
@@ -22,7 +22,6 @@ use crate::{
 };
 
 pub(super) const BYTES: u64 = 16 << 20;
-const ROOT: InodeNumber = InodeNumber::ROOT;
 
 /// A file system of some hundred inodes, with what the format has: also a snapshot by name.
 pub(super) async fn filled(seed: u64) -> Files {

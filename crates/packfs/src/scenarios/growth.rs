@@ -4,21 +4,11 @@
 use std::rc::Rc;
 
 use super::files_test::options;
-use super::support::{growing_medium, leases, on_host, sized_medium, small, world};
-use crate::files::{FileSystem, NewInode};
+use super::support::{NEW, NOW, ROOT, growing_medium, leases, on_host, sized_medium, small, world};
+use crate::files::FileSystem;
 use crate::lease::memory::LocalLeases;
-use crate::{InodeNumber, Reader, ReaderOptions, Timestamp, VerifyOptions, format, verify};
+use crate::{InodeNumber, Reader, ReaderOptions, VerifyOptions, format, verify};
 
-const NEW: NewInode = NewInode {
-    mode: 0o644,
-    uid: 1,
-    gid: 2,
-};
-const NOW: Timestamp = Timestamp {
-    seconds: 1_700_000_000,
-    nanoseconds: 1,
-};
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const BEFORE: u64 = 4 << 20;
 const AFTER: u64 = 7 << 20;
 const STEP: usize = 100_000;

@@ -6,19 +6,18 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::support::{DISK, on_host, sized_medium, small, spoil, superblock_of, world, writer_options};
+use super::support::{DISK, ROOT, on_host, sized_medium, small, spoil, superblock_of, world, writer_options};
 use crate::files::{FileSystem, NewInode};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::superblock::Superblock;
 use crate::lease::memory::LocalLeases;
 use crate::space::PlantedBug;
 use crate::{
-    Attributes, InodeNumber, Medium, Reader, ReaderOptions, Target, Timestamp, VerifyOptions, WriteError,
-    Writer, format, verify,
+    Attributes, Medium, Reader, ReaderOptions, Target, Timestamp, VerifyOptions, WriteError, Writer, format,
+    verify,
 };
 
 const BYTES: u64 = 8 << 20;
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const NOW: Timestamp = Timestamp {
     seconds: 1_700_000_000,
     nanoseconds: 3,

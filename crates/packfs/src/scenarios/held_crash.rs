@@ -11,18 +11,16 @@ use std::rc::Rc;
 use foundation::Random;
 
 use super::model::{Model, change, read_back, remove};
-use super::support::{DISK, leases, on_host, sized_medium, small, world, writer_options};
+use super::support::{DISK, ROOT, leases, on_host, sized_medium, small, world, writer_options};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::superblock::Superblock;
 use crate::space::PlantedBug;
 use crate::{
-    Attributes, InodeNumber, Kind, Reader, ReaderOptions, Timestamp, VerifyOptions, WriteError, Writer,
-    format, verify,
+    Attributes, Kind, Reader, ReaderOptions, Timestamp, VerifyOptions, WriteError, Writer, format, verify,
 };
 
 const BYTES: u64 = 3 << 20;
 const SEEDS: std::ops::Range<u64> = 0..4;
-const ROOT: InodeNumber = InodeNumber::ROOT;
 
 /// Models by the first generation that has them.
 type History = Rc<RefCell<BTreeMap<u64, Model>>>;

@@ -11,7 +11,7 @@ use foundation::Random;
 
 use super::files_test::options;
 use super::fsck::is_found_in_little_memory;
-use super::support::{DISK, leases, medium, on_host, small, superblock_of, world};
+use super::support::{DISK, ROOT, leases, medium, on_host, small, superblock_of, world};
 use crate::files::{Allocate, FileError, FileSystem, NewInode, NodeKind, RenameMode, SetAttributes, errno};
 use crate::format::superblock::Features;
 use crate::lease::memory::LocalLeases;
@@ -21,7 +21,6 @@ use crate::{
     fsck, verify,
 };
 
-const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: NewInode = NewInode {
     mode: 0o755,
     uid: 0,

@@ -6,28 +6,63 @@ use std::time::Duration;
 use foundation::Random;
 
 use super::files_test::options;
-use super::support::{growing_medium, leases, on_host, small, world};
-use crate::files::{FileOptions, FileSystem, NewInode};
+use super::support::{NEW, NOW, ROOT, growing_medium, leases, on_host, small, world};
+use crate::extended::VALUE_BYTES_MAX;
+use crate::files::{FileError, FileOptions, FileSystem, SetAttributes, SetExtended};
 use crate::format::superblock::Parameters;
 use crate::lease::memory::LocalLeases;
-use crate::{FormatOptions, InodeNumber, Reader, ReaderOptions, Timestamp, VerifyOptions, format, verify};
+use crate::{FormatOptions, InodeNumber, Reader, ReaderOptions, VerifyOptions, format, verify};
 
-const NEW: NewInode = NewInode {
-    mode: 0o644,
-    uid: 1,
-    gid: 2,
-};
-const NOW: Timestamp = Timestamp {
-    seconds: 1_700_000_000,
-    nanoseconds: 1,
-};
-const ROOT: InodeNumber = InodeNumber::ROOT;
 /// Files that grow side by side.
 const FILES_MAX: u64 = 6;
 /// Volumes have a few segments, with a spare one among them for compaction or without, at first; at most twice as many later.
 const SEGMENTS_MIN: u64 = 10;
 const SEGMENTS_MAX: u64 = 40;
 const BYTES_MIN: u64 = 4 << 20;
+
+/// One of the changes that take room of the index, or change what a file is packed with: of an attribute, a directory, a file's length, which
+/// is given. What finds no room is refused.
+async fn other_change(
+    files: &mut FileSystem,
+    random: &mut Random,
+    file: InodeNumber,
+    length: &mut u64,
+) -> Result<(), FileError> {
+    let changed = match random.below(3) {
+        0 => {
+            let name = format!("user.{}", random.below(20));
+            let value = vec![5; random.below(VALUE_BYTES_MAX as u64) as usize];
+            let set = files.set_extended(file, name.as_bytes(), &value, SetExtended::Always, NOW);
+            set.await
+        }
+        1 => {
+            let name = format!("directory {}", random.next_u64());
+            files.mkdir(ROOT, name.as_bytes(), NEW, NOW).await.map(drop)
+        }
+        _ => {
+            let size = match random.below(3) {
+                0 => random.below(*length + 1),
+                1 => random.below((64 << 10) + 1),
+                _ => *length + random.below(1 << 20),
+            };
+            let set = SetAttributes {
+                size: Some(size),
+                ..SetAttributes::default()
+            };
+            let set = files.set_attributes(file, &set, NOW).await;
+            let is_shorter = size <= *length;
+            if set.is_ok() || is_shorter {
+                *length = size;
+                return set.map(drop);
+            }
+            set.map(drop)
+        }
+    };
+    match changed {
+        Err(error) if error.is_no_space() => Ok(()),
+        other => other,
+    }
+}
 
 /// Lets some files grow by pieces until nothing more is taken, then syncs one and commits all.
 async fn fills(seed: u64) {
@@ -61,11 +96,18 @@ async fn fills(seed: u64) {
     }
     let (largest, commits_one_in) = (1 << (9 + random.below(12)), 2 + random.below(200));
     let (rewrites, follows) = (random.below(3) == 0, random.below(2) == 0);
+    let others_one_in = 2 + random.below(100);
+    let mut others = 100 * random.below(2);
     let mut reader: Option<Reader> = None;
     let mut grows = later > bytes;
     let full = loop {
         let chosen = random.below(grown.len() as u64) as usize;
         let (file, length) = &mut grown[chosen];
+        if others > 0 && random.below(others_one_in) == 0 {
+            others -= 1;
+            let changed = other_change(&mut files, &mut random, *file, length).await;
+            changed.unwrap_or_else(|error| panic!("seed {seed}: another change: {error}"));
+        }
         let piece = vec![seed as u8; 1 + random.below(largest) as usize];
         let offset = match rewrites && random.below(3) == 0 {
             true => random.below(*length + 1),

@@ -16,14 +16,26 @@ use reactor::sim::{Host, Simulation};
 use reactor::sync::Notify;
 use reactor::time;
 
+use crate::files::NewInode;
 use crate::format::page::Page;
 use crate::format::superblock::Superblock;
 use crate::format::{PagePointer, SUPERBLOCK_ADDRESSES};
 use crate::lease::memory::{LocalLeases, READER_TERM, WRITER_TERM};
 use crate::lease::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease, usable};
-use crate::{FormatOptions, Medium, Parameters, ReaderFloor, WriterOptions};
+use crate::{FormatOptions, InodeNumber, Medium, Parameters, ReaderFloor, Timestamp, WriterOptions};
 
 pub(super) const VOLUME_BYTES: u64 = 8 << 20;
+pub(super) const ROOT: InodeNumber = InodeNumber::ROOT;
+/// What scenarios make, and when, where it does not matter.
+pub(super) const NEW: NewInode = NewInode {
+    mode: 0o644,
+    uid: 1,
+    gid: 2,
+};
+pub(super) const NOW: Timestamp = Timestamp {
+    seconds: 1_700_000_000,
+    nanoseconds: 1,
+};
 
 /// A simulated file as a block device of 4 KiB blocks with a volatile write cache.
 struct FileChannel {

@@ -43,6 +43,8 @@ impl Tree {
                     birth,
                     checksum,
                 };
+                // Before any superblock names it: a page that nobody can read must not become the tree.
+                Page::parse(&bytes, pointer).expect("a page that was just encoded is whole");
                 pointers.insert(id, pointer);
                 pages.push((pointer, bytes));
             }

@@ -83,6 +83,9 @@ impl Tree {
                 Some(step) => step,
                 None => (self.grow_root(id, level), 0),
             };
+            if index == 0 {
+                self.lower_first(parent, id, &separator);
+            }
             let node = self.nodes.get_mut(parent);
             node.cells
                 .insert(index + 1, (separator, Content::Child(Child::Changed(right))));
@@ -93,6 +96,18 @@ impl Tree {
             );
             id = parent;
         }
+    }
+
+    /// The first child of a page also has keys below its own one there: it may stand where another was, all of whose cells were removed. When it
+    /// is split below that key, the key must be one below the separator, with no more bytes than that has.
+    fn lower_first(&mut self, parent: NodeId, first: NodeId, separator: &[u8]) {
+        if self.nodes.get(parent).cells[0].0[..] < *separator {
+            return;
+        }
+        // What its first key begins with is not above that, which is below the separator.
+        let first = &self.nodes.get(first).cells[0].0;
+        let lower = first[..first.len().min(separator.len())].to_vec();
+        self.nodes.get_mut(parent).cells[0].0 = lower;
     }
 
     fn grow_root(&mut self, old: NodeId, level: u8) -> NodeId {

@@ -4,9 +4,12 @@ use bdev::memory::MemoryDevice;
 use foundation::{BlockCount, Random};
 use std::collections::BTreeMap;
 
+/// Of the volume.
+const PAGES: u64 = 8192;
+
 fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce(Medium) -> F) {
     let simulation = reactor::sim::Simulation::new(1);
-    let device = MemoryDevice::new(4096, BlockCount(4096)).unwrap();
+    let device = MemoryDevice::new(4096, BlockCount(PAGES)).unwrap();
     let channel = device.open_channel().unwrap();
     let future = async move { Medium::new(channel) };
     let medium = simulation.run(future);
@@ -101,6 +104,48 @@ fn is_an_ordered_map_through_splits_joins_and_commits() {
             }
             assert!(contents(&tree).await.is_empty());
             assert_eq!(tree.changed_pages(), 1);
+        });
+    }
+}
+
+/// Of an inner page the first child goes with all that stands in it, and what follows is the first then; keys that come in between go there, until it is
+/// split below its own key.
+#[test]
+fn what_takes_the_place_of_a_first_child_is_split_in_order() {
+    for seed in foundation::seeds::from_environment(40) {
+        run(move |medium| async move {
+            let mut random = Random::from_seed(seed);
+            let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+            let mut tree = Tree::empty(medium, PageCache::new(1 << 20));
+            let (mut page, span) = (40, 1 << random.between(7, 11));
+            // Their common beginning and what tells two apart are short in some seeds and long in others.
+            let (before, behind) = (random.below(120) as usize, 1 + random.below(110));
+            let key = |number: u64| {
+                let (before, behind) = ("b".repeat(before), "x".repeat((number % behind) as usize));
+                format!("{}{before}{number:05}{behind}", number / 300 % 3).into_bytes()
+            };
+            for birth in 1..60 {
+                let (first, count) = (random.below(span), random.below(span / 4 + 1));
+                let range = first..(first + count).min(span);
+                if random.chance(1, 2) {
+                    for key in range.map(key) {
+                        let removed = tree.remove(&key).await.unwrap();
+                        assert_eq!(removed, model.remove(&key), "seed {seed}");
+                    }
+                } else {
+                    for number in range.step_by(random.between(1, 4) as usize) {
+                        let value = vec![birth as u8; random.below(300) as usize];
+                        let new = tree.insert(key(number), value.clone()).await.unwrap();
+                        assert_eq!(new, model.insert(key(number), value).is_none(), "seed {seed}");
+                    }
+                }
+                if random.chance(1, 3) {
+                    commit(&mut tree, birth, &mut page).await;
+                }
+            }
+            commit(&mut tree, 60, &mut page).await;
+            assert_eq!(contents(&tree).await, model, "seed {seed}");
+            assert!(page < PAGES, "seed {seed}: {page} pages were written");
         });
     }
 }
