@@ -82,6 +82,8 @@ pub struct FileSystem {
     commits_unasked: bool,
     /// Free space that a change was refused for want of, in bytes, and that the next commit tries to make.
     missed_bytes: u64,
+    /// Room for content, in bytes, in which what waits did not find enough before a change ([`FileSystem::keep_promises`]).
+    refused_at: Option<u64>,
     /// How often each inode is open.
     open: BTreeMap<InodeNumber, u32>,
     dirty: BTreeMap<InodeNumber, Dirty>,
@@ -109,6 +111,7 @@ impl FileSystem {
             index_bytes_max: options.index_bytes_max,
             commits_unasked: options.commits_unasked,
             missed_bytes: 0,
+            refused_at: None,
             open: BTreeMap::new(),
             dirty: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -200,6 +203,7 @@ impl FileSystem {
         if inode.links == 0 {
             self.failed.remove(&number);
             self.take_dirty(number);
+            self.keep_promises(0).await;
             self.writer.drop_orphan(number).await?;
         }
         Ok(())

@@ -21,6 +21,7 @@ mod hour;
 mod import;
 mod late_bytes;
 mod local;
+mod many;
 mod model;
 mod model_test;
 mod quotas;

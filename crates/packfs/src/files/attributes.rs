@@ -76,9 +76,9 @@ impl FileSystem {
             check_size(&inode, size)?;
             charged = self.check_growth(number, size).await?;
             self.make_memory(cost_bytes(0)).await?;
-            self.check_length(self.with_changes(inode.clone()).size, size)
-                .await?;
-            // That may have put the inode's own content into the tree.
+            let old = self.stat(number).await?.size;
+            self.check_length(old, size).await?;
+            // These may have put the inode's own content into the tree.
             (inode, place) = self.writer.find(number).await?;
         }
         let mut changed = self.with_changes(inode.clone());

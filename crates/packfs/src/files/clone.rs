@@ -56,6 +56,8 @@ impl FileSystem {
             return Ok(None);
         }
         let charged = self.check_growth(to.0, source.size).await?;
+        // Places of content take less of the index than the content.
+        self.keep_promises(source.size).await;
         self.settle(from.0).await?;
         self.settle(to.0).await?;
         self.before_change().await?;

@@ -134,17 +134,21 @@ impl FileSystem {
     /// of content besides: it was promised.
     pub(super) async fn keep_promises(&mut self, more: u64) {
         let room = self.writer.content_room(INDEX_BYTES).0;
-        if !self.dirty.is_empty() && self.waiting.room.saturating_add(more) > room {
-            // What files' content meets is told to whoever syncs those.
-            let _ = self.flush_all().await;
+        let has_room = self.waiting.room.saturating_add(more) <= room;
+        // What has found no room finds none before there is more.
+        let is_in_vain = self.refused_at.is_some_and(|refused| room <= refused);
+        if self.dirty.is_empty() || has_room || is_in_vain || self.writer.ensure_whole().is_err() {
+            return;
         }
+        // What files' content meets is told to whoever syncs those.
+        let flushed = self.flush_all().await;
+        self.refused_at = flushed.is_err().then_some(room);
     }
 
     /// Refuses to let a file get longer where what it is packed with then has no room. What gets shorter is always taken.
     pub(super) async fn check_length(&mut self, old: u64, size: u64) -> Result<(), FileError> {
-        let packing = self.packing();
-        let more = packing.length_room(size);
-        match size > old && size <= packing.whole {
+        let more = self.packing().length_room(size);
+        match size > old {
             true => self.check_free(more).await,
             false => {
                 self.keep_promises(more).await;

@@ -259,8 +259,8 @@ impl FileSystem {
         if dirty.size() <= self.packing().whole {
             match self.put_whole(&mut inode, dirty).await {
                 Ok(()) => return self.writer.put_inode(&inode, &place).await,
-                // A full volume still takes that a file gets shorter: what remains of it stays where it lies.
-                Err(WriteError::NoSpace { .. }) if dirty.is_a_cut() && inode.size > dirty.kept() => {}
+                // A full volume still takes that a file gets shorter: what remains stays where it lies.
+                Err(WriteError::NoSpace { .. }) if dirty.is_a_cut() => {}
                 Err(error) => return Err(error),
             }
         }

@@ -103,6 +103,10 @@ impl FileSystem {
             false => None,
         };
         self.make_memory(cost_bytes(0)).await?;
+        if grows {
+            let old = self.stat(number).await?.size;
+            self.check_length(old, size).await?;
+        }
         match how {
             Allocate::Room => self.check_room(&inode, &range).await?,
             Allocate::Hole | Allocate::Zeros => self.punch(number, range.clone(), now).await?,
@@ -111,7 +115,6 @@ impl FileSystem {
         if !grows || range.end <= old {
             return Ok(());
         }
-        self.check_length(old, range.end).await?;
         let tree_size = self.writer.find(number).await?.0.size;
         self.change_dirty(number, tree_size, charged, |dirty| {
             dirty.set_size(range.end);

@@ -135,7 +135,8 @@ fn note_insert(last: Option<usize>, index: usize) -> Option<usize> {
 ///
 /// A page of the largest cells still holds seven, so halves fit if the keys of the page begin with the same bytes as before. A new
 /// key that begins otherwise takes those bytes away from all others, and may make the half that it is in larger than the page was;
-/// but it is the first or the last then, and all others fit without it.
+/// but it is the first or the last then, and all others fit without it. Where a first key was lowered ([`Tree::lower_first`]), the first two
+/// are such, and fit into a page alone.
 fn split(node: &mut Node) -> (Vec<u8>, Node) {
     let count = node.cells.len();
     let sequential = node.last_insert.filter(|&index| index > 0);
