@@ -146,6 +146,17 @@ const SIMULATIONS: &[Row] = &[
         ],
     ),
     tests(
+        "crates/blobstore/tests/killed.rs",
+        &[
+            "test",
+            "--release",
+            "-p",
+            "redhare-blobstore",
+            "--test",
+            "killed",
+        ],
+    ),
+    tests(
         "crates/fabrics/tests/simulation.rs",
         &[
             "test",

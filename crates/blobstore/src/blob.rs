@@ -69,6 +69,7 @@ impl Blobstore {
             page_slots: open::all_slots(&shape),
             released_slots: Vec::new(),
             entries: vec![Entry::default(); shape.blob_pages_max as usize],
+            refused_entries: Default::default(),
             free_entries: (0..shape.blob_pages_max).rev().collect(),
             dirty: Default::default(),
             dirty_tables: Default::default(),
@@ -94,6 +95,9 @@ impl Blobstore {
             return Err(OpenError::DeviceMetadata { metadata_bytes });
         }
         let io = PageIo::new(channel);
+        // A process that was killed may have left a superblock that can be read and is not durable. What that one gives up is not to be
+        // used before: without it the one before would be found.
+        io.flush().await?;
         let (superblock, good_copies) = inspect::superblock(&io).await?;
         let store = open::load(io, superblock, good_copies).await?;
         Ok(Self { store })
@@ -134,12 +138,12 @@ impl Blobstore {
             Err(Error::Damaged { .. }) => return self.store.remove_damaged(id),
             Err(error) => return Err(error),
         };
-        let _alone = blob.gate.enter_exclusive().await;
-        self.store.check_running()?;
-        if blob.deleted.get() {
-            return Err(Error::NoSuchBlob(id));
-        }
-        self.store.delete_alone(&blob).await
+        let store = self.store.clone();
+        let deleted = reactor::spawn(async move { delete(&store, &blob).await });
+        deleted.await.unwrap_or(Err(Error::Io {
+            blob: id,
+            error: IoError::Aborted,
+        }))
     }
 
     /// Makes all that completed before this call durable: writes to any blob, and changes of metadata, in their order.
@@ -397,6 +401,16 @@ impl Blob {
     }
 }
 
+/// Whoever waits for it may give up; what is copied for a child may not stop in the middle.
+async fn delete(store: &Rc<Store>, blob: &Rc<BlobState>) -> Result<(), Error> {
+    let _alone = blob.gate.enter_exclusive().await;
+    store.check_running()?;
+    if blob.deleted.get() {
+        return Err(Error::NoSuchBlob(blob.id));
+    }
+    store.delete_alone(blob).await
+}
+
 async fn resize(store: &Rc<Store>, blob: &Rc<BlobState>, size_pages: u64) -> Result<(), Error> {
     let _alone = blob.gate.enter_exclusive().await;
     store.check_running()?;
@@ -418,7 +432,8 @@ async fn resize(store: &Rc<Store>, blob: &Rc<BlobState>, size_pages: u64) -> Res
             .is_some()
             && tail_pages > 0
         {
-            if blob.shrunk_at.get() > store.committed.get() {
+            // Nor what a snapshot has as long as its end is not.
+            if blob.shrunk_at.get() > store.committed.get() || store.is_lent(blob) {
                 store.commit_all().await?;
             }
             let zeroed = slow_path::zero(store, blob, old_pages, tail_pages).await;

@@ -135,6 +135,10 @@ impl Store {
         }
         self.committing.set(false);
         self.commit_ended.notify();
+        if self.changes.get() > self.committed.get() {
+            // What was to commit them may have come while there was no room.
+            self.commit_soon();
+        }
     }
 
     async fn carry_out(&self, plan: &Plan) -> Result<(), IoError> {

@@ -4,7 +4,7 @@
 //! knows which clusters it owns, those that no whole blob owns are then not handed out until it is deleted.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use reactor::sync::Notify;
@@ -38,6 +38,9 @@ struct Loading {
 /// The table, and which slots of the metadata region are in use.
 struct Table {
     entries: Vec<Entry>,
+    /// Entries whose page is used twice, or is none.
+    refused: BTreeSet<u32>,
+    pointers: Vec<Pointer>,
     slots: FreeSet,
     repaired_copies: u32,
     dirty: Vec<usize>,
@@ -55,6 +58,8 @@ pub(crate) async fn load(
     for one in loading.values_mut() {
         finish(one, shape.cluster_pages);
     }
+    let rootless = loading.iter().filter(|(_, one)| one.root.is_none());
+    let rootless = rootless.map(|(&id, _)| id).collect();
     let (clusters, blobs, damaged) = settle_ownership(&superblock, loading);
     let free_entries = (0..table.entries.len() as u32)
         .rev()
@@ -66,10 +71,11 @@ pub(crate) async fn load(
         page_slots: table.slots,
         released_slots: Vec::new(),
         entries: table.entries,
+        refused_entries: table.refused,
         free_entries,
         dirty: Default::default(),
         dirty_tables: table.dirty.into_iter().collect(),
-        pointers: superblock.table,
+        pointers: table.pointers,
         generation: superblock.generation,
         next_blob: superblock.next_blob.max(next_blob.unwrap_or(1)),
     };
@@ -79,6 +85,7 @@ pub(crate) async fn load(
         .set(superblock.features_incompatible & FEATURE_SNAPSHOTS != 0);
     *store.blobs.borrow_mut() = blobs;
     *store.damaged.borrow_mut() = damaged;
+    *store.rootless.borrow_mut() = rootless;
     Ok(store)
 }
 
@@ -90,6 +97,7 @@ pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: 
         state: RefCell::new(state),
         blobs: RefCell::default(),
         damaged: RefCell::default(),
+        rootless: RefCell::default(),
         repaired_copies: Cell::new(repaired_copies),
         had_snapshots: Cell::new(false),
         // What only one good copy of is left is written anew by the first sync.
@@ -118,6 +126,8 @@ async fn read_table(io: &PageIo, superblock: &Superblock) -> Result<Table, OpenE
     let shape = &superblock.shape;
     let mut table = Table {
         entries: Vec::new(),
+        refused: BTreeSet::new(),
+        pointers: superblock.table.clone(),
         slots: all_slots(shape),
         repaired_copies: 0,
         dirty: Vec::new(),
@@ -126,6 +136,10 @@ async fn read_table(io: &PageIo, superblock: &Superblock) -> Result<Table, OpenE
         let mut found = Vec::new();
         for copy in 0..2 {
             let fresh = table.slots.remove(pointer.pages[copy]);
+            if !fresh {
+                // What is there belongs to something else, and stays when this is written anew.
+                table.pointers[index].pages[copy] = 0;
+            }
             found.push(
                 match read_table_page(io, superblock, index, pointer, copy).await {
                     Ok(_) if !fresh => Err(PageError::Contents("its place is used twice")),
@@ -201,6 +215,7 @@ async fn read_blobs(
         if is_new && known_index && shape.is_metadata(entry.page) && table.slots.remove(entry.page) {
             wanted.insert(entry.page, number);
         } else {
+            table.refused.insert(number as u32);
             one.damage(
                 entry,
                 PageError::Contents("the table names an impossible or a used place for it"),
@@ -423,6 +438,11 @@ fn settle_ownership(superblock: &Superblock, mut loading: BTreeMap<BlobId, Loadi
             }
             blobs.insert(id, Rc::new(one.blob));
         } else {
+            // It may be whole again when the store is opened next, and show its parent then.
+            let parent = parent.and_then(|parent| blobs.get(&parent));
+            if let Some(parent) = parent {
+                parent.children.borrow_mut().insert(id);
+            }
             damaged.insert(id, one.damage);
         }
     }

@@ -33,6 +33,7 @@ use crate::cluster_map::{self, ClusterMap, HOLE};
 use crate::error::{BlobId, Error};
 use crate::format::PAGE_BYTES;
 use crate::format::blob_page::MAP_INDEX;
+use crate::gate::Shared;
 use crate::slow_path;
 use crate::store::{BlobState, Store};
 
@@ -176,12 +177,14 @@ impl Blob {
                 if !store.shows(blob, index) {
                     continue;
                 }
-                let shared = blob.gate.enter().await;
-                store.check_running()?;
-                if blob.deleted.get() {
-                    return Err(Error::NoSuchBlob(blob.id));
-                }
-                let made = store.make_own(blob, index).await?;
+                // Whoever waits for all may give up; one cluster is copied to its end.
+                let (own_store, own_blob) = (store.clone(), blob.clone());
+                let copy = reactor::spawn(async move { copy_cluster(&own_store, &own_blob, index).await });
+                let aborted = Error::Io {
+                    blob: blob.id,
+                    error: IoError::Aborted,
+                };
+                let (made, shared) = copy.await.unwrap_or(Err(aborted))?;
                 copied += u64::from(made);
                 let paused = made.then(&mut pause);
                 drop(shared);
@@ -323,8 +326,13 @@ impl Store {
         self.mark_dirty(to, index);
     }
 
-    /// Deletes a blob of which nothing is in flight.
+    /// Deletes a blob of which nothing is in flight. A snapshot that a damaged blob shows, or may show, stays: that blob may be whole when
+    /// the store is opened next.
     pub(crate) async fn delete_alone(self: &Rc<Self>, blob: &Rc<BlobState>) -> Result<(), Error> {
+        let rootless = self.rootless.borrow().first().copied();
+        if let Some(damaged) = rootless.filter(|_| blob.is_snapshot.get()) {
+            self.find(damaged)?;
+        }
         loop {
             let children: Vec<BlobId> = blob.children.borrow().iter().copied().collect();
             let child = match children[..] {
@@ -419,6 +427,16 @@ impl Store {
         // Whoever deletes may give up before the commit, or be told that there is no room for it now.
         child.lent_at.set(self.changes.get());
     }
+}
+
+/// Gives the blob a cluster of its own with what it shows there; whether it had none. With what keeps the blob as it is.
+async fn copy_cluster(store: &Rc<Store>, blob: &Rc<BlobState>, index: u64) -> Result<(bool, Shared), Error> {
+    let shared = blob.gate.enter().await;
+    store.check_running()?;
+    if blob.deleted.get() {
+        return Err(Error::NoSuchBlob(blob.id));
+    }
+    Ok((store.make_own(blob, index).await?, shared))
 }
 
 async fn mend(store: &Store, blob: &BlobState, first: u64, buffer: Buffer) -> Result<(), Error> {

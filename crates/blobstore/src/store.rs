@@ -87,6 +87,8 @@ pub(crate) struct State {
     /// Slots of the durable state that the next commit gives up.
     pub(crate) released_slots: Vec<u32>,
     pub(crate) entries: Vec<Entry>,
+    /// Entries of damaged blobs whose page is another one's, or none: their end frees no slot.
+    pub(crate) refused_entries: BTreeSet<u32>,
     pub(crate) free_entries: Vec<u32>,
     pub(crate) dirty: BTreeSet<(BlobId, u32)>,
     pub(crate) dirty_tables: BTreeSet<usize>,
@@ -102,6 +104,8 @@ pub(crate) struct Store {
     pub(crate) state: RefCell<State>,
     pub(crate) blobs: RefCell<BTreeMap<BlobId, Rc<BlobState>>>,
     pub(crate) damaged: RefCell<BTreeMap<BlobId, Vec<DamagedPage>>>,
+    /// Those of them of which nobody knows whether they have a parent.
+    pub(crate) rootless: RefCell<BTreeSet<BlobId>>,
     /// Superblock and table pages of which only one copy was good at open.
     pub(crate) repaired_copies: Cell<u32>,
     /// The superblock said at open that blobs may have parents.
@@ -297,6 +301,10 @@ impl Store {
     pub(crate) fn remove_damaged(&self, id: BlobId) -> Result<(), Error> {
         let mut damaged = self.damaged.borrow_mut();
         damaged.remove(&id).ok_or(Error::NoSuchBlob(id))?;
+        self.rootless.borrow_mut().remove(&id);
+        for parent in self.blobs.borrow().values() {
+            parent.children.borrow_mut().remove(&id);
+        }
         let mut state = self.state.borrow_mut();
         let numbers: Vec<u32> = (0..state.entries.len() as u32)
             .filter(|&number| state.entries[number as usize].blob == id.0)
@@ -439,7 +447,7 @@ pub(crate) fn attribute_pages(bytes: usize) -> u32 {
 impl State {
     pub(crate) fn free_entry(&mut self, number: u32) {
         let entry = std::mem::take(&mut self.entries[number as usize]);
-        if entry.page != 0 {
+        if entry.page != 0 && !self.refused_entries.remove(&number) {
             self.released_slots.push(entry.page);
         }
         self.dirty_tables.insert(number as usize / ENTRIES_PER_PAGE);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use foundation::ByteCount;
 
 use crate::error::WriteError;
-use crate::extended::{self, VALUE_BYTES_MAX};
+use crate::extended::{self, LIST_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::format::entry::{Attributes, DeviceNumber, Entry, Inode, Kind};
 use crate::format::key::InodeNumber;
 use crate::name::{Shown, components};
@@ -184,13 +184,27 @@ pub enum ImportError<E> {
         /// Length of its value in bytes.
         length: usize,
     },
+    /// More extended attributes than anybody could list.
+    #[error(
+        "{path}: the names of its {count} extended attributes take {bytes} bytes, each with the byte that ends it, and \
+         {LIST_BYTES_MAX} are the most. Remove some from the source"
+    )]
+    ExtendedList {
+        /// The entry.
+        path: Shown,
+        /// How many there are.
+        count: usize,
+        /// What they take, in bytes.
+        bytes: usize,
+    },
 }
 
 impl<E> ImportError<E> {
     /// Whether nothing that follows can be imported either, or not safely.
     pub fn is_fatal(&self) -> bool {
         match self {
-            Self::Source(_) | Self::LinkTarget { .. } | Self::Extended { .. } => false,
+            Self::Source(_) | Self::LinkTarget { .. } => false,
+            Self::Extended { .. } | Self::ExtendedList { .. } => false,
             Self::Write { source, .. } => matches!(
                 source,
                 WriteError::NoSpace { .. }
@@ -407,7 +421,14 @@ impl<'a> Importer<'a> {
         }
         let bad =
             |(name, value): &&(Vec<u8>, Vec<u8>)| !extended::is_name(name) || value.len() > VALUE_BYTES_MAX;
-        match entry.extended.iter().flatten().find(bad) {
+        let all = || entry.extended.iter().flatten();
+        let bytes = all().map(|(name, _)| name.len() + 1).sum();
+        match all().find(bad) {
+            None if bytes > LIST_BYTES_MAX => Err(ImportError::ExtendedList {
+                path: Shown::new(&entry.path),
+                count: all().count(),
+                bytes,
+            }),
             None => Ok(()),
             Some((name, value)) => Err(ImportError::Extended {
                 path: Shown::new(&entry.path),

@@ -90,6 +90,8 @@ pub(crate) struct Space {
     held: Option<Ranges>,
     /// What commits through this one freed and is here still was compared with `held`: snapshots have all of it.
     sifted: u64,
+    /// Ranges of `freed`, if they were counted since it changed.
+    counted_freed: Cell<Option<usize>>,
     /// The last answer of [`Space::free_segments`], until [`Space::change_free`].
     whole_segments: Cell<Option<(u64, u64)>>,
     #[cfg(test)]
@@ -121,6 +123,7 @@ impl Space {
             state_all: false,
             held: None,
             sifted: 0,
+            counted_freed: Cell::new(None),
             whole_segments: Cell::new(None),
             #[cfg(test)]
             bug: PlantedBug::None,
@@ -188,6 +191,7 @@ impl Space {
             self.state_all |= self.sifted == 0 && past.last().is_some_and(|&last| last >= open);
             self.sifted = end - 1;
         }
+        self.counted_freed.set(None);
         for generation in past {
             let mut ranges = self.freed.remove(&generation).expect("the key was just listed");
             let kept = match &self.held {

@@ -67,6 +67,11 @@ impl Tree {
         self.nodes.len()
     }
 
+    /// Whether there is nothing for a commit to do. A removal may leave the tree with fewer pages and no changed one.
+    pub(crate) fn is_committed(&self) -> bool {
+        self.changed_pages() == 0 && self.replaced.is_empty()
+    }
+
     /// Pages on the volume that the next commit gives back.
     pub(crate) fn replaced_pages(&self) -> usize {
         self.replaced.len()

@@ -325,7 +325,7 @@ impl Writer {
 
     /// Whether nothing was changed since the last commit.
     pub fn is_committed(&self) -> bool {
-        self.tree.changed_pages() == 0
+        self.tree.is_committed()
     }
 
     /// Gives the lease up if another asked for it and nothing is uncommitted; whether it did. Every later change ends with

@@ -461,6 +461,34 @@ fn on_a_full_volume_the_old_stays_or_the_new_is_there() {
     .unwrap();
 }
 
+/// A few bytes stand beside their inode, and are no hole.
+#[test]
+fn bytes_beside_an_inode_are_compared_with_a_hole() {
+    let (simulation, host) = world(9);
+    on_host(&simulation, host, || async {
+        let (leases, mut writer) = empty().await;
+        import(
+            &mut writer,
+            Existing::Content,
+            &[(file("small", 3, 1, 100), &[][..])],
+        )
+        .await;
+        let holes = entry("small", 4, ImportContent::LargeFile { size_bytes: 100 });
+        let done = import(
+            &mut writer,
+            Existing::Content,
+            &[(holes, &[ImportPiece::Hole(100)])],
+        )
+        .await;
+        assert_eq!(done, [Done::Replaced]);
+        writer.close().await.unwrap();
+        let reader = reader(leases).await;
+        let small = reader.open_file(b"small").await.unwrap();
+        assert_eq!(reader.read(&small, 0, 200).await.unwrap().to_vec(), [0; 100]);
+    })
+    .unwrap();
+}
+
 /// What cannot be is refused before what has the name goes.
 #[test]
 fn what_is_refused_leaves_what_is_there() {
@@ -485,7 +513,10 @@ fn what_is_refused_leaves_what_is_there() {
         wrong_time.attributes.mtime.nanoseconds = 2_000_000_000;
         let mut odd = entry("kept", 4, ImportContent::Symlink(b"x".to_vec()));
         odd.extended = Some(vec![(Vec::new(), Vec::new())]);
-        for refused in [link, wrong_time, odd] {
+        let mut many = entry("kept", 4, ImportContent::Symlink(b"x".to_vec()));
+        let name = |number: u32| format!("user.{number:0245}").into_bytes();
+        many.extended = Some((0..262).map(|number| (name(number), Vec::new())).collect());
+        for refused in [link, wrong_time, odd, many] {
             let error = importer.entry(&refused, &mut Parts::default()).await.unwrap_err();
             assert!(!error.is_fatal(), "{error}");
             assert_eq!(importer.find(b"kept").await.unwrap(), before, "{error}");

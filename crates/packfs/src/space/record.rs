@@ -31,12 +31,24 @@ pub(crate) struct RecordPlan {
 impl Space {
     /// Pages that the record of the next commit may take at most, if it changes so many pages of the tree.
     pub(crate) fn record_pages_max(&self, changed_pages: usize) -> u64 {
-        let freed: usize = self.freed.values().map(Ranges::len).sum();
+        let freed = self.freed_ranges();
         // A statement takes at most 31 bytes; taking the pages themselves may split ranges.
         let statements = self.free.len() + freed + self.segments.len() + self.chain.len();
         let now = self.freed_now.len() + self.taken_now.len() + self.touched.len() + changed_pages;
         let statements = statements + 3 * now;
         (statements * 31 / (PAGE_BYTES - 64) + 3) as u64
+    }
+
+    /// Ranges that wait, of all commits: counted once for each change of them, since before each change of the index it is asked.
+    fn freed_ranges(&self) -> usize {
+        match self.counted_freed.get() {
+            Some(counted) => counted,
+            None => {
+                let counted = self.freed.values().map(Ranges::len).sum();
+                self.counted_freed.set(Some(counted));
+                counted
+            }
+        }
     }
 
     /// Plans the record of commit `generation`. `None` if no pages are left for it. `open` is the segment
@@ -132,6 +144,7 @@ impl Space {
         let freed = std::mem::take(&mut self.freed_now);
         if freed.pages() > 0 {
             self.freed.insert(generation, freed);
+            self.counted_freed.set(None);
         }
         self.taken_now = Ranges::default();
         self.touched.clear();
@@ -251,13 +264,20 @@ impl Space {
     fn take_from_anywhere(&mut self, start: u64, count: u64) -> Result<(), RecordError> {
         // Both numbers come from the volume; their sum was checked when they were decoded.
         let mut taken = self.free.remove(start, count);
-        for ranges in self.freed.values_mut() {
+        // Of a volume with snapshots there may be very many commits.
+        let mut emptied = Vec::new();
+        for (&generation, ranges) in &mut self.freed {
             if taken == count {
                 break;
             }
             taken += ranges.remove(start, count);
+            if ranges.pages() == 0 {
+                emptied.push(generation);
+            }
         }
-        self.freed.retain(|_, ranges| ranges.pages() > 0);
+        for generation in emptied {
+            self.freed.remove(&generation);
+        }
         if taken == count {
             Ok(())
         } else {

@@ -151,6 +151,29 @@ fn what_takes_the_place_of_a_first_child_is_split_in_order() {
 }
 
 #[test]
+fn a_removal_that_leaves_no_changed_page_is_a_change() {
+    run(|medium| async move {
+        let mut tree = Tree::empty(medium, PageCache::new(1 << 20));
+        let key = |number: u32| format!("{number:05}").into_bytes();
+        for number in 0..100 {
+            tree.insert(key(number), vec![1; 900]).await.unwrap();
+        }
+        let mut page = 40;
+        commit(&mut tree, 1, &mut page).await;
+        assert!(tree.is_committed());
+        let first = tree.batch(&[]).await.unwrap().cells.len() as u32;
+        for number in (first..100).rev() {
+            tree.remove(&key(number)).await.unwrap().unwrap();
+        }
+        assert_eq!(tree.changed_pages(), 0, "the first leaf is the root");
+        assert!(!tree.is_committed());
+        commit(&mut tree, 2, &mut page).await;
+        assert!(tree.is_committed());
+        assert_eq!(contents(&tree).await.len() as u32, first);
+    });
+}
+
+#[test]
 fn insertions_in_order_fill_pages() {
     // Other keys stand behind, many or few, as those of the other indexes do.
     for behind in [0, 1, 100] {

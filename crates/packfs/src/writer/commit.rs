@@ -29,7 +29,7 @@ impl Writer {
     }
 
     async fn commit_changes(&mut self) -> Result<u64, WriteError> {
-        if !self.broken && self.tree.changed_pages() == 0 {
+        if !self.broken && self.tree.is_committed() {
             return Ok(self.superblock.generation);
         }
         self.compact_along().await?;

@@ -69,7 +69,7 @@ impl Writer {
         let path = path();
         if failure.is_none() {
             // What was never written is no damage.
-            self.outbox.failure()?;
+            self.outbox.failure().await?;
             self.medium.ensure_damage().await?;
         }
         Err(match failure {

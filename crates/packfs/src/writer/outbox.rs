@@ -82,14 +82,17 @@ impl Outbox {
     /// Waits until nothing is in flight; gives the first failure since the beginning.
     pub(super) async fn drain(&self) -> Result<(), WriteError> {
         self.0.ended.until(|| self.0.outstanding.get() == 0).await;
-        self.failure()
+        self.failure().await
     }
 
-    /// The first failure since the beginning: what was sent then or later may not be on the volume.
-    pub(super) fn failure(&self) -> Result<(), WriteError> {
-        match self.0.failure.borrow().clone() {
+    /// The first failure since the beginning: what was sent then or later may not be on the volume. A device that refuses this
+    /// writer's token knows a newer one; this says whose.
+    pub(super) async fn failure(&self) -> Result<(), WriteError> {
+        let failure = self.0.failure.borrow().clone();
+        match failure {
             None => Ok(()),
             Some(Failure::Lease(error)) => Err(error.into()),
+            Some(Failure::Io(_, IoError::Fenced)) => Err(self.0.hold.lost().await.into()),
             Some(Failure::Io(address, source)) => Err(WriteError::Io {
                 block: address / PAGE_BYTES_U64,
                 source,
