@@ -147,14 +147,7 @@ const SIMULATIONS: &[Row] = &[
     ),
     tests(
         "crates/blobstore/tests/killed.rs",
-        &[
-            "test",
-            "--release",
-            "-p",
-            "redhare-blobstore",
-            "--test",
-            "killed",
-        ],
+        &["test", "--release", "-p", "redhare-blobstore", "--test", "killed"],
     ),
     tests(
         "crates/fabrics/tests/simulation.rs",
