@@ -125,7 +125,7 @@ impl Blobstore {
     }
 
     /// Deletes a blob, damaged or not, when its requests in flight have ended. Durable by [`Blobstore::sync`]; its
-    /// clusters get new owners only after that. What the only child shows of a snapshot becomes the child's own: nothing is
+    /// clusters get new owners only after that. It goes on if the future is dropped. What the only child shows of a snapshot becomes the child's own: nothing is
     /// copied, but the child's requests wait until the deletion is durable.
     ///
     /// # Errors

@@ -125,7 +125,10 @@ impl Store {
                 let mut state = self.state.borrow_mut();
                 state.clusters.commit_ended(plan.superblock.untouched_cluster);
                 for slot in plan.freed_slots {
-                    state.page_slots.insert(slot);
+                    let is_refused = state.refused_entries.values().any(|refused| *refused == slot);
+                    if !is_refused {
+                        state.page_slots.insert(slot);
+                    }
                 }
                 self.committed.set(plan.through);
             }

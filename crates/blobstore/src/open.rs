@@ -4,7 +4,7 @@
 //! knows which clusters it owns, those that no whole blob owns are then not handed out until it is deleted.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use reactor::sync::Notify;
@@ -39,7 +39,7 @@ struct Loading {
 struct Table {
     entries: Vec<Entry>,
     /// Entries whose page is used twice, or is none.
-    refused: BTreeSet<u32>,
+    refused: BTreeMap<u32, u32>,
     pointers: Vec<Pointer>,
     slots: FreeSet,
     repaired_copies: u32,
@@ -91,6 +91,7 @@ pub(crate) async fn load(
 
 /// A store around its parts, with no blobs.
 pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: u32) -> Rc<Store> {
+    let next_blob = state.next_blob;
     Rc::new(Store {
         io,
         shape,
@@ -98,6 +99,7 @@ pub(crate) fn assemble(io: PageIo, shape: Shape, state: State, repaired_copies: 
         blobs: RefCell::default(),
         damaged: RefCell::default(),
         rootless: RefCell::default(),
+        opened_at: BlobId(next_blob),
         repaired_copies: Cell::new(repaired_copies),
         had_snapshots: Cell::new(false),
         // What only one good copy of is left is written anew by the first sync.
@@ -126,7 +128,7 @@ async fn read_table(io: &PageIo, superblock: &Superblock) -> Result<Table, OpenE
     let shape = &superblock.shape;
     let mut table = Table {
         entries: Vec::new(),
-        refused: BTreeSet::new(),
+        refused: BTreeMap::new(),
         pointers: superblock.table.clone(),
         slots: all_slots(shape),
         repaired_copies: 0,
@@ -215,7 +217,7 @@ async fn read_blobs(
         if is_new && known_index && shape.is_metadata(entry.page) && table.slots.remove(entry.page) {
             wanted.insert(entry.page, number);
         } else {
-            table.refused.insert(number as u32);
+            table.refused.insert(number as u32, entry.page);
             one.damage(
                 entry,
                 PageError::Contents("the table names an impossible or a used place for it"),

@@ -139,7 +139,7 @@ async fn write(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, buffer: &Buf
                 );
                 done += piece.pages;
             }
-            None => match first_write(store, blob, page, Some(part)).await {
+            None => match first_write(store, blob, page, part).await {
                 Ok(true) => done += piece.pages,
                 Ok(false) => {}
                 Err(error) => status = Err(error),
@@ -159,13 +159,13 @@ async fn waited(blob: &BlobState, cluster_index: u64) -> bool {
     true
 }
 
-/// Writes into a cluster that the blob does not have yet, beside what its parents have there; without a part, it only gets
-/// that. False if another write has brought it meanwhile.
-pub(crate) async fn first_write(
+/// Writes into a cluster that the blob does not have yet, beside what its parents have there. False if another write has brought it
+/// meanwhile.
+async fn first_write(
     store: &Rc<Store>,
     blob: &Rc<BlobState>,
     page: u64,
-    part: Option<Buffer>,
+    part: Buffer,
 ) -> Result<bool, IoError> {
     let cluster_index = page / store.cluster_pages();
     if waited(blob, cluster_index).await {
@@ -181,27 +181,86 @@ pub(crate) async fn first_write(
     result.map(|()| true)
 }
 
+/// The blob's first write of a cluster is under way; over when this ends.
+struct Allocating(Rc<BlobState>, u64);
+
+impl Drop for Allocating {
+    fn drop(&mut self) {
+        self.0.allocating.borrow_mut().remove(&self.1);
+        self.0.allocated.notify();
+    }
+}
+
+/// A cluster that nobody owns yet; free again where it ends so.
+struct Unowned {
+    store: Rc<Store>,
+    cluster: Option<u32>,
+    _allocating: Allocating,
+}
+
+impl Drop for Unowned {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.take() {
+            self.store.state.borrow_mut().clusters.give_back(cluster);
+        }
+    }
+}
+
+/// Gives the blob a cluster of its own with what it shows at `page`, without writing anything. Whoever waits may give up: the copy then
+/// ends by itself, and the blob has no cluster there still. False if a write has brought one meanwhile.
+pub(crate) async fn copy_cluster(
+    store: &Rc<Store>,
+    blob: &Rc<BlobState>,
+    page: u64,
+) -> Result<bool, IoError> {
+    let cluster_pages = store.cluster_pages();
+    let index = page / cluster_pages;
+    if waited(blob, index).await {
+        return Ok(false);
+    }
+    store
+        .reserve_page(blob, cluster_map::page_index(index))
+        .map_err(|error| error.status())?;
+    blob.allocating.borrow_mut().insert(index);
+    let allocating = Allocating(blob.clone(), index);
+    let (own_store, own_blob) = (store.clone(), blob.clone());
+    let copied = reactor::spawn(async move {
+        let taken = own_store.take_cluster().await?;
+        let unowned = Unowned {
+            store: own_store,
+            cluster: Some(taken.cluster),
+            _allocating: allocating,
+        };
+        let first = index * cluster_pages;
+        fill(&unowned.store, &own_blob, first, taken, 0..cluster_pages).await?;
+        Ok(unowned)
+    });
+    let mut copied = copied.await.unwrap_or(Err(IoError::Aborted))?;
+    if let Some(cluster) = copied.cluster.take() {
+        store.own(blob, index, cluster);
+        store.mark_dirty(blob, cluster_map::page_index(index));
+    }
+    Ok(true)
+}
+
 async fn fill_cluster(
     store: &Rc<Store>,
     blob: &Rc<BlobState>,
     page: u64,
-    part: Option<Buffer>,
+    part: Buffer,
 ) -> Result<(), IoError> {
     let taken = store.take_cluster().await?;
     let cluster = taken.cluster;
     let cluster_pages = store.cluster_pages();
     let start = u64::from(cluster) * cluster_pages;
     let offset = page % cluster_pages;
-    let pages = part.as_ref().map_or(0, |part| (part.len() / PAGE_BYTES) as u64);
+    let pages = (part.len() / PAGE_BYTES) as u64;
     let write = Operation::Write { fua: false };
-    let data = part.map(|part| store.io.start(write, start + offset, pages, Data::From(part)));
+    let data = store.io.start(write, start + offset, pages, Data::From(part));
     let first = page - offset;
     let before = fill(store, blob, first, taken, 0..offset).await;
     let after = fill(store, blob, first, taken, offset + pages..cluster_pages).await;
-    let mut status = before.and(after);
-    if let Some(data) = data {
-        status = data.await.status.and(status);
-    }
+    let status = data.await.status.and(before.and(after));
     if let Err(error) = status {
         store.state.borrow_mut().clusters.give_back(cluster);
         return Err(error);
@@ -297,7 +356,7 @@ pub(crate) async fn zero(
             });
         if !whole {
             // Then it is found again, as one of the blob's own.
-            first_write(store, blob, page, None).await?;
+            copy_cluster(store, blob, page).await?;
         } else if !waited(blob, cluster_index).await {
             let reserved = store.reserve_page(blob, cluster_map::page_index(cluster_index));
             reserved.map_err(|error| error.status())?;

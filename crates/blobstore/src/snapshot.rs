@@ -33,7 +33,6 @@ use crate::cluster_map::{self, ClusterMap, HOLE};
 use crate::error::{BlobId, Error};
 use crate::format::PAGE_BYTES;
 use crate::format::blob_page::MAP_INDEX;
-use crate::gate::Shared;
 use crate::slow_path;
 use crate::store::{BlobState, Store};
 
@@ -177,14 +176,12 @@ impl Blob {
                 if !store.shows(blob, index) {
                     continue;
                 }
-                // Whoever waits for all may give up; one cluster is copied to its end.
-                let (own_store, own_blob) = (store.clone(), blob.clone());
-                let copy = reactor::spawn(async move { copy_cluster(&own_store, &own_blob, index).await });
-                let aborted = Error::Io {
-                    blob: blob.id,
-                    error: IoError::Aborted,
-                };
-                let (made, shared) = copy.await.unwrap_or(Err(aborted))?;
+                let shared = blob.gate.enter().await;
+                store.check_running()?;
+                if blob.deleted.get() {
+                    return Err(Error::NoSuchBlob(blob.id));
+                }
+                let made = store.make_own(blob, index).await?;
                 copied += u64::from(made);
                 let paused = made.then(&mut pause);
                 drop(shared);
@@ -219,7 +216,7 @@ impl Store {
         let mut made = false;
         while self.shows(blob, index) {
             let page = index * self.cluster_pages();
-            made = slow_path::first_write(self, blob, page, None)
+            made = slow_path::copy_cluster(self, blob, page)
                 .await
                 .map_err(|error| Error::Io { blob: blob.id, error })?;
         }
@@ -330,7 +327,7 @@ impl Store {
     /// the store is opened next.
     pub(crate) async fn delete_alone(self: &Rc<Self>, blob: &Rc<BlobState>) -> Result<(), Error> {
         let rootless = self.rootless.borrow().first().copied();
-        if let Some(damaged) = rootless.filter(|_| blob.is_snapshot.get()) {
+        if let Some(damaged) = rootless.filter(|_| blob.is_snapshot.get() && blob.id < self.opened_at) {
             self.find(damaged)?;
         }
         loop {
@@ -427,16 +424,6 @@ impl Store {
         // Whoever deletes may give up before the commit, or be told that there is no room for it now.
         child.lent_at.set(self.changes.get());
     }
-}
-
-/// Gives the blob a cluster of its own with what it shows there; whether it had none. With what keeps the blob as it is.
-async fn copy_cluster(store: &Rc<Store>, blob: &Rc<BlobState>, index: u64) -> Result<(bool, Shared), Error> {
-    let shared = blob.gate.enter().await;
-    store.check_running()?;
-    if blob.deleted.get() {
-        return Err(Error::NoSuchBlob(blob.id));
-    }
-    Ok((store.make_own(blob, index).await?, shared))
 }
 
 async fn mend(store: &Store, blob: &BlobState, first: u64, buffer: Buffer) -> Result<(), Error> {

@@ -87,8 +87,9 @@ pub(crate) struct State {
     /// Slots of the durable state that the next commit gives up.
     pub(crate) released_slots: Vec<u32>,
     pub(crate) entries: Vec<Entry>,
-    /// Entries of damaged blobs whose page is another one's, or none: their end frees no slot.
-    pub(crate) refused_entries: BTreeSet<u32>,
+    /// Entries of damaged blobs whose page is another one's, or none, by number: their end frees no slot, and nothing new comes to
+    /// what they name.
+    pub(crate) refused_entries: BTreeMap<u32, u32>,
     pub(crate) free_entries: Vec<u32>,
     pub(crate) dirty: BTreeSet<(BlobId, u32)>,
     pub(crate) dirty_tables: BTreeSet<usize>,
@@ -104,8 +105,10 @@ pub(crate) struct Store {
     pub(crate) state: RefCell<State>,
     pub(crate) blobs: RefCell<BTreeMap<BlobId, Rc<BlobState>>>,
     pub(crate) damaged: RefCell<BTreeMap<BlobId, Vec<DamagedPage>>>,
-    /// Those of them of which nobody knows whether they have a parent.
+    /// Those of them of which nobody knows whether they have a parent, which has an older number than `opened_at`.
     pub(crate) rootless: RefCell<BTreeSet<BlobId>>,
+    /// Blobs from this number on were made since the store was opened.
+    pub(crate) opened_at: BlobId,
     /// Superblock and table pages of which only one copy was good at open.
     pub(crate) repaired_copies: Cell<u32>,
     /// The superblock said at open that blobs may have parents.
@@ -447,7 +450,8 @@ pub(crate) fn attribute_pages(bytes: usize) -> u32 {
 impl State {
     pub(crate) fn free_entry(&mut self, number: u32) {
         let entry = std::mem::take(&mut self.entries[number as usize]);
-        if entry.page != 0 && !self.refused_entries.remove(&number) {
+        let is_refused = self.refused_entries.remove(&number).is_some();
+        if entry.page != 0 && !is_refused {
             self.released_slots.push(entry.page);
         }
         self.dirty_tables.insert(number as usize / ENTRIES_PER_PAGE);

@@ -673,9 +673,7 @@ impl<'a> Importer<'a> {
         }
         // What a commit gives back may be used after the next.
         for _ in 0..2 {
-            if !enough(self.writer)
-                && (self.writer.uncommitted_bytes() > 0 || self.writer.waiting_bytes().0 > 0)
-            {
+            if !enough(self.writer) && (!self.writer.is_committed() || self.writer.waiting_bytes().0 > 0) {
                 self.writer.commit_always().await?;
                 self.progress.commits += 1;
             }
