@@ -138,7 +138,7 @@ def test_other_threads_run_while_it_waits(data):
 
 def shared_memory() -> set[str]:
     # Other tests, which run beside this one, have their clusters there.
-    others = ("redhare-test-", "redhare-faults-")
+    others = ("redhare-test-", "redhare-faults-", "redhare-etcd-")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
 
 

@@ -124,6 +124,11 @@ impl Blobstore {
         self.store.blobs.borrow().keys().copied().collect()
     }
 
+    /// Whether there are blobs whose metadata cannot be read.
+    pub fn has_damaged(&self) -> bool {
+        !self.store.damaged.borrow().is_empty()
+    }
+
     /// Deletes a blob, damaged or not, when its requests in flight have ended. Durable by [`Blobstore::sync`]; its
     /// clusters get new owners only after that. It goes on if the future is dropped. What the only child shows of a snapshot becomes the child's own: nothing is
     /// copied, but the child's requests wait until the deletion is durable.

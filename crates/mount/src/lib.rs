@@ -18,6 +18,7 @@
 
 mod convert;
 mod direct;
+mod ending;
 mod face;
 mod gate;
 mod handles;
@@ -234,17 +235,11 @@ impl Mounted {
                 Job::Ended => break,
             }
         }
-        ticking.abort();
-        if let Some(handing) = handing {
-            handing.abort();
-        }
-        if let Some(taking) = taking {
-            taking.abort();
-        }
         for helper in helpers {
             helper.end();
         }
-        let shared = alone(shared).await;
+        let tasks = [Some(ticking), handing, taking].into_iter().flatten();
+        let shared = ending::end(shared, tasks).await;
         let mut source = shared.source.into_inner();
         let committed = match &mut source {
             Source::Writing(files) => files.commit().await.map(|_| ()),
@@ -257,18 +252,6 @@ impl Mounted {
             handed_over,
         };
         (contents, committed)
-    }
-}
-
-/// Waits until the last task has let go of what they share.
-async fn alone(mut shared: Rc<Shared>) -> Shared {
-    loop {
-        shared = match Rc::try_unwrap(shared) {
-            Ok(shared) => return shared,
-            Err(shared) => shared,
-        };
-        // All that runs still is bounded by what the device bounds.
-        reactor::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

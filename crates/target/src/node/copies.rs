@@ -542,6 +542,10 @@ impl Copies {
             blobs.extend(taken.then_some((*chunk, *disk, *blob)));
             !taken
         });
+        for (_, disk, _) in &blobs {
+            let deleting = &self.disks[*disk].deleting;
+            deleting.set(deleting.get() + 1);
+        }
         for (chunk, disk, blob) in blobs {
             let store = &self.disks[disk].store;
             let deleted = match store.delete(blob).await {
@@ -549,8 +553,12 @@ impl Copies {
                 failed => failed,
             };
             match deleted {
-                // Otherwise its disk is in doubt as before.
-                Ok(()) => drop(self.doubtful.borrow_mut().remove(&(chunk, disk))),
+                // Otherwise its disk is in doubt as before, and what the journal has of it stays there.
+                Ok(()) => {
+                    self.doubtful.borrow_mut().remove(&(chunk, disk));
+                    let deleting = &self.disks[disk].deleting;
+                    deleting.set(deleting.get() - 1);
+                }
                 Err(error) => {
                     tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
                 }
@@ -639,8 +647,11 @@ async fn find_copies(
     }
     let is_in_journal =
         |(_, found): &(BlobId, Found)| matches!(found, Found::Copy(_, copy) if copy.is_in_journal.get());
+    // What cannot be read today may be when the disk is opened next, and then needs its marks.
+    let is_damaged = |(_, found): &(BlobId, Found)| matches!(found, Found::Damaged(..));
+    let is_kept = |found: &(BlobId, Found)| is_in_journal(found) || is_damaged(found);
     if let Some(journal) = &opened
-        && found.iter().any(is_in_journal)
+        && (store.has_damaged() || found.iter().any(is_kept))
     {
         journal.keep_all();
     }

@@ -466,6 +466,7 @@ fn a_first_start_that_is_cut_off_can_be_repeated() {
         let host = simulation.add_host("node");
         simulation.disk(host, Path::new("/disk")).cut_power_at(at);
         let is_cut = start(&simulation, host).is_none();
+        simulation.disk(host, Path::new("/disk")).cut_power_at(u64::MAX);
         let again = start(&simulation, host).expect("the power stays on");
         again.unwrap_or_else(|error| panic!("cut at {at}: {error}"));
         if !is_cut {

@@ -1,6 +1,6 @@
 //! A disk of a node: what it is described by, how it is opened, and why it cannot be.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -129,6 +129,8 @@ pub(in crate::node) struct Disk {
     pub(super) changed: Notify,
     /// One at a time makes records durable.
     pub(super) persisting: Rc<Semaphore>,
+    /// Copies that are being deleted, or could not be.
+    pub(super) deleting: Cell<usize>,
     /// None of a disk that is too small or too full for one.
     pub(super) journal: Option<Journal>,
     /// Its copies are used before the masters have been asked.
@@ -224,6 +226,7 @@ pub(super) async fn open(
         noted: RefCell::default(),
         changed: Notify::new(),
         persisting: Semaphore::new(1),
+        deleting: Cell::new(0),
         journal: None,
         is_trusted: true,
         device,

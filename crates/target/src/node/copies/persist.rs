@@ -165,8 +165,14 @@ impl Copies {
         }));
     }
 
-    /// Whether a copy of a disk has marks in the journal that its record lacks.
+    /// Whether a copy of a disk has marks in the journal that its record lacks, or may have.
     fn has_journaled(&self, disk: usize) -> bool {
+        let (store, damaged) = (&self.disks[disk].store, self.damaged.borrow());
+        // Copies that cannot be read may be when the disk is opened next, and so may those whose deletion is not durable.
+        let unread = store.has_damaged() || damaged.values().any(|(other, _)| *other == disk);
+        if unread || self.disks[disk].deleting.get() > 0 {
+            return true;
+        }
         // Those that are not used keep theirs there until they are, or are deleted.
         let (copies, doubtful) = (self.copies.borrow(), self.doubtful.borrow());
         let mut all = copies.values().chain(doubtful.values());
