@@ -21,7 +21,7 @@ pub(crate) async fn end(shared: Rc<Shared>, tasks: impl IntoIterator<Item = Join
 }
 
 /// Waits until the last task has let go of what they share.
-async fn alone(mut shared: Rc<Shared>) -> Shared {
+pub(crate) async fn alone(mut shared: Rc<Shared>) -> Shared {
     loop {
         shared = match Rc::try_unwrap(shared) {
             Ok(shared) => return shared,

@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
+use crate::ending::alone;
 use crate::face::{self, Job};
 use crate::shared::{Caching, Shared};
-use crate::{Contents, JOBS_MAX, alone};
+use crate::{Contents, JOBS_MAX};
 
 /// What a mount knows of another reactor that serves it.
 pub struct Helper {
