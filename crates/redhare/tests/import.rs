@@ -117,8 +117,12 @@ fn set_times(path: &Path, seconds: u64) {
 
 /// An archive of a directory, as GNU tar makes it.
 fn archive(directory: &Path, to: &Path, more: &[&str]) {
+    archive_as("pax", directory, to, more);
+}
+
+fn archive_as(format: &str, directory: &Path, to: &Path, more: &[&str]) {
     let made = Command::new("tar")
-        .args(["--format=pax", "--sort=name", "-C"])
+        .args([&format!("--format={format}"), "--sort=name", "-C"])
         .arg(directory)
         .args(more)
         .arg("-cf")
@@ -251,6 +255,97 @@ fn archives_give_what_the_directory_gives() {
         text.contains("cut.tar.gz") && text.contains("the same command goes on"),
         "{text}"
     );
+    place.is_clean();
+}
+
+/// What is in a compressed archive is taken for right only if its checksum is.
+#[test]
+fn a_bit_that_flipped_in_a_compressed_archive_is_told() {
+    let place = Place::new("64MiB");
+    let noise: Vec<u8> = (0..40_000u64)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8)
+        .collect();
+    std::fs::create_dir(place.path("source")).unwrap();
+    std::fs::write(place.path("source/noise"), &noise).unwrap();
+    archive(&place.path("source"), &place.path("plain.tar"), &[]);
+    let plain = std::fs::read(place.path("plain.tar")).unwrap();
+    // Stored as it is, so that one byte changes one byte.
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    encoder.write_all(&plain).unwrap();
+    let mut gzip = encoder.finish().unwrap();
+    std::fs::write(place.path("right.tar.gz"), &gzip).unwrap();
+    done(words![
+        "import",
+        &place.path("right.tar.gz"),
+        &place.volume("right")
+    ]);
+    let at = gzip
+        .windows(64)
+        .position(|window| window == &noise[..64])
+        .unwrap();
+    gzip[at + 10] ^= 1;
+    std::fs::write(place.path("wrong.tar.gz"), &gzip).unwrap();
+    let told = failed(words![
+        "import",
+        &place.path("wrong.tar.gz"),
+        &place.volume("wrong")
+    ]);
+    let text = told["error"].as_str().unwrap();
+    assert!(
+        text.contains("wrong.tar.gz") && text.contains("cannot be read on"),
+        "{text}"
+    );
+    place.is_clean();
+}
+
+#[test]
+fn sparse_files_in_archives_are_read_or_refused() {
+    let place = Place::new("64MiB");
+    std::fs::create_dir(place.path("source")).unwrap();
+    let file = std::fs::File::create(place.path("source/sparse")).unwrap();
+    file.write_all_at(b"middle", 1 << 20).unwrap();
+    file.set_len(4 << 20).unwrap();
+    for (format, is_read) in [("gnu", true), ("pax", false)] {
+        let (tar, volume) = (place.path(&format!("{format}.tar")), place.volume(format));
+        archive_as(format, &place.path("source"), &tar, &["--sparse"]);
+        if is_read {
+            done(words!["import", &tar, &volume]);
+            let compared = done(words!["compare", &volume, &place.path("source")]);
+            assert_eq!(compared["equal"], true, "{compared}");
+        } else {
+            let told = failed(words!["import", &tar, &volume]);
+            let text = told["error"].as_str().unwrap();
+            assert!(text.contains("sparse") && text.contains("--format=gnu"), "{text}");
+        }
+    }
+    place.is_clean();
+}
+
+#[test]
+fn archives_of_one_name_are_not_put_into_one_directory() {
+    let place = Place::new("64MiB");
+    for month in ["jan", "feb"] {
+        std::fs::create_dir(place.path(month)).unwrap();
+        std::fs::write(
+            place.path(&format!("{month}/data.tar")),
+            shard(std::iter::once(month.to_owned())),
+        )
+        .unwrap();
+    }
+    let (first, second) = (place.path("jan/data.tar"), place.path("feb/data.tar"));
+    let told = failed(words![
+        "import",
+        &first,
+        &second,
+        &place.volume("all"),
+        "--by-archive"
+    ]);
+    let text = told["error"].as_str().unwrap();
+    assert!(
+        text.contains("jan/data.tar") && text.contains("feb/data.tar"),
+        "{text}"
+    );
+    done(words!["import", &first, &second, &place.volume("all")]);
     place.is_clean();
 }
 

@@ -174,7 +174,8 @@ impl Shared {
             Ok(heard) => return heard && self.send(&mut run, outlet),
             Err(failure) => failure,
         };
-        self.send(&mut run, outlet) && outlet.send(Message::Failed(failed))
+        // With what was read before: between another archive's pieces it would be taken for theirs.
+        self.put(Message::Failed(failed), &mut run, outlet) && self.send(&mut run, outlet)
     }
 
     fn entries(&self, path: &Path, outlet: &Outlet<Message>, run: &mut Run) -> Result<bool, Failure> {
@@ -226,6 +227,8 @@ impl Shared {
                 return Ok(false);
             }
         }
+        // What is behind the last entry is padding; but a compressed archive's checksum stands at its end, and is compared there.
+        io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(|error| failed(&error))?;
         Ok(true)
     }
 
@@ -406,6 +409,13 @@ fn extensions<R: Read>(
         let record = record.map_err(|_| unreadable)?;
         match record.key_bytes() {
             b"mtime" => mtime = Some(time(record.value_bytes()).ok_or("its time of change is no time")?),
+            key if key.starts_with(b"GNU.sparse.") => {
+                return Err(
+                    "is a sparse file as GNU tar keeps it in archives of the format pax, which is not read; archive it with \
+                     --format=gnu, or without --sparse"
+                        .to_owned(),
+                );
+            }
             key => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.")
                     && !name.starts_with(b"system.")
@@ -446,7 +456,7 @@ fn time(text: &[u8]) -> Option<Timestamp> {
 }
 
 /// An archive's name without what says that it is one.
-fn stem(archive: &Path) -> Vec<u8> {
+pub(super) fn stem(archive: &Path) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     let name = archive.file_name().unwrap_or_default().as_bytes();
     let known = [".tar.gz", ".tar.zst", ".tgz", ".tzst", ".tar"];

@@ -1,5 +1,6 @@
 //! What is imported: a directory, a list of paths in one, or archives.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use super::super::feed::{Feed, spawn};
 use super::super::local::{self, LocalList, LocalWalk, Specials, at};
 use super::super::progress::Progress;
 use super::ImportArguments;
-use super::archives::{Archives, Naming};
+use super::archives::{self, Archives, Naming};
 use crate::output::Failure;
 
 /// What was named.
@@ -74,6 +75,20 @@ impl Sources {
             return Err(Failure::new(
                 "standard input can be read only once and alone: leave --verify and other archives out, or name a file",
             ));
+        }
+        if arguments.by_archive {
+            let mut stems = HashMap::new();
+            for archive in sources {
+                if let Some(other) = stems.insert(archives::stem(archive), archive) {
+                    return Err(Failure::new(format!(
+                        "{} and {} would both become {}: import them one after the other into directories of their own, or give \
+                         one another name",
+                        other.display(),
+                        archive.display(),
+                        String::from_utf8_lossy(&archives::stem(archive))
+                    )));
+                }
+            }
         }
         let naming = match arguments.by_archive {
             true => Naming::ByArchive,
