@@ -346,6 +346,23 @@ def test_a_stream_goes_on_where_it_was(image, stop):
         Stream(files, seed=5).load_state_dict(state)
 
 
+def test_a_position_of_one_process_is_none_of_workers(image):
+    """Each worker would skip as many samples as that process had given."""
+    stream = Stream(Files(image, decode=len), seed=4)
+    running = iter(stream)
+    for _ in range(5):
+        next(running)
+    state = stream.state_dict()
+    running.close()
+    resumed = Stream(Files(image, decode=len), seed=4)
+    resumed.load_state_dict(state)
+    loader = torch.utils.data.DataLoader(resumed, batch_size=None, num_workers=2)
+    with pytest.raises(RuntimeError, match="worker 0 of 1, and worker 0 of 2 would skip samples"):
+        list(loader)
+    resumed.set_epoch(0)
+    assert len(list(torch.utils.data.DataLoader(resumed, batch_size=None, num_workers=2))) == len(resumed)
+
+
 @pytest.mark.parametrize("window, block", [(1, 1), (7, 3), (16, 4), (1000, 64)])
 def test_a_stream_of_windows_gives_everything_once(image, window, block):
     files = Files(image, decode=identity)

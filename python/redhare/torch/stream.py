@@ -33,7 +33,9 @@ class Stream(torch.utils.data.IterableDataset):
 
     Each rank, and each worker of a DataLoader within it, gets its part; together they give every sample of the rank once. While
     one is used the next are read: at most ``prefetch_bytes`` of content is asked for and not yet given (one larger file is
-    read alone). Each further iteration is the next epoch; `set_epoch` chooses it, which reaches workers that start afterwards.
+    read alone). Each further iteration is the next epoch; `set_epoch` chooses it, which reaches workers that start
+    afterwards. Workers that start anew for each epoch, as those of a DataLoader do without ``persistent_workers``, know of none
+    before: call `set_epoch` before each.
 
     With a ``window`` the shuffle is one of blocks (`Order`), and reading is in long pieces: several times as fast where files are small
     and the disk does not give as much of small reads as of long ones. ``window`` samples are in memory and mixed while the next are
@@ -75,6 +77,8 @@ class Stream(torch.utils.data.IterableDataset):
         self._epoch = 0
         self._given = 0
         self._begun = False
+        # Which worker, of how many, the position that was loaded is one of.
+        self._loaded_by: tuple[int, int] | None = None
         # Whether workers iterate, so that only they know how far it is. In memory that all of them share.
         self._elsewhere = torch.zeros(1, dtype=torch.uint8).share_memory_()
         self.ahead_bytes_max = 0
@@ -82,7 +86,7 @@ class Stream(torch.utils.data.IterableDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch's, from its beginning."""
-        self._epoch, self._given, self._begun = epoch, 0, False
+        self._epoch, self._given, self._begun, self._loaded_by = epoch, 0, False, None
         if torch.utils.data.get_worker_info() is None:
             self._elsewhere.zero_()
 
@@ -101,6 +105,13 @@ class Stream(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         self._elsewhere.fill_(torch.utils.data.get_worker_info() is not None)
         share, shares = self._shares()
+        loaded_by = self._loaded_by or (share, shares)
+        if not self._begun and self._given and loaded_by != (share, shares):
+            raise RuntimeError(
+                f"the position that was loaded is that of worker {loaded_by[0]} of {loaded_by[1]}, and worker {share} of "
+                f"{shares} would skip samples with it: load it in the workers (torchdata's StatefulDataLoader does), iterate "
+                "with as many as before, or use redhare.torch.Loader"
+            )
         if self._begun or self._given >= self._own(share, shares):
             self._epoch, self._given = self._epoch + 1, 0
         self._begun = True
@@ -244,5 +255,6 @@ class Stream(torch.utils.data.IterableDataset):
                     "another; make the stream as it was, or begin an epoch anew with set_epoch"
                 )
         self._epoch, self._given, self._begun = state["epoch"], state["given"], False
+        self._loaded_by = (now["worker"], now["workers"])
         if torch.utils.data.get_worker_info() is None:
             self._elsewhere.zero_()
