@@ -128,15 +128,17 @@ class RedhareWriter(_Place, storage.StorageWriter):
         """Makes the hidden directory, and removes those of saves of this name that did not end, and those of others that began long ago."""
         parent, name = posixpath.split(self.path)
         now = int(time.time())
-        self._staging = posixpath.join(parent, f".{name}.saving-{now}-{uuid.uuid4().hex}")
+        save = uuid.uuid4().hex
+        self._staging = posixpath.join(parent, f".{name}.saving-{now}-{save}")
         with self._writer() as writer:
             writer.makedirs(parent)
             for left in writer.list(parent):
                 if _is_left(left, name, now):
                     writer.remove(posixpath.join(parent, left))
             writer.makedirs(self._staging)
+        # Each save names its files anew: who loads while another save takes the checkpoint's place misses some, and gets none of the other.
         return [
-            dataclasses.replace(plan, storage_data=_Staged(self._staging, f"__{rank}_"))
+            dataclasses.replace(plan, storage_data=_Staged(self._staging, f"__{rank}_{save[:12]}_"))
             for rank, plan in enumerate(plans)
         ]
 
