@@ -16,7 +16,7 @@ use foundation::{Instant, Random};
 
 use self::deafness::Deafness;
 use crate::controller::Controller;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorKind};
 use crate::planted::{Bug, Planted};
 use crate::settings::Settings;
 use crate::store::{MetadataStore, StoreError};
@@ -136,7 +136,7 @@ impl<E: Election> Member<E> {
         let was_deaf = gap.is_none_or(|gap| gap > deaf);
         let forgives = !self.planted.is(Bug::CountsDeafness);
         let interval = self.settings.heartbeat_interval;
-        let mut committed = false;
+        let mut ticked = Ok(false);
         if let (Seat::Ours(_), Some(control)) = (&self.seat, &mut self.control) {
             match gap.filter(|_| !was_deaf) {
                 _ if !forgives => {}
@@ -147,12 +147,18 @@ impl<E: Election> Member<E> {
                 Some(gap) if gap > interval => control.forgive(gap, now),
                 Some(_) => {}
             }
-            committed = control.tick(now)?;
+            ticked = control.tick(now);
+        }
+        // A store that does not answer makes deaf: heartbeats need it. Whatever else fails, and may fail each time, does not.
+        if let Err(error) = &ticked
+            && error.kind() == ErrorKind::Unavailable
+        {
+            return ticked;
         }
         self.listened = Some(now);
         self.stood_still = gap.is_some_and(|gap| gap > interval);
         self.mind_deafness(was_deaf, now)?;
-        Ok(committed)
+        ticked
     }
 
     /// Gives up a seat from which no node is heard, if there is somebody who may hear them.

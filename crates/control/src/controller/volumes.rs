@@ -636,17 +636,20 @@ impl<S: MetadataStore> Controller<S> {
         let number = stored.record.number;
         let chunk_bytes = stored.record.geometry.chunk.0;
         let (first, end) = keys::chunks_of(number, 0);
-        // A chunk needs one operation and at most one for each of its disks.
-        let per_chunk = 1 + usize::from(stored.record.geometry.copies);
-        let batch = (self.store.operations_max() / per_chunk).clamp(1, PAGE);
         loop {
-            let entries = self.store.range(&first, &end, batch)?;
+            let entries = self.store.range(&first, &end, PAGE)?;
             let mut transaction = Transaction::new();
             let mut freed: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
-            for entry in &entries {
+            for (count, entry) in entries.iter().enumerate() {
                 let chunk = Chunk::decode(&entry.key, &entry.versioned.value)?;
-                for copy in &chunk.copies {
-                    *freed.entry((copy.node, copy.disk)).or_default() += chunk_bytes;
+                // One operation for each chunk and for each disk: more disks than the volume has copies where some were just made elsewhere.
+                let places = chunk.copies.iter().map(|copy| (copy.node, copy.disk));
+                let new = places.clone().filter(|place| !freed.contains_key(place)).count();
+                if count > 0 && count + 1 + freed.len() + new > self.store.operations_max() {
+                    break;
+                }
+                for place in places {
+                    *freed.entry(place).or_default() += chunk_bytes;
                 }
                 transaction.compare(entry.key.clone(), entry.versioned.revision);
                 transaction.delete(entry.key.clone());
