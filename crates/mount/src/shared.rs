@@ -332,8 +332,15 @@ impl Shared {
     /// must show the same commit: it would mix two.
     fn check_may_follow(&self, snapshot: &Snapshot, reader: &Reader) -> Result<(), Refusal> {
         let (shown, found) = (snapshot.generation(), reader.generation());
-        if self.caching == Caching::Following || shown == found {
+        let is_same = snapshot.is_of(reader);
+        if is_same && (self.caching == Caching::Following || shown == found) {
             return Ok(());
+        }
+        if !is_same && !self.told_stale.replace(true) {
+            tracing::error!(
+                "the volume was formatted anew, and this mount showed what it had before: nothing more can be read here; unmount it and mount \
+                 it again"
+            );
         }
         if !self.told_stale.replace(true) {
             tracing::error!(

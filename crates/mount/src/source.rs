@@ -104,6 +104,11 @@ impl Snapshot {
         self.reader.generation()
     }
 
+    /// Whether a reader is of the same file system: the volume may have been formatted anew.
+    pub(crate) fn is_of(&self, reader: &Reader) -> bool {
+        self.reader.superblock().uuid == reader.superblock().uuid
+    }
+
     pub(crate) async fn newer(&self) -> Result<Option<Reader>, OpenError> {
         self.reader.newer().await
     }

@@ -111,6 +111,9 @@ pub enum OpenError {
         /// What was expected.
         expected: String,
     },
+    /// It is not the file system that was opened.
+    #[error("the volume was formatted anew since it was opened; open it again")]
+    Reformatted,
     /// The volume shrank, or is too small.
     #[error("the volume has {found}, and {needed} are needed; resize it")]
     TooSmall {

@@ -269,6 +269,7 @@ async fn repair(
         }
         older.push((other.generation, tree));
     }
+    let last = older.len();
     let kept = older
         .first()
         .map_or(superblock.generation, |(generation, _)| *generation);
@@ -286,8 +287,8 @@ async fn repair(
         older.push((snapshot.generation, tree));
     }
     if !gathered.lost.is_empty() {
-        for (generation, tree) in &older {
-            for what in gathered.take_older(&tree.cells) {
+        for (index, (generation, tree)) in older.iter().enumerate() {
+            for what in gathered.take_older(&tree.cells, index < last) {
                 told.repaired
                     .push(format!("{what} came back as of generation {generation}"));
             }

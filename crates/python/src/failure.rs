@@ -109,6 +109,7 @@ impl From<OpenError> for Failure {
             OpenError::Lease(lease) => return lease.into(),
             OpenError::Io(io) => of_io(io),
             OpenError::Damaged { .. } | OpenError::Tree(_) => libc::EIO,
+            OpenError::Reformatted => libc::ESTALE,
             OpenError::NoSnapshot { .. } => libc::ENOENT,
             OpenError::NotPackFs | OpenError::Foreign { .. } => libc::EMEDIUMTYPE,
             OpenError::TooSmall { .. } => libc::ENOSPC,

@@ -245,8 +245,9 @@ impl Gathered {
     }
 
     /// Adds what an older tree has of keys that are lost, where nothing says that it has changed since. Says how many
-    /// cells that gave, and names whose content or entry it is.
-    pub(super) fn take_older(&mut self, older: &Cells) -> Vec<String> {
+    /// cells that gave, and names whose content or entry it is. Snapshots and quotas only of the tree right before, `is_last`: a snapshot's
+    /// has those that were deleted since.
+    pub(super) fn take_older(&mut self, older: &Cells, is_last: bool) -> Vec<String> {
         let mut taken = Vec::new();
         let numbers = self.numbers();
         for (key, value) in older {
@@ -265,7 +266,7 @@ impl Gathered {
                         || linked.is_some_and(|(key, _)| key.starts_with(&links))
                         || may_be_lost(&self.lost, &links)
                 }
-                Key::Snapshot(..) => true,
+                Key::Snapshot(..) => is_last,
                 // Indexes are made anew; these are looked at once all inodes are known.
                 _ => false,
             };
@@ -279,7 +280,7 @@ impl Gathered {
         for (key, value) in older {
             if let Ok(Key::Quota(_)) = Key::decode(key) {
                 // Limits of then; what is counted below is counted anew.
-                if may_be_lost(&self.lost, key) && !self.cells.contains_key(key) {
+                if is_last && may_be_lost(&self.lost, key) && !self.cells.contains_key(key) {
                     self.cells.insert(key.clone(), value.clone());
                 }
                 continue;

@@ -414,7 +414,7 @@ fn names_of_inodes(contents: &mut Contents, told: &mut Told) {
                     "inode {number} has a name and is off the list of orphans"
                 ));
             }
-        } else if links == 0 {
+        } else if links == 0 && kind != Kind::Directory {
             contents.own.remove(&number);
             contents.mapped.remove(&number);
             contents.extended.retain(|(owner, _), _| *owner != number);

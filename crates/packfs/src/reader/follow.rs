@@ -13,7 +13,7 @@ impl Reader {
     /// both may be used until [`Reader::let_older_go`] is called on the newer. Reads the two superblocks.
     ///
     /// # Errors
-    /// [`LeaseError::Ended`] once the lease has ended: only [`Reader::open`] helps then.
+    /// [`LeaseError::Ended`] once the lease has ended, and [`OpenError::Reformatted`]: only [`Reader::open`] helps then.
     pub async fn newer(&self) -> Result<Option<Self>, OpenError> {
         let inner = &*self.0;
         let mounted = mount(&inner.medium, inner.options.identity.as_ref()).await;
@@ -21,6 +21,10 @@ impl Reader {
             return Err(LeaseError::Ended.into());
         }
         let superblock = mounted?.superblock;
+        if superblock.uuid != inner.superblock.uuid {
+            // What is kept of pages says nothing of which file system's they are.
+            return Err(OpenError::Reformatted);
+        }
         if superblock.generation <= self.generation() {
             return Ok(None);
         }

@@ -15,8 +15,8 @@ use super::support::{
 use crate::lease::memory::{LocalLeases, READER_TERM};
 use crate::space::PlantedBug;
 use crate::{
-    Handed, InodeNumber, OpenError, ReadError, Reader, ReaderOptions, Sharing, Target, VerifyOptions,
-    Witness, Writer, format, verify,
+    FormatOptions, Handed, InodeNumber, OpenError, ReadError, Reader, ReaderOptions, Sharing, Target,
+    VerifyOptions, Witness, Writer, format, verify,
 };
 
 /// Whether a reader's snapshot stays whole under many commits.
@@ -79,6 +79,51 @@ fn snapshot_survives(seed: u64, bug: PlantedBug) -> Result<(), String> {
         Ok(())
     })
     .unwrap()
+}
+
+/// Pages of both lie at the same places, with births that are as low.
+#[test]
+fn a_reader_does_not_go_on_into_another_file_system() {
+    let (simulation, host) = world(11);
+    on_host(&simulation, host, || async {
+        let leases = Rc::new(LocalLeases::new());
+        for uuid in [1, 2] {
+            let formatted = FormatOptions {
+                uuid: [uuid; 16],
+                force: true,
+                ..small()
+            };
+            let before = match uuid {
+                2 => Some(
+                    Reader::open(medium(), leases.clone(), &ReaderOptions::default())
+                        .await
+                        .unwrap(),
+                ),
+                _ => None,
+            };
+            format(medium(), leases.clone(), "a formatter", &formatted)
+                .await
+                .unwrap();
+            let mut writer = Writer::open(medium(), leases.clone(), &writer_options())
+                .await
+                .unwrap();
+            for number in 0..5 * uuid {
+                let attributes = formatted.root;
+                let name = [b'a' + number];
+                writer
+                    .create_file(InodeNumber::ROOT, &name, &attributes, &[uuid])
+                    .await
+                    .unwrap();
+                writer.commit().await.unwrap();
+            }
+            writer.close().await.unwrap();
+            if let Some(before) = before {
+                let newer = before.newer().await.map(drop).unwrap_err();
+                assert!(matches!(newer, OpenError::Reformatted), "{newer}");
+            }
+        }
+    })
+    .unwrap();
 }
 
 #[test]
