@@ -3,8 +3,8 @@ is killed leaves the checkpoint that was there, and nothing under its name that 
 was exported."""
 
 import os
-import re
 import pathlib
+import re
 import signal
 import subprocess
 import sys
