@@ -330,11 +330,7 @@ impl<S: MetadataStore> Controller<S> {
             self.care.removed(id, &heartbeat.removed_copies);
             self.look_over_copies(id, &heartbeat.copies)?;
             self.take_reports(heartbeat);
-            let Some(remove_snapshots) = self.snapshots_to_remove(&heartbeat.snapshots)? else {
-                // Only a newer store can have begun it.
-                self.found_older(now)?;
-                return self.heard_while_restoring(heartbeat);
-            };
+            let remove_snapshots = self.snapshots_to_remove(&heartbeat.snapshots)?;
             return Ok(HeartbeatAnswer {
                 remove_snapshots,
                 ..self.duties(id, heartbeat.incarnation)?

@@ -381,14 +381,13 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Those of the snapshots a node has copies of that it shall delete: none of those that a store has begun which was lost. The store is asked of each that this master does not
-    /// know to be kept: one that another master has begun must not be lost. `None` if one of them can have been begun only after this store was as it is:
-    /// it was put back from a copy, and nothing is removed.
+    /// know to be kept: one that another master has begun must not be lost.
     pub(super) fn snapshots_to_remove(
         &self,
         named: &BTreeSet<SnapshotKey>,
-    ) -> Result<Option<Vec<SnapshotKey>>, ControlError> {
+    ) -> Result<Vec<SnapshotKey>, ControlError> {
         let mut removed = Vec::new();
-        let mut next_number = None;
+        let mut own_series = None;
         for &(volume, number) in named {
             if self.snapshots.keeps(&BTreeSet::from([(volume, number)])) {
                 continue;
@@ -397,25 +396,21 @@ impl<S: MetadataStore> Controller<S> {
             let is_over = match stored {
                 Some(stored) => stored.record.state == SnapshotState::Deleting,
                 None => {
-                    let next = match next_number {
-                        Some(next) => next,
+                    let series = match own_series {
+                        Some(series) => series,
                         None => {
                             let next = self.read::<Number>(keys::NEXT_SNAPSHOT)?;
-                            *next_number.insert(next.map(|next| next.record.0))
+                            *own_series.insert(next.map(|next| series_of(next.record.0)))
                         }
                     };
-                    let is_own = next.is_some_and(|next| series_of(next) == series_of(number.0));
-                    if is_own && next <= Some(number.0) {
-                        return Ok(None);
-                    }
-                    is_own
+                    series == Some(series_of(number.0))
                 }
             };
             if is_over {
                 removed.push((volume, number));
             }
         }
-        Ok(Some(removed))
+        Ok(removed)
     }
 
     /// All complete snapshots, as far as this master knows, and a version that tells whether that has changed: 0 if there are none.
