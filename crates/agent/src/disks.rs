@@ -1,16 +1,19 @@
 //! The disks of a node as its engine knows them: which are out of service, kept in a file, and how the others are.
 
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agentlink::DiskHealth;
 use proto::v1;
 use serde::{Deserialize, Serialize};
 
+use crate::Disk;
 use crate::health::{Decision, Troubles};
 use crate::state::{StateError, replace};
 use crate::trust::Trusted;
-use crate::{Config, Disk};
+
+/// How often it is looked whether a disk that was missing is there.
+const MISSING_POLL: Duration = Duration::from_millis(250);
 
 /// What is kept of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,9 +104,10 @@ impl Disks {
     }
 
     /// The configured disks that are in service.
-    pub(crate) fn in_service(&self, config: &Config) -> Vec<Disk> {
-        let disks = config.disks.iter();
-        let in_service = disks.filter(|disk| !self.is_out(&disk.path.display().to_string()));
+    pub(crate) fn in_service(&self, configured: &[Disk]) -> Vec<Disk> {
+        let in_service = configured
+            .iter()
+            .filter(|disk| !self.is_out(&disk.path.display().to_string()));
         in_service.cloned().collect()
     }
 
@@ -144,7 +148,13 @@ impl Disks {
             self.entry(path)
                 .is_some_and(|entry| entry.out_of_service.is_none())
         });
-        for (path, why) in &decision.out {
+        self.put_out(&decision.out)?;
+        Ok(decision)
+    }
+
+    /// Puts disks out of service, durably, and says why.
+    fn put_out(&mut self, out: &[(String, String)]) -> Result<(), StateError> {
+        for (path, why) in out {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             if let Some(entry) = self.file.disk.iter_mut().find(|entry| entry.path == *path) {
                 entry.out_of_service = Some(why.clone());
@@ -156,10 +166,53 @@ impl Disks {
                 );
             }
         }
-        if !decision.out.is_empty() {
-            self.save()?;
+        if out.is_empty() { Ok(()) } else { self.save() }
+    }
+
+    /// The disks in service that this node has had and that are not there, as long as others are. One that the target would make is
+    /// never missing; nor is one that the node never had, since that is most likely a mistake in its name, of which the target says so.
+    fn missing(&self, configured: &[Disk]) -> Vec<PathBuf> {
+        let (missing, there): (Vec<Disk>, Vec<Disk>) =
+            self.in_service(configured).into_iter().partition(|disk| {
+                disk.size.is_none()
+                    && self.entry(&disk.path.display().to_string()).is_some()
+                    && !disk.path.try_exists().unwrap_or(true)
+            });
+        if there.is_empty() {
+            return Vec::new();
         }
-        Ok(decision)
+        missing.into_iter().map(|disk| disk.path).collect()
+    }
+
+    /// Waits for disks that are not there, since after a machine's start some come later than others. Those that stay away are put out
+    /// of service: the others are not held up by them.
+    pub(crate) async fn await_missing(
+        &mut self,
+        configured: &[Disk],
+        limit: Duration,
+    ) -> Result<(), StateError> {
+        let began = Instant::now();
+        loop {
+            let missing = self.missing(configured);
+            let waited = began.elapsed();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if waited >= limit {
+                let why = format!(
+                    "it was not there when the node started, for {} s",
+                    waited.as_secs()
+                );
+                let out = missing
+                    .iter()
+                    .map(|path| (path.display().to_string(), why.clone()));
+                return self.put_out(&out.collect::<Vec<_>>());
+            }
+            if waited < MISSING_POLL {
+                tracing::warn!(?missing, "disks of this node are not there: waiting for them");
+            }
+            tokio::time::sleep(MISSING_POLL).await;
+        }
     }
 
     /// Puts these disks back in service; true if any was not.
@@ -272,6 +325,48 @@ mod tests {
         assert!(disks.restore(&[2u128.to_be_bytes().to_vec()]).unwrap());
         let disks = Disks::load(directory.path(), &configured).unwrap();
         assert!(!disks.is_out("/b"));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_waited_for_and_then_put_out_of_service_unless_it_is_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let plain = |name: &str| path(name).display().to_string();
+        let named = |names: &[&str]| {
+            let disk = |name: &&str| Disk {
+                path: path(name),
+                size: None,
+            };
+            names.iter().map(disk).collect::<Vec<Disk>>()
+        };
+        let had = named(&["a", "b", "late"]);
+        let mut disks = Disks::load(directory.path(), &had).unwrap();
+        disks
+            .new_life(&[
+                disk(&plain("a"), 1),
+                disk(&plain("b"), 2),
+                disk(&plain("late"), 3),
+            ])
+            .unwrap();
+
+        // A machine without any disk is no reason to give all of them up: the target says what is wrong.
+        disks.await_missing(&had, Duration::ZERO).await.unwrap();
+        assert_eq!(disks.in_service(&had).len(), 3);
+
+        std::fs::write(path("a"), "").unwrap();
+        let late = path("late");
+        let comes = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            std::fs::write(late, "").unwrap();
+        });
+        // A name that this node never had is left to the target, which refuses it.
+        let now = named(&["a", "b", "late", "mistaken"]);
+        disks.await_missing(&now, Duration::from_secs(2)).await.unwrap();
+        comes.await.unwrap();
+        let left: Vec<PathBuf> = disks.in_service(&now).into_iter().map(|disk| disk.path).collect();
+        assert_eq!(left, [path("a"), path("late"), path("mistaken")]);
+        let why = disks.reports()[1].why.clone();
+        assert!(why.contains("not there"), "{why}");
     }
 
     #[test]

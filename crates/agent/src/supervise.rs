@@ -292,8 +292,11 @@ impl Supervisor<'_> {
         state.incarnation = incarnation;
         state.save(&self.config.directory)?;
         sleep(pause).await;
+        self.disks
+            .await_missing(&self.config.disks, policy::MISSING_LIMIT)
+            .await?;
         // Only a person who looks on says that a disk may be overwritten: never again for a later life.
-        let in_service = self.disks.in_service(self.config);
+        let in_service = self.disks.in_service(&self.config.disks);
         target_config::write(self.config, &in_service, state, self.config.force && is_first)?;
         self.spawn()?;
         let (link, hello) = self.answer().await?;
@@ -317,7 +320,7 @@ impl Supervisor<'_> {
             let process = lock::holder(&self.config.target_lock())?;
             // A disk that is out of service is not opened by the next life: what may still be under way to it changes nothing that
             // anybody reads, and its lock keeps it from being put back before that has ended.
-            let in_service = self.disks.in_service(self.config);
+            let in_service = self.disks.in_service(&self.config.disks);
             let disk = proof::in_use(&in_service);
             let step = policy::next(Seen {
                 process: process.is_some(),
@@ -407,7 +410,7 @@ impl Supervisor<'_> {
             let (listens, told) = (&hello.address, self.config.listen);
             tracing::warn!("the running target listens on {listens}, not on {told}: --listen {end}");
         }
-        for disk in self.disks.in_service(self.config) {
+        for disk in self.disks.in_service(&self.config.disks) {
             let path = disk.path.display().to_string();
             if !hello.disks.iter().any(|found| found.path == path) {
                 tracing::warn!("the running target does not have the disk {path}: --disk {end}");

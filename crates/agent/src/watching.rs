@@ -79,13 +79,22 @@ async fn watch(client: Client, node: Vec<u8>, news: mpsc::Sender<v1::WatchRespon
         let scope = v1::watch_request::Scope::Node(node.clone());
         match client.watch(scope, known).await {
             Ok(mut stream) => {
-                while let Ok(Some(response)) = stream.message().await {
+                let end = loop {
+                    let response = match stream.message().await {
+                        Ok(Some(response)) => response,
+                        Ok(None) => break None,
+                        Err(status) => break Some(status),
+                    };
                     if response.complete {
                         known = response.revision;
                     }
                     if news.send(response).await.is_err() {
                         return;
                     }
+                };
+                if let Some(status) = end {
+                    let (code, message) = (status.code(), status.message());
+                    tracing::info!(?code, message, known, "the masters' changes are followed anew");
                 }
             }
             Err(error) => tracing::warn!(%error, "the masters' changes cannot be followed"),

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use control::{Changes, ChunkId, Scope};
+use prost::Message;
 use proto::v1;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
@@ -20,6 +21,8 @@ use feed::Part;
 
 /// Chunks in one message: far below gRPC's limit of 4 MiB.
 const CHUNKS_MAX: usize = 4096;
+/// What volumes may take in one message, beside chunks and nodes.
+const VOLUME_BYTES_MAX: usize = 1 << 20;
 /// Messages that wait for a slow reader.
 const QUEUE: usize = 4;
 
@@ -147,7 +150,12 @@ impl Watch {
 
     /// Sends changes in messages of bounded size; false when the reader is gone.
     async fn send_changes(&self, changes: &Changes) -> bool {
-        let mut response = response(changes);
+        let (heads, mut response) = responses(changes);
+        for head in heads {
+            if self.sender.send(Ok(head)).await.is_err() {
+                return false;
+            }
+        }
         let mut chunks = convert::chunks(&changes.chunks);
         loop {
             let rest = chunks.split_off(chunks.len().min(CHUNKS_MAX));
@@ -179,15 +187,21 @@ impl Watch {
                 .await?;
             // What changes while the parts are read comes again as a change after the first one.
             let revision = *first_revision.get_or_insert(part.revision);
-            let response = v1::WatchResponse {
-                snapshot: from.is_none(),
+            let (mut messages, last) = responses(&part);
+            messages.push(v1::WatchResponse {
                 complete: part.next.is_none(),
-                revision,
                 chunks: convert::chunks(&part.chunks),
-                ..response(&part)
-            };
-            if self.sender.send(Ok(response)).await.is_err() {
-                return Ok(None);
+                ..last
+            });
+            for (place, message) in messages.into_iter().enumerate() {
+                let message = v1::WatchResponse {
+                    snapshot: from.is_none() && place == 0,
+                    revision,
+                    ..message
+                };
+                if self.sender.send(Ok(message)).await.is_err() {
+                    return Ok(None);
+                }
             }
             match part.next {
                 None => return Ok(Some(revision)),
@@ -197,13 +211,15 @@ impl Watch {
     }
 }
 
-/// All but the chunks.
-fn response(changes: &Changes) -> v1::WatchResponse {
-    v1::WatchResponse {
+/// All but the chunks, in messages of bounded size; those of the chunks begin with the last of these, since a reader has to know a volume
+/// before its chunks.
+fn responses(changes: &Changes) -> (Vec<v1::WatchResponse>, v1::WatchResponse) {
+    let mut before = Vec::new();
+    let mut last = v1::WatchResponse {
         snapshot: false,
         complete: false,
         revision: changes.revision,
-        volumes: changes.volumes.iter().map(convert::volume).collect(),
+        volumes: Vec::new(),
         removed_volumes: changes.removed_volumes.iter().map(|number| number.0).collect(),
         chunks: Vec::new(),
         nodes: changes
@@ -211,5 +227,77 @@ fn response(changes: &Changes) -> v1::WatchResponse {
             .iter()
             .map(|(id, node)| convert::address(*id, node, true))
             .collect(),
+    };
+    let mut bytes = 0;
+    for volume in changes.volumes.iter().map(convert::volume) {
+        bytes += volume.encoded_len();
+        if bytes > VOLUME_BYTES_MAX && !last.volumes.is_empty() {
+            bytes = volume.encoded_len();
+            let next = v1::WatchResponse {
+                revision: changes.revision,
+                ..v1::WatchResponse::default()
+            };
+            before.push(std::mem::replace(&mut last, next));
+        }
+        last.volumes.push(volume);
+    }
+    (before, last)
+}
+
+#[cfg(test)]
+mod tests {
+    use control::{Geometry, NodeId, Uuid, Volume, VolumeNumber, VolumeState};
+    use foundation::ByteCount;
+
+    use super::*;
+
+    #[test]
+    fn many_volumes_come_in_messages_that_grpc_takes() {
+        let volume = |number| Volume {
+            number: VolumeNumber(number),
+            name: format!("the-volume-of-somebody-who-likes-long-names-{number}"),
+            uuid: Uuid(number.into()),
+            geometry: Geometry {
+                block_bytes: 4096,
+                metadata_bytes: 0,
+                stripe_unit: ByteCount(256 << 10),
+                chunk: ByteCount(256 << 20),
+                region: ByteCount(1 << 20),
+                copies: 3,
+                minimum: 2,
+                group_chunks: vec![8, 3],
+            },
+            state: VolumeState::Ready,
+            portals: vec![NodeId(Uuid(1)); 3],
+            write_pin: None,
+            hosts: vec!["nqn.2014-08.org.nvmexpress:uuid:3c1f4a0e-0000-0000-0000-000000000001".to_owned(); 4],
+            growth: Vec::new(),
+            checksums: true,
+            origin: None,
+            spread: None,
+            sync_writes: false,
+        };
+        let changes = Changes {
+            revision: 7,
+            volumes: (1..=20_000).map(volume).collect(),
+            removed_volumes: vec![VolumeNumber(90_000)],
+            ..Changes::default()
+        };
+        let (mut messages, last) = responses(&changes);
+        messages.push(last);
+        let longest = messages.iter().map(Message::encoded_len).max();
+        assert!(longest < Some(3 << 19), "{longest:?}");
+        assert!(messages.len() > 3, "{}", messages.len());
+        let numbers = messages.iter().flat_map(|message| &message.volumes);
+        assert!(numbers.map(|volume| volume.number).eq(1..=20_000));
+        assert_eq!(messages[0].removed_volumes, [90_000]);
+        assert!(
+            messages[1..]
+                .iter()
+                .all(|message| message.removed_volumes.is_empty())
+        );
+
+        let (before, last) = responses(&Changes::default());
+        assert!(before.is_empty() && last.volumes.is_empty());
     }
 }

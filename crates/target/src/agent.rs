@@ -19,7 +19,7 @@ use reactor::sync::channel;
 use reactor::{spawn, time};
 use volume::{Geometry, Incarnation, NodeId, SnapshotId, SnapshotNote};
 
-use crate::node::{Node, from_chunk, to_config};
+use crate::node::{CopyError, Node, from_chunk, to_config};
 use crate::portal::{Export, Portals};
 
 /// Messages that wait on either side; an agent that takes none for longer is cut off.
@@ -260,12 +260,12 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             chunk,
             geometry,
             disk,
-        } => create_copy(node, chunk, &geometry, disk, false).await,
+        } => drop(spawn(create_copy(node.clone(), chunk, geometry, (disk, false)))),
         ToTarget::CreateCopyWithSums {
             chunk,
             geometry,
             disk,
-        } => create_copy(node, chunk, &geometry, disk, true).await,
+        } => drop(spawn(create_copy(node.clone(), chunk, geometry, (disk, true)))),
         ToTarget::CloneCopy {
             chunk,
             geometry,
@@ -391,12 +391,14 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
     }
 }
 
-async fn create_copy(node: &Node, chunk: agentlink::Chunk, geometry: &[u8], disk: u128, has_sums: bool) {
-    let made = match Geometry::decode(geometry) {
-        Ok(geometry) => node
-            .create_copy(from_chunk(chunk), geometry, disk, has_sums)
-            .await
-            .map_err(|error| error.to_string()),
+/// Of a task of its own: should the disk hang, the next messages must not.
+async fn create_copy(node: Rc<Node>, chunk: agentlink::Chunk, geometry: Vec<u8>, place: (u128, bool)) {
+    let made = match Geometry::decode(&geometry) {
+        Ok(geometry) => match node.create_copy(from_chunk(chunk), geometry, place).await {
+            // Who asked before us is told.
+            Err(CopyError::BeingMade { .. }) => return,
+            made => made.map_err(|error| error.to_string()),
+        },
         Err(error) => Err(error.to_string()),
     };
     node.tell(match made {

@@ -343,8 +343,7 @@ impl Node {
         &self,
         chunk: ChunkId,
         geometry: Geometry,
-        disk: u128,
-        has_sums: bool,
+        (disk, has_sums): (u128, bool),
     ) -> Result<(), CopyError> {
         if let Some(record) = self
             .copies
@@ -367,8 +366,9 @@ impl Node {
         self.copies.delete_volume(volume).await;
     }
 
-    /// Deletes the copy of a chunk for which the configuration of `epoch` has no place here. True when it is here no more;
-    /// false, and nothing is done, when the copy knows of that configuration or a later one.
+    /// Deletes the copy of a chunk for which the configuration of `epoch` has no place here. True when it is here no more, durably;
+    /// false when it could not be deleted and is to be asked for again, and, with nothing done, when the copy knows of that
+    /// configuration or a later one.
     pub async fn delete_copy(&self, chunk: ChunkId, epoch: Epoch) -> bool {
         let is_later = self
             .copies
@@ -388,9 +388,9 @@ impl Node {
             epoch = epoch.0,
             "a copy that has no place here any more is deleted"
         );
-        self.copies.delete_copy(chunk).await;
+        let is_deleted = self.copies.delete_copy(chunk).await;
         self.room.forget(chunk);
-        true
+        is_deleted
     }
 
     /// A committed configuration.

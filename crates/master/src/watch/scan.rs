@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::response;
+use super::responses;
 use crate::convert;
 use crate::engine::Engine;
 
@@ -110,7 +110,7 @@ impl Scan {
             // What changes while the parts are read comes again as a change after the first one.
             let revision = *first.get_or_insert(part.revision);
             if from.is_none() {
-                self.begin(&part);
+                self.begin(&part, revision).await;
             }
             self.sort_in(&part, revision).await;
             match part.next {
@@ -131,13 +131,18 @@ impl Scan {
     }
 
     /// All but the chunks is the same for everybody.
-    fn begin(&mut self, part: &Changes) {
-        let head = v1::WatchResponse {
-            snapshot: true,
-            ..response(part)
-        };
-        for reader in &mut self.readers {
-            reader.next = head.clone();
+    async fn begin(&mut self, part: &Changes, revision: u64) {
+        let (mut heads, last) = responses(part);
+        heads.push(last);
+        heads[0].snapshot = true;
+        let count = heads.len();
+        for (place, head) in heads.into_iter().enumerate() {
+            for reader in 0..self.readers.len() {
+                self.readers[reader].next = head.clone();
+                if place + 1 < count {
+                    self.send(reader, revision).await;
+                }
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use volume::message::codec::{OpenFile, Run};
 use volume::{BlockRange, ChunkId, ChunkRecord, ClusterId, Geometry, PersistToken};
 
 mod clone;
+mod delete;
 mod disk;
 mod doubtful;
 mod error;
@@ -67,7 +68,7 @@ pub(super) struct Copy {
 /// All copies of one node.
 pub(super) struct Copies {
     pub(super) disks: Vec<Disk>,
-    /// Disks that took too long to be opened.
+    /// Disks that took too long to be opened, or could not be.
     pub(super) left_out: Vec<LeftOut>,
     copies: RefCell<BTreeMap<ChunkId, Rc<Copy>>>,
     /// Copies whose records cannot be read, by disk and blob.
@@ -109,20 +110,41 @@ impl Copies {
         let mut damaged = BTreeMap::new();
         let mut doubtful = BTreeMap::new();
         let kept = Kept::default();
+        let mut failed = None;
+        // Of several disks, one that is broken does not hold up the others, if anybody is told of it.
+        let may_do_without = care.is_some() && configured.len() > 1;
         for disk in configured {
-            let mut opened = match disk::open(cluster, disk, care).await? {
-                Ok(opened) => opened,
-                Err(left) => {
+            let opened = match disk::open(cluster, disk, care).await {
+                Ok(Ok(opened)) => Ok(opened),
+                Ok(Err(left)) => {
                     left_out.push(left);
                     continue;
                 }
+                Err(error) => Err(error),
             };
             let index = disks.len();
-            let Some(found) = opened.guard.unless_it_stands(find_copies(&opened, index)).await else {
-                left_out.push(opened.guard.left_out(&opened.path));
-                continue;
+            let found = match opened {
+                Ok(opened) => match opened.guard.unless_it_stands(find_copies(&opened, index)).await {
+                    Some(Ok(found)) => Ok((opened, found)),
+                    Some(Err(error)) => Err(error),
+                    None => {
+                        left_out.push(opened.guard.left_out(&opened.path));
+                        continue;
+                    }
+                },
+                Err(error) => Err(error),
             };
-            let (found, journal) = found?;
+            let (mut opened, (found, journal)) = match found {
+                Ok(found) => found,
+                Err(error) if may_do_without && error.is_of_a_broken_disk() => {
+                    tracing::error!(path = %Path::display(&disk.path), %error, "a disk is left out");
+                    let (path, why) = (disk.path.clone(), error.to_string());
+                    left_out.push(LeftOut { path, why });
+                    failed = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             opened.journal = journal;
             opened.is_trusted = disk.trust.covers(opened.uuid);
             for (blob, found) in found {
@@ -153,6 +175,9 @@ impl Copies {
                 }
             }
             disks.push(opened);
+        }
+        if let Some(error) = failed.filter(|_| disks.is_empty()) {
+            return Err(error);
         }
         Ok(Self {
             disks,
@@ -432,7 +457,7 @@ impl Copies {
         }
         // It is used once the masters have said that its place is there.
         if position.is_some_and(|position| self.doubtful.borrow().contains_key(&(chunk, position))) {
-            return Err(CopyError::BeingMade { chunk });
+            return Err(CopyError::InDoubt { chunk });
         }
         let have_bytes = RECORD_BYTES_MAX;
         let need_bytes = ChunkRecord::encoded_bytes_max(geometry);
@@ -463,22 +488,11 @@ impl Copies {
         let Some(index) = self.check_new(chunk, &geometry, uuid)? else {
             return Ok(None);
         };
-        if self.clones.is_making(chunk) {
-            return Err(CopyError::BeingMade { chunk });
-        }
-        let store = &self.disks[index].store;
-        let failed = |source| CopyError::Store { chunk, source };
+        self.clones.begin(chunk)?;
         let record = ChunkRecord::new(cluster, chunk, geometry);
-        let blob = store.create(pages_of(&record, has_sums)).map_err(failed)?;
-        let copy = copy_of(&blob, index, record.clone(), 0, has_sums);
-        if let Err(error) = self.name_copy(store, &blob, chunk, &copy).await {
-            // It will be asked for again: what there is of it must not stay.
-            if let Err(error) = store.delete(blob.id()).await {
-                tracing::warn!(?chunk, %error, "an unfinished copy stays until the next start");
-            }
-            return Err(error);
-        }
-        self.copies.borrow_mut().insert(chunk, Rc::new(copy));
+        let made = self.make(index, record.clone(), has_sums).await;
+        self.clones.is_made(chunk);
+        made?;
         // One on another disk whose record cannot be read: the masters have given up its place.
         let damaged = self.damaged.borrow().get(&chunk).copied();
         if let Some((disk, blob)) = damaged {
@@ -490,6 +504,30 @@ impl Copies {
             }
         }
         Ok(Some(record))
+    }
+
+    /// Makes an empty copy on the disk of this number, and uses it.
+    async fn make(&self, disk: usize, record: ChunkRecord, has_sums: bool) -> Result<(), CopyError> {
+        let chunk = record.chunk;
+        let store = &self.disks[disk].store;
+        let failed = |source| CopyError::Store { chunk, source };
+        let blob = store.create(pages_of(&record, has_sums)).map_err(failed)?;
+        let copy = copy_of(&blob, disk, record, 0, has_sums);
+        let named = self.name_copy(store, &blob, chunk, &copy).await;
+        // Its place may have been given up by now.
+        let named = named.and_then(|()| match self.clones.is_wanted(chunk) {
+            true => Ok(()),
+            false => Err(CopyError::NoSuchCopy { chunk }),
+        });
+        if let Err(error) = named {
+            // It will be asked for again: what there is of it must not stay.
+            if let Err(error) = store.delete(blob.id()).await {
+                tracing::warn!(?chunk, %error, "an unfinished copy stays until the next start");
+            }
+            return Err(error);
+        }
+        self.copies.borrow_mut().insert(chunk, Rc::new(copy));
+        Ok(())
     }
 
     /// Makes a new copy durable. Its blob is named only once its record is there: one without is never found. The commit that names it
@@ -508,62 +546,6 @@ impl Copies {
         blob.set_attribute(ATTRIBUTE_CHUNK, &chunk_bytes(chunk))
             .map_err(failed)?;
         store.sync().await.map_err(failed)
-    }
-
-    /// Deletes a volume's copies and their snapshots.
-    pub(super) async fn delete_volume(&self, volume: volume::VolumeNumber) {
-        self.delete(|chunk| chunk.volume == volume).await;
-        self.delete_snapshots_of(volume).await;
-    }
-
-    /// Deletes one chunk's copy, if it is here. Its snapshots stay: there may be no other copies of them.
-    pub(super) async fn delete_copy(&self, deleted: ChunkId) {
-        self.delete(|chunk| *chunk == deleted).await;
-    }
-
-    async fn delete(&self, wanted: impl Fn(&ChunkId) -> bool) {
-        let mut blobs: Vec<(ChunkId, usize, BlobId)> = Vec::new();
-        self.clones.forget(&wanted);
-        self.copies.borrow_mut().retain(|chunk, copy| {
-            let taken = wanted(chunk);
-            blobs.extend(taken.then_some((*chunk, copy.disk, copy.blob)));
-            !taken
-        });
-        let doubtful: Vec<(ChunkId, usize, BlobId)> = {
-            let doubtful = self.doubtful.borrow();
-            let taken = doubtful.iter().filter(|((chunk, _), _)| wanted(chunk));
-            taken
-                .map(|((chunk, disk), copy)| (*chunk, *disk, copy.blob))
-                .collect()
-        };
-        blobs.extend(&doubtful);
-        self.damaged.borrow_mut().retain(|chunk, (disk, blob)| {
-            let taken = wanted(chunk);
-            blobs.extend(taken.then_some((*chunk, *disk, *blob)));
-            !taken
-        });
-        for (_, disk, _) in &blobs {
-            let deleting = &self.disks[*disk].deleting;
-            deleting.set(deleting.get() + 1);
-        }
-        for (chunk, disk, blob) in blobs {
-            let store = &self.disks[disk].store;
-            let deleted = match store.delete(blob).await {
-                Ok(()) => store.sync().await,
-                failed => failed,
-            };
-            match deleted {
-                // Otherwise its disk is in doubt as before, and what the journal has of it stays there.
-                Ok(()) => {
-                    self.doubtful.borrow_mut().remove(&(chunk, disk));
-                    let deleting = &self.disks[disk].deleting;
-                    deleting.set(deleting.get() - 1);
-                }
-                Err(error) => {
-                    tracing::error!(?chunk, %error, "a copy that was to be deleted stays on its disk");
-                }
-            }
-        }
     }
 }
 
@@ -689,12 +671,13 @@ async fn open_copy(disk: &Disk, index: usize, id: BlobId, journal: &Contents) ->
     let channel = blob.channel();
     Ok(match newest_record(&*channel, chunk, blob.size_pages()).await {
         Ok(mut slot) => {
+            let may_lack_marks = slot.may_lack_marks(journal);
             let has_marks = slot.take_marks(journal, id);
             let (is_journaled, has_sums) = (slot.kind.is_journaled, slot.has_sums());
             let copy = copy_of(&blob, index, slot.record, slot.generation, has_sums);
             copy.is_journaled.set(is_journaled);
             copy.is_in_journal.set(has_marks);
-            copy.is_due_whole.set(journal.is_doubtful);
+            copy.is_due_whole.set(may_lack_marks || journal.is_doubtful);
             Found::Copy(chunk, Rc::new(copy))
         }
         Err(why) => Found::Damaged(chunk, unreadable(why)),

@@ -207,7 +207,7 @@ impl Loaded {
                             volume: VOLUME,
                             index: chunk,
                         });
-                        let made = node.create_copy(chunk, geometry.clone(), DISK + index as u128, true);
+                        let made = node.create_copy(chunk, geometry.clone(), (DISK + index as u128, true));
                         made.await.unwrap();
                     }
                 });

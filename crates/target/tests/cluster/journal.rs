@@ -38,7 +38,7 @@ fn with_small_regions(seed: u64) -> Cluster {
                     volume: VOLUME,
                     index: 0,
                 });
-                node.create_copy(chunk, small_regions(), DISK + index as u128, true)
+                node.create_copy(chunk, small_regions(), (DISK + index as u128, true))
                     .await
                     .unwrap();
             });
@@ -158,6 +158,25 @@ fn a_page_that_has_rotted_marks_everything() {
     let record = record_on(&cluster, 0);
     assert!(before < 100, "{before}");
     assert_eq!(record.intent.len(), small_regions().regions() as usize);
+    cluster.end();
+}
+
+#[test]
+fn a_record_beside_one_that_cannot_be_read_marks_everything() {
+    let cluster = with_small_regions(9);
+    write_regions(&cluster, 60);
+    cut_all(&cluster);
+    let (before, all) = (record_on(&cluster, 0), small_regions().regions() as usize);
+    assert!(before.intent.len() < 100, "{}", before.intent.len());
+    let newest = pages(&cluster, 0, b"RHCPSLT")
+        .into_iter()
+        .max_by_key(|(_, page)| word(page, 8));
+    let (at, _) = newest.expect("a record");
+    let disk = cluster.simulation.disk(cluster.hosts[0], Path::new("/disk"));
+    disk.damage(at + 100, b"rotten");
+    let record = record_on(&cluster, 0);
+    assert_eq!(record.intent.len(), all);
+    assert_eq!(record.written_in.len(), all);
     cluster.end();
 }
 

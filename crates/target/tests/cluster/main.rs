@@ -426,10 +426,12 @@ fn a_copy_whose_record_is_damaged_does_not_keep_its_node_from_starting() {
             volume: VOLUME,
             index: 0,
         });
-        let again = node.create_copy(chunk, geometry(), DISK + 1, true).await;
+        let again = node.create_copy(chunk, geometry(), (DISK + 1, true)).await;
         *place.borrow_mut() = again.map_err(|error| error.to_string()).unwrap_err();
         node.delete_volume(VolumeNumber(VOLUME)).await;
-        node.create_copy(chunk, geometry(), DISK + 1, true).await.unwrap();
+        node.create_copy(chunk, geometry(), (DISK + 1, true))
+            .await
+            .unwrap();
     });
     cluster.simulation.run_for(Duration::from_secs(2));
     assert!(made.borrow().contains("not made anew"), "{}", made.borrow());
@@ -453,7 +455,7 @@ fn a_chunk_with_too_many_regions_for_its_record_is_refused() {
             region_blocks: 1,
             ..geometry()
         };
-        let refused = node.create_copy(chunk, geometry, DISK, true).await;
+        let refused = node.create_copy(chunk, geometry, (DISK, true)).await;
         *place.borrow_mut() = refused.map_err(|error| error.to_string()).unwrap_err();
     });
     cluster.simulation.run_for(Duration::from_secs(1));

@@ -150,7 +150,7 @@ impl Story<'_> {
         for (index, host) in self.cluster.hosts.iter().enumerate() {
             let (node, made) = (self.cluster.node(index), made.clone());
             self.cluster.simulation.start(*host, move || async move {
-                let asked = node.create_copy(chunk(), shape(), DISK + index as u128, true);
+                let asked = node.create_copy(chunk(), shape(), (DISK + index as u128, true));
                 asked.await.expect("a copy can be made");
                 made.set(made.get() + 1);
             });

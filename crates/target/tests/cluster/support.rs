@@ -160,7 +160,7 @@ impl Cluster {
                     volume: VOLUME,
                     index: 0,
                 });
-                node.create_copy(chunk, geometry(), DISK + index as u128, true)
+                node.create_copy(chunk, geometry(), (DISK + index as u128, true))
                     .await
                     .unwrap();
             });

@@ -1,5 +1,6 @@
 //! A node with two disks, one of which comes and goes: an old copy on it does not pass for the one that was made on the other meanwhile,
-//! whichever of the disks is opened first, nor alone, and is deleted when it is known to be old.
+//! whichever of the disks is opened first, nor alone, and is deleted when it is known to be old. A broken one does not hold up the
+//! other, and a copy that cannot be deleted is not said to be.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -7,10 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use agentlink::{Chunk, Configuration};
-use foundation::ByteCount;
+use foundation::{ByteCount, Epoch};
+use reactor::sim::disk::DiskHandle;
 use reactor::sim::{Host, Simulation};
 use reactor::time;
-use target::node::{DiskConfig, Identity, Node, Trust, from_chunk, inventory, to_config};
+use target::node::{DiskCare, DiskConfig, Identity, Node, Trust, from_chunk, inventory, to_config};
 use volume::{ChunkId, ClusterId, Incarnation, NodeId, Settings};
 
 use crate::support::{DISK, VOLUME, geometry};
@@ -44,6 +46,10 @@ enum Does {
     Adopts,
     /// That it is not.
     DeletesOld,
+    /// There is no place for it any more.
+    Deletes,
+    /// Nor now, and its disk fails just then.
+    DeletesInVain,
 }
 
 struct Machine {
@@ -66,7 +72,8 @@ impl Machine {
         }
     }
 
-    /// A life of the node with these disks, which ends without power. Bytes that are free on each disk, and whether a copy was taken up.
+    /// A life of the node with these disks, which ends without power. Bytes that are free on each disk, and whether a copy was taken up,
+    /// or deleted.
     fn live(&mut self, disks: &[u128], does: Does) -> (Vec<u64>, bool) {
         self.life += 1;
         let identity = Identity {
@@ -85,13 +92,14 @@ impl Machine {
             .collect();
         let slot = Rc::new(RefCell::new((None, false)));
         let place = slot.clone();
+        let failing = self.device(1);
         self.simulation.start(self.host, move || async move {
             let node = Node::start(identity, &disks, Settings::default()).await.unwrap();
             place.borrow_mut().0 = Some(node.clone());
             match does {
                 Does::Nothing => {}
                 Does::Makes(which, epoch) => {
-                    node.create_copy(chunk(), geometry(), DISK + which, true)
+                    node.create_copy(chunk(), geometry(), (DISK + which, true))
                         .await
                         .unwrap();
                     // A copy that has nothing is a member in the first epoch only.
@@ -107,6 +115,13 @@ impl Machine {
                 }
                 Does::Adopts => place.borrow_mut().1 = node.adopt_copy(chunk(), DISK + 1),
                 Does::DeletesOld => node.delete_old_copies(&[chunk()].into()).await,
+                Does::Deletes => place.borrow_mut().1 = node.delete_copy(chunk(), Epoch(100)).await,
+                Does::DeletesInVain => {
+                    failing.fail_syncs(true);
+                    place.borrow_mut().1 = node.delete_copy(chunk(), Epoch(100)).await;
+                    // Asked again it says no better.
+                    place.borrow_mut().1 |= node.delete_copy(chunk(), Epoch(100)).await;
+                }
             }
             std::future::pending::<()>().await;
         });
@@ -118,6 +133,36 @@ impl Machine {
         self.simulation.power_off(self.host);
         self.simulation.run_for(Duration::from_secs(1));
         (free, is_adopted)
+    }
+
+    fn device(&self, which: u128) -> DiskHandle {
+        self.simulation.disk(self.host, &disk(which).path)
+    }
+
+    /// Why a node with these disks, each of which is watched, does not start; else those that it serves.
+    fn start(&self, disks: &[u128]) -> Result<Vec<u128>, String> {
+        let disks: Vec<DiskConfig> = disks.iter().map(|&which| disk(which)).collect();
+        let identity = Identity {
+            cluster: CLUSTER,
+            node: NodeId(1),
+            incarnation: Incarnation(1000),
+        };
+        let care = DiskCare {
+            stall_limit: Duration::from_secs(2),
+            faults: None,
+        };
+        let found = Rc::new(RefCell::new(None));
+        let put = found.clone();
+        self.simulation.start(self.host, move || async move {
+            let started = Node::start_with_care(identity, &disks, Settings::default(), Some(&care)).await;
+            let started = started.map_err(|error| error.to_string());
+            let serves = started.map(|node| node.disks().iter().map(|disk| disk.uuid - DISK).collect());
+            *put.borrow_mut() = Some(serves);
+        });
+        self.simulation.run_for(Duration::from_secs(2));
+        self.simulation.power_off(self.host);
+        self.simulation.run_for(Duration::from_secs(1));
+        found.take().expect("it has ended")
     }
 
     /// The epochs of the copies on these disks, by disk, as the node would take them.
@@ -186,4 +231,36 @@ fn a_copy_on_a_disk_that_was_away_is_not_used_before_the_masters_have_said_so() 
     machine.away.clear();
     machine.live(&[1], Does::Makes(1, 6));
     assert_eq!(machine.found(&[1]), [(1, 6)], "it goes on");
+}
+
+#[test]
+fn a_broken_disk_does_not_hold_up_the_others() {
+    let mut machine = Machine::new();
+    machine.live(&[1, 2], Does::Makes(2, 5));
+    // Both superblocks.
+    for page in [0, 4096] {
+        machine.device(1).damage(page + 60, b"rotten");
+    }
+    assert_eq!(machine.start(&[1, 2]), Ok(vec![2]));
+    assert_eq!(machine.start(&[2, 1]), Ok(vec![2]));
+    let alone = machine.start(&[1]).unwrap_err();
+    assert!(alone.contains("/disk1"), "{alone}");
+    assert_eq!(machine.found(&[2]), [(2, 5)]);
+}
+
+#[test]
+fn a_copy_whose_deletion_is_not_durable_is_not_said_to_be_deleted() {
+    let mut machine = Machine::new();
+    let empty = machine.live(&[1], Does::Nothing).0[0];
+    machine.live(&[1], Does::Makes(1, 5));
+    assert!(!machine.live(&[1], Does::DeletesInVain).1);
+    machine.device(1).fail_syncs(false);
+    assert_eq!(machine.found(&[1]), [(1, 5)], "it is there again");
+    assert!(machine.live(&[1], Does::Deletes).1);
+    assert_eq!(machine.found(&[1]), []);
+    assert_eq!(
+        machine.live(&[1], Does::Nothing).0[0],
+        empty,
+        "its room is free again"
+    );
 }

@@ -7,6 +7,7 @@
 //! *Flattened* is a copy, or a copy of a snapshot of the clone, whose blob shows nothing of another volume's any more.
 
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -43,8 +44,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What is under way about clones.
 #[derive(Default)]
 pub(in super::super) struct Clones {
-    /// Chunks whose first copies are being made.
-    making: RefCell<BTreeSet<ChunkId>>,
+    /// Chunks whose first copies are being made, and whether they are still wanted.
+    making: RefCell<BTreeMap<ChunkId, bool>>,
     /// Volumes that are to be flattened, and how many copies are left and there are.
     wanted: RefCell<BTreeMap<VolumeNumber, Option<(u32, u32)>>>,
     flattening: Cell<bool>,
@@ -73,14 +74,30 @@ fn shows_another(store: &Blobstore, blob: &Blob) -> bool {
 }
 
 impl Clones {
-    /// Whether a chunk's first copy is being made.
-    pub(super) fn is_making(&self, chunk: ChunkId) -> bool {
-        self.making.borrow().contains(&chunk)
+    /// Begins to make a copy of a chunk here; none if one is being made already. Ended by [`Clones::is_made`].
+    pub(super) fn begin(&self, chunk: ChunkId) -> Result<(), CopyError> {
+        match self.making.borrow_mut().entry(chunk) {
+            Entry::Vacant(free) => drop(free.insert(true)),
+            Entry::Occupied(_) => return Err(CopyError::BeingMade { chunk }),
+        }
+        Ok(())
+    }
+
+    /// It is made, or could not be.
+    pub(super) fn is_made(&self, chunk: ChunkId) {
+        self.making.borrow_mut().remove(&chunk);
+    }
+
+    /// Whether the copy of a chunk that is being made is still wanted.
+    pub(super) fn is_wanted(&self, chunk: ChunkId) -> bool {
+        self.making.borrow().get(&chunk).copied().unwrap_or(false)
     }
 
     /// Copies of these chunks that are being made are not wanted any more.
-    pub(super) fn forget(&self, wanted: impl Fn(&ChunkId) -> bool) {
-        self.making.borrow_mut().retain(|chunk| !wanted(chunk));
+    pub(super) fn forget(&self, deleted: impl Fn(&ChunkId) -> bool) {
+        for (chunk, is_wanted) in &mut *self.making.borrow_mut() {
+            *is_wanted &= !deleted(chunk);
+        }
     }
 }
 
@@ -136,11 +153,11 @@ impl Copies {
             .await
             .map_err(|source| CopyError::Record { chunk, source })?;
         // Its volume may be deleted by now.
-        if !self.clones.is_making(chunk) {
+        if !self.clones.is_wanted(chunk) {
             return Err(CopyError::NoSuchCopy { chunk });
         }
         self.name_copy(store, blob, chunk, &copy).await?;
-        if !self.clones.is_making(chunk) {
+        if !self.clones.is_wanted(chunk) {
             return Err(CopyError::NoSuchCopy { chunk });
         }
         self.copies.borrow_mut().insert(chunk, Rc::new(copy));
@@ -303,13 +320,10 @@ impl Node {
         let Some(disk) = self.copies.check_new(chunk, &geometry, disk)? else {
             return Ok(());
         };
-        let making = &self.copies.clones.making;
-        if !making.borrow_mut().insert(chunk) {
-            return Err(CopyError::BeingMade { chunk });
-        }
+        self.copies.clones.begin(chunk)?;
         let record = ChunkRecord::new(self.identity.cluster, chunk, geometry);
         let made = self.make_first_copy(record, (disk, has_sums), from).await;
-        making.borrow_mut().remove(&chunk);
+        self.copies.clones.is_made(chunk);
         made?;
         let record = self
             .copies

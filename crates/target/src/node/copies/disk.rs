@@ -119,6 +119,36 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// Whether the disk is at fault, rather than whoever named it or something that will pass: another life of the node may hold
+    /// it still.
+    pub(super) fn is_of_a_broken_disk(&self) -> bool {
+        match self {
+            Self::Device(bdev::OpenError::Os { source, .. }) => {
+                let broken = [
+                    rustix::io::Errno::IO,
+                    rustix::io::Errno::NXIO,
+                    rustix::io::Errno::NODEV,
+                ];
+                source
+                    .raw_os_error()
+                    .is_some_and(|raw| broken.iter().any(|errno| errno.raw_os_error() == raw))
+            }
+            Self::Open { source, .. } => matches!(
+                source,
+                blobstore::OpenError::Superblocks(_)
+                    | blobstore::OpenError::Table { .. }
+                    | blobstore::OpenError::Io(_)
+            ),
+            Self::Record { .. } => true,
+            Self::Device(bdev::OpenError::Unusable { .. })
+            | Self::Foreign { .. }
+            | Self::Format { .. }
+            | Self::ForeignCluster { .. } => false,
+        }
+    }
+}
+
 /// A disk that is open.
 pub(in crate::node) struct Disk {
     pub(in crate::node) uuid: u128,
@@ -129,8 +159,10 @@ pub(in crate::node) struct Disk {
     pub(super) changed: Notify,
     /// One at a time makes records durable.
     pub(super) persisting: Rc<Semaphore>,
-    /// Copies that are being deleted, or could not be.
+    /// How often copies are being deleted.
     pub(super) deleting: Cell<usize>,
+    /// Copies have been deleted, and that is not known to be durable.
+    pub(super) has_unsynced: Cell<bool>,
     /// None of a disk that is too small or too full for one.
     pub(super) journal: Option<Journal>,
     /// Its copies are used before the masters have been asked.
@@ -227,6 +259,7 @@ pub(super) async fn open(
         changed: Notify::new(),
         persisting: Semaphore::new(1),
         deleting: Cell::new(0),
+        has_unsynced: Cell::new(false),
         journal: None,
         is_trusted: true,
         device,

@@ -48,8 +48,16 @@ pub enum CopyError {
         /// Why.
         source: blobstore::Error,
     },
+    /// One that is here waits for the masters.
+    #[error(
+        "a copy of {chunk:?} is on that disk since before, which is used once the masters have said that its place is there"
+    )]
+    InDoubt {
+        /// The chunk.
+        chunk: ChunkId,
+    },
     /// Another order has come to it first.
-    #[error("the first copy of {chunk:?} is being made already")]
+    #[error("a copy of {chunk:?} is being made already")]
     BeingMade {
         /// The chunk.
         chunk: ChunkId,

@@ -170,7 +170,7 @@ impl Copies {
         let (store, damaged) = (&self.disks[disk].store, self.damaged.borrow());
         // Copies that cannot be read may be when the disk is opened next, and so may those whose deletion is not durable.
         let unread = store.has_damaged() || damaged.values().any(|(other, _)| *other == disk);
-        if unread || self.disks[disk].deleting.get() > 0 {
+        if unread || self.disks[disk].deleting.get() > 0 || self.disks[disk].has_unsynced.get() {
             return true;
         }
         // Those that are not used keep theirs there until they are, or are deleted.

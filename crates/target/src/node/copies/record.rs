@@ -57,6 +57,9 @@ pub(in crate::node) struct Slot {
     pub(super) generation: u64,
     pub(in crate::node) record: ChunkRecord,
     pub(super) kind: Kind,
+    /// Something is in the other place that cannot be read: it may have been newer. Most likely it was torn when power failed, and
+    /// nothing was built on it yet; but nothing tells that from a page that has rotted.
+    pub(super) may_be_old: bool,
 }
 
 impl Slot {
@@ -65,13 +68,19 @@ impl Slot {
         self.kind.has_sums
     }
 
+    /// Whether regions may have been marked of which nothing is left.
+    pub(super) fn may_lack_marks(&self, journal: &Contents) -> bool {
+        self.may_be_old || journal.is_doubtful && self.kind.is_journaled
+    }
+
     /// Takes in what the journal has of it, or may have; whether that is anything.
     pub(super) fn take_marks(&mut self, journal: &Contents, blob: BlobId) -> bool {
-        if !self.kind.is_journaled {
+        let may_lack_marks = self.may_lack_marks(journal);
+        if !self.kind.is_journaled && !may_lack_marks {
             return false;
         }
         let mut marks: Vec<Mark> = journal.after(blob, self.generation).collect();
-        if journal.is_doubtful {
+        if may_lack_marks {
             // More marks than there were cost time, fewer would cost data.
             let epoch = self.record.sealed;
             marks.extend((0..self.record.geometry.regions()).map(|region| Mark { region, epoch }));
@@ -95,15 +104,19 @@ pub(in crate::node) async fn newest_record(
 ) -> Result<Slot, String> {
     let mut best: Option<Slot> = None;
     let mut why = "neither place holds one".to_owned();
+    let mut is_any_unread = false;
     for slot in 0..2 {
         match read_slot(channel, slot).await {
-            Ok(found) if found.record.chunk != chunk => {
+            Ok(None) => {}
+            Ok(Some(found)) if found.record.chunk != chunk => {
                 why = format!("it is that of {:?}", found.record.chunk);
+                is_any_unread = true;
             }
-            Ok(found) if size_pages < pages_of(&found.record, found.kind.has_sums) => {
+            Ok(Some(found)) if size_pages < pages_of(&found.record, found.kind.has_sums) => {
                 why = format!("its blob has {size_pages} pages, too few for it");
+                is_any_unread = true;
             }
-            Ok(found) => {
+            Ok(Some(found)) => {
                 if best
                     .as_ref()
                     .is_none_or(|newest| found.generation > newest.generation)
@@ -111,20 +124,39 @@ pub(in crate::node) async fn newest_record(
                     best = Some(found);
                 }
             }
-            Err(error) => why = error,
+            Err(error) => {
+                why = error;
+                is_any_unread = true;
+            }
         }
     }
-    best.ok_or(why)
+    let mut newest = best.ok_or_else(|| why.clone())?;
+    if is_any_unread {
+        newest.may_be_old = true;
+        tracing::warn!(
+            ?chunk,
+            why,
+            "one of a copy's records cannot be read and may have been the newer: all its regions count as about to be written, and \
+             are made equal"
+        );
+    }
+    Ok(newest)
 }
 
-async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<Slot, String> {
+/// What a place holds; none if nothing was ever written there.
+async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<Option<Slot>, String> {
     let buffer = BufferPool::current()
         .allocate(SLOT_BLOCKS as usize * BLOCK_BYTES)
         .await
         .map_err(|error| error.to_string())?;
     let (result, bytes) = channel.read(Lba(slot * SLOT_BLOCKS), buffer).await;
     result.map_err(|error| error.to_string())?;
-    let kind = Kind::of(&bytes[..8]).ok_or_else(|| format!("place {slot} was never written"))?;
+    let Some(kind) = Kind::of(&bytes[..8]) else {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        return Err(format!("place {slot} begins with {:02x?}", &bytes[..8]));
+    };
     let number = |at: usize| {
         let mut array = [0; 8];
         array.copy_from_slice(&bytes[at..at + 8]);
@@ -141,11 +173,12 @@ async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<Slot, String> {
         return Err(format!("the checksum of place {slot} does not match"));
     }
     let record = ChunkRecord::decode(body).map_err(|error| error.to_string())?;
-    Ok(Slot {
+    Ok(Some(Slot {
         generation,
         record,
         kind,
-    })
+        may_be_old: false,
+    }))
 }
 
 fn slot_sum(head: &[u8], body: &[u8]) -> u32 {
