@@ -4,6 +4,10 @@
 //! be cloned and sliced without copying, for a write that goes to several copies. The memory goes
 //! back to the pool with the last view. Pools carve blocks out of a few large regions, so that a
 //! transport can register them once. A full pool makes callers wait: it never grows past its limit.
+//!
+//! What was carved into blocks of one size is carved anew when another size is wanted: a region without a view at once, and for who
+//! waits one region retires, which gives no block away any more until all of them are back. Otherwise a burst of one size would take
+//! the memory from all others for good.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -30,10 +34,8 @@ pub const BUFFER_ALIGNMENT: usize = 4096;
 
 enum Block {
     Pooled {
-        region: Rc<Region>,
+        carved: Rc<Carved>,
         offset: usize,
-        class: usize,
-        pool: Weak<Inner>,
     },
     /// Memory of somebody else's, see [`Buffer::lent`].
     Lent {
@@ -57,7 +59,7 @@ thread_local! {
 impl Block {
     fn pointer_at(&self, start: usize) -> *mut u8 {
         match self {
-            Self::Pooled { region, offset, .. } => region.pointer_at(offset + start),
+            Self::Pooled { carved, offset } => carved.region.pointer_at(offset + start),
             // Wrapping, since what is added is checked where views are made, and nothing is read here.
             Self::Lent { first, .. } => first.as_ptr().wrapping_add(start),
             // As above. Only views that may be written are written, and none of these is.
@@ -67,8 +69,23 @@ impl Block {
     }
 }
 
+/// A region as it is carved into blocks of one class.
+struct Carved {
+    region: Rc<Region>,
+    class: usize,
+    /// Blocks of it that have a view.
+    used: Cell<usize>,
+    /// It gives no block away any more.
+    retires: Cell<bool>,
+    pool: Weak<Inner>,
+}
+
 struct Inner {
     free: [RefCell<Vec<Rc<Block>>>; CLASS_BYTES.len()],
+    /// All regions that are carved.
+    carved: RefCell<Vec<Rc<Carved>>>,
+    /// The class for which a region retires, if any does.
+    retires_for: Cell<Option<usize>>,
     reserved_bytes: Cell<usize>,
     limit_bytes: usize,
     freed: Notify,
@@ -103,6 +120,8 @@ impl BufferPool {
     pub fn new(limit_bytes: usize) -> Self {
         Self(Rc::new(Inner {
             free: Default::default(),
+            carved: RefCell::default(),
+            retires_for: Cell::new(None),
             reserved_bytes: Cell::new(0),
             limit_bytes: limit_bytes.next_multiple_of(REGION_BYTES),
             freed: Notify::new(),
@@ -120,15 +139,15 @@ impl BufferPool {
 
     /// A buffer of `length_bytes`, without waiting. Its contents are what its last user left.
     pub fn try_allocate(&self, length_bytes: usize) -> Result<BufferMut, AllocateError> {
-        let class = CLASS_BYTES
-            .iter()
-            .position(|&bytes| length_bytes <= bytes)
-            .ok_or(AllocateError::TooLong { length_bytes })?;
+        let class = class_of(length_bytes)?;
         let free = self.0.free[class].borrow_mut().pop();
         let block = match free {
             Some(block) => block,
-            None => self.grow(class)?,
+            None => self.find(class)?,
         };
+        if let Block::Pooled { carved, .. } = &*block {
+            carved.used.set(carved.used.get() + 1);
+        }
         Ok(BufferMut {
             view: View {
                 block: Some(block),
@@ -144,6 +163,7 @@ impl BufferPool {
             let freed = self.0.freed.changed();
             match self.try_allocate(length_bytes) {
                 Err(AllocateError::Exhausted { .. }) => {
+                    self.retire_for(class_of(length_bytes)?);
                     let _waiter = Waiter::new(&self.0.waiters);
                     freed.await;
                 }
@@ -157,37 +177,110 @@ impl BufferPool {
         self.0.reserved_bytes.get()
     }
 
-    /// Memory of blocks that have a view, in bytes. Walks five lists' lengths.
+    /// Memory of blocks that have a view, in bytes. Walks the regions.
     pub fn in_use_bytes(&self) -> usize {
-        let lists = self.0.free.iter().zip(CLASS_BYTES);
-        let free: usize = lists.map(|(free, bytes)| free.borrow().len() * bytes).sum();
-        self.reserved_bytes() - free
+        let all = self.0.carved.borrow();
+        all.iter()
+            .map(|carved| carved.used.get() * CLASS_BYTES[carved.class])
+            .sum()
     }
 
-    fn grow(&self, class: usize) -> Result<Rc<Block>, AllocateError> {
+    /// A block of a class that has none free: of a region that nobody uses, or a longer one.
+    fn find(&self, class: usize) -> Result<Rc<Block>, AllocateError> {
         let inner = &self.0;
-        if inner.reserved_bytes.get() + REGION_BYTES > inner.limit_bytes {
-            return Err(AllocateError::Exhausted {
-                limit_bytes: inner.limit_bytes,
-            });
+        if let Some(region) = self.reserve().or_else(|| self.take_unused()) {
+            inner.carve(region, class);
         }
-        inner
-            .reserved_bytes
-            .set(inner.reserved_bytes.get() + REGION_BYTES);
-        let region = Rc::new(Region::new(REGION_BYTES));
-        let mut free = inner.free[class].borrow_mut();
+        let mut from_here = inner.free[class..].iter();
+        let found = from_here.find_map(|free| free.borrow_mut().pop());
+        found.ok_or(AllocateError::Exhausted {
+            limit_bytes: inner.limit_bytes,
+        })
+    }
+
+    /// More memory of the system's, below the limit.
+    fn reserve(&self) -> Option<Rc<Region>> {
+        let reserved = self.0.reserved_bytes.get() + REGION_BYTES;
+        (reserved <= self.0.limit_bytes).then(|| {
+            self.0.reserved_bytes.set(reserved);
+            Rc::new(Region::new(REGION_BYTES))
+        })
+    }
+
+    /// A region of which no block has a view.
+    fn take_unused(&self) -> Option<Rc<Region>> {
+        let unused = {
+            let carved = self.0.carved.borrow();
+            carved.iter().find(|carved| carved.used.get() == 0).cloned()?
+        };
+        self.0.withdraw(&unused);
+        self.0.forget(&unused);
+        Some(unused.region.clone())
+    }
+
+    /// Somebody waits for a block of this class: one region of another retires. Of those the one that will be free first, as far as can be
+    /// seen.
+    fn retire_for(&self, class: usize) {
+        let inner = &self.0;
+        if inner.retires_for.get().is_some() {
+            return;
+        }
+        let carved = inner.carved.borrow();
+        let others = carved.iter().filter(|carved| carved.class != class);
+        let Some(chosen) = others.min_by_key(|carved| carved.used.get()).cloned() else {
+            return;
+        };
+        drop(carved);
+        inner.withdraw(&chosen);
+        chosen.retires.set(true);
+        inner.retires_for.set(Some(class));
+    }
+}
+
+impl Inner {
+    /// Makes all of a region blocks of a class.
+    fn carve(self: &Rc<Self>, region: Rc<Region>, class: usize) {
+        let carved = Rc::new(Carved {
+            region,
+            class,
+            used: Cell::new(0),
+            retires: Cell::new(false),
+            pool: Rc::downgrade(self),
+        });
+        self.carved.borrow_mut().push(carved.clone());
+        let mut free = self.free[class].borrow_mut();
         // Descending, so that the first pops come from the region's start.
         free.extend((0..REGION_BYTES / CLASS_BYTES[class]).rev().map(|index| {
             let offset = index * CLASS_BYTES[class];
             Rc::new(Block::Pooled {
-                region: region.clone(),
+                carved: carved.clone(),
                 offset,
-                class,
-                pool: Rc::downgrade(inner),
             })
         }));
-        Ok(free.pop().expect("a region holds at least one block"))
     }
+
+    /// Takes a region's free blocks away.
+    fn withdraw(&self, carved: &Rc<Carved>) {
+        let is_of = |block: &Rc<Block>| matches!(&**block, Block::Pooled { carved: of, .. } if Rc::ptr_eq(of, carved));
+        self.free[carved.class].borrow_mut().retain(|block| !is_of(block));
+    }
+
+    fn forget(&self, carved: &Rc<Carved>) {
+        self.carved.borrow_mut().retain(|other| !Rc::ptr_eq(other, carved));
+    }
+
+    /// All blocks of a region that retires are back: those who wait get it.
+    fn is_back(self: &Rc<Self>, carved: &Rc<Carved>) {
+        self.forget(carved);
+        let class = self.retires_for.take().unwrap_or(carved.class);
+        self.carve(carved.region.clone(), class);
+    }
+}
+
+/// The smallest class that holds so many bytes.
+fn class_of(length_bytes: usize) -> Result<usize, AllocateError> {
+    let class = CLASS_BYTES.iter().position(|&bytes| length_bytes <= bytes);
+    class.ok_or(AllocateError::TooLong { length_bytes })
 }
 
 struct Waiter<'a>(&'a Cell<usize>);
@@ -254,12 +347,18 @@ impl Drop for View {
             });
             return;
         }
-        let Block::Pooled { class, pool, .. } = &*block else {
+        let Block::Pooled { carved, .. } = &*block else {
             return;
         };
-        let class = *class;
-        let Some(pool) = pool.upgrade() else { return };
-        pool.free[class].borrow_mut().push(block);
+        let Some(pool) = carved.pool.upgrade() else { return };
+        let used = carved.used.get() - 1;
+        carved.used.set(used);
+        if !carved.retires.get() {
+            let class = carved.class;
+            pool.free[class].borrow_mut().push(block);
+        } else if used == 0 {
+            pool.is_back(carved);
+        }
         if pool.waiters.get() > 0 {
             pool.freed.notify();
         }
@@ -404,6 +503,17 @@ impl From<ReceivedBytes> for Buffer {
     }
 }
 
+/// Bytes of nobody's pool: for what is rare, small, or must not wait for a pool that others fill. Copies nothing.
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Buffer {
+        let bytes = bytes.into_boxed_slice();
+        let (first, length_bytes) = (NonNull::from(&bytes[..]).cast(), bytes.len());
+        // SAFETY: the bytes are initialised and lie on the heap, where moving their box leaves them; nobody reaches the box any more
+        // before it is dropped with the last view.
+        unsafe { Self::lent(first, length_bytes, Box::new(bytes)) }
+    }
+}
+
 impl Clone for Buffer {
     fn clone(&self) -> Self {
         self.slice(0..self.view.length)
@@ -458,6 +568,8 @@ impl fmt::Debug for Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+
     use super::*;
 
     #[test]
@@ -518,6 +630,69 @@ mod tests {
             pool.try_allocate(length_bytes).unwrap_err(),
             AllocateError::TooLong { length_bytes }
         );
+    }
+
+    #[test]
+    fn a_burst_of_one_size_leaves_the_memory_to_others() {
+        let pool = BufferPool::new(4 * REGION_BYTES);
+        let burst = |length: usize| {
+            let count = 4 * REGION_BYTES / length;
+            let all: Vec<_> = (0..count).map(|_| pool.try_allocate(length).unwrap()).collect();
+            assert!(pool.try_allocate(1).is_err(), "{length}");
+            assert_eq!(pool.in_use_bytes(), 4 * REGION_BYTES);
+            all
+        };
+        for length in [1 << 20, 4 << 10, 256 << 10, 16 << 10, 64 << 10, 1 << 20] {
+            drop(burst(length));
+            assert_eq!((pool.in_use_bytes(), pool.reserved_bytes()), (0, 4 * REGION_BYTES));
+        }
+        // A short one takes a longer block where nothing else is free.
+        let mut held = burst(1 << 20);
+        held.pop();
+        let short = pool.try_allocate(100).unwrap();
+        assert!(pool.try_allocate(100).is_err());
+        drop(short);
+        assert!(pool.try_allocate(1 << 20).is_ok());
+    }
+
+    #[test]
+    fn who_waits_for_a_long_one_gets_it_though_short_ones_come_and_go() {
+        let pool = BufferPool::new(2 * REGION_BYTES);
+        let mut short: Vec<_> = (0..2 * REGION_BYTES / 4096)
+            .map(|_| pool.try_allocate(4096).unwrap())
+            .collect();
+        // Some of both regions stay.
+        short.retain(|buffer| buffer.as_ptr() as usize / 4096 % 8 == 0);
+        let mut waiting = Box::pin(pool.allocate(1 << 20));
+        let mut poll = || {
+            let waker = std::task::Waker::noop();
+            waiting.as_mut().poll(&mut std::task::Context::from_waker(waker))
+        };
+        assert!(poll().is_pending());
+        // The oldest goes and a new one comes, for ever.
+        let mut turns = 0;
+        let long = loop {
+            short.remove(0);
+            if let std::task::Poll::Ready(long) = poll() {
+                break long.unwrap();
+            }
+            short.push(pool.try_allocate(4096).unwrap());
+            turns += 1;
+            assert!(turns < 10_000, "a long one never comes");
+        };
+        assert_eq!(long.len(), 1 << 20);
+        drop(short);
+        assert_eq!(pool.in_use_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn bytes_of_the_heap_are_a_buffer() {
+        let buffer = Buffer::from(vec![1, 2, 3]);
+        let tail = buffer.slice(1..3);
+        drop(buffer);
+        assert_eq!(*tail, [2, 3]);
+        assert!(tail.try_into_mut().is_err());
+        assert!(Buffer::from(Vec::new()).is_empty());
     }
 
     #[test]

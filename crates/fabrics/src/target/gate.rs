@@ -50,6 +50,25 @@ struct LineState {
     cores: Vec<CoreHandle>,
 }
 
+impl LineState {
+    /// Lets the next fused command go.
+    fn pass_on(&mut self) {
+        while let Some(next) = self.waiting.pop_front() {
+            if next.try_send(()).is_ok() {
+                return;
+            }
+            // It has given up.
+        }
+        self.held = false;
+    }
+
+    /// The cores other than this one that have a gate.
+    fn others(&self) -> Vec<CoreHandle> {
+        let others = self.cores.iter().filter(|core| !core.is_current());
+        others.cloned().collect()
+    }
+}
+
 thread_local! {
     static GATES: RefCell<Vec<(Weak<Namespace>, WeakRc<Gate>)>> = const { RefCell::new(Vec::new()) };
 }
@@ -101,25 +120,6 @@ impl Line {
         }
     }
 
-    /// Lets the next fused command go.
-    fn pass_on(&self) {
-        let mut state = self.state();
-        while let Some(next) = state.waiting.pop_front() {
-            if next.try_send(()).is_ok() {
-                return;
-            }
-            // It has given up.
-        }
-        state.held = false;
-    }
-
-    /// The cores other than this one that have a gate.
-    fn others(&self) -> Vec<CoreHandle> {
-        let state = self.state();
-        let others = state.cores.iter().filter(|core| !core.is_current());
-        others.cloned().collect()
-    }
-
     /// This core's gate.
     fn gate(&self) -> Option<Rc<Gate>> {
         GATES.with(|gates| {
@@ -150,12 +150,11 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let Some(mut turn) = self.turn.take() else { return };
         // Who gives up may have been let go at that moment; nobody lets go while the line is locked.
-        let state = self.line.state();
+        let mut state = self.line.state();
         let let_go = turn.try_recv().is_some();
         drop(turn);
-        drop(state);
         if let_go {
-            self.line.pass_on();
+            state.pass_on();
         }
     }
 }
@@ -169,7 +168,8 @@ struct Held {
 impl Held {
     /// Asks the other cores to close their gates.
     fn ask_others(&mut self) {
-        for core in self.line.others() {
+        let others = self.line.state().others();
+        for core in others {
             let (reply, closed) = mailbox(1);
             self.replies.push(closed);
             let line = self.line.clone();
@@ -201,7 +201,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         // First, so that a gate that has not closed yet stays open.
         self.replies.clear();
-        for core in self.line.others() {
+        // In one step with letting the next go: a gate that is made in between would begin closed, and nobody would open it.
+        let mut state = self.line.state();
+        for core in state.others() {
             let line = self.line.clone();
             // Opened at once where it arrives: before a later request to close can run there.
             core.spawn(move || {
@@ -211,7 +213,7 @@ impl Drop for Held {
                 std::future::ready(())
             });
         }
-        self.line.pass_on();
+        state.pass_on();
     }
 }
 
