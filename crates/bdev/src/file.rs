@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foundation::{BlockCount, ByteCount};
+use reactor::buffer::BUFFER_ALIGNMENT;
 use reactor::file::{File, OpenOptions};
+use reactor::{Buffer, BufferPool};
 
 use crate::device::{BlockDevice, Channel, Geometry, OpenError};
 use crate::error::IoError;
@@ -446,9 +448,7 @@ async fn serve(
             let (result, buffer) = file.read_at(buffer, offset).await;
             (status(result), Data::Into(buffer))
         }
-        (Operation::Compare, Data::From(buffer)) => {
-            (compare(file, offset, &buffer).await, Data::From(buffer))
-        }
+        (Operation::Compare, Data::From(buffer)) => compare(file, offset, buffer).await,
         (Operation::WriteZeroes { fua, .. }, data) => {
             let mut result = zero(file, offset, length).await;
             if fua && result.is_ok() {
@@ -462,19 +462,31 @@ async fn serve(
     }
 }
 
-async fn compare(file: &File, offset: u64, expected: &[u8]) -> Result<(), IoError> {
-    let pool = reactor::BufferPool::current();
-    let buffer = pool
-        .allocate(expected.len())
-        .await
-        .map_err(|_| IoError::Exhausted)?;
-    let (result, buffer) = file.read_at(buffer, offset).await;
-    result.map_err(|error| IoError::from(&error))?;
-    if buffer[..] == *expected {
-        Ok(())
-    } else {
-        Err(IoError::Mismatch)
-    }
+/// Reads to where the expected bytes were, which go to the heap meanwhile: as many of those that wait for a second buffer as fill the
+/// pool would wait for each other.
+async fn compare(file: &File, offset: u64, buffer: Buffer) -> (Result<(), IoError>, Data) {
+    let expected = buffer.to_vec();
+    let own = buffer.try_into_mut();
+    let room = match own.map(|own| (own.as_ptr().addr().is_multiple_of(BUFFER_ALIGNMENT), own)) {
+        Ok((true, own)) => Ok(own),
+        // Somebody else's as well, or no place for direct I/O.
+        other => {
+            drop(other);
+            BufferPool::current().allocate(expected.len()).await
+        }
+    };
+    let compared = match room {
+        Ok(room) => {
+            let (result, found) = file.read_at(room, offset).await;
+            match result {
+                Ok(()) if found[..] == expected[..] => Ok(()),
+                Ok(()) => Err(IoError::Mismatch),
+                Err(error) => Err(IoError::from(&error)),
+            }
+        }
+        Err(_) => Err(IoError::Exhausted),
+    };
+    (compared, Data::From(Buffer::from(expected)))
 }
 
 /// Punches a hole, or writes zeros where the file system cannot.

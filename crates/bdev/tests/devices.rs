@@ -12,7 +12,7 @@ use bdev::null::NullDevice;
 use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, OpenError, Operation};
 use foundation::{BlockCount, ByteCount, Lba, Random};
 use reactor::sim::Simulation;
-use reactor::{Buffer, BufferPool, Config};
+use reactor::{Buffer, BufferPool, Config, time};
 
 const BLOCKS: u64 = 256;
 
@@ -80,6 +80,37 @@ async fn agrees_with_an_array(device: &dyn BlockDevice, seed: u64) {
     }
     assert!(read(&*channel, 0, 16).await == model[..16 * block]);
     out_of_range_is_refused(&*channel).await;
+}
+
+/// With a pool of four long buffers, all of which are held by those who compare.
+#[test]
+fn as_many_comparisons_as_fill_the_pool_do_not_wait_for_each_other() {
+    let config = Config {
+        buffer_bytes: 4 << 20,
+        ..Config::default()
+    };
+    let path = scratch("compare");
+    let compared = async {
+        let device = FileDevice::open(&path, options(4096)).unwrap();
+        let channel = device.open_channel().unwrap();
+        let long = BufferPool::current().try_allocate(1 << 20).unwrap();
+        let block = channel.geometry().block_bytes as usize;
+        let blocks = BlockCount((long.len() / block) as u64);
+        let mut waiting = vec![long];
+        waiting.extend((0..3).map(|_| BufferPool::current().try_allocate(1 << 20).unwrap()));
+        assert!(BufferPool::current().try_allocate(1).is_err());
+        for (number, mut buffer) in waiting.into_iter().enumerate() {
+            buffer.fill(number.min(1) as u8);
+            let data = Data::From(buffer.freeze());
+            let done = channel.execute(Operation::Compare, Lba(0), blocks, data, None);
+            let done = time::timeout(Duration::from_secs(10), done).await.expect("it waits for ever");
+            let expected = if number == 0 { Ok(()) } else { Err(IoError::Mismatch) };
+            assert_eq!(done.status, expected);
+            assert_eq!(done.data.length_bytes(), 1 << 20);
+        }
+    };
+    reactor::run(&config, compared).unwrap();
+    std::fs::remove_file(&path).unwrap();
 }
 
 async fn out_of_range_is_refused(channel: &dyn Channel) {

@@ -616,6 +616,68 @@ fn writers_that_announce_and_send_nothing_hold_little_and_not_for_long() {
     arena.finish();
 }
 
+/// A log page of so many bytes.
+fn log_of(bytes: u32) -> Command {
+    GetLogPage::new(0xffff_ffff, LogPage::ErrorInformation.code(), bytes.into())
+        .to_command()
+        .with_transport_data(bytes)
+}
+
+#[test]
+fn long_logs_that_nobody_takes_hold_little_and_nothing_of_the_pool() {
+    let arena = Arena::start(stall_options());
+    let before = resident_bytes();
+    let mut hosts: Vec<RawHost> = (0..10).map(|_| arena.admin()).collect();
+    let logs: Vec<u8> = (10..40)
+        .flat_map(|cid| capsule(&log_of(MIB as u32).with_cid(cid), &[]))
+        .collect();
+    for host in &mut hosts {
+        assert!(host.send(&logs));
+    }
+    arena.check_good_host();
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 64 * MIB, "resident memory grew by {} MiB", grown / MIB);
+    let pool = arena.pool_bytes();
+    assert!(pool <= 16 * MIB, "the pool grew to {} MiB", pool / MIB);
+    // Who takes them gets them all.
+    let mut reader = arena.admin();
+    assert!(reader.send(&logs));
+    for _ in 10..40 {
+        let pdu = reader.pdu().expect("every command is answered");
+        assert_eq!(pdu[0], PduType::ControllerData as u8);
+        assert_eq!(pdu.len() - 24, MIB);
+    }
+    arena.finish();
+}
+
+#[test]
+fn what_came_in_a_capsule_waits_for_a_full_pool_as_everything_else_does() {
+    let arena = Arena::start(Options {
+        held_bytes_max: 1 << 30,
+        ..Options::default()
+    });
+    let admin = arena.admin();
+    let mut other = arena.io(&admin, 1, 31);
+    let mut hog = arena.io(&admin, 2, 1023);
+    let writes: Vec<u8> = (0..1000)
+        .flat_map(|cid| capsule(&write_of(2048).with_cid(cid), &[]))
+        .collect();
+    assert!(hog.send(&writes));
+    arena.wait_until("the pool is full", || arena.pool_bytes() == 256 * MIB);
+    let write = Command::write(1, Lba(0), BlockCount(16)).with_in_capsule_data(0, 8192);
+    other.send_command(&write.with_cid(7), &[7; 8192]);
+    other.send_command(&Command::flush(1).with_cid(8), &[]);
+    // What comes first is the flush: the write waits.
+    assert_eq!(other.completion().cid(), 8);
+    drop(hog);
+    let written = other.completion();
+    assert_eq!((written.cid(), written.status()), (7, Status::SUCCESS));
+    other.send_command(&read_of(16).with_cid(9), &[]);
+    let pdu = other.pdu().expect("the blocks");
+    assert_eq!(pdu[24..], [7; 8192]);
+    arena.finish();
+}
+
 #[test]
 fn an_allowance_that_is_used_up_loses_no_command() {
     let arena = Arena::start(Options {

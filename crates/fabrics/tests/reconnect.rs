@@ -12,8 +12,8 @@ use fabrics::target::{Options, Subsystem, Target};
 use foundation::Lba;
 use protocols::nvme::Status;
 use protocols::nvme::admin::CrossControllerReset;
-use protocols::nvme::fabrics::{PropertySet, PropertySize};
-use protocols::nvme::registers::{CC_OFFSET, Configuration};
+use protocols::nvme::fabrics::{PropertyGet, PropertySet, PropertySize};
+use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, ControllerStatus};
 use reactor::time;
 
 const OLD: Duration = Duration::from_millis(600);
@@ -108,6 +108,8 @@ fn a_reset_waits_for_the_old_queues_commands() {
                 .admin("Property Set", set.to_command(), Data::None)
                 .await
                 .unwrap();
+            // Who goes by the status takes the reset for done no earlier than it is.
+            assert!(is_ready(&controller).await, "{enable}");
         }
         let namespace = controller.open_namespace(1).await.unwrap();
         assert!(time::now() - begun >= OLD / 2);
@@ -115,6 +117,55 @@ fn a_reset_waits_for_the_old_queues_commands() {
         time::sleep(OLD * 2).await;
         assert_eq!(read(&namespace, 7, 1).await, bytes(512, 3)[..]);
     });
+}
+
+async fn status(controller: &Controller) -> ControllerStatus {
+    let get = PropertyGet {
+        size: PropertySize::Four,
+        offset: CSTS_OFFSET,
+    };
+    let get = controller.admin("Property Get", get.to_command(), Data::None).await;
+    ControllerStatus::from_bits(get.unwrap().0.result())
+}
+
+async fn is_ready(controller: &Controller) -> bool {
+    status(controller).await.rdy() == 1
+}
+
+#[test]
+fn a_reset_or_shutdown_is_done_when_the_old_commands_are() {
+    for shuts_down in [false, true] {
+        run(async move {
+            let (delays, target, _) = slow();
+            let (_server, options) = listen(target, Options::default());
+            let controller = Controller::connect(options).await.unwrap();
+            let namespace = controller.open_namespace(1).await.unwrap();
+            let begun = time::now();
+            old_write_in_flight(&namespace, &delays, OLD).await;
+            let configuration = Configuration::default().with_iosqes(6).with_iocqes(4);
+            let configuration = match shuts_down {
+                true => configuration.with_en(1).with_shn(1),
+                false => configuration.with_en(0),
+            };
+            let set = PropertySet {
+                size: PropertySize::Four,
+                offset: CC_OFFSET,
+                value: configuration.bits().into(),
+            };
+            let set = controller.admin("Property Set", set.to_command(), Data::None).await;
+            set.unwrap();
+            let is_done = |status: ControllerStatus| match shuts_down {
+                true => status.shst() == 2,
+                false => status.rdy() == 0,
+            };
+            assert!(!is_done(status(&controller).await), "the old write is below");
+            while !is_done(status(&controller).await) {
+                assert!(time::now() - begun < OLD * 10);
+                time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(time::now() - begun >= OLD / 2);
+        });
+    }
 }
 
 #[test]

@@ -39,6 +39,9 @@ const KEEP_ALIVE_LOOKS: u32 = 4;
 /// The longest between two looks, since a host may promise another time at any moment.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
+/// How long a discovery controller that was promised no keep-alive may be silent.
+const DISCOVERY_SILENCE_MAX: Duration = Duration::from_secs(120);
+
 /// The admin queue of one controller.
 pub(super) struct AdminQueue {
     controller: SharedController,
@@ -228,6 +231,8 @@ impl AdminQueue {
 
     fn silence_limit(&self) -> Option<Duration> {
         match self.controller.kato_ms() {
+            // Nobody has proved anything here, and what looks once at the log goes at once.
+            0 if self.is_discovery() => Some(DISCOVERY_SILENCE_MAX),
             0 => None,
             kato_ms => Some(Duration::from_millis(kato_ms.into()) + KEEP_ALIVE_GRACE),
         }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 /// See the module.
 pub(super) struct Allowance {
-    limit_bytes: usize,
+    limit_bytes: Cell<usize>,
     held_bytes: Cell<usize>,
     /// Commands that wait for their turn: slot and bytes. At most one a slot, so never more than the queue has.
     waiting: RefCell<VecDeque<(u16, usize)>>,
@@ -17,10 +17,15 @@ pub(super) struct Allowance {
 impl Allowance {
     pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
-            limit_bytes,
+            limit_bytes: Cell::new(limit_bytes),
             held_bytes: Cell::new(0),
             waiting: RefCell::default(),
         }
+    }
+
+    /// Allows no more than this from now on.
+    pub(super) fn narrow(&self, limit_bytes: usize) {
+        self.limit_bytes.set(self.limit_bytes.get().min(limit_bytes));
     }
 
     /// Grants bytes to the command in `slot`, or queues it behind those that wait already. A single command is
@@ -62,7 +67,7 @@ impl Allowance {
 
     fn fits(&self, bytes: usize) -> bool {
         let held = self.held_bytes.get();
-        held == 0 || held + bytes <= self.limit_bytes
+        held == 0 || held + bytes <= self.limit_bytes.get()
     }
 }
 
@@ -90,5 +95,10 @@ mod tests {
         assert!(!allowance.grant(6, 100) && allowance.forget(6));
         allowance.release(1);
         assert_eq!(allowance.next_granted(), None);
+        allowance.narrow(200);
+        assert!(allowance.grant(7, 100));
+        allowance.narrow(20);
+        allowance.release(100);
+        assert!(allowance.grant(8, 15) && !allowance.grant(9, 10));
     }
 }

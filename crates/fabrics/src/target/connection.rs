@@ -36,10 +36,12 @@ use super::histogram::Took;
 use super::io::IoQueue;
 use super::meter::{Kind, Writer};
 use super::patience::Progress;
-use super::queue::{Answer, ORDERS_MAX, Order, Queue, QueueState, check_room, data_length};
+use super::queue::{Answer, ORDERS_MAX, Order, Queue, QueueState, answer_bytes, check_room, data_length};
 use super::server::Shared;
 use crate::secure::{Proven, Received, Receiver, Sender, Stream};
 
+/// What the answers of an admin queue may hold together: it is open to hosts that have proved nothing.
+const ADMIN_HELD_BYTES: usize = 64 << 10;
 /// What a connection that is being ended may still take to send its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -157,6 +159,7 @@ impl Connection {
             }
         }
         connection.finish();
+        connection.let_go();
         connection.shared.counts.closed(&connection.queue.get());
         connection.queue.disconnected();
         if time::timeout(LAST_WORDS, &mut sending).await.is_err() {
@@ -175,6 +178,14 @@ impl Connection {
         }
         self.end.notify();
         self.ready.notify();
+    }
+
+    /// Gives back what was gathered for commands that will not begin. Those of them that wait for a buffer hold the connection, and would
+    /// wait for these.
+    fn let_go(&self) {
+        for entry in &mut self.state.borrow_mut().slots {
+            entry.data = HostData::Nothing;
+        }
     }
 
     async fn send_batches(self: Rc<Self>, mut sender: Sender) {
@@ -519,6 +530,10 @@ impl Connection {
         match self.queue.get() {
             Queue::New => self.answer(slot, Answer::refuse(Status::COMMAND_SEQUENCE_ERROR)),
             Queue::Admin(admin) => {
+                // A host may ask for a queue full of long answers and take none of them.
+                if !self.may_hold(slot, answer_bytes(&command)) {
+                    return;
+                }
                 let answer = AdminQueue::execute(&admin, self, slot, &command, &data);
                 self.answer_later(slot, answer.map(|answer| check_room(&command, answer)));
             }
@@ -563,6 +578,9 @@ impl Connection {
     pub(super) fn resize(&self, entries: u32, kind: protocols::tcp::target::QueueKind) {
         let mut state = self.state.borrow_mut();
         state.protocol.set_queue_size(entries, kind);
+        if kind == protocols::tcp::target::QueueKind::Admin {
+            self.allowance.narrow(ADMIN_HELD_BYTES);
+        }
         state.slots.resize_with(entries as usize, Slot::default);
     }
 
@@ -589,23 +607,17 @@ impl Connection {
         }
     }
 
-    /// Answers a command with little or no data.
+    /// Answers a command with data that are no blocks, or with none. They stay where they were made: the pool is for blocks, and a host
+    /// does not begin a command again that another one's blocks leave no room for.
     pub(super) fn answer(&self, slot: u16, answer: Answer) {
         if self.ended.get() {
             return;
         }
-        let mut data = Buffer::empty();
-        let mut completion = answer.completion;
-        if !answer.data.is_empty() && completion.status().is_success() {
-            match self.pool.try_allocate(answer.data.len()) {
-                Ok(mut buffer) => {
-                    buffer.copy_from_slice(&answer.data);
-                    data = buffer.freeze();
-                }
-                Err(_) => completion = completion.with_status(Status::COMMAND_INTERRUPTED),
-            }
-        }
-        self.finish_command(slot, completion, data);
+        let data = match answer.completion.status().is_success() {
+            true => Buffer::from(answer.data),
+            false => Buffer::empty(),
+        };
+        self.finish_command(slot, answer.completion, data);
     }
 
     /// A handler has answered a command.

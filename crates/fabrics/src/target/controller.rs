@@ -109,6 +109,24 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    /// What a host sees of the status: a reset or shutdown is not done while queues that it ended have commands in the devices. Who was
+    /// told otherwise might write the same blocks by another way, and the old commands would come after (NVM Express Base
+    /// Specification 2.0c, sections 3.6.1 and 3.7.2).
+    fn shown_status(&self) -> ControllerStatus {
+        if !self.io_queues.iter().any(|queue| queue.lost) {
+            return self.status;
+        }
+        if self.configuration.wants_shutdown() {
+            return self.status.with_shst(1);
+        }
+        match self.configuration.is_enabled() {
+            true => self.status,
+            false => self.status.with_rdy(1),
+        }
+    }
+}
+
 /// An I/O queue as its controller knows it.
 struct IoQueueEntry {
     qid: u16,
@@ -195,7 +213,7 @@ impl Controller {
             CAP_OFFSET => self.capabilities().bits(),
             VS_OFFSET => Self::version().bits().into(),
             CC_OFFSET => state.configuration.bits().into(),
-            CSTS_OFFSET => state.status.bits().into(),
+            CSTS_OFFSET => state.shown_status().bits().into(),
             _ => return None,
         })
     }

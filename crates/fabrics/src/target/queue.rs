@@ -4,8 +4,9 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use protocols::nvme::admin::GetLogPage;
 use protocols::nvme::command::DataPointerKind;
-use protocols::nvme::{Command, Completion, DataDirection, SglDescriptor, Status};
+use protocols::nvme::{AdminOpcode, Command, Completion, DataDirection, SglDescriptor, Status};
 use reactor::mailbox::MailboxSender;
 
 use super::admin::AdminQueue;
@@ -15,6 +16,8 @@ use super::io::IoQueue;
 
 /// The most data of one command, in bytes: what MDTS tells the host.
 pub const TRANSFER_LIMIT_BYTES: usize = reactor::buffer::BUFFER_BYTES_MAX;
+/// What Identify gives, and the longest of the features.
+const PAGE_BYTES: u64 = 4096;
 
 /// From a controller to its connections, which may be on other cores. Each is bounded so that a mailbox of
 /// [`ORDERS_MAX`] always has room for `End`: one of `Events`, one of `Namespaces` until it is
@@ -271,6 +274,16 @@ impl QueueState {
     pub(super) fn head(&self) -> u16 {
         self.head.get()
     }
+}
+
+/// How many bytes the answer of an admin command may be long. What asks for more than a transfer may be is refused.
+pub(super) fn answer_bytes(command: &Command) -> usize {
+    let asked = match AdminOpcode::from_code(command.opcode()) {
+        Some(AdminOpcode::GetLogPage) => GetLogPage::from_command(command).length_bytes(),
+        Some(AdminOpcode::Identify | AdminOpcode::GetFeatures) => PAGE_BYTES,
+        _ => 0,
+    };
+    usize::try_from(asked).map_or(TRANSFER_LIMIT_BYTES, |asked| asked.min(TRANSFER_LIMIT_BYTES))
 }
 
 /// How many bytes the host is to be asked for before a command without in-capsule data can run.

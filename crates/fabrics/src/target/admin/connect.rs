@@ -20,6 +20,9 @@ use crate::target::io::IoQueue;
 use crate::target::queue::{Answer, Membership, Queue};
 use crate::target::subsystem::Subsystem;
 
+/// A discovery controller's queue is no longer than this, less one: a host that has proved nothing gets no more memory than it needs.
+const DISCOVERY_QUEUE_SIZE_MAX: u16 = 127;
+
 fn invalid(parameter: InvalidParameter) -> Answer {
     Answer {
         completion: connect_invalid_parameter(0, parameter),
@@ -171,6 +174,9 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
     if asked.cntlid != DYNAMIC_CNTLID {
         return invalid(InvalidParameter::CNTLID);
     }
+    if subsystem.is_none() && asked.connect.sqsize > DISCOVERY_QUEUE_SIZE_MAX {
+        return invalid(InvalidParameter::SQSIZE);
+    }
     if subsystem
         .as_ref()
         .is_some_and(|subsystem| !subsystem.allows(host_nqn))
@@ -204,6 +210,12 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
     let Some(controller) = controller else {
         return Answer::status(Status::CONNECT_CONTROLLER_BUSY);
     };
+    if let Some(subsystem) = &subsystem
+        && !is_still_let_in(connection, subsystem, asked)
+    {
+        // Whoever took the host's right away may have looked for its controllers before this one was there.
+        return Answer::refuse(Status::CONNECT_INVALID_HOST);
+    }
     if subsystem.is_none() {
         target.log().watch(&controller);
     }
@@ -223,6 +235,15 @@ fn admin_queue(connection: &Connection, asked: &Asked) -> Answer {
         completion: ConnectAnswer { cntlid, authreq }.to_completion(0),
         data: Vec::new(),
     }
+}
+
+/// Whether what was looked at before a controller was added is so after it: those who change it disconnect the controllers that are
+/// there, from any reactor.
+fn is_still_let_in(connection: &Connection, subsystem: &Arc<Subsystem>, asked: &Asked) -> bool {
+    let here = connection.shared.target.subsystem(&asked.subsystem_nqn);
+    subsystem.allows(&asked.host.nqn)
+        && subsystem.is_at(connection.shared.portal)
+        && here.is_some_and(|here| Arc::ptr_eq(&here, subsystem))
 }
 
 /// Whether the host has to authenticate. Asked once for a queue: what is decided later is of its next queues.
@@ -283,6 +304,9 @@ fn io_queue(connection: &Connection, asked: &Asked) -> Answer {
     }
     if !controller.is_ready() {
         return Answer::refuse(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    if !subsystem.allows(&asked.host.nqn) {
+        return Answer::refuse(Status::CONNECT_INVALID_HOST);
     }
     let must_prove = match must_prove(connection, &subsystem, asked) {
         Ok(must) => must,

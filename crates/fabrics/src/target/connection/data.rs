@@ -19,8 +19,8 @@ pub(super) enum HostData {
     Into(BufferMut),
     /// All of it, where it was received.
     Whole(Buffer),
-    /// No buffer could be had: it is passed over and the command fails.
-    Refused,
+    /// All of it, which came in the capsule when no buffer could be had.
+    Kept(Vec<u8>),
 }
 
 /// Where the dword begins that is held back of a list of so many bytes: its last. What a list of ranges names but for the high half of
@@ -139,13 +139,16 @@ impl Connection {
             }
             entry.data = match self.pool.try_allocate(length) {
                 Ok(buffer) => HostData::Into(buffer),
-                Err(_) => HostData::Refused,
+                Err(_) => HostData::Kept(vec![0; length]),
             };
         }
-        if let HostData::Into(buffer) = &mut entry.data {
-            let start = offset as usize;
-            buffer[start..start + bytes.len()].copy_from_slice(bytes);
-        }
+        let place = match &mut entry.data {
+            HostData::Into(buffer) => &mut buffer[..],
+            HostData::Kept(kept) => &mut kept[..],
+            _ => return,
+        };
+        let start = offset as usize;
+        place[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Whether the device that is to have a command's data lets go of them when it is given them.
@@ -175,10 +178,26 @@ impl Connection {
             }
             HostData::Into(buffer) => self.execute(slot, command, buffer.freeze()),
             HostData::Whole(bytes) => self.execute(slot, command, bytes),
-            HostData::Refused => self.fail(slot, &command, Answer::status(Status::COMMAND_INTERRUPTED)),
+            HostData::Kept(kept) => self.execute_kept(slot, command, kept),
             HostData::Nothing | HostData::InCapsule(_) => {
                 self.fail(slot, &command, Answer::status(Status::INTERNAL_ERROR));
             }
         }
+    }
+
+    /// Starts a command once there is a buffer for its data, which are here: a host would repeat one that was refused a few times at
+    /// once, and then tell whoever asked that the disk has failed.
+    fn execute_kept(&self, slot: u16, command: Command, kept: Vec<u8>) {
+        let connection = self.own();
+        let serial = self.wait_for_buffer(slot);
+        drop(spawn(async move {
+            if let Ok(mut buffer) = connection.pool.allocate(kept.len()).await
+                && connection.has_buffer(slot, serial)
+            {
+                buffer.copy_from_slice(&kept);
+                connection.execute(slot, command, buffer.freeze());
+                connection.flush();
+            }
+        }));
     }
 }

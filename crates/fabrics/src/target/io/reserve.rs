@@ -57,6 +57,10 @@ impl IoQueue {
             // Hosts of a fabric have 128-bit identifiers.
             _ if !ask.extended => Answer::refuse(Status::HOST_IDENTIFIER_INCONSISTENT_FORMAT),
             Ok(length) if length <= TRANSFER_LIMIT_BYTES => {
+                // It begins again when there is room for its answer beside the others.
+                if !connection.may_hold(slot, length) {
+                    return;
+                }
                 let owner = open.guard.owner().clone();
                 let sized = move |owner: &Owner, command: &Command| {
                     let mut data = report(owner);
