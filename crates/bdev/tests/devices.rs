@@ -103,8 +103,14 @@ fn as_many_comparisons_as_fill_the_pool_do_not_wait_for_each_other() {
             buffer.fill(number.min(1) as u8);
             let data = Data::From(buffer.freeze());
             let done = channel.execute(Operation::Compare, Lba(0), blocks, data, None);
-            let done = time::timeout(Duration::from_secs(10), done).await.expect("it waits for ever");
-            let expected = if number == 0 { Ok(()) } else { Err(IoError::Mismatch) };
+            let done = time::timeout(Duration::from_secs(10), done)
+                .await
+                .expect("it waits for ever");
+            let expected = if number == 0 {
+                Ok(())
+            } else {
+                Err(IoError::Mismatch)
+            };
             assert_eq!(done.status, expected);
             assert_eq!(done.data.length_bytes(), 1 << 20);
         }

@@ -124,7 +124,9 @@ async fn status(controller: &Controller) -> ControllerStatus {
         size: PropertySize::Four,
         offset: CSTS_OFFSET,
     };
-    let get = controller.admin("Property Get", get.to_command(), Data::None).await;
+    let get = controller
+        .admin("Property Get", get.to_command(), Data::None)
+        .await;
     ControllerStatus::from_bits(get.unwrap().0.result())
 }
 
@@ -152,7 +154,9 @@ fn a_reset_or_shutdown_is_done_when_the_old_commands_are() {
                 offset: CC_OFFSET,
                 value: configuration.bits().into(),
             };
-            let set = controller.admin("Property Set", set.to_command(), Data::None).await;
+            let set = controller
+                .admin("Property Set", set.to_command(), Data::None)
+                .await;
             set.unwrap();
             let is_done = |status: ControllerStatus| match shuts_down {
                 true => status.shst() == 2,

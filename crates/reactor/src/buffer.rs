@@ -266,7 +266,9 @@ impl Inner {
     }
 
     fn forget(&self, carved: &Rc<Carved>) {
-        self.carved.borrow_mut().retain(|other| !Rc::ptr_eq(other, carved));
+        self.carved
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, carved));
     }
 
     /// All blocks of a region that retires are back: those who wait get it.
@@ -644,7 +646,10 @@ mod tests {
         };
         for length in [1 << 20, 4 << 10, 256 << 10, 16 << 10, 64 << 10, 1 << 20] {
             drop(burst(length));
-            assert_eq!((pool.in_use_bytes(), pool.reserved_bytes()), (0, 4 * REGION_BYTES));
+            assert_eq!(
+                (pool.in_use_bytes(), pool.reserved_bytes()),
+                (0, 4 * REGION_BYTES)
+            );
         }
         // A short one takes a longer block where nothing else is free.
         let mut held = burst(1 << 20);

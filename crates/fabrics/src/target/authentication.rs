@@ -129,6 +129,7 @@ pub(super) struct Authentication {
     place: RefCell<Place>,
     has_passed: Cell<bool>,
     limit: Duration,
+    born: Instant,
     /// When the host's last message came.
     moved: Cell<Instant>,
 }
@@ -169,6 +170,10 @@ impl Authentication {
 
     /// Whether the host lets us wait for too long.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        // Messages that lead nowhere gain no time.
+        if self.bars() && now - self.born > PATIENCE {
+            return true;
+        }
         let is_under_way = self.bars() || matches!(*self.place.borrow(), Place::Here(_));
         is_under_way && now - self.moved.get() > self.limit
     }
@@ -256,6 +261,7 @@ pub(super) fn require(
             0 => PATIENCE,
             kato_ms => Duration::from_millis(kato_ms.into()).min(PATIENCE),
         },
+        born: time::now(),
         moved: Cell::new(time::now()),
     };
     connection.queue().require(authentication);
