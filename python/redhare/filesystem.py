@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
@@ -33,6 +34,20 @@ WRITE_WAIT_SECONDS = 60.0
 """How long another writer is waited for, unless told."""
 KEPT_BYTES = 64 << 20
 """A file that is written is kept in memory up to this length."""
+
+
+_made: weakref.WeakValueDictionary[int, RedhareFileSystem] = weakref.WeakValueDictionary()
+
+
+def _after_fork() -> None:
+    """A thread that held a lock is not there in a child, nor is its writer this process's."""
+    for files in list(_made.values()):
+        files._write_lock = threading.RLock()
+        files._writer = None
+        files._intrans = False
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class RedhareFileSystem(AbstractFileSystem):
@@ -61,6 +76,7 @@ class RedhareFileSystem(AbstractFileSystem):
         self._root = options.get("root", "")
         self._writer: Writer | None = None
         self._write_lock = threading.RLock()
+        _made[id(self)] = self
 
     # Names.
 
@@ -97,9 +113,11 @@ class RedhareFileSystem(AbstractFileSystem):
         own, asked = parse(self.address), parse(path)
         if asked.volume != own.volume:
             raise ValueError(f"{path} is not in {self.address}; open a file system for it")
-        if own.path and f"{asked.path}/".startswith(f"{own.path}/"):
-            return asked.path[len(own.path) :].strip("/")
-        return asked.path
+        if not own.path:
+            return asked.path
+        if not f"{asked.path}/".startswith(f"{own.path}/"):
+            raise ValueError(f"{path} is not in {self.address}; open a file system for it")
+        return asked.path[len(own.path) :].strip("/")
 
     # Reading.
 
@@ -426,6 +444,10 @@ class RedhareTransaction(Transaction):
         except BaseException:
             files._end(commit=False)
             raise
+        finally:
+            # Not every release of fsspec does so where an end fails, and whatever was written next would be committed by nobody.
+            files._intrans = False
+            files._transaction = None
         files._end(commit)
 
 
@@ -433,9 +455,28 @@ RedhareFileSystem.transaction_type = RedhareTransaction
 
 
 class RedhareFile(AbstractBufferedFile):
-    """An open file; fsspec's cache reads ahead."""
+    """An open file; fsspec's cache reads ahead. Once its file system shows a state in which the file is another one or has changed, reads fail
+    with ESTALE."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._generation, self._seen = self._state()
+
+    def _state(self) -> tuple[int, tuple[int, int, int]]:
+        generation = self.fs.dataset.generation
+        entry = self.fs.dataset.stat(self.fs._inside(self.path))
+        return generation, (entry.inode, entry.ctime_ns, entry.size)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
+        # What is read goes by the path, whatever stands there by now.
+        if self.fs.dataset.generation != self._generation:
+            try:
+                generation, seen = self._state()
+            except FileNotFoundError:
+                seen = None
+            if seen != self._seen:
+                raise OSError(errno.ESTALE, "the file has changed since it was opened; open it again", self.path)
+            self._generation = generation
         return bytes(self.fs.dataset.read(self.fs._inside(self.path), start, end - start))
 
 

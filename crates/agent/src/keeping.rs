@@ -52,10 +52,10 @@ impl Keeping {
         let named = named.map(|snapshot| (snapshot.volume, snapshot.number, snapshot.chunks));
         self.version = Some(list.version);
         self.lists += 1;
-        let _ = link.send.send(ToTarget::KeepSnapshots(named.collect())).await;
+        let _ = link.send.send(ToTarget::KeepSnapshots(named.collect()));
         let notes: Vec<_> = list.snapshots.into_iter().filter_map(snapshot_note).collect();
         for notes in notes.chunks(NOTES_MAX) {
-            let _ = link.send.send(ToTarget::NoteSnapshots(notes.to_vec())).await;
+            let _ = link.send.send(ToTarget::NoteSnapshots(notes.to_vec()));
         }
     }
 }

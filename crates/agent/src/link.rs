@@ -15,9 +15,10 @@ use tokio::time::timeout;
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const QUEUE_MESSAGES: usize = 65_536;
 
-/// The other side of a target's socket.
+/// The other side of a target's socket. Sending never waits: a target that takes nothing says nothing either, and is ended for that by
+/// who must not wait for it.
 pub(crate) struct Link {
-    pub(crate) send: mpsc::Sender<ToTarget>,
+    pub(crate) send: mpsc::UnboundedSender<ToTarget>,
     pub(crate) receive: mpsc::Receiver<FromTarget>,
 }
 
@@ -43,7 +44,7 @@ pub(crate) async fn connect(socket: &Path) -> Option<(Link, Hello)> {
 /// Starts the two pumps of a connection and waits for the target's first frame.
 async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
     let (mut reader, mut writer) = stream.into_split();
-    let (send, mut outgoing) = mpsc::channel::<ToTarget>(QUEUE_MESSAGES);
+    let (send, mut outgoing) = mpsc::unbounded_channel::<ToTarget>();
     let (incoming, mut receive) = mpsc::channel::<FromTarget>(QUEUE_MESSAGES);
     // How many kinds of frames the target knows, as its first one says.
     let told = Arc::new(AtomicU32::new(ToTarget::KINDS_BEFORE));
@@ -120,7 +121,7 @@ async fn greet(stream: UnixStream) -> Option<(Link, Hello)> {
     };
     // Goes out only if the target has said that it knows this.
     let known = ToTarget::Known(FromTarget::KINDS);
-    send.send(known).await.ok()?;
+    send.send(known).ok()?;
     Some((Link { send, receive }, hello))
 }
 
@@ -145,10 +146,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(first).await.unwrap();
         let (link, _) = greet(ours).await.unwrap();
-        link.send
-            .send(ToTarget::DeleteVolume { volume: 1 })
-            .await
-            .unwrap();
+        link.send.send(ToTarget::DeleteVolume { volume: 1 }).unwrap();
         drop(link.send);
         let mut sent = Vec::new();
         theirs.read_to_end(&mut sent).await.unwrap();

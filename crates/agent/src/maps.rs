@@ -9,6 +9,10 @@ use crate::wire::{Kind, configuration, first_copies_from, is_growth, kind_of, nu
 /// Chunks asked for in one part of a map, and chunks whose places one message names.
 const MAP_PART: u32 = 4096;
 
+/// Chunks whose configurations one message names: far below the longest frame, and not many more messages than one, since a portal copies
+/// its map for each.
+const ROUTES_PART: usize = 32_768;
+
 /// Where the chunks of an exported volume are.
 #[derive(Default)]
 pub(crate) struct Routes {
@@ -29,11 +33,25 @@ impl Routes {
         // A node that exports a volume need not have a copy of it.
         let others = nodes.into_iter().filter(|(other, _)| *other != node).collect();
         let mut messages = vec![ToTarget::Peers(others)];
-        messages.extend(places.chunks(MAP_PART as usize).map(|part| ToTarget::Places {
-            volume,
-            chunks: part.to_vec(),
-        }));
-        messages.push(ToTarget::Routes { volume, chunks });
+        // Where copies lie comes before the configurations that name them.
+        let mut rest = &places[..];
+        let count = chunks.len().div_ceil(ROUTES_PART).max(1);
+        for part in 0..count {
+            let from = part * ROUTES_PART;
+            let chunks = &chunks[from..chunks.len().min(from + ROUTES_PART)];
+            let end = match chunks.last() {
+                Some((last, _)) if part + 1 < count => rest.partition_point(|(index, _)| index <= last),
+                _ => rest.len(),
+            };
+            let (own, others) = rest.split_at(end);
+            rest = others;
+            messages.extend(own.chunks(MAP_PART as usize).map(|part| ToTarget::Places {
+                volume,
+                chunks: part.to_vec(),
+            }));
+            let chunks = chunks.to_vec();
+            messages.push(ToTarget::Routes { volume, chunks });
+        }
         messages
     }
 }
@@ -143,5 +161,62 @@ pub(crate) async fn read_routes(client: &Client, volume: u32) -> Result<Routes, 
             }
             _ => return Ok(routes),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agentlink::encode_known;
+
+    use super::*;
+
+    #[test]
+    fn the_map_of_a_large_volume_comes_in_frames_that_a_target_takes() {
+        let configuration = Configuration {
+            epoch: 1 << 60,
+            write_node: u128::MAX,
+            members: vec![(u128::MAX, 1 << 60); 3],
+        };
+        let count = 3 * ROUTES_PART as u32 + 5;
+        let routes = Routes {
+            // One of them has no configuration yet.
+            chunks: (0..count)
+                .filter(|index| *index != 7)
+                .map(|index| (index, configuration.clone()))
+                .collect(),
+            places: (0..count).map(|index| (index, vec![(u128::MAX, 1); 3])).collect(),
+            nodes: vec![(1, "a".to_owned()), (2, "b".to_owned())],
+        };
+        let messages = routes.messages(9, 2);
+        let (mut placed, mut routed) = (Vec::new(), Vec::new());
+        for message in &messages {
+            let mut frame = Vec::new();
+            assert!(encode_known(message, u32::MAX, &mut frame));
+            assert!(frame.len() < 8 << 20, "{} bytes", frame.len());
+            match message {
+                ToTarget::Peers(peers) => assert_eq!(*peers, [(1, "a".to_owned())]),
+                ToTarget::Places { chunks, .. } => placed.extend(chunks.iter().map(|(index, _)| *index)),
+                ToTarget::Routes { chunks, .. } => {
+                    routed.extend(chunks.iter().map(|(index, _)| *index));
+                    let places = routed.iter().all(|index| placed.binary_search(index).is_ok());
+                    assert!(places, "a configuration came before its places");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(placed.iter().copied().eq(0..count));
+        assert!(routed.iter().copied().eq((0..count).filter(|index| *index != 7)));
+        assert_eq!(
+            messages
+                .iter()
+                .filter(|message| matches!(message, ToTarget::Routes { .. }))
+                .count(),
+            4
+        );
+        assert_eq!(
+            Routes::default().messages(9, 2).len(),
+            2,
+            "also of a volume without any"
+        );
     }
 }

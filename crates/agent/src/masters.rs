@@ -348,12 +348,12 @@ impl Life {
             Answer::Proposed(chunk) => drop(self.proposing.remove(&chunk)),
             Answer::Doubted(volume, answer) => {
                 if let Some(message) = self.doubt.answered(volume, answer, &self.here) {
-                    let _ = link.send.send(message).await;
+                    let _ = link.send.send(message);
                 }
             }
             Answer::DataKeys(fetched) => {
                 if let Some(keys) = self.data_keys.take(fetched, Instant::now()) {
-                    let _ = link.send.send(ToTarget::DataKeys(keys)).await;
+                    let _ = link.send.send(ToTarget::DataKeys(keys));
                 }
             }
             Answer::Reservations(volume, request, answer) => {
@@ -362,14 +362,14 @@ impl Life {
                     request,
                     answer,
                 };
-                let _ = link.send.send(message).await;
+                let _ = link.send.send(message);
             }
             Answer::Routes(volume, answer) => {
                 self.routing.remove(&volume);
                 match answer {
                     Ok(routes) => {
                         for message in routes.messages(volume, self.node) {
-                            let _ = link.send.send(message).await;
+                            let _ = link.send.send(message);
                         }
                     }
                     Err(error) => tracing::warn!(volume, %error, "no newer map of an exported volume"),
@@ -394,7 +394,7 @@ impl Life {
         }
         if self.flatten != answer.flatten_volumes {
             self.flatten.clone_from(&answer.flatten_volumes);
-            let _ = link.send.send(ToTarget::Flatten(answer.flatten_volumes)).await;
+            let _ = link.send.send(ToTarget::Flatten(answer.flatten_volumes));
         }
         for growing in answer.grow_volumes {
             self.prepare(growing.volume, Some(growing));
@@ -413,7 +413,7 @@ impl Life {
         }
         if !answer.remove_snapshots.is_empty() {
             let removed = answer.remove_snapshots.iter().map(|id| (id.volume, id.number));
-            let _ = link.send.send(ToTarget::DeleteSnapshots(removed.collect())).await;
+            let _ = link.send.send(ToTarget::DeleteSnapshots(removed.collect()));
         }
         if let Some(list) = answer.complete_snapshots {
             self.keeping.learn(list, link).await;
@@ -424,7 +424,7 @@ impl Life {
                 index: id.index,
             };
             let chunks = answer.describe_copies.iter().map(chunk).collect();
-            let _ = link.send.send(ToTarget::Describe(chunks)).await;
+            let _ = link.send.send(ToTarget::Describe(chunks));
         }
         self.export(&answer.exports, link).await;
     }
@@ -440,10 +440,7 @@ impl Life {
         for (&volume, &version) in &self.reserved {
             // Also by a new engine of a target that runs on: it does not know what that one has heard.
             if before.get(&volume).copied().unwrap_or_default() != version {
-                let _ = link
-                    .send
-                    .send(ToTarget::ReservationsChanged { volume, version })
-                    .await;
+                let _ = link.send.send(ToTarget::ReservationsChanged { volume, version });
             }
         }
         for volume in exports.iter().filter_map(|export| export.volume.as_ref()) {
@@ -457,7 +454,7 @@ impl Life {
         if exports == self.exports {
             return;
         }
-        let _ = link.send.send(ToTarget::Exports(exports.clone())).await;
+        let _ = link.send.send(ToTarget::Exports(exports.clone()));
         let new: Vec<u32> = exports.iter().map(|export| export.volume).collect();
         self.exports = exports;
         for volume in new {
@@ -469,7 +466,7 @@ impl Life {
     /// that they need not be: a target that was adopted may have heard otherwise.
     async fn tell_sync_writes(&mut self, volume: u32, is_on: bool, link: &Link) {
         if self.sync_told.insert(volume, is_on) != Some(is_on) {
-            let _ = link.send.send(ToTarget::SyncWrites { volume, is_on }).await;
+            let _ = link.send.send(ToTarget::SyncWrites { volume, is_on });
         }
     }
 
@@ -486,7 +483,7 @@ impl Life {
         self.wanted.remove(&chunk);
         // One that is being made is deleted when it is there.
         if self.here.contains(&chunk) || self.doubt.is_about(chunk) {
-            let _ = link.send.send(ToTarget::DeleteCopy { chunk, epoch }).await;
+            let _ = link.send.send(ToTarget::DeleteCopy { chunk, epoch });
         } else if !self.asked.contains(&chunk) {
             self.deleted.insert(chunk);
         }
@@ -505,7 +502,7 @@ impl Life {
                 continue;
             }
             if self.asked.insert(chunk) {
-                let _ = link.send.send(kind.create(chunk, disk)).await;
+                let _ = link.send.send(kind.create(chunk, disk));
             }
         }
     }
@@ -529,14 +526,14 @@ impl Life {
             if self.doubt.is_of(chunk, disk) {
                 // It is there already, and this is its place.
                 let (right, wrong) = (vec![(chunk, disk)], Vec::new());
-                let _ = link.send.send(ToTarget::Doubted { right, wrong }).await;
+                let _ = link.send.send(ToTarget::Doubted { right, wrong });
             } else if !self.here.contains(&chunk) && self.asked.insert(chunk) {
                 let order = match from {
                     Some(from) => kind.clone_from(from, chunk, disk),
                     None => kind.create(chunk, disk),
                 };
                 // A target that is gone is noticed where its messages are read.
-                let _ = link.send.send(order).await;
+                let _ = link.send.send(order);
             }
         }
         match growing {
@@ -547,7 +544,7 @@ impl Life {
 
     async fn remove(&mut self, volume: u32, link: &Link) {
         if self.removed.insert(volume) {
-            let _ = link.send.send(ToTarget::DeleteVolume { volume }).await;
+            let _ = link.send.send(ToTarget::DeleteVolume { volume });
             self.here.retain(|chunk| chunk.volume != volume);
             self.asked.retain(|chunk| chunk.volume != volume);
             self.placed.retain(|(chunk, _), _| chunk.volume != volume);
@@ -576,7 +573,7 @@ impl Life {
         self.data_keys.see(peers.iter().map(|(node, _)| *node));
         if !peers.is_empty() {
             self.prober.learn(&peers);
-            let _ = link.send.send(ToTarget::Peers(peers)).await;
+            let _ = link.send.send(ToTarget::Peers(peers));
         }
         for peer in &news.nodes {
             let Some(node) = number(&peer.node) else { continue };
@@ -587,12 +584,12 @@ impl Life {
                     node,
                     incarnation: peer.ended_through,
                 };
-                let _ = link.send.send(message).await;
+                let _ = link.send.send(message);
             }
         }
         for volume in &news.removed_volumes {
             self.sync_told.remove(volume);
-            let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume }).await;
+            let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume });
         }
         for volume in &news.volumes {
             // Before the configurations of its chunks: nothing is acknowledged otherwise.
@@ -625,13 +622,10 @@ impl Life {
             }
             if let Some(configuration) = configuration(chunk) {
                 self.configurations.insert(id, configuration.clone());
-                let _ = link
-                    .send
-                    .send(ToTarget::Configure {
-                        chunk: id,
-                        configuration,
-                    })
-                    .await;
+                let _ = link.send.send(ToTarget::Configure {
+                    chunk: id,
+                    configuration,
+                });
             }
         }
         self.make_wanted(link).await;
@@ -671,7 +665,7 @@ impl Life {
             FromTarget::CopyReady { chunk } => {
                 self.here.insert(chunk);
                 if let Some(configuration) = self.configurations.get(&chunk).cloned() {
-                    let _ = link.send.send(ToTarget::Configure { chunk, configuration }).await;
+                    let _ = link.send.send(ToTarget::Configure { chunk, configuration });
                 }
             }
             FromTarget::CopyFailed { chunk, why } => {

@@ -77,6 +77,8 @@ pub struct FileDevice {
     shared: Option<OwnedFd>,
     /// The file as it was opened anew: what is asked from then on goes through it.
     anew: Mutex<Option<OwnedFd>>,
+    /// How often the system has said that it could not write what it had taken. It says so once, whichever channel asks.
+    lost: Arc<AtomicU64>,
 }
 
 impl FileDevice {
@@ -149,6 +151,7 @@ impl FileDevice {
             read_only: options.read_only,
             shared: file.duplicate().map_err(os)?,
             anew: Mutex::default(),
+            lost: Arc::default(),
         })
     }
 
@@ -272,7 +275,13 @@ impl BlockDevice for FileDevice {
             read_only: self.read_only,
             is_direct: self.direct,
             file,
-            flushes: Rc::default(),
+            flushes: Rc::new(Flushes {
+                known: Cell::new(self.lost.load(Ordering::Acquire)),
+                lost: self.lost.clone(),
+                is_direct: self.direct,
+                is_under_way: Cell::new(false),
+                waiting: RefCell::default(),
+            }),
         }))
     }
 }
@@ -287,8 +296,11 @@ struct FileChannel {
 
 /// One flush at a time: those that come meanwhile share the next. A disk does little else while it flushes, so that one for many is what
 /// everybody else waits for once.
-#[derive(Default)]
 struct Flushes {
+    /// Losses of all channels, and those of which this one has told.
+    lost: Arc<AtomicU64>,
+    known: Cell<u64>,
+    is_direct: bool,
     is_under_way: Cell<bool>,
     waiting: RefCell<Vec<(Token, Data)>>,
 }
@@ -306,7 +318,8 @@ impl Flushes {
                 if asked.is_empty() {
                     return;
                 }
-                let status = file.sync_data().await.map_err(|error| IoError::from(&error));
+                let synced = file.sync_data().await.map_err(|error| IoError::from(&error));
+                let status = running.0.heard(synced);
                 if status.is_err() {
                     // The system tells once that something could not be written, perhaps of what these are about.
                     asked.extend(running.0.waiting.take());
@@ -314,6 +327,24 @@ impl Flushes {
                 Self::end(asked, status);
             }
         }));
+    }
+
+    /// What the system has said to a channel that asked it to write what it had taken. What passes the page cache by is not kept back, so
+    /// nothing of others can be lost there.
+    fn note(&self, said: Result<(), IoError>) {
+        if !self.is_direct && said.is_err_and(|error| error != IoError::Aborted) {
+            self.lost.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// What a flush of this channel ends with: also what another channel, or a durable write, was told since the last.
+    fn heard(&self, synced: Result<(), IoError>) -> Result<(), IoError> {
+        self.note(synced);
+        let lost = self.lost.load(Ordering::Acquire);
+        match self.known.replace(lost) == lost {
+            true => synced,
+            false => synced.and(Err(IoError::Media)),
+        }
     }
 
     fn end(asked: Vec<(Token, Data)>, status: Result<(), IoError>) {
@@ -403,8 +434,13 @@ impl Channel for FileChannel {
                 },
             ) => {
                 let is_direct = self.is_direct;
+                let flushes = self.flushes.clone();
                 let ended = move |result, buffer| {
-                    let status = match status(result) {
+                    let status = status(result);
+                    if fua {
+                        flushes.note(status);
+                    }
+                    let status = match status {
                         // Perhaps of an earlier write that the kernel had taken, and tells of now.
                         Err(IoError::NoSpace) if fua && !is_direct => Err(IoError::Media),
                         status => status,
@@ -421,7 +457,7 @@ impl Channel for FileChannel {
             }
             (_, request) => request,
         };
-        let file = self.file.clone();
+        let (file, flushes) = (self.file.clone(), self.flushes.clone());
         drop(reactor::spawn(async move {
             let Request {
                 operation,
@@ -430,6 +466,9 @@ impl Channel for FileChannel {
                 ..
             } = request;
             let (status, data) = serve(&file, operation, offset, length, data).await;
+            if let Operation::WriteZeroes { fua: true, .. } = operation {
+                flushes.note(status);
+            }
             token.complete(status, data);
         }));
     }
@@ -513,4 +552,39 @@ async fn zero(file: &File, offset: u64, length: u64) -> Result<(), IoError> {
         done += part;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_channel_was_told_of_lost_writes_each_one_hears_once() {
+        let lost = Arc::<AtomicU64>::default();
+        let channel = |is_direct| Flushes {
+            lost: lost.clone(),
+            known: Cell::new(lost.load(Ordering::Acquire)),
+            is_direct,
+            is_under_way: Cell::new(false),
+            waiting: RefCell::default(),
+        };
+        let (one, two) = (channel(false), channel(false));
+        assert_eq!((one.heard(Ok(())), two.heard(Ok(()))), (Ok(()), Ok(())));
+        assert_eq!(one.heard(Err(IoError::NoSpace)), Err(IoError::NoSpace));
+        assert_eq!(
+            (one.heard(Ok(())), two.heard(Ok(()))),
+            (Ok(()), Err(IoError::Media))
+        );
+        assert_eq!((one.heard(Ok(())), two.heard(Ok(()))), (Ok(()), Ok(())));
+        // A durable write was told; each flush tells it on.
+        two.note(Err(IoError::Media));
+        assert_eq!(
+            (one.heard(Ok(())), two.heard(Ok(()))),
+            (Err(IoError::Media), Err(IoError::Media))
+        );
+        // Given up is not lost.
+        two.note(Err(IoError::Aborted));
+        channel(true).note(Err(IoError::Media));
+        assert_eq!((one.heard(Ok(())), two.heard(Ok(()))), (Ok(()), Ok(())));
+    }
 }

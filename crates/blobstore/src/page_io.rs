@@ -10,16 +10,20 @@ use reactor::{Buffer, BufferPool};
 use crate::format::{PAGE_BYTES, Page};
 
 /// Metadata and zeros have buffers of their own: whoever holds the reactor's while it waits for a commit must not
-/// keep that commit from getting one. Two sizes are used, a page and the longest, each with one region of the pool.
-const POOL_BYTES: usize = 8 << 20;
+/// keep that commit from getting one. So has each of the two sizes that are used, a page and the longest: who commits holds pages until
+/// all of a batch are written, and would wait for one whose memory long reads have.
+const POOL_BYTES: usize = 4 << 20;
 const ZEROS_BYTES: usize = BUFFER_BYTES_MAX;
+/// Pages that are made zero by one request.
+const ZERO_PAGES_MAX: u64 = (128 << 20) / PAGE_BYTES as u64;
 /// Requests that one operation of ours keeps in flight.
 const IN_FLIGHT_MAX: usize = 32;
 
 /// The device below, addressed in pages.
 pub(crate) struct PageIo {
     pub(crate) channel: Rc<dyn Channel>,
-    pub(crate) pool: BufferPool,
+    page_pool: BufferPool,
+    long_pool: BufferPool,
     blocks_per_page: u64,
     pages: u64,
 }
@@ -31,7 +35,8 @@ impl PageIo {
         let blocks_per_page = (PAGE_BYTES as u64 / u64::from(geometry.block_bytes)).max(1);
         Self {
             channel,
-            pool: BufferPool::new(POOL_BYTES),
+            page_pool: BufferPool::new(POOL_BYTES),
+            long_pool: BufferPool::new(POOL_BYTES),
             blocks_per_page,
             pages: geometry.blocks.0 / blocks_per_page,
         }
@@ -63,8 +68,11 @@ impl PageIo {
     pub(crate) async fn read(&self, page: u64, pages: usize) -> Result<Buffer, IoError> {
         let bytes = pages * PAGE_BYTES;
         assert!((1..=BUFFER_BYTES_MAX).contains(&bytes), "a read of {pages} pages");
-        let size = if pages == 1 { PAGE_BYTES } else { BUFFER_BYTES_MAX };
-        let mut buffer = self.pool.allocate(size).await.map_err(|_| IoError::Exhausted)?;
+        let (pool, size) = match pages {
+            1 => (&self.page_pool, PAGE_BYTES),
+            _ => (&self.long_pool, BUFFER_BYTES_MAX),
+        };
+        let mut buffer = pool.allocate(size).await.map_err(|_| IoError::Exhausted)?;
         buffer.truncate(bytes);
         let completion = self
             .start(Operation::Read, page, pages as u64, Data::Into(buffer))
@@ -83,7 +91,7 @@ impl PageIo {
         for batch in pages.chunks(IN_FLIGHT_MAX) {
             let mut pending = Vec::with_capacity(batch.len());
             for (address, page) in batch {
-                let mut buffer = match self.pool.allocate(PAGE_BYTES).await {
+                let mut buffer = match self.page_pool.allocate(PAGE_BYTES).await {
                     Ok(buffer) => buffer,
                     Err(_) => return Err(IoError::Exhausted),
                 };
@@ -103,11 +111,19 @@ impl PageIo {
         })
     }
 
-    /// Makes pages read zeros; writes them where the device cannot do it itself.
+    /// Makes pages read zeros; writes them where the device cannot do it itself. Piece by piece: a request for a whole disk may take so
+    /// long that it counts as one that stands.
     pub(crate) async fn zero(&self, page: u64, pages: u64, deallocate: bool) -> Result<(), IoError> {
-        if pages == 0 {
-            return Ok(());
+        let mut done = 0;
+        while done < pages {
+            let part = (pages - done).min(ZERO_PAGES_MAX);
+            self.zero_piece(page + done, part, deallocate).await?;
+            done += part;
         }
+        Ok(())
+    }
+
+    async fn zero_piece(&self, page: u64, pages: u64, deallocate: bool) -> Result<(), IoError> {
         let operation = Operation::WriteZeroes {
             deallocate,
             fua: false,
@@ -117,7 +133,7 @@ impl PageIo {
             other => return other,
         }
         let mut zeros = self
-            .pool
+            .long_pool
             .allocate(ZEROS_BYTES)
             .await
             .map_err(|_| IoError::Exhausted)?;

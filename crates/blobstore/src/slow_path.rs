@@ -12,7 +12,7 @@ use std::rc::Rc;
 use bdev::{Data, IoError, Operation};
 use foundation::{BlockCount, Lba};
 use reactor::buffer::BUFFER_BYTES_MAX;
-use reactor::{Buffer, BufferMut};
+use reactor::{Buffer, BufferMut, BufferPool};
 
 use crate::channel::BlobChannel;
 use crate::cluster_map;
@@ -86,7 +86,8 @@ async fn read(
     first: u64,
     mut buffer: BufferMut,
 ) -> (Result<(), IoError>, BufferMut) {
-    let mut whole = BufferMut::empty();
+    let length = buffer.len();
+    let mut parts = Vec::new();
     let mut status = Ok(());
     let mut page = first;
     while !buffer.is_empty() {
@@ -108,9 +109,35 @@ async fn read(
                 };
             }
         }
-        whole = whole.join(part).expect("the parts come from one buffer");
+        parts.push(part);
     }
-    (status, whole)
+    match joined(parts, length) {
+        Some(whole) => (status, whole),
+        None => (status.and(Err(IoError::Aborted)), BufferMut::empty()),
+    }
+}
+
+/// The parts of a buffer as one again. A layer below may have put another in the place of one of them, which a reset took back from a
+/// disk that stood: then all are copied.
+fn joined(parts: Vec<BufferMut>, length: usize) -> Option<BufferMut> {
+    let mut left = parts.into_iter();
+    let mut whole = BufferMut::empty();
+    while let Some(part) = left.next() {
+        match whole.join(part) {
+            Ok(joined) => whole = joined,
+            Err((before, part)) => {
+                // None that has buffers waits for one.
+                let mut fresh = BufferPool::current().try_allocate(length).ok()?;
+                let mut at = 0;
+                for piece in [before, part].into_iter().chain(left) {
+                    fresh.get_mut(at..at + piece.len())?.copy_from_slice(&piece);
+                    at += piece.len();
+                }
+                return (at == length).then_some(fresh);
+            }
+        }
+    }
+    Some(whole)
 }
 
 /// Writes every part of the buffer to its cluster. All that needs no new cluster is in flight together.
@@ -420,4 +447,36 @@ async fn give_back(store: &Rc<Store>, blob: &Rc<BlobState>, first: u64, pages: u
     zero(store, blob, whole_end, end.saturating_sub(whole_end)).await?;
     let given = store.give_up(blob, first_whole, end_whole);
     given.map_err(|error| error.status())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_several_buffers_become_one() {
+        let joining = async {
+            let filled = |length: usize, with: u8| {
+                let mut buffer = BufferPool::current().try_allocate(length).unwrap();
+                buffer.fill(with);
+                buffer
+            };
+            let mut first = filled(3 * PAGE_BYTES, 1);
+            let (one, two) = (first.split_to(PAGE_BYTES), first.split_to(PAGE_BYTES));
+            let address = one.as_ptr();
+            let whole = joined(vec![one, two, first], 3 * PAGE_BYTES).unwrap();
+            assert_eq!((whole.as_ptr(), whole.len()), (address, 3 * PAGE_BYTES));
+
+            // A reset has put another in the place of the second.
+            let mut first = filled(3 * PAGE_BYTES, 1);
+            let one = first.split_to(PAGE_BYTES);
+            drop(first.split_to(PAGE_BYTES));
+            let parts = vec![one, filled(PAGE_BYTES, 2), first];
+            let whole = joined(parts, 3 * PAGE_BYTES).unwrap();
+            let ends = [0, PAGE_BYTES - 1, PAGE_BYTES, 2 * PAGE_BYTES, 3 * PAGE_BYTES - 1];
+            assert_eq!(ends.map(|at| whole[at]), [1, 1, 2, 1, 1]);
+            assert!(joined(vec![filled(PAGE_BYTES, 1), filled(PAGE_BYTES, 1)], 3 * PAGE_BYTES).is_none());
+        };
+        reactor::run(&reactor::Config::default(), joining).unwrap();
+    }
 }

@@ -430,14 +430,16 @@ fn reservations_are_replaced_one_after_another_and_keep_native_writers_out() {
     // Not by a portal that knows of fewer chunks, and only up to what the masters gave.
     let chunks = view_of(&master, volume).chunks;
     let refused = master
-        .enforced_reservations(volume, WriterToken(1), chunks - 1)
+        .enforced_reservations(volume, node(1), WriterToken(1), chunks - 1)
         .unwrap_err();
     assert!(
         refused.to_string().contains(&format!("has {chunks} chunks")),
         "{refused}"
     );
     assert!(!view_of(&master, volume).in_force());
-    master.enforced_reservations(volume, WriterToken(7), 64).unwrap();
+    master
+        .enforced_reservations(volume, node(1), WriterToken(7), 64)
+        .unwrap();
     let view = master.reservations(volume).unwrap();
     assert_eq!(
         (view.in_force(), view.reservations.enforced),

@@ -201,8 +201,11 @@ impl Issued {
         make_directory(directory)?;
         let files = Files::in_directory(directory);
         replace(&files.authority, &self.authority, 0o644)?;
+        // Both are durable before either takes its place: what a crash leaves between is finished when they are read
+        // ([`crate::Credentials::load`]).
+        prepare(&files.certificate, &self.certificate, 0o644)?;
         replace(&files.key, &self.key, 0o600)?;
-        replace(&files.certificate, &self.certificate, 0o644)?;
+        take_place(&files.certificate)?;
         Ok(files)
     }
 }
@@ -683,13 +686,24 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), AuthorityError> {
 
 /// Replaces a file durably and at once.
 pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
+    prepare(path, content, mode)?;
+    take_place(path)
+}
+
+/// Where a file's next content stands until it takes its place.
+pub(crate) fn fresh_of(path: &Path) -> PathBuf {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    PathBuf::from(fresh)
+}
+
+/// Makes a file's next content durable beside it.
+fn prepare(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
     let failed = |source| AuthorityError::Write {
         path: path.to_owned(),
         source,
     };
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    let fresh = PathBuf::from(fresh);
+    let fresh = fresh_of(path);
     // One that was left behind may have another mode.
     match std::fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -704,9 +718,18 @@ pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Auth
         .map_err(failed)?;
     file.write_all(content).map_err(failed)?;
     file.sync_all().map_err(failed)?;
-    std::fs::rename(&fresh, path).map_err(failed)?;
+    sync_directory(path).map_err(failed)
+}
+
+fn take_place(path: &Path) -> Result<(), AuthorityError> {
+    let renamed = std::fs::rename(fresh_of(path), path).and_then(|()| sync_directory(path));
+    renamed.map_err(|source| AuthorityError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))
-        .and_then(|directory| directory.sync_all())
-        .map_err(failed)
+    File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
 }

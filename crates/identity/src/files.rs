@@ -17,6 +17,7 @@ use openssl::x509::store::{X509Store, X509StoreBuilder};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::authority::fresh_of;
 use crate::{Identity, IdentityError};
 
 /// A file that is longer holds something else.
@@ -159,11 +160,14 @@ impl Credentials {
     /// See [`CredentialsError`]. Those whose certificate has ended, too.
     pub fn load(files: &Files) -> Result<Self, CredentialsError> {
         let authorities = certificates(&files.authority, "the certificates of authorities")?;
-        let chain = certificates(&files.certificate, "a certificate")?;
+        let mut chain = certificates(&files.certificate, "a certificate")?;
         let key = key(&files.key)?;
-        let leaf = &chain[0];
         let path = || files.certificate.clone();
         let openssl = |source| CredentialsError::OpenSsl { path: path(), source };
+        if let Some(next) = broken_off(&files.certificate, &chain, &key).map_err(openssl)? {
+            chain = next;
+        }
+        let leaf = &chain[0];
         if !leaf.public_key().map_err(openssl)?.public_eq(&key) {
             return Err(CredentialsError::Mismatch {
                 key: files.key.clone(),
@@ -215,6 +219,25 @@ impl Credentials {
     pub fn connector(&self) -> &SslConnector {
         &self.connector
     }
+}
+
+/// The certificate that was to take the place of one which is not this key's, if its writer was cut off between the two: it takes its place
+/// now, if that can be done.
+fn broken_off(path: &Path, chain: &[X509], key: &PKey<Private>) -> Result<Option<Vec<X509>>, ErrorStack> {
+    let is_of_key = |chain: &[X509]| chain[0].public_key().map(|public| public.public_eq(key));
+    if is_of_key(chain)? {
+        return Ok(None);
+    }
+    let fresh = fresh_of(path);
+    let Ok(next) = certificates(&fresh, "a certificate") else {
+        return Ok(None);
+    };
+    if !is_of_key(&next)? {
+        return Ok(None);
+    }
+    // Who may read it but not write there goes on with it as well.
+    drop(std::fs::rename(&fresh, path));
+    Ok(Some(next))
 }
 
 fn check_time(identity: &Identity, path: &Path) -> Result<(), CredentialsError> {

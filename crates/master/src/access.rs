@@ -1,6 +1,7 @@
 //! Who may call what: one table, and the guard that stands before every service.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use identity::{Cluster, Identity, Role};
 use tonic::body::Body;
@@ -129,6 +130,34 @@ pub(crate) struct Policy {
     pub(crate) cluster: Option<Cluster>,
     pub(crate) audit: Option<Arc<AuditLog>>,
     pub(crate) calls: Calls,
+    strangers: Mutex<Strangers>,
+}
+
+/// Refusals of callers without a certificate that are recorded in a minute.
+const STRANGERS_A_MINUTE: u32 = 60;
+
+/// How many of those were recorded.
+#[derive(Debug, Default)]
+struct Strangers {
+    since: Option<Instant>,
+    recorded: u32,
+    left_out: u64,
+}
+
+impl Strangers {
+    /// Whether one more is recorded; how many were left out since the last one that was.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let is_over = |since| now.saturating_duration_since(since) >= Duration::from_secs(60);
+        if self.since.is_none_or(is_over) {
+            (self.since, self.recorded) = (Some(now), 0);
+        }
+        if self.recorded >= STRANGERS_A_MINUTE {
+            self.left_out += 1;
+            return None;
+        }
+        self.recorded += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
 }
 
 impl Policy {
@@ -138,6 +167,7 @@ impl Policy {
             cluster,
             audit,
             calls,
+            strangers: Mutex::default(),
         }
     }
 
@@ -181,6 +211,35 @@ impl Policy {
             let outcome = Err((status.code(), status.message()));
             self.record(caller, HEARTBEAT, &Object::default(), outcome);
         }
+    }
+
+    /// Records a refusal. Of callers that nobody knows no more than so many a minute, so that they fill no disk; the rest are counted.
+    fn refuse(&self, caller: &Caller, path: &str, object: &Object, status: &Status) {
+        let is_listed = self.is_a_method(path);
+        let path = if is_listed {
+            path
+        } else {
+            "(no method of this master)"
+        };
+        let why = if is_listed { status.message() } else { "" };
+        let outcome = Err((status.code(), why));
+        if caller.identity().is_some() {
+            return self.record(caller, path, object, outcome);
+        }
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(left_out) = strangers.take(Instant::now()) else {
+            return;
+        };
+        drop(strangers);
+        if left_out > 0 {
+            let why = format!("{left_out} more refusals of callers without a certificate, before this");
+            self.record(caller, path, object, Err((Code::ResourceExhausted, &why)));
+        }
+        self.record(caller, path, object, outcome);
+    }
+
+    fn is_a_method(&self, path: &str) -> bool {
+        METHODS.iter().any(|(method, ..)| *method == path)
     }
 
     fn record(&self, caller: &Caller, path: &str, object: &Object, outcome: Result<(), (Code, &str)>) {
@@ -345,6 +404,31 @@ where
     }
 }
 
+/// A call that is under way. It is recorded with an unknown outcome if it is dropped before its answer.
+struct Unanswered<'a> {
+    policy: &'a Policy,
+    caller: &'a Caller,
+    path: &'a str,
+    object: &'a Object,
+    is_recorded: bool,
+}
+
+impl Unanswered<'_> {
+    fn answered(mut self) {
+        self.is_recorded = false;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_recorded {
+            let why = "the caller went away before the answer: it may have been done";
+            self.policy
+                .record(self.caller, self.path, self.object, Err((Code::Cancelled, why)));
+        }
+    }
+}
+
 /// The service's answer, or a refusal.
 async fn answer<S: Service<Request<Body>, Response = Response<Body>>>(
     mut inner: S,
@@ -360,7 +444,7 @@ async fn answer<S: Service<Request<Body>, Response = Response<Body>>>(
     let audit = match policy.admit(path, &caller) {
         Ok(audit) => audit,
         Err(status) => {
-            policy.record(&caller, path, &object, Err((status.code(), status.message())));
+            policy.refuse(&caller, path, &object, &status);
             return Ok(status.into_http());
         }
     };
@@ -368,11 +452,20 @@ async fn answer<S: Service<Request<Body>, Response = Response<Body>>>(
     if let Err(status) = whose.check(request.headers()).await {
         let is_foreign = status.metadata().contains_key(proto::client::CLUSTER);
         if is_foreign {
-            policy.record(&caller, path, &object, Err((status.code(), status.message())));
+            policy.refuse(&caller, path, &object, &status);
         }
         return Ok(status.into_http());
     }
+    // Who goes away before the answer takes the call along, but not what it has done.
+    let unanswered = Unanswered {
+        policy,
+        caller: &caller,
+        path,
+        object: &object,
+        is_recorded: audit == Audit::Yes,
+    };
     let answer = inner.call(request).await?;
+    unanswered.answered();
     // A refusal stands in the headers; what succeeds ends with its trailers.
     let status = Status::from_header_map(answer.headers());
     let refused = status.as_ref().filter(|status| status.code() != Code::Ok);
@@ -391,6 +484,18 @@ async fn answer<S: Service<Request<Body>, Response = Response<Body>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strangers_fill_no_audit_log() {
+        let (mut strangers, begin) = (Strangers::default(), Instant::now());
+        let taken = (0..1000)
+            .filter_map(|_| strangers.take(begin))
+            .collect::<Vec<_>>();
+        assert_eq!(taken, vec![0; STRANGERS_A_MINUTE as usize]);
+        let later = begin + Duration::from_secs(61);
+        assert_eq!(strangers.take(later), Some(1000 - u64::from(STRANGERS_A_MINUTE)));
+        assert_eq!(strangers.take(later), Some(0));
+    }
 
     const CLUSTER: [u8; 16] = [7; 16];
 

@@ -1,7 +1,10 @@
 //! The store of a single master: one redb file. Its format is in `docs/formats/store.md`.
 
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use control::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
@@ -19,9 +22,12 @@ const CACHE_BYTES: usize = 128 << 20;
 
 /// A store in one redb file. Each commit is durable when it returns; a process or machine that
 /// dies at any point leaves the last committed state.
+///
+/// redb does nothing more with a file after an I/O error, of which a full disk is one: it is opened again with the next call.
 #[derive(Debug)]
 pub struct RedbStore {
-    database: Database,
+    /// None after an error.
+    database: Mutex<Option<Database>>,
     path: PathBuf,
     /// As in the file, which nobody else writes: every heartbeat asks for it.
     revision: AtomicU64,
@@ -61,13 +67,12 @@ pub enum OpenStoreError {
 }
 
 impl RedbStore {
-    /// Opens the store in `directory`, making both if they are not there. Only one process can
-    /// have it open.
+    /// Opens the store in `directory`, making both if they are not there, for nobody else to read: the keys of the data path are in it.
+    /// Only one process can have it open.
     pub fn open(directory: &Path) -> Result<Self, OpenStoreError> {
         let path = directory.join(FILE);
-        std::fs::create_dir_all(directory).map_err(|error| unusable(&path, error.to_string()))?;
-        let builder = &mut Database::builder();
-        let database = match builder.set_cache_size(CACHE_BYTES).create(&path) {
+        make_private(directory, &path).map_err(|error| unusable(&path, error.to_string()))?;
+        let database = match open(&path) {
             Ok(database) => database,
             Err(DatabaseError::DatabaseAlreadyOpen) => return Err(OpenStoreError::InUse { path }),
             Err(error) => return Err(unusable(&path, error.to_string())),
@@ -77,20 +82,14 @@ impl RedbStore {
         }
         create_tables(&database).map_err(|error| unusable(&path, error.to_string()))?;
         // So that the new file's name is durable, too.
-        let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
+        let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.map_err(|error| unusable(&path, error.to_string()))?;
-        let store = Self {
-            database,
+        let revision = revision_of(&database).map_err(|error| unusable(&path, error.to_string()))?;
+        Ok(Self {
+            database: Mutex::new(Some(database)),
             path,
-            revision: AtomicU64::new(0),
-        };
-        let revision = store.read(|transaction| {
-            let table = transaction.open_table(REVISION)?;
-            Ok(table.get(REVISION_KEY)?.map_or(0, |value| value.value()))
-        });
-        let revision = revision.map_err(|error| unusable(store.path(), error.to_string()))?;
-        store.revision.store(revision, Ordering::Release);
-        Ok(store)
+            revision: AtomicU64::new(revision),
+        })
     }
 
     /// Whether there is a store in `directory`.
@@ -110,19 +109,32 @@ impl RedbStore {
         }
     }
 
+    /// Uses the database, opened again if the last use of it failed: what that had committed is known then.
+    fn with<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_none() {
+            let database = open(&self.path).map_err(|error| self.unavailable(error))?;
+            let revision = revision_of(&database).map_err(|error| self.unavailable(error))?;
+            self.revision.store(revision, Ordering::Release);
+            tracing::warn!(store = %self.path.display(), revision, "the metadata store is opened again");
+            *place = Some(database);
+        }
+        let database = place.as_ref().expect("it was opened above");
+        work(database).map_err(|error| {
+            *place = None;
+            self.unavailable(error)
+        })
+    }
+
     fn read<T>(
         &self,
         read: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        let transaction = self
-            .database
-            .begin_read()
-            .map_err(|error| self.unavailable(error))?;
-        read(&transaction).map_err(|error| self.unavailable(error))
+        self.with(|database| read(&database.begin_read()?))
     }
 
-    fn write(&self, transaction: &Transaction) -> Result<Committed, redb::Error> {
-        let write = self.database.begin_write()?;
+    fn write(&self, database: &Database, transaction: &Transaction) -> Result<Committed, redb::Error> {
+        let write = database.begin_write()?;
         let (previous, revision);
         {
             let mut metadata = write.open_table(METADATA)?;
@@ -158,6 +170,37 @@ impl RedbStore {
 fn unusable(path: &Path, why: String) -> OpenStoreError {
     let path = path.to_owned();
     OpenStoreError::Unusable { path, why }
+}
+
+/// Makes the directory and an empty file if they are not there. A file that others may read or write is theirs no more.
+fn make_private(directory: &Path, path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let mut options = OpenOptions::new();
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        tracing::warn!(
+            store = %path.display(),
+            "others could read the metadata store, and the keys of the data path in it: it is closed to them now; who may have read \
+             it has the keys of then"
+        );
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Database, DatabaseError> {
+    Database::builder().set_cache_size(CACHE_BYTES).create(path)
+}
+
+fn revision_of(database: &Database) -> Result<u64, redb::Error> {
+    let table = database.begin_read()?.open_table(REVISION)?;
+    Ok(table.get(REVISION_KEY)?.map_or(0, |value| value.value()))
 }
 
 fn foreign_table(database: &Database) -> Result<Option<String>, redb::Error> {
@@ -227,7 +270,7 @@ impl MetadataStore for RedbStore {
                 limit: OPERATIONS_MAX,
             });
         }
-        self.write(transaction).map_err(|error| self.unavailable(error))
+        self.with(|database| self.write(database, transaction))
     }
 
     fn operations_max(&self) -> usize {

@@ -131,10 +131,10 @@ impl Reservations for Face {
     ) -> Result<Response<v1::EnforcedReservationsResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         check_node(&extensions, &request.node)?;
-        uuid("node", &request.node)?;
+        let node = NodeId(uuid("node", &request.node)?);
         let (number, token) = (VolumeNumber(request.volume), WriterToken(request.token));
         self.engine
-            .call(move |control, _| control.enforced_reservations(number, token, request.chunks))
+            .call(move |control, _| control.enforced_reservations(number, node, token, request.chunks))
             .await?;
         Ok(Response::new(v1::EnforcedReservationsResponse {}))
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use identity::{CredentialsError, Issuer, IssuerError, Role, Watched};
+use proto::MESSAGE_BYTES_MAX;
 use proto::v1::chunks_server::ChunksServer;
 use proto::v1::cluster_server::ClusterServer;
 use proto::v1::data_path_server::DataPathServer;
@@ -316,9 +317,11 @@ impl Master {
         let every = (face.settings.heartbeat_timeout / 10)
             .clamp(Duration::from_millis(10), Duration::from_millis(500));
         let whose = Whose::new(face.engine.clone());
+        // A node names its copies, of which it may have very many.
+        let nodes = NodesServer::new(face.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let server = tonic::transport::Server::builder()
             .add_service(Guarded::new(ClusterServer::new(face.clone()), &policy, &whose))
-            .add_service(Guarded::new(NodesServer::new(face.clone()), &policy, &whose))
+            .add_service(Guarded::new(nodes, &policy, &whose))
             .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy, &whose))
             .add_service(Guarded::new(ChunksServer::new(face.clone()), &policy, &whose))
             .add_service(Guarded::new(JoiningServer::new(face.clone()), &policy, &whose))

@@ -469,10 +469,11 @@ impl Filesystem for Face {
     ) {
         let data = data.to_vec();
         self.ask(async move |shared| {
-            let done = shared.change(async |files| files.write(number(ino), offset, &data, now()).await);
+            // As write(2) has it: what there is room for is written, and the program hears how much that is.
+            let done = shared.change(async |files| files.write_some(number(ino), offset, &data, now()).await);
             match done.await {
                 // The kernel sends at most `REQUEST_BYTES_MAX`.
-                Ok(()) => reply.written(data.len() as u32),
+                Ok(written) => reply.written(written as u32),
                 Err(refusal) => reply.error(refusal.errno()),
             }
         });

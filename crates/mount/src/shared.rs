@@ -82,6 +82,15 @@ pub(crate) struct Shared {
     told_stale: Cell<bool>,
 }
 
+/// What the kernel has of a node's contents, as far as it has opened it.
+enum Known {
+    Nothing,
+    /// As they are.
+    These,
+    /// As they were.
+    Others,
+}
+
 impl Shared {
     pub(crate) fn new(source: Source, caching: Caching) -> Self {
         let contents_bytes = match &source {
@@ -138,15 +147,20 @@ impl Shared {
     /// # Errors
     /// [`Refusal::STALE`] of a node that is pinned: then the kernel looks the name up, which leads to another.
     pub(crate) async fn open(&self, node: InodeNumber) -> Result<bool, Refusal> {
-        self.look(async |source| match self.handles.at(node) {
+        let known = self.look(async |source| match self.handles.at(node) {
             At::Newest(inode) => {
                 let inode = source.stat(inode).await?;
                 self.handles.open(node, &inode);
-                Ok(self.contents_kept(node, &inode))
+                Ok(self.known_contents(node, &inode))
             }
             At::Pinned(..) | At::Gone => Err(Refusal::STALE),
-        })
-        .await
+        });
+        let known = known.await?;
+        if let Known::Others = known {
+            // The kernel may believe the length of before, and would cut what it reads there.
+            self.until_believed_no_more().await;
+        }
+        Ok(matches!(known, Known::These))
     }
 
     /// Closes what [`Shared::open`] opened.
@@ -281,11 +295,16 @@ impl Shared {
             return Ok(());
         }
         self.follow().await?;
+        self.until_believed_no_more().await;
+        Ok(())
+    }
+
+    /// Waits until the kernel believes no names and attributes of an earlier commit any more.
+    async fn until_believed_no_more(&self) {
         let left = self.believed_until.get().since(reactor::time::now());
         if !left.is_zero() {
             reactor::time::sleep(left).await;
         }
-        Ok(())
     }
 
     /// Makes everything durable so far; nothing on a volume that is only read.
@@ -351,11 +370,14 @@ impl Shared {
         Err(Refusal::STALE)
     }
 
-    /// Whether what the kernel has of a node's contents is still right; from now on it has them as they are.
-    fn contents_kept(&self, node: InodeNumber, inode: &Inode) -> bool {
+    /// What the kernel has of a node's contents; from now on it has them as they are.
+    fn known_contents(&self, node: InodeNumber, inode: &Inode) -> Known {
         let changed = inode.attributes.ctime;
-        let before = self.contents.borrow_mut().insert(node.0, changed, 0);
-        before == Some(changed)
+        match self.contents.borrow_mut().insert(node.0, changed, 0) {
+            None => Known::Nothing,
+            Some(before) if before == changed => Known::These,
+            Some(_) => Known::Others,
+        }
     }
 
     /// The kernel has nothing of a node any more, of which it was told so many times.

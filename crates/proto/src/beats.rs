@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use crate::MESSAGE_BYTES_MAX;
 use crate::client::Way;
 use crate::v1::nodes_client::NodesClient;
 use crate::v1::{HeartbeatRequest, HeartbeatResponse};
@@ -110,7 +111,11 @@ impl Beats {
 async fn call(way: Way, request: HeartbeatRequest) -> Result<Response<HeartbeatResponse>, Status> {
     let mut request = Request::new(request);
     request.set_timeout(LIMIT);
-    NodesClient::new(way).heartbeat(request).await
+    let client = NodesClient::new(way);
+    client
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .heartbeat(request)
+        .await
 }
 
 async fn ask(
@@ -131,6 +136,7 @@ async fn ask(
             // There is room for one.
             drop(asks.send(request.clone()).await);
             let answers = NodesClient::new(way)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .heartbeats(ReceiverStream::new(asked))
                 .await?;
             Box::new(Stream {

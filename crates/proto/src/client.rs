@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use identity::{Cluster, Files, Stamp};
 
+use crate::MESSAGE_BYTES_MAX;
 use crate::beats::Beats;
 use crate::connect::{HEAD_START, check_address, first_of, open, unreachable};
 use crate::v1;
@@ -324,7 +325,13 @@ impl Client {
         };
         self.run(Repeat::Yes, |channel, _| {
             let request = request.clone();
-            async move { ChunksClient::new(channel).watch(request).await }
+            async move {
+                let client = ChunksClient::new(channel);
+                client
+                    .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                    .watch(request)
+                    .await
+            }
         })
         .await
     }
@@ -536,7 +543,10 @@ macro_rules! calls {
                     self.run(Repeat::$repeat, |channel, _| {
                         let mut request = tonic::Request::new(request.clone());
                         request.set_timeout($limit);
-                        async move { $client::new(channel).$call(request).await }
+                        async move {
+                            let client = $client::new(channel);
+                            client.max_decoding_message_size(MESSAGE_BYTES_MAX).$call(request).await
+                        }
                     })
                     .await
                 }

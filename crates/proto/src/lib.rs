@@ -21,6 +21,10 @@ impl std::fmt::Debug for v1::Pass {
     }
 }
 
+/// The longest message that nodes and clients take from masters, and masters of nodes, in bytes. What a large cluster has to say in one
+/// (snapshots, volumes, disks) is some megabytes long, and gRPC's usual limit is 4 MiB.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
 mod beats;
 pub mod client;
 mod codec;

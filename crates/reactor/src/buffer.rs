@@ -80,12 +80,26 @@ struct Carved {
     pool: Weak<Inner>,
 }
 
+/// A region that gives no block away until all of them are back.
+struct Retiring {
+    carved: Rc<Carved>,
+    /// What it is to be carved into then.
+    class: usize,
+    /// Those that are back.
+    blocks: Vec<Rc<Block>>,
+    /// How often somebody has waited in vain since it began.
+    rounds: u32,
+}
+
+/// Another region retires when one has not come back after so many rounds: a block of it may be held for very long.
+const ROUNDS_MAX: u32 = 1024;
+
 struct Inner {
     free: [RefCell<Vec<Rc<Block>>>; CLASS_BYTES.len()],
     /// All regions that are carved.
     carved: RefCell<Vec<Rc<Carved>>>,
-    /// The class for which a region retires, if any does.
-    retires_for: Cell<Option<usize>>,
+    /// The region that retires, if any does.
+    retiring: RefCell<Option<Retiring>>,
     reserved_bytes: Cell<usize>,
     limit_bytes: usize,
     freed: Notify,
@@ -121,7 +135,7 @@ impl BufferPool {
         Self(Rc::new(Inner {
             free: Default::default(),
             carved: RefCell::default(),
-            retires_for: Cell::new(None),
+            retiring: RefCell::default(),
             reserved_bytes: Cell::new(0),
             limit_bytes: limit_bytes.next_multiple_of(REGION_BYTES),
             freed: Notify::new(),
@@ -159,12 +173,13 @@ impl BufferPool {
 
     /// A buffer of `length_bytes`; waits while the pool is exhausted.
     pub async fn allocate(&self, length_bytes: usize) -> Result<BufferMut, AllocateError> {
+        let mut waiter = None;
         loop {
             let freed = self.0.freed.changed();
             match self.try_allocate(length_bytes) {
                 Err(AllocateError::Exhausted { .. }) => {
+                    waiter.get_or_insert_with(|| Waiter::new(&self.0));
                     self.retire_for(class_of(length_bytes)?);
-                    let _waiter = Waiter::new(&self.0.waiters);
                     freed.await;
                 }
                 result => return result,
@@ -222,18 +237,33 @@ impl BufferPool {
     /// seen.
     fn retire_for(&self, class: usize) {
         let inner = &self.0;
-        if inner.retires_for.get().is_some() {
-            return;
+        let mut before = None;
+        if let Some(retiring) = &mut *inner.retiring.borrow_mut() {
+            retiring.rounds += 1;
+            if retiring.rounds < ROUNDS_MAX {
+                return;
+            }
+            before = Some(retiring.carved.clone());
         }
-        let carved = inner.carved.borrow();
-        let others = carved.iter().filter(|carved| carved.class != class);
-        let Some(chosen) = others.min_by_key(|carved| carved.used.get()).cloned() else {
-            return;
+        inner.stay();
+        let chosen = {
+            let carved = inner.carved.borrow();
+            let is_before =
+                |carved: &Rc<Carved>| before.as_ref().is_some_and(|before| Rc::ptr_eq(before, carved));
+            let others = carved
+                .iter()
+                .filter(|carved| carved.class != class && !is_before(carved));
+            others.min_by_key(|carved| carved.used.get()).cloned()
         };
-        drop(carved);
-        inner.withdraw(&chosen);
-        chosen.retires.set(true);
-        inner.retires_for.set(Some(class));
+        let Some(carved) = chosen else { return };
+        let blocks = inner.withdraw(&carved);
+        carved.retires.set(true);
+        *inner.retiring.borrow_mut() = Some(Retiring {
+            carved,
+            class,
+            blocks,
+            rounds: 0,
+        });
     }
 }
 
@@ -260,9 +290,20 @@ impl Inner {
     }
 
     /// Takes a region's free blocks away.
-    fn withdraw(&self, carved: &Rc<Carved>) {
-        let is_of = |block: &Rc<Block>| matches!(&**block, Block::Pooled { carved: of, .. } if Rc::ptr_eq(of, carved));
-        self.free[carved.class].borrow_mut().retain(|block| !is_of(block));
+    fn withdraw(&self, carved: &Rc<Carved>) -> Vec<Rc<Block>> {
+        let is_of = |block: &mut Rc<Block>| matches!(&**block, Block::Pooled { carved: of, .. } if Rc::ptr_eq(of, carved));
+        self.free[carved.class]
+            .borrow_mut()
+            .extract_if(.., is_of)
+            .collect()
+    }
+
+    /// The region that retires, if any does, goes on as it was.
+    fn stay(&self) {
+        if let Some(Retiring { carved, blocks, .. }) = self.retiring.take() {
+            carved.retires.set(false);
+            self.free[carved.class].borrow_mut().extend(blocks);
+        }
     }
 
     fn forget(&self, carved: &Rc<Carved>) {
@@ -271,11 +312,16 @@ impl Inner {
             .retain(|other| !Rc::ptr_eq(other, carved));
     }
 
-    /// All blocks of a region that retires are back: those who wait get it.
-    fn is_back(self: &Rc<Self>, carved: &Rc<Carved>) {
-        self.forget(carved);
-        let class = self.retires_for.take().unwrap_or(carved.class);
-        self.carve(carved.region.clone(), class);
+    /// A block of the region that retires is back. With the last of them, those who wait get all of it.
+    fn is_back(self: &Rc<Self>, block: Rc<Block>, is_last: bool) {
+        let mut place = self.retiring.borrow_mut();
+        if let Some(retiring) = &mut *place {
+            retiring.blocks.push(block);
+        }
+        if is_last && let Some(Retiring { carved, class, .. }) = place.take() {
+            self.forget(&carved);
+            self.carve(carved.region.clone(), class);
+        }
     }
 }
 
@@ -285,18 +331,22 @@ fn class_of(length_bytes: usize) -> Result<usize, AllocateError> {
     class.ok_or(AllocateError::TooLong { length_bytes })
 }
 
-struct Waiter<'a>(&'a Cell<usize>);
+struct Waiter<'a>(&'a Inner);
 
 impl<'a> Waiter<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
+    fn new(pool: &'a Inner) -> Self {
+        pool.waiters.set(pool.waiters.get() + 1);
+        Self(pool)
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        let left = self.0.waiters.get() - 1;
+        self.0.waiters.set(left);
+        if left == 0 {
+            self.0.stay();
+        }
     }
 }
 
@@ -355,11 +405,11 @@ impl Drop for View {
         let Some(pool) = carved.pool.upgrade() else { return };
         let used = carved.used.get() - 1;
         carved.used.set(used);
-        if !carved.retires.get() {
+        if carved.retires.get() {
+            pool.is_back(block, used == 0);
+        } else {
             let class = carved.class;
             pool.free[class].borrow_mut().push(block);
-        } else if used == 0 {
-            pool.is_back(carved);
         }
         if pool.waiters.get() > 0 {
             pool.freed.notify();
@@ -688,6 +738,47 @@ mod tests {
         assert_eq!(long.len(), 1 << 20);
         drop(short);
         assert_eq!(pool.in_use_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn a_block_that_never_comes_back_holds_nobody_up() {
+        let pool = BufferPool::new(3 * REGION_BYTES);
+        let all: Vec<_> = (0..3 * REGION_BYTES / 4096)
+            .map(|_| pool.try_allocate(4096).unwrap())
+            .collect();
+        let region_of = |buffer: &BufferMut| buffer.as_ptr() as usize / REGION_BYTES;
+        let stuck_in = region_of(&all[0]);
+        // Of one region a single block is left, and for ever; of the others some, which go in the end.
+        let mut is_first = true;
+        let (stuck, mut others): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .filter(|buffer| match region_of(buffer) == stuck_in {
+                true => std::mem::take(&mut is_first),
+                false => (buffer.as_ptr() as usize / 4096).is_multiple_of(2),
+            })
+            .partition(|buffer| region_of(buffer) == stuck_in);
+        assert_eq!(stuck.len(), 1);
+        let mut waiting = Box::pin(pool.allocate(1 << 20));
+        let mut poll = || {
+            let waker = std::task::Waker::noop();
+            waiting.as_mut().poll(&mut std::task::Context::from_waker(waker))
+        };
+        assert!(poll().is_pending());
+        let long = loop {
+            drop(others.pop().expect("all others are back"));
+            if let std::task::Poll::Ready(long) = poll() {
+                break long.unwrap();
+            }
+        };
+        // Nobody waits any more: what retired goes on.
+        drop(waiting);
+        drop((long, others));
+        assert_eq!(pool.in_use_bytes(), 4096);
+        let short: Vec<_> = (0..3 * REGION_BYTES / 4096 - 1)
+            .map_while(|_| pool.try_allocate(4096).ok())
+            .collect();
+        assert!(short.len() >= REGION_BYTES / 4096, "{}", short.len());
+        drop(stuck);
     }
 
     #[test]

@@ -126,6 +126,8 @@ class ImageFolder(Files):
         self.imgs = self.samples
         self.targets = [target for target, _, _, _ in found]
         self._positions = [position for _, _, _, position in found]
+        # Positions are those of this state.
+        self._state = self.data._expected
         missing = set(self.class_to_idx.values()).difference(self.targets)
         if missing:
             names = ", ".join(self.classes[number] for number in sorted(missing))
@@ -148,6 +150,10 @@ class ImageFolder(Files):
         return len(self.samples)
 
     def _position(self, index: int) -> int:
+        if self.data._expected != self._state:
+            raise RuntimeError(
+                f"{self.data.address} was refreshed after its images were listed, and shows another state: make the ImageFolder anew"
+            )
         return self._positions[index]
 
     def sample(self, index: int, content: memoryview) -> tuple[Any, Any]:

@@ -174,20 +174,25 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// A portal that knows of so many chunks has seen to it that this token is in force on every copy of them. Repeating it changes
-    /// nothing.
+    /// A portal, the node that is named, knows of so many chunks and has seen to it that this token is in force on every copy of them.
+    /// Repeating it changes nothing.
     ///
     /// # Errors
-    /// If there is no such volume, or if it has more chunks.
+    /// If there is no such volume, if it has more chunks, or if the node does not export it.
     pub fn enforced_reservations(
         &mut self,
         number: VolumeNumber,
+        node: NodeId,
         token: WriterToken,
         chunks: u32,
     ) -> Result<ReservationsView, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let found = self.find_reservations(number)?;
             let volume = &found.volume.record;
+            if !volume.portals.contains(&node) {
+                let volume = volume.name.clone();
+                return Err(ControlError::NotPortal { volume, node });
+            }
             if chunks < volume.geometry.chunk_count() && !self.planted.is(Bug::NotesFewerChunks) {
                 return Err(ControlError::NotEveryChunk {
                     volume: volume.name.clone(),

@@ -82,6 +82,37 @@ impl FileSystem {
         bytes: &[u8],
         now: Timestamp,
     ) -> Result<(), FileError> {
+        match self.write_parts(number, offset, bytes, now).await? {
+            (_, Some(refused)) => Err(refused),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// As [`FileSystem::write`], of as many of the bytes as the volume has room for, from the first on; their number.
+    ///
+    /// # Errors
+    /// As there, if it has room for none.
+    pub async fn write_some(
+        &mut self,
+        number: InodeNumber,
+        offset: u64,
+        bytes: &[u8],
+        now: Timestamp,
+    ) -> Result<usize, FileError> {
+        match self.write_parts(number, offset, bytes, now).await? {
+            (0, Some(refused)) => Err(refused),
+            (written, _) => Ok(written),
+        }
+    }
+
+    /// Bytes that were written, and why not all if the volume is full.
+    async fn write_parts(
+        &mut self,
+        number: InodeNumber,
+        offset: u64,
+        bytes: &[u8],
+        now: Timestamp,
+    ) -> Result<(usize, Option<FileError>), FileError> {
         self.writer.ensure_whole()?;
         let (inode, _) = self.writer.find(number).await?;
         check_file(&inode)?;
@@ -91,20 +122,23 @@ impl FileSystem {
             return Err(FileError::TooLarge { size, limit });
         }
         let charged = self.check_growth(number, size).await?;
-        let mut at = offset;
+        let mut written = 0;
         for part in bytes.chunks(WRITE_PART_BYTES) {
             self.make_memory(cost_bytes(part.len())).await?;
-            self.check_free(self.packing().write_room(part.len() as u64))
-                .await?;
+            let room = self.packing().write_room(part.len() as u64);
+            match self.check_free(room).await {
+                Err(error) if error.is_no_space() => return Ok((written, Some(error))),
+                checked => checked?,
+            }
             // The waiting content may have been put into the tree just now.
             let tree_size = self.writer.find(number).await?.0.size;
             self.change_dirty(number, tree_size, charged, |dirty| {
-                dirty.write(at, part);
+                dirty.write(offset + written as u64, part);
                 dirty.modified = Some(now);
             });
-            at += part.len() as u64;
+            written += part.len();
         }
-        Ok(())
+        Ok((written, None))
     }
 
     /// The tree with a quota that a file is charged to, which must have room for the file to become so long, if it is shorter.

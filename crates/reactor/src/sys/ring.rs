@@ -259,6 +259,10 @@ impl Ring {
         };
         if ended {
             let slot = self.slots.borrow_mut().remove(index);
+            if let (State::Single { result: Some(result) }, Some(resources)) = (&slot.state, &slot.resources)
+            {
+                close_unwanted(resources, *result);
+            }
             drop(slot);
         } else {
             self.cancel(index);
@@ -357,13 +361,8 @@ impl Ring {
             if let Some(id) = buffer {
                 self.receive.give_back(id);
             }
-            if let (Resources::Accept(_), Ok(fd)) = (
-                slot.resources.as_ref().expect("resources stay with the slot"),
-                super::check(entry.result()),
-            ) {
-                // A connection that nobody waits for any more.
-                drop(super::wake::own(fd.cast_signed()));
-            }
+            let resources = slot.resources.as_ref();
+            close_unwanted(resources.expect("resources stay with the slot"), entry.result());
             if last {
                 slots.remove(index);
             }
@@ -443,5 +442,12 @@ pub(crate) fn probe() -> io::Result<()> {
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ring({})", self.uring.borrow().as_raw_fd())
+    }
+}
+
+/// Closes a connection that was accepted and that nobody waits for any more.
+fn close_unwanted(resources: &Resources, result: i32) {
+    if let (Resources::Accept(_), Ok(fd)) = (resources, super::check(result)) {
+        drop(super::wake::own(fd.cast_signed()));
     }
 }

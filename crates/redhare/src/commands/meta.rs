@@ -5,6 +5,7 @@ mod rebuild;
 pub(crate) mod restored;
 
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -150,7 +151,10 @@ fn export(arguments: &ExportArguments, output: &Output) -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::new(format!("{} cannot be written: {error}", file.display()));
     // Before the store is closed: what stands in the way is known then.
-    let mut out = std::fs::File::create_new(file).map_err(failed)?;
+    // The keys of the data path go into it.
+    let mut options = std::fs::OpenOptions::new();
+    let out = options.write(true).create_new(true).mode(0o600).open(file);
+    let mut out = out.map_err(failed)?;
     let taken = meta::export(&store, arguments.moves).map_err(Failure::new);
     let written = taken.and_then(|image| {
         let written = out.write_all(&image.encode()).and_then(|()| out.sync_all());

@@ -465,16 +465,15 @@ async fn ask(link: &Link, message: &Message, data: Option<Buffer>) -> Option<Enc
             // The blocks of a replica write and its tail travel as one.
             let blocks = data.as_deref().unwrap_or(&[]);
             let length = blocks.len() + encoded.data.len();
-            let mut whole = match BufferPool::current().allocate(length).await {
-                Ok(whole) => whole,
-                Err(error) => {
-                    tracing::error!(opcode = encoded.fields.opcode, %error, "a peer command cannot be sent");
-                    return None;
+            // Whoever has blocks does not wait for more memory: as many writes as fill the pool would wait for each other.
+            Data::From(match BufferPool::current().try_allocate(length) {
+                Ok(mut whole) => {
+                    whole[..blocks.len()].copy_from_slice(blocks);
+                    whole[blocks.len()..].copy_from_slice(&encoded.data);
+                    whole.freeze()
                 }
-            };
-            whole[..blocks.len()].copy_from_slice(blocks);
-            whole[blocks.len()..].copy_from_slice(&encoded.data);
-            Data::From(whole.freeze())
+                Err(_) => Buffer::from([blocks, &encoded.data].concat()),
+            })
         }
         2 => room(ANSWER_ROOM_BYTES),
         _ => Data::None,

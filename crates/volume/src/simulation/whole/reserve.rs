@@ -189,7 +189,7 @@ impl World {
             }
             reserve::Call::Enforced { token, chunks } => {
                 let token = control::WriterToken(token.0);
-                let noted = control.enforced_reservations(VOLUME, token, chunks as u32);
+                let noted = control.enforced_reservations(VOLUME, named(node), token, chunks as u32);
                 noted.map(|found| (found, true))
             }
             reserve::Call::Read => unreachable!("it is answered above"),
