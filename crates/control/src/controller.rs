@@ -9,6 +9,7 @@ pub(crate) mod clones;
 pub(crate) mod damage;
 mod data_keys;
 pub(crate) mod drain;
+mod dues;
 pub(crate) mod exports;
 pub(crate) mod force;
 pub(crate) mod growth;
