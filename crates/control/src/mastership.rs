@@ -216,14 +216,31 @@ impl<E: Election> Member<E> {
         let left = self.control.take();
         let was_ours = matches!(std::mem::replace(&mut self.seat, Seat::Vacant), Seat::Ours(_));
         if let Seat::Ours(leader) = &seat {
-            let control = self.open(Some(leader.reign), now)?;
-            self.control = Some(control);
+            match self.open(Some(leader.reign), now) {
+                Ok(control) => self.control = Some(control),
+                Err(error) => {
+                    self.leave(leader.reign, &error, now);
+                    return Err(error);
+                }
+            }
             self.recall();
         } else if was_ours {
             self.remember(left);
         }
         self.seat = seat;
         Ok(())
+    }
+
+    /// Gives up a seat that cannot be filled, if there is somebody who may: a store that this master cannot deal with, another one
+    /// may. One that does not answer now may answer with the next step.
+    fn leave(&mut self, reign: u64, error: &ControlError, now: Instant) {
+        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Aborted) {
+            return;
+        }
+        // What fails here is done with the next step: nobody has sat down in the meantime.
+        if self.election.has_others() == Ok(true) && self.election.resign(reign).is_ok() {
+            self.deafness.gave_up(now);
+        }
     }
 
     fn open(&mut self, reign: Option<u64>, now: Instant) -> Result<Controller<E::Store>, ControlError> {

@@ -19,8 +19,8 @@ use super::Member;
 use crate::planted::Bug;
 use crate::testing::{Etcd, EtcdElection, Lost};
 use crate::{
-    Chunk, ChunkId, CreateVolume, Disk, DiskId, Heartbeat, Incarnation, NodeId, Registration, SessionId,
-    Settings, Uuid, VolumeNumber, VolumeState,
+    Chunk, ChunkId, ClusterId, CreateVolume, Disk, DiskId, Heartbeat, Incarnation, NodeId, Registration,
+    SessionId, Settings, Uuid, VolumeNumber, VolumeState,
 };
 
 const MASTERS: usize = 3;
@@ -568,6 +568,32 @@ fn a_long_step_revives_nobody() {
     world.now = world.now + TIMEOUT;
     world.masters[leads].step(world.now).unwrap();
     assert!(is_alive(&mut world), "it stood still");
+}
+
+/// The master in the seat cannot deal with what is in the store, and the others can.
+#[test]
+fn who_cannot_read_the_store_gives_way() {
+    let mut world = World::new(1, None);
+    let pass = |world: &mut World, steps: u32| {
+        for _ in 0..steps {
+            world.now = world.now + STEP;
+            world.etcd.borrow_mut().pass(world.now);
+            world.move_masters();
+        }
+    };
+    pass(&mut world, 20);
+    let first = world.etcd.borrow().leader().expect("nothing is done to it");
+    // It starts anew with another cluster's certificate, and finds itself in the seat; a store of a later release it would refuse, too.
+    let election = EtcdElection::new(world.etcd.clone(), first);
+    let settings = Settings {
+        cluster: Some(ClusterId(Uuid(1))),
+        ..settings()
+    };
+    world.masters[first] = Member::new(election, settings, 1);
+    pass(&mut world, 30);
+    let leads = world.etcd.borrow().leader().expect("the others do not");
+    assert_ne!(leads, first);
+    assert!(world.masters[leads].lead().is_ok());
 }
 
 /// The first master in the seat never hears anybody, so that no node is ever known to it.
