@@ -180,11 +180,15 @@ impl<S: MetadataStore> Controller<S> {
         self.inquiries.forget(now);
         let before = self.store.revision()?;
         self.changes.seen(before);
+        let strangers = self.changes.strangers();
+        // Somebody else, or this master itself with a commit whose answer was lost.
+        if self.reconciler.strangers != strangers && !self.is_restoring() {
+            self.note_restored(now)?;
+        }
         if self.is_restoring() {
             self.find_out(now)?;
             return Ok(self.changes.end() != before);
         }
-        let strangers = self.changes.strangers();
         if self.reconciler.strangers != strangers {
             self.reconciler = Reconciler {
                 strangers,
