@@ -81,8 +81,11 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         let is_drained = self.read::<Number>(&keys::drain(node, None))?.is_some();
-        if bytes.0 > 0 {
-            let copies = self.left_to_drain(node, None)?.copies;
+        // After the records were made anew from the disks there may be places on it for which nothing is promised: of a copy in sync
+        // whose node was not read, only that knows the disk.
+        let left = self.left_to_drain(node, None)?;
+        if bytes.0 > 0 || left.copies > 0 {
+            let (copies, bytes) = (left.copies, bytes.max(left.bytes));
             let remedy = match is_drained {
                 true => {
                     "wait until they have been moved away, \"redhare status\" shows what is left".to_owned()
