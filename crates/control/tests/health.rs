@@ -179,6 +179,20 @@ fn a_disk_out_of_service_is_drained_until_it_is_restored_and_another_master_know
 }
 
 #[test]
+fn no_disk_has_the_number_that_stands_for_all_of_a_node() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let nil = DiskId(Uuid(0));
+    assert!(master.drain(node(2), Some(nil), at(2)).is_err());
+    assert!(!shown(&master, 2, at(2)).1);
+    master.drain(node(2), None, at(2)).unwrap();
+    assert!(master.undrain(node(2), Some(nil)).is_err());
+    assert!(master.restore_disk(node(2), nil).is_err());
+    assert!(shown(&master, 2, at(2)).1);
+    master.drain(node(2), Some(nil), at(2)).unwrap_err();
+}
+
+#[test]
 fn a_disk_that_is_slow_beside_its_peers_is_known_and_forgotten_when_it_is_well() {
     let store = MemoryStore::default();
     let mut master = started(&store);

@@ -25,6 +25,14 @@ pub struct Drained {
     pub bytes: ByteCount,
 }
 
+/// Refuses the disk of number zero, which no disk has: in the store it stands for all of its node.
+fn check_disk(node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+    match disk.filter(|disk| *disk == DiskId::default()) {
+        None => Ok(()),
+        Some(disk) => Err(ControlError::NoSuchDisk { node, disk }),
+    }
+}
+
 impl<S: MetadataStore> Controller<S> {
     /// From now on places no copy on a node, or on one disk of it, and moves those away that are there. Refused, with the
     /// numbers, if they have nowhere to go. Repeating it changes nothing; a drain lasts until [`Controller::undrain`].
@@ -43,6 +51,7 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Ends a drain: what is there stays, what has gone does not come back by itself.
     pub fn undrain(&mut self, node: NodeId, disk: Option<DiskId>) -> Result<Drained, ControlError> {
+        check_disk(node, disk)?;
         // Also of a node that was removed, by masters of a release that could leave it.
         if self.read::<Number>(&keys::drain(node, disk))?.is_none() {
             self.check_place(node, disk)?;
@@ -51,7 +60,8 @@ impl<S: MetadataStore> Controller<S> {
         self.left_to_drain(node, disk)
     }
 
-    fn check_place(&self, node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+    pub(super) fn check_place(&self, node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+        check_disk(node, disk)?;
         let Some(stored) = self.read::<Node>(&keys::node(node))? else {
             return Err(ControlError::NoSuchNode { node });
         };
