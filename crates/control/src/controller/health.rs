@@ -11,11 +11,13 @@ use crate::error::ControlError;
 use crate::identity::{DiskId, NodeId};
 use crate::keys;
 use crate::model::{Disk, Node, Number};
-use crate::slowness::Slowness;
+use crate::slowness::{Peers, Slowness};
 use crate::store::MetadataStore;
 
 /// What was reported longer ago says nothing of now.
 const FRESH: Duration = Duration::from_secs(60);
+/// For how long it counts what all disks took at some moment.
+const PEERS_FRESH: Duration = Duration::from_secs(1);
 /// Disks and samples that one node may report, as many as it may register and see.
 const REPORTS_MAX: usize = 1024;
 
@@ -104,6 +106,8 @@ pub struct DiskHealth {
 pub(super) struct Health {
     heard: BTreeMap<NodeId, Told>,
     slowness: BTreeMap<(NodeId, DiskId), Slowness>,
+    /// How long the disks take that were heard of, as of this time.
+    peers: Option<(Instant, Peers<(NodeId, DiskId)>)>,
     /// Disks that their nodes are to put back in service.
     restoring: BTreeSet<(NodeId, DiskId)>,
 }
@@ -142,12 +146,16 @@ impl Health {
         let (own, mut changed): (Vec<_>, _) = (told.latencies(of).collect(), Vec::new());
         for (place, latency) in own {
             let mut slowness = self.slowness.remove(&place).unwrap_or_default();
-            // All disks of the cluster are looked at only for one that may be slow.
-            let peers = || {
-                let others = self.latencies(now).filter(|(other, _)| *other != place);
-                others.map(|(_, latency)| latency).collect()
+            // All disks of the cluster are looked at only for one that may be slow, and not for each of those anew: where all are
+            // of a sort that takes so long, every report is about such.
+            let median = || {
+                let known = self.peers.take().filter(|(at, _)| now.since(*at) < PEERS_FRESH);
+                let (at, peers) = known.unwrap_or_else(|| (now, Peers::new(self.latencies(now))));
+                let median = peers.median_without(&place);
+                self.peers = Some((at, peers));
+                median
             };
-            if slowness.note(now, latency, peers) {
+            if slowness.note(now, latency, median) {
                 changed.push((place.1, slowness.is_slow()));
             }
             self.slowness.insert(place, slowness);
