@@ -201,6 +201,7 @@ impl<S: MetadataStore> Controller<S> {
         };
         controller.note_restored(now)?;
         controller.note_drains()?;
+        controller.note_disk_restores()?;
         controller.note_snapshots()?;
         controller.note_leases(now)?;
         controller.note_unfinished()?;

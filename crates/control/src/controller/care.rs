@@ -280,6 +280,11 @@ impl Care {
         self.drains.contains(&(node, None)) || disk.is_some() && self.drains.contains(&(node, disk))
     }
 
+    /// Whether the copies of this disk are to be moved away, and not only those of all its node.
+    pub(super) fn is_drained_itself(&self, node: NodeId, disk: DiskId) -> bool {
+        self.drains.contains(&(node, Some(disk)))
+    }
+
     /// Whether all of a node is drained, and what of it is.
     pub(super) fn drained_of(&self, node: NodeId) -> (bool, Vec<Option<DiskId>>) {
         let any: Vec<_> = self

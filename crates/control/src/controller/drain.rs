@@ -77,7 +77,8 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Ends, with a registration, the drains of disks that the node has no more and that nothing is promised to: nobody could.
+    /// Ends, with a registration, the drains of disks that the node has no more and that nothing is promised to, and the wishes to put such
+    /// disks back in service: nobody could.
     pub(super) fn forget_drains(
         &self,
         transaction: &mut Transaction,
@@ -92,6 +93,12 @@ impl<S: MetadataStore> Controller<S> {
                 forgets = true;
             }
         }
+        let mut restoring = self.health.restoring_of(node);
+        restoring.retain(|wished| disks.iter().all(|disk| disk.id != *wished));
+        for disk in restoring {
+            transaction.delete(keys::disk_restore(node, disk));
+            forgets = true;
+        }
         Ok(forgets)
     }
 
@@ -102,6 +109,8 @@ impl<S: MetadataStore> Controller<S> {
         drains: bool,
     ) -> Result<(), ControlError> {
         let key = keys::drain(node, disk);
+        // Copies leave a disk that was to be put back in service: it is not any more.
+        let wished = disk.filter(|disk| drains && self.health.restoring_of(node).contains(disk));
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.read::<Number>(&key)?;
             if stored.is_some() != drains {
@@ -116,6 +125,9 @@ impl<S: MetadataStore> Controller<S> {
                         .compare(of_node.clone(), stored.revision)
                         .put(of_node.clone(), stored.record.encode(&of_node))
                         .put(key.clone(), Number(1).encode(&key));
+                    if let Some(disk) = wished {
+                        transaction.delete(keys::disk_restore(node, disk));
+                    }
                 } else {
                     transaction.delete(key.clone());
                 }
@@ -123,6 +135,9 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
                 self.pace.ended(Work::Drain(node));
+                if wished.is_some() {
+                    self.note_disk_restores()?;
+                }
             }
             self.note_drains()?;
             // Its chunks are looked at with the next tick.

@@ -41,6 +41,9 @@ impl<S: MetadataStore> Controller<S> {
             for disk in self.care.drained_of(node).1 {
                 transaction.delete(keys::drain(node, disk));
             }
+            for disk in self.health.restoring_of(node) {
+                transaction.delete(keys::disk_restore(node, disk));
+            }
             let removed = keys::removed(node);
             transaction.put(
                 removed.clone(),
@@ -52,6 +55,7 @@ impl<S: MetadataStore> Controller<S> {
             }
             if self.commit(&transaction)? {
                 self.heard.remove(&node);
+                self.note_disk_restores()?;
                 return self.note_drains();
             }
         }

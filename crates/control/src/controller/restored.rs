@@ -536,6 +536,7 @@ impl<S: MetadataStore> Controller<S> {
         self.balancer = Balancer::default();
         self.exported = None;
         self.note_drains()?;
+        self.note_disk_restores()?;
         self.note_snapshots()?;
         self.note_leases(now)?;
         self.note_unfinished()?;
