@@ -297,6 +297,34 @@ fn a_member_whose_life_has_ended_is_left_out_once_those_who_stay_are_heard() {
     assert_eq!(cluster.members_on(NODES), 0);
 }
 
+#[test]
+fn a_node_that_names_its_copies_costs_reads_of_those_only_that_have_no_place_there() {
+    let mut cluster = Cluster::with_volume();
+    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+    for (id, chunk) in cluster.chunks() {
+        match chunk.has_copy_on(node(1)) {
+            true => here.push(id),
+            false => elsewhere.push(id),
+        }
+    }
+    assert!(here.len() > 1000 && elsewhere.len() > 500);
+    // What a copy that it was to delete while it was away has left.
+    let left = elsewhere[7];
+    let heartbeat = Heartbeat {
+        incarnation: cluster.incarnations[&1],
+        disks: disks(1),
+        copies: here.iter().copied().chain([left]).collect(),
+        names_copies: true,
+        ..crate::silent(cluster.control.cluster(), node(1))
+    };
+    let before = cluster.store.chunks_read.get();
+    let answer = cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();
+    let removed: Vec<ChunkId> = answer.remove_copies.iter().map(|(id, _)| *id).collect();
+    assert_eq!(removed, [left]);
+    let read = cluster.store.chunks_read.get() - before;
+    assert!(read <= 2, "{read} reads: to see, and to say in which epoch");
+}
+
 /// A node registers that has one disk of this size.
 fn register(control: &mut Controller<&MemoryStore>, number: u64, capacity: u64, now: Instant) -> Incarnation {
     let mut disks = disks(number);

@@ -665,6 +665,9 @@ impl<S: MetadataStore> Controller<S> {
             if ends {
                 self.care.moves.remove(&id);
             }
+            for copy in gone {
+                self.reconciler.left(copy.node, id);
+            }
             for copy in gone.iter().filter(|_| !self.planted.is(Bug::LeavesGivenUp)) {
                 self.care.removals.entry(copy.node).or_default().insert(id);
                 self.care.out.remove(&(id, copy.node));
@@ -683,9 +686,13 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// A node has named all copies it has: those without a place are to be deleted.
+    /// A node has named all copies it has: those without a place are to be deleted. The store is asked of those only that have none as far
+    /// as this master knows: of a node with very many copies hardly any.
     pub(super) fn look_over_copies(&mut self, node: NodeId, copies: &[ChunkId]) -> Result<(), ControlError> {
         for &id in copies.iter().filter(|_| !self.planted.is(Bug::LeavesGivenUp)) {
+            if self.reconciler.knows_place(node, id) {
+                continue;
+            }
             let stored = self.read::<Chunk>(&keys::chunk(id))?;
             if stored.is_some_and(|stored| !stored.record.has_copy_on(node)) {
                 self.care.removals.entry(node).or_default().insert(id);

@@ -26,7 +26,7 @@ const READS_MAX: usize = 2048;
 const GROUP: usize = 256;
 
 type Standings = BTreeMap<NodeId, Standing>;
-/// The chunks that have, or had, a copy on each node.
+/// The chunks that have a copy on each node, and some that were deleted since.
 type ChunksOf = BTreeMap<NodeId, BTreeSet<ChunkId>>;
 
 /// Which chunks are to be looked at.
@@ -90,6 +90,22 @@ impl Reconciler {
             let is_whole = is_whole(chunk, settled);
             self.note_whole(id, is_whole);
         }
+    }
+
+    /// A chunk has no place on a node any more.
+    pub(super) fn left(&mut self, node: NodeId, id: ChunkId) {
+        let sweep = self.sweep.as_mut().map(|sweep| &mut sweep.chunks_of);
+        for chunks_of in std::iter::once(&mut self.chunks_of).chain(sweep) {
+            if let Some(chunks) = chunks_of.get_mut(&node) {
+                chunks.remove(&id);
+            }
+        }
+    }
+
+    /// Whether a chunk has a place on a node, as far as is known, or was deleted since. That it has none is to be asked of the store.
+    pub(super) fn knows_place(&self, node: NodeId, id: ChunkId) -> bool {
+        let chunks = self.settled.as_ref().and_then(|_| self.chunks_of.get(&node));
+        chunks.is_some_and(|chunks| chunks.contains(&id))
     }
 
     fn note_whole(&mut self, id: ChunkId, is_whole: bool) {
