@@ -9,6 +9,7 @@ pub(crate) mod clones;
 pub(crate) mod damage;
 mod data_keys;
 pub(crate) mod drain;
+mod dues;
 pub(crate) mod exports;
 pub(crate) mod force;
 pub(crate) mod growth;
@@ -200,6 +201,7 @@ impl<S: MetadataStore> Controller<S> {
         };
         controller.note_restored(now)?;
         controller.note_drains()?;
+        controller.note_disk_restores()?;
         controller.note_snapshots()?;
         controller.note_leases(now)?;
         controller.note_unfinished()?;

@@ -18,6 +18,8 @@ pub(crate) const CHUNKS: &[u8] = b"chunk/";
 pub(crate) const SNAPSHOTS: &[u8] = b"snapshot/";
 pub(crate) const TOMBSTONES: &[u8] = b"tombstone/";
 pub(crate) const DRAINS: &[u8] = b"drain/";
+/// Disks that their nodes are to put back in service.
+pub(crate) const DISK_RESTORES: &[u8] = b"disk-restore/";
 /// Nodes that were removed.
 pub(crate) const REMOVED: &[u8] = b"removed/";
 pub(crate) const MOVES: &[u8] = b"move/";
@@ -60,6 +62,16 @@ pub(crate) fn parse_drain(key: &[u8]) -> Option<(NodeId, Option<DiskId>)> {
     ))
 }
 
+/// A disk that its node is to put back in service.
+pub(crate) fn disk_restore(node: NodeId, disk: DiskId) -> Vec<u8> {
+    join(&[DISK_RESTORES, &node.0.to_bytes(), &disk.0.to_bytes()])
+}
+
+/// What a key of [`DISK_RESTORES`] names.
+pub(crate) fn parse_disk_restore(key: &[u8]) -> Option<(NodeId, DiskId)> {
+    disk_behind(DISK_RESTORES, key)
+}
+
 /// Bytes promised to copies on a disk.
 pub(crate) fn allocation(node: NodeId, disk: DiskId) -> Vec<u8> {
     join(&[ALLOCATIONS, &node.0.to_bytes(), &disk.0.to_bytes()])
@@ -73,7 +85,11 @@ pub(crate) fn allocations_of(node: NodeId) -> (Vec<u8>, Vec<u8>) {
 
 /// The disk that a key of [`ALLOCATIONS`] names.
 pub(crate) fn parse_allocation(key: &[u8]) -> Option<(NodeId, DiskId)> {
-    let (node, disk) = key.strip_prefix(ALLOCATIONS)?.split_at_checked(16)?;
+    disk_behind(ALLOCATIONS, key)
+}
+
+fn disk_behind(prefix: &[u8], key: &[u8]) -> Option<(NodeId, DiskId)> {
+    let (node, disk) = key.strip_prefix(prefix)?.split_at_checked(16)?;
     Some((NodeId(Uuid::from_bytes(node)?), DiskId(Uuid::from_bytes(disk)?)))
 }
 

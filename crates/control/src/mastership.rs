@@ -9,8 +9,12 @@
 //!
 //! No clock decides who leads but the store's. A member's own clock decides one thing: whether it
 //! was able to hear nodes. After a gap (it was paused, or the store did not answer) silence is
-//! counted anew, so that no node is left out because its master slept. A member that leads and hears
-//! no node at all gives the seat to one that may (`deafness`).
+//! counted anew, so that no node is left out because its master slept; but not where it was at work:
+//! one whose steps take long must find the dead, too. A member that leads and hears no node at all
+//! gives the seat to one that may (`deafness`), and so does one that cannot deal with what is in the
+//! store: another one may run a later release.
+
+use std::time::Duration;
 
 use foundation::{Instant, Random};
 
@@ -88,10 +92,13 @@ pub struct Member<E: Election> {
     seat: Seat,
     /// On a handle as the seat says.
     control: Option<Controller<E::Store>>,
-    /// When it was last known to be able to hear nodes.
+    /// When the last step began in which it was able to hear nodes.
     listened: Option<Instant>,
-    /// It was longer ago than a heartbeat's interval, the last time.
-    stood_still: bool,
+    /// How long that step took, and when the last one began.
+    worked: Duration,
+    stepped: Option<Instant>,
+    /// The one before began longer ago than a heartbeat's interval.
+    was_late: bool,
     deafness: Deafness,
     planted: Planted,
     /// What a mistaken member has kept of its last reign.
@@ -109,7 +116,9 @@ impl<E: Election> Member<E> {
             seat: Seat::Vacant,
             control: None,
             listened: None,
-            stood_still: false,
+            worked: Duration::ZERO,
+            stepped: None,
+            was_late: false,
             deafness: Deafness::new(settings.heartbeat_timeout),
             planted: Planted::default(),
             #[cfg(any(test, feature = "testing"))]
@@ -120,8 +129,9 @@ impl<E: Election> Member<E> {
     /// Finds out who leads, begins or ends to, and, leading, does what time asks for. To be called
     /// every fraction of the heartbeat timeout. True when it committed something. After an error
     /// nothing is known to have changed: a reign whose store does not answer goes on if it answers
-    /// again before another one began.
+    /// again before another one began. [`Member::stepped`] is to be called after it.
     pub fn step(&mut self, now: Instant) -> Result<bool, ControlError> {
+        self.stepped = Some(now);
         let rests = self.deafness.rests(now);
         let seat = match rests {
             true => self.election.look()?,
@@ -134,16 +144,19 @@ impl<E: Election> Member<E> {
         let deaf = self.settings.heartbeat_timeout / 2;
         let gap = self.listened.map(|listened| now.since(listened));
         let was_deaf = gap.is_none_or(|gap| gap > deaf);
+        // It was at work for some of that time, and only stood still for the rest: were silence counted anew after each long step,
+        // nobody would ever be found dead by one that has much to do.
+        let stood_still = gap.is_none_or(|gap| gap.saturating_sub(self.worked) > deaf);
         let forgives = !self.planted.is(Bug::CountsDeafness);
         let interval = self.settings.heartbeat_interval;
         let mut ticked = Ok(false);
         if let (Seat::Ours(_), Some(control)) = (&self.seat, &mut self.control) {
-            match gap.filter(|_| !was_deaf) {
+            match gap.filter(|_| !stood_still) {
                 _ if !forgives => {}
                 None => control.listen_anew(now),
                 // Nodes that were not answered look for other masters, and take a while to come back. One that is always slow must find
                 // the dead, too: then what it takes each time is silence, up to a heartbeat's interval.
-                Some(gap) if self.stood_still => control.forgive(gap.saturating_sub(interval), now),
+                Some(gap) if self.was_late => control.forgive(gap.saturating_sub(interval), now),
                 Some(gap) if gap > interval => control.forgive(gap, now),
                 Some(_) => {}
             }
@@ -155,10 +168,20 @@ impl<E: Election> Member<E> {
         {
             return ticked;
         }
-        self.listened = Some(now);
-        self.stood_still = gap.is_some_and(|gap| gap > interval);
+        (self.listened, self.worked) = (Some(now), Duration::ZERO);
+        self.was_late = gap.is_some_and(|gap| gap > interval);
         self.mind_deafness(was_deaf, now)?;
         ticked
+    }
+
+    /// The step that was made last is over now. What it took says nothing about whether this master can hear nodes.
+    pub fn stepped(&mut self, now: Instant) {
+        // After one that failed for the store's sake it is not known since when that did not answer.
+        if let Some(began) = self.stepped.take()
+            && self.listened == Some(began)
+        {
+            self.worked = now.since(began);
+        }
     }
 
     /// Gives up a seat from which no node is heard, if there is somebody who may hear them.
@@ -193,14 +216,31 @@ impl<E: Election> Member<E> {
         let left = self.control.take();
         let was_ours = matches!(std::mem::replace(&mut self.seat, Seat::Vacant), Seat::Ours(_));
         if let Seat::Ours(leader) = &seat {
-            let control = self.open(Some(leader.reign), now)?;
-            self.control = Some(control);
+            match self.open(Some(leader.reign), now) {
+                Ok(control) => self.control = Some(control),
+                Err(error) => {
+                    self.leave(leader.reign, &error, now);
+                    return Err(error);
+                }
+            }
             self.recall();
         } else if was_ours {
             self.remember(left);
         }
         self.seat = seat;
         Ok(())
+    }
+
+    /// Gives up a seat that cannot be filled, if there is somebody who may: a store that this master cannot deal with, another one
+    /// may. One that does not answer now may answer with the next step.
+    fn leave(&mut self, reign: u64, error: &ControlError, now: Instant) {
+        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Aborted) {
+            return;
+        }
+        // What fails here is done with the next step: nobody has sat down in the meantime.
+        if self.election.has_others() == Ok(true) && self.election.resign(reign).is_ok() {
+            self.deafness.gave_up(now);
+        }
     }
 
     fn open(&mut self, reign: Option<u64>, now: Instant) -> Result<Controller<E::Store>, ControlError> {

@@ -197,6 +197,7 @@ pub fn rebuild(reports: &[NodeReport], wishes: &Wishes, seed: u64) -> Result<Fou
     let (mut volumes, mut records) = (Vec::new(), BTreeMap::new());
     let mut maker = Maker {
         reports,
+        copies: copies_by_volume(reports),
         unknown: missing.union(&behind).copied().collect(),
         behind: &behind,
         wishes,
@@ -332,8 +333,22 @@ fn next_number(backup: &Image) -> Option<u64> {
     Some(Number::decode(key, value).ok()?.0)
 }
 
+type CopiesByVolume<'a> = BTreeMap<VolumeNumber, Vec<(NodeId, &'a CopyReport)>>;
+
+fn copies_by_volume(reports: &[NodeReport]) -> CopiesByVolume<'_> {
+    let mut copies = CopiesByVolume::new();
+    for report in reports {
+        for copy in &report.copies {
+            let of_volume = copies.entry(copy.chunk.volume).or_default();
+            of_volume.push((report.node, copy));
+        }
+    }
+    copies
+}
+
 struct Maker<'a> {
     reports: &'a [NodeReport],
+    copies: CopiesByVolume<'a>,
     /// Nodes of which it is not known what they have done last: not read, or their disks are older than that.
     unknown: BTreeSet<NodeId>,
     /// Those of which others know a later life than they do themselves.
@@ -344,16 +359,13 @@ struct Maker<'a> {
     names: BTreeSet<String>,
 }
 
-impl Maker<'_> {
+impl<'a> Maker<'a> {
     fn uuid(&mut self) -> Uuid {
         Uuid::from_random_bits(self.random.next_u64(), self.random.next_u64())
     }
 
-    fn copies_of(&self, number: VolumeNumber) -> Vec<(NodeId, &CopyReport)> {
-        let of_node = |report: &NodeReport| report.node;
-        let all = self.reports.iter();
-        let all = all.flat_map(|report| report.copies.iter().map(move |copy| (of_node(report), copy)));
-        all.filter(|(_, copy)| copy.chunk.volume == number).collect()
+    fn copies_of(&self, number: VolumeNumber) -> Vec<(NodeId, &'a CopyReport)> {
+        self.copies.get(&number).cloned().unwrap_or_default()
     }
 
     fn volume(&mut self, number: VolumeNumber) -> Result<(VolumeFound, Records), RebuildError> {
@@ -371,10 +383,13 @@ impl Maker<'_> {
             };
             return Ok((found, Records::new()));
         };
+        let mut by_chunk: BTreeMap<u32, Vec<(NodeId, &CopyReport)>> = BTreeMap::new();
+        for &(node, copy) in &copies {
+            by_chunk.entry(copy.chunk.index).or_default().push((node, copy));
+        }
         let (mut records, mut found, mut token) = (Records::new(), Vec::new(), 0);
         for index in 0..geometry.chunk_count() {
-            let of_chunk = copies.iter().filter(|(_, copy)| copy.chunk.index == index);
-            let of_chunk: Vec<(NodeId, &CopyReport)> = of_chunk.copied().collect();
+            let of_chunk = by_chunk.remove(&index).unwrap_or_default();
             token = of_chunk
                 .iter()
                 .map(|(_, copy)| copy.token.0)

@@ -1,5 +1,6 @@
 //! Which disks are slow: those that take much longer than their peers, for long enough. Pure: time comes in as instants.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use foundation::Instant;
@@ -31,18 +32,18 @@ impl Slowness {
         self.is_slow
     }
 
-    /// Takes in how long the disk takes, and its peers, which are asked for where it matters; true if it counts otherwise from now on.
+    /// Takes in how long the disk takes, and its peers' median, which is asked for where it matters; true if it counts otherwise from now on.
     pub(crate) fn note(
         &mut self,
         now: Instant,
         latency: Duration,
-        peers: impl FnOnce() -> Vec<Duration>,
+        median: impl FnOnce() -> Option<Duration>,
     ) -> bool {
         if !self.is_slow && latency < SLOW_FROM {
             self.otherwise = None;
             return false;
         }
-        let Some(median) = median(&mut peers()) else {
+        let Some(median) = median() else {
             self.otherwise = None;
             return false;
         };
@@ -65,12 +66,34 @@ impl Slowness {
     }
 }
 
-fn median(peers: &mut [Duration]) -> Option<Duration> {
-    if peers.len() < PEERS_MIN {
-        return None;
+/// How long each of many disks takes, to be asked of each what is usual among the others.
+#[derive(Debug)]
+pub(crate) struct Peers<K> {
+    latencies: BTreeMap<K, Duration>,
+    sorted: Vec<Duration>,
+}
+
+impl<K: Ord> Peers<K> {
+    pub(crate) fn new(latencies: impl Iterator<Item = (K, Duration)>) -> Self {
+        let latencies: BTreeMap<K, Duration> = latencies.collect();
+        let mut sorted: Vec<Duration> = latencies.values().copied().collect();
+        sorted.sort_unstable();
+        Self { latencies, sorted }
     }
-    peers.sort_unstable();
-    peers.get(peers.len() / 2).copied()
+
+    /// The median of all but this one; none if they are too few.
+    pub(crate) fn median_without(&self, own: &K) -> Option<Duration> {
+        let own = self.latencies.get(own);
+        // Of those that take as long as this one, any may stand for it.
+        let own = own.map(|own| self.sorted.partition_point(|latency| latency < own));
+        let others = self.sorted.len() - usize::from(own.is_some());
+        if others < PEERS_MIN {
+            return None;
+        }
+        let middle = others / 2;
+        let is_behind = own.is_some_and(|own| own <= middle);
+        self.sorted.get(middle + usize::from(is_behind)).copied()
+    }
 }
 
 #[cfg(test)]
@@ -81,8 +104,14 @@ mod tests {
         Instant::from_nanos(seconds * 1_000_000_000 + 1)
     }
 
-    fn peers() -> Vec<Duration> {
-        [300, 100, 200, 90].map(Duration::from_micros).to_vec()
+    /// Of others that take so many microseconds.
+    fn median(others: &[u64]) -> Option<Duration> {
+        let others = others.iter().map(|us| Duration::from_micros(*us));
+        Peers::new((0..).zip(others)).median_without(&u64::MAX)
+    }
+
+    fn peers() -> Option<Duration> {
+        median(&[300, 100, 200, 90])
     }
 
     /// At which seconds it changes, with a latency for each second.
@@ -118,9 +147,27 @@ mod tests {
         let mut slowness = Slowness::default();
         for second in 0..100 {
             let latency = Duration::from_millis(50);
-            assert!(!slowness.note(at(second), latency, || vec![Duration::from_micros(80)]));
-            assert!(!slowness.note(at(second), latency, || vec![latency; 3]));
+            assert!(!slowness.note(at(second), latency, || median(&[80])));
+            assert!(!slowness.note(at(second), latency, || median(&[50_000; 3])));
         }
         assert!(!slowness.is_slow());
+    }
+
+    #[test]
+    fn the_median_of_the_others_is_that_of_a_list_without_it() {
+        let all = [300, 100, 200, 90, 200, 200, 7];
+        for count in 0..=all.len() {
+            let all = &all[..count];
+            let latencies = all.iter().map(|us| Duration::from_micros(*us));
+            let peers = Peers::new(latencies.enumerate());
+            for own in 0..count {
+                let mut others = all.to_vec();
+                others.remove(own);
+                others.sort_unstable();
+                let expected = others.get(others.len() / 2).filter(|_| others.len() >= PEERS_MIN);
+                let expected = expected.map(|us| Duration::from_micros(*us));
+                assert_eq!(peers.median_without(&own), expected, "of {all:?} without {own}");
+            }
+        }
     }
 }

@@ -25,6 +25,8 @@ const CHECKSUM_BYTES: usize = 4;
 const PART_BYTES_MAX: usize = 1 << 20;
 /// Records read at once.
 const PAGE: usize = 1024;
+/// Bytes that one transaction of an import puts, unless a single record has more: etcd takes no request above 1.5 MiB.
+const BYTES_MAX: usize = 512 << 10;
 /// How often a store that changes meanwhile is read anew.
 const ATTEMPTS_MAX: u32 = 20;
 /// All keys: every one begins with a letter.
@@ -224,7 +226,7 @@ pub fn import(
         }
     }
     let mut done = 0;
-    for part in image.records.chunks(most) {
+    while let Some(part) = next_part(&image.records[done..], most) {
         let mut transaction = Transaction::new();
         for (key, value) in part {
             transaction.put(key.clone(), value.clone());
@@ -239,6 +241,18 @@ pub fn import(
         mark_restored(store, &mut transaction, image.revision)?;
     }
     commit(store, &transaction)
+}
+
+/// The first of these records, as many as one transaction takes; none if there are none.
+fn next_part(records: &[(Vec<u8>, Vec<u8>)], most: usize) -> Option<&[(Vec<u8>, Vec<u8>)]> {
+    let mut bytes = 0;
+    let fits = |(key, value): &&(Vec<u8>, Vec<u8>)| {
+        bytes += key.len() + value.len();
+        bytes <= BYTES_MAX
+    };
+    let fitting = records.iter().take(most).take_while(fits).count();
+    let part = &records[..fitting.max(1).min(records.len())];
+    (!part.is_empty()).then_some(part)
 }
 
 /// Has a transaction say that what is in the store was so at `revision` of another one, and may be older than what nodes have done.

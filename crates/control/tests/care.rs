@@ -296,3 +296,102 @@ fn a_member_whose_life_has_ended_is_left_out_once_those_who_stay_are_heard() {
     cluster.read_in(1, |_| true);
     assert_eq!(cluster.members_on(NODES), 0);
 }
+
+#[test]
+fn a_node_that_names_its_copies_costs_reads_of_those_only_that_have_no_place_there() {
+    let mut cluster = Cluster::with_volume();
+    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+    for (id, chunk) in cluster.chunks() {
+        match chunk.has_copy_on(node(1)) {
+            true => here.push(id),
+            false => elsewhere.push(id),
+        }
+    }
+    assert!(here.len() > 1000 && elsewhere.len() > 500);
+    // What a copy that it was to delete while it was away has left.
+    let left = elsewhere[7];
+    let heartbeat = Heartbeat {
+        incarnation: cluster.incarnations[&1],
+        disks: disks(1),
+        copies: here.iter().copied().chain([left]).collect(),
+        names_copies: true,
+        ..crate::silent(cluster.control.cluster(), node(1))
+    };
+    let before = cluster.store.chunks_read.get();
+    let answer = cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();
+    let removed: Vec<ChunkId> = answer.remove_copies.iter().map(|(id, _)| *id).collect();
+    assert_eq!(removed, [left]);
+    let read = cluster.store.chunks_read.get() - before;
+    assert!(read <= 2, "{read} reads: to see, and to say in which epoch");
+}
+
+/// A node registers that has one disk of this size.
+fn register(control: &mut Controller<&MemoryStore>, number: u64, capacity: u64, now: Instant) -> Incarnation {
+    let mut disks = disks(number);
+    disks[0].capacity = ByteCount(capacity);
+    let registration = Registration {
+        cluster: None,
+        node: node(number),
+        peer_address: format!("192.0.2.{number}:4420"),
+        rack: None,
+        incarnation: None,
+        ended_through: Incarnation(0),
+        disks,
+    };
+    control.register(&registration, now).unwrap().incarnation
+}
+
+/// Of one volume every chunk lacks a copy that no node has room for, more of them than one look reads, and there is always one that is due
+/// again. Of another, with a higher number, there is room for one.
+#[test]
+fn chunks_that_can_only_wait_keep_no_other_one_from_its_place() {
+    const SMALL: u64 = 16 * MIB;
+    const LARGE: u64 = 64 * SMALL;
+    let (store, mut now) = (MemoryStore::new(), Instant::from_nanos(1));
+    let settings = Settings {
+        // Chunks that wait are looked at again with each tick.
+        rebuild_after: Duration::from_millis(800),
+        rebalance: false,
+        ..Settings::default()
+    };
+    let mut control = Controller::open(&store, settings, 3, now).unwrap();
+    let mut lives: BTreeMap<u64, Incarnation> = BTreeMap::new();
+    for number in 1..=3 {
+        lives.insert(number, register(&mut control, number, 2000 * LARGE, now));
+    }
+    for (name, chunk, chunks) in [("placeless", LARGE, 300), ("with-room", SMALL, 1)] {
+        let request = CreateVolume {
+            chunk: ByteCount(chunk),
+            stripe_unit: ByteCount(MIB),
+            ..CreateVolume::new(name.to_owned(), ByteCount(chunk * chunks))
+        };
+        control.create_volume(&request, now).unwrap();
+    }
+    // It has room for a copy of a small chunk, and for none of a large one.
+    lives.insert(4, register(&mut control, 4, LARGE / 2, now));
+    let mut pass = |control: &mut Controller<&MemoryStore>, seconds: u64, last: u64| {
+        for _ in 0..seconds * 4 {
+            now = now + Duration::from_millis(250);
+            let volumes = control.volumes().unwrap();
+            for (&number, &incarnation) in lives.iter().filter(|(number, _)| **number != last) {
+                let heartbeat = Heartbeat {
+                    incarnation,
+                    prepared: volumes.iter().map(|volume| volume.number).collect(),
+                    ..crate::silent(control.cluster(), node(number))
+                };
+                control.heartbeat(&heartbeat, now).unwrap();
+            }
+            control.tick(now).unwrap();
+        }
+        now
+    };
+    pass(&mut control, 2, 0);
+    let volumes = control.volumes().unwrap();
+    assert!(volumes.iter().all(|volume| volume.state == VolumeState::Ready));
+    // The third node is gone.
+    let now = pass(&mut control, 30, 3);
+    let placeless = control.status(now).unwrap().volumes[0].placeless_chunks;
+    assert_eq!(placeless, 300);
+    let (_, chunks) = control.map(volumes[1].number, 0, 10).unwrap();
+    assert!(chunks[0].1.has_copy_on(node(4)), "{:?}", chunks[0].1);
+}

@@ -179,6 +179,54 @@ fn a_disk_out_of_service_is_drained_until_it_is_restored_and_another_master_know
 }
 
 #[test]
+fn that_a_disk_is_to_be_put_back_in_service_is_known_to_the_next_master() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let out = || vec![report(2, DiskState::OutOfService)];
+    master.note_disks(node(2), out(), Vec::new(), at(2)).unwrap();
+    master.restore_disk(node(2), disk(2)).unwrap();
+    // Another one leads before the node was told.
+    let next = |seed, ms| {
+        let mut master = Controller::open(&store, Settings::default(), seed, at(ms)).unwrap();
+        (1..=NODES).for_each(|number| beat(&mut master, number, at(ms)));
+        master
+    };
+    let mut master = next(2, 5);
+    let noted = master.note_disks(node(2), out(), Vec::new(), at(6)).unwrap();
+    assert_eq!((noted.restore, noted.drained.len()), (vec![disk(2)], 0));
+    // Once it is in service the wish is over, for every master.
+    let ok = vec![report(2, DiskState::Ok)];
+    master.note_disks(node(2), ok, Vec::new(), at(7)).unwrap();
+    let mut master = next(3, 8);
+    let noted = master.note_disks(node(2), out(), Vec::new(), at(9)).unwrap();
+    assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1));
+    // So it is when somebody has it drained.
+    master.restore_disk(node(2), disk(2)).unwrap();
+    master.drain(node(2), Some(disk(2)), at(9)).unwrap();
+    let noted = master.note_disks(node(2), out(), Vec::new(), at(9)).unwrap();
+    assert_eq!((noted.restore.len(), noted.drained.len()), (0, 0));
+    master.undrain(node(2), Some(disk(2))).unwrap();
+    let noted = next(4, 10)
+        .note_disks(node(2), out(), Vec::new(), at(11))
+        .unwrap();
+    assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1));
+}
+
+#[test]
+fn no_disk_has_the_number_that_stands_for_all_of_a_node() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let nil = DiskId(Uuid(0));
+    assert!(master.drain(node(2), Some(nil), at(2)).is_err());
+    assert!(!shown(&master, 2, at(2)).1);
+    master.drain(node(2), None, at(2)).unwrap();
+    assert!(master.undrain(node(2), Some(nil)).is_err());
+    assert!(master.restore_disk(node(2), nil).is_err());
+    assert!(shown(&master, 2, at(2)).1);
+    master.drain(node(2), Some(nil), at(2)).unwrap_err();
+}
+
+#[test]
 fn a_disk_that_is_slow_beside_its_peers_is_known_and_forgotten_when_it_is_well() {
     let store = MemoryStore::default();
     let mut master = started(&store);

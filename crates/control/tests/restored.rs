@@ -3,6 +3,7 @@
 //! changes; then every chunk goes on with copies that have all that was written, in an epoch above all that any node has sealed, and tokens
 //! and numbers go on above all that were given.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use control::configuration::Proposal;
 use control::rebuild::SealedConfiguration;
 use control::transfer::{self, Image};
 use control::{
-    Chunk, ChunkId, Consent, Controller, CopyState, CreateVolume, Disk, DiskId, Heartbeat, Incarnation,
-    MemoryStore, MetadataStore, NodeId, Registration, SessionId, Settings, Uuid, VolumeNumber, WriterToken,
+    Chunk, ChunkId, Committed, Consent, Controller, CopyState, CreateVolume, Disk, DiskId, Entry, Heartbeat,
+    Incarnation, MemoryStore, MetadataStore, NodeId, Operation, Registration, SessionId, Settings,
+    StoreError, Transaction, Uuid, Versioned, VolumeNumber, WriterToken,
 };
 use foundation::{ByteCount, Epoch, Instant, Random};
 
@@ -660,4 +662,104 @@ fn a_store_that_is_put_back_by_other_means_is_found_out_by_what_nodes_know() {
             .iter()
             .all(|(_, chunk)| chunk.member_count() >= MINIMUM)
     );
+}
+
+/// Commits what changes the mark of a store from a backup, and does not answer; nor to anything then.
+#[derive(Default)]
+struct Losing {
+    store: MemoryStore,
+    loses: Cell<bool>,
+    is_silent: Cell<bool>,
+}
+
+impl Losing {
+    fn unless_silent<T>(&self, answer: T) -> Result<T, StoreError> {
+        match self.is_silent.get() {
+            false => Ok(answer),
+            true => Err(StoreError::Unavailable {
+                store: "it".to_owned(),
+                why: "the answer was lost".to_owned(),
+            }),
+        }
+    }
+}
+
+impl MetadataStore for Losing {
+    fn revision(&self) -> Result<u64, StoreError> {
+        self.unless_silent(self.store.revision()?)
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>, StoreError> {
+        self.unless_silent(self.store.get(key)?)
+    }
+
+    fn range(&self, first: &[u8], end: &[u8], limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.unless_silent(self.store.range(first, end, limit)?)
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, StoreError> {
+        let marks = |operation: &Operation| {
+            let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
+            key == b"restored"
+        };
+        if self.loses.get() && transaction.operations.iter().any(marks) {
+            self.is_silent.set(true);
+        }
+        self.unless_silent(self.store.commit(transaction)?)
+    }
+
+    fn operations_max(&self) -> usize {
+        self.store.operations_max()
+    }
+}
+
+#[test]
+fn that_a_store_is_older_and_that_it_is_not_any_more_is_known_where_the_answers_get_lost() {
+    let (store, mut now) = (Losing::default(), Instant::from_nanos(1));
+    let mut control = Controller::open(&store, settings(), 1, now).unwrap();
+    let mut life = Incarnation(0);
+    for _ in 0..2 {
+        let registered = control.register(&registration(1, None, life), now).unwrap();
+        life = registered.incarnation;
+    }
+    let create = |control: &mut Controller<&Losing>, name: &str, now| {
+        let volume = CreateVolume {
+            copies: 1,
+            chunk: ByteCount(16 * MIB),
+            ..CreateVolume::new(name, ByteCount(16 * MIB))
+        };
+        control.create_volume(&volume, now).is_ok()
+    };
+    // The node lives in a life that this store has not given.
+    store.loses.set(true);
+    life = Incarnation(7);
+    let unknown = registration(1, Some(life), Incarnation(6));
+    control.register(&unknown, now).unwrap_err();
+    assert_eq!(
+        control.restored().unwrap(),
+        None,
+        "this master does not know whether it has committed that"
+    );
+    store.is_silent.set(false);
+    control.tick(now).unwrap();
+    assert!(control.restored().unwrap().is_some());
+    assert!(!create(&mut control, "early", now));
+    control.register(&unknown, now).unwrap();
+    // It says what it has, which is nothing, and the store is the newest there is; nobody hears of that.
+    let mut was_lost = false;
+    for _ in 0..40 {
+        now = now + Duration::from_millis(500);
+        let heartbeat = Heartbeat {
+            incarnation: life,
+            ended_through: Incarnation(6),
+            disks: disks(1),
+            names_copies: true,
+            ..crate::silent(control.cluster(), node(1))
+        };
+        control.heartbeat(&heartbeat, now).unwrap();
+        was_lost |= control.tick(now).is_err();
+        store.is_silent.set(false);
+    }
+    assert!(was_lost);
+    assert!(create(&mut control, "late", now));
 }

@@ -95,6 +95,7 @@ impl Engine {
                 if must_lead {
                     failed = with(&master, |master| {
                         let first = master.step(boot_time());
+                        master.stepped(boot_time());
                         let failed = first.is_err();
                         announce.send_replace(News::of(master));
                         drop(tell.send(first.map(drop)));
@@ -241,6 +242,7 @@ impl Engine {
             let step = |master: &mut Master, now| {
                 let before = master.seat().clone();
                 let stepped = master.step(now);
+                master.stepped(boot_time());
                 if *master.seat() != before {
                     tracing::info!(seat = ?master.seat(), "the masters' seat has changed");
                 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use foundation::{ByteCount, Epoch, Instant};
 
 use crate::configuration::Standing;
+use crate::controller::dues::Dues;
 use crate::controller::reconcile::spread;
 use crate::controller::siblings::{hold_room, to_give_up};
 use crate::controller::{Controller, Stored};
@@ -57,7 +58,7 @@ fn lacks_copy(chunk: &Chunk, volume: &Volume) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Care {
     /// Chunks whose places may not be right, and when they are to be looked at next.
-    chunks: BTreeMap<ChunkId, Instant>,
+    chunks: Dues,
     /// Those of them that have a new copy which is being filled.
     filling: BTreeSet<ChunkId>,
     /// Those that need a new copy, which has to wait until others are filled; and how many were let fill when last counted.
@@ -154,7 +155,7 @@ impl Care {
             && !chunk.members().any(|(node, _)| Some(node) == other)
             && !self.moves.contains_key(&id);
         if !right || chunk.copies.iter().any(drains) {
-            self.chunks.insert(id, Instant::default());
+            self.chunks.hurry(id);
         }
         if is_crowded(&self.racks, chunk, volume) {
             self.crowded.insert(id);
@@ -165,13 +166,13 @@ impl Care {
 
     /// A chunk's record has changed.
     pub(super) fn changed(&mut self, id: ChunkId) {
-        if let Some(due) = self.chunks.get_mut(&id) {
-            *due = Instant::default();
+        if self.chunks.contains(id) {
+            self.chunks.hurry(id);
         }
     }
 
     fn forget(&mut self, id: ChunkId) {
-        self.chunks.remove(&id);
+        self.chunks.remove(id);
         self.filling.remove(&id);
         self.waiting.remove(&id);
         self.placeless.remove(&id);
@@ -188,28 +189,26 @@ impl Care {
     fn due(&self, now: Instant) -> BTreeSet<ChunkId> {
         let free = self.filling_max.saturating_sub(self.filling.len());
         let waiting = self.waiting.iter().take(free.min(LOOKS_MAX / 2)).copied();
-        let due = self.chunks.iter().filter(|(_, due)| **due <= now);
-        let due = due.map(|(id, _)| *id).take(LOOKS_MAX / 2);
+        let due = self.chunks.due(now).take(LOOKS_MAX / 2);
         waiting.chain(due).collect()
     }
 
     /// A copy of a chunk begins to move.
     pub(super) fn moves(&mut self, id: ChunkId, moving: Moving) {
         self.moves.insert(id, moving);
-        self.chunks.insert(id, Instant::default());
+        self.chunks.hurry(id);
         self.filling.insert(id);
     }
 
     /// Chunks whose places are not right, except those of which a copy is being moved without need.
     pub(super) fn unsettled(&self) -> usize {
-        let unsettled = self.chunks.keys().filter(|id| !self.moves.contains_key(id));
+        let unsettled = self.chunks.chunks().filter(|id| !self.moves.contains_key(id));
         unsettled.count()
     }
 
     /// Whether nothing is to be done about the places of any chunk of a volume.
     fn is_settled(&self, volume: VolumeNumber) -> bool {
-        let index = |index| ChunkId { volume, index };
-        self.chunks.range(index(0)..=index(u32::MAX)).next().is_none()
+        !self.chunks.has_any_of(volume)
     }
 
     /// What a copy that has gone was moved away for, if that is counted.
@@ -223,7 +222,7 @@ impl Care {
 
     /// A chunk has been looked at; `fills` if a new copy of it is being filled.
     pub(super) fn looked_at(&mut self, id: ChunkId, again: Instant, fills: bool) {
-        self.chunks.insert(id, again);
+        self.chunks.put(id, again);
         self.waiting.remove(&id);
         self.placeless.remove(&id);
         if fills {
@@ -281,6 +280,11 @@ impl Care {
         self.drains.contains(&(node, None)) || disk.is_some() && self.drains.contains(&(node, disk))
     }
 
+    /// Whether the copies of this disk are to be moved away, and not only those of all its node.
+    pub(super) fn is_drained_itself(&self, node: NodeId, disk: DiskId) -> bool {
+        self.drains.contains(&(node, Some(disk)))
+    }
+
     /// Whether all of a node is drained, and what of it is.
     pub(super) fn drained_of(&self, node: NodeId) -> (bool, Vec<Option<DiskId>>) {
         let any: Vec<_> = self
@@ -331,9 +335,7 @@ impl Care {
     /// Looks again soon, at everything.
     pub(super) fn hurry(&mut self) {
         self.next = Instant::default();
-        for due in self.chunks.values_mut() {
-            *due = Instant::default();
-        }
+        self.chunks.hurry_all();
     }
 }
 
@@ -356,7 +358,7 @@ impl<S: MetadataStore> Controller<S> {
         })?;
         // Also those of which another master has decided.
         for &id in moves.keys().filter(|id| !self.care.moves.contains_key(id)) {
-            self.care.chunks.insert(id, Instant::default());
+            self.care.chunks.hurry(id);
         }
         self.care.moves = moves;
         Ok(())
@@ -663,6 +665,9 @@ impl<S: MetadataStore> Controller<S> {
             if ends {
                 self.care.moves.remove(&id);
             }
+            for copy in gone {
+                self.reconciler.left(copy.node, id);
+            }
             for copy in gone.iter().filter(|_| !self.planted.is(Bug::LeavesGivenUp)) {
                 self.care.removals.entry(copy.node).or_default().insert(id);
                 self.care.out.remove(&(id, copy.node));
@@ -681,9 +686,13 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// A node has named all copies it has: those without a place are to be deleted.
+    /// A node has named all copies it has: those without a place are to be deleted. The store is asked of those only that have none as far
+    /// as this master knows: of a node with very many copies hardly any.
     pub(super) fn look_over_copies(&mut self, node: NodeId, copies: &[ChunkId]) -> Result<(), ControlError> {
         for &id in copies.iter().filter(|_| !self.planted.is(Bug::LeavesGivenUp)) {
+            if self.reconciler.knows_place(node, id) {
+                continue;
+            }
             let stored = self.read::<Chunk>(&keys::chunk(id))?;
             if stored.is_some_and(|stored| !stored.record.has_copy_on(node)) {
                 self.care.removals.entry(node).or_default().insert(id);

@@ -25,6 +25,14 @@ pub struct Drained {
     pub bytes: ByteCount,
 }
 
+/// Refuses the disk of number zero, which no disk has: in the store it stands for all of its node.
+fn check_disk(node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+    match disk.filter(|disk| *disk == DiskId::default()) {
+        None => Ok(()),
+        Some(disk) => Err(ControlError::NoSuchDisk { node, disk }),
+    }
+}
+
 impl<S: MetadataStore> Controller<S> {
     /// From now on places no copy on a node, or on one disk of it, and moves those away that are there. Refused, with the
     /// numbers, if they have nowhere to go. Repeating it changes nothing; a drain lasts until [`Controller::undrain`].
@@ -43,6 +51,7 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Ends a drain: what is there stays, what has gone does not come back by itself.
     pub fn undrain(&mut self, node: NodeId, disk: Option<DiskId>) -> Result<Drained, ControlError> {
+        check_disk(node, disk)?;
         // Also of a node that was removed, by masters of a release that could leave it.
         if self.read::<Number>(&keys::drain(node, disk))?.is_none() {
             self.check_place(node, disk)?;
@@ -51,7 +60,8 @@ impl<S: MetadataStore> Controller<S> {
         self.left_to_drain(node, disk)
     }
 
-    fn check_place(&self, node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+    pub(super) fn check_place(&self, node: NodeId, disk: Option<DiskId>) -> Result<(), ControlError> {
+        check_disk(node, disk)?;
         let Some(stored) = self.read::<Node>(&keys::node(node))? else {
             return Err(ControlError::NoSuchNode { node });
         };
@@ -67,7 +77,8 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Ends, with a registration, the drains of disks that the node has no more and that nothing is promised to: nobody could.
+    /// Ends, with a registration, the drains of disks that the node has no more and that nothing is promised to, and the wishes to put such
+    /// disks back in service: nobody could.
     pub(super) fn forget_drains(
         &self,
         transaction: &mut Transaction,
@@ -82,6 +93,12 @@ impl<S: MetadataStore> Controller<S> {
                 forgets = true;
             }
         }
+        let mut restoring = self.health.restoring_of(node);
+        restoring.retain(|wished| disks.iter().all(|disk| disk.id != *wished));
+        for disk in restoring {
+            transaction.delete(keys::disk_restore(node, disk));
+            forgets = true;
+        }
         Ok(forgets)
     }
 
@@ -92,6 +109,8 @@ impl<S: MetadataStore> Controller<S> {
         drains: bool,
     ) -> Result<(), ControlError> {
         let key = keys::drain(node, disk);
+        // Copies leave a disk that was to be put back in service: it is not any more.
+        let wished = disk.filter(|disk| drains && self.health.restoring_of(node).contains(disk));
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.read::<Number>(&key)?;
             if stored.is_some() != drains {
@@ -106,6 +125,9 @@ impl<S: MetadataStore> Controller<S> {
                         .compare(of_node.clone(), stored.revision)
                         .put(of_node.clone(), stored.record.encode(&of_node))
                         .put(key.clone(), Number(1).encode(&key));
+                    if let Some(disk) = wished {
+                        transaction.delete(keys::disk_restore(node, disk));
+                    }
                 } else {
                     transaction.delete(key.clone());
                 }
@@ -113,6 +135,9 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
                 self.pace.ended(Work::Drain(node));
+                if wished.is_some() {
+                    self.note_disk_restores()?;
+                }
             }
             self.note_drains()?;
             // Its chunks are looked at with the next tick.

@@ -1,5 +1,6 @@
 //! How the nodes' disks are: what their engines report, which are slow beside their peers, and which are out of service, whose
-//! copies are rebuilt elsewhere. Only the drain of the last is in the store; all else is heard again within seconds.
+//! copies are rebuilt elsewhere. Only the drain of the last, and that one is to be put back in service, is in the store; all else is
+//! heard again within seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,14 +9,17 @@ use foundation::{ByteCount, Instant};
 
 use crate::controller::Controller;
 use crate::error::ControlError;
-use crate::identity::{DiskId, NodeId};
+use crate::identity::{DiskId, NodeId, Uuid};
 use crate::keys;
 use crate::model::{Disk, Node, Number};
-use crate::slowness::Slowness;
-use crate::store::MetadataStore;
+use crate::record::Record;
+use crate::slowness::{Peers, Slowness};
+use crate::store::{MetadataStore, Transaction};
 
 /// What was reported longer ago says nothing of now.
 const FRESH: Duration = Duration::from_secs(60);
+/// For how long it counts what all disks took at some moment.
+const PEERS_FRESH: Duration = Duration::from_secs(1);
 /// Disks and samples that one node may report, as many as it may register and see.
 const REPORTS_MAX: usize = 1024;
 
@@ -104,7 +108,10 @@ pub struct DiskHealth {
 pub(super) struct Health {
     heard: BTreeMap<NodeId, Told>,
     slowness: BTreeMap<(NodeId, DiskId), Slowness>,
-    /// Disks that their nodes are to put back in service.
+    /// How long the disks take that were heard of, as of this time.
+    peers: Option<(Instant, Peers<(NodeId, DiskId)>)>,
+    /// Disks that their nodes are to put back in service, as the store says. It counts only while the disk is not drained: a master of an
+    /// earlier release, which leaves such a record, may have drained it since.
     restoring: BTreeSet<(NodeId, DiskId)>,
 }
 
@@ -126,6 +133,13 @@ impl Told {
 }
 
 impl Health {
+    /// The disks that a node is to put back in service.
+    pub(super) fn restoring_of(&self, node: NodeId) -> Vec<DiskId> {
+        let (first, last) = (DiskId::default(), DiskId(Uuid(u128::MAX)));
+        let of_node = self.restoring.range((node, first)..=(node, last));
+        of_node.map(|(_, disk)| *disk).collect()
+    }
+
     /// How long each disk takes, as its own node's samples say.
     fn latencies(&self, now: Instant) -> impl Iterator<Item = ((NodeId, DiskId), Duration)> {
         let fresh = self
@@ -142,12 +156,16 @@ impl Health {
         let (own, mut changed): (Vec<_>, _) = (told.latencies(of).collect(), Vec::new());
         for (place, latency) in own {
             let mut slowness = self.slowness.remove(&place).unwrap_or_default();
-            // All disks of the cluster are looked at only for one that may be slow.
-            let peers = || {
-                let others = self.latencies(now).filter(|(other, _)| *other != place);
-                others.map(|(_, latency)| latency).collect()
+            // All disks of the cluster are looked at only for one that may be slow, and not for each of those anew: where all are
+            // of a sort that takes so long, every report is about such.
+            let median = || {
+                let known = self.peers.take().filter(|(at, _)| now.since(*at) < PEERS_FRESH);
+                let (at, peers) = known.unwrap_or_else(|| (now, Peers::new(self.latencies(now))));
+                let median = peers.median_without(&place);
+                self.peers = Some((at, peers));
+                median
             };
-            if slowness.note(now, latency, peers) {
+            if slowness.note(now, latency, median) {
                 changed.push((place.1, slowness.is_slow()));
             }
             self.slowness.insert(place, slowness);
@@ -172,9 +190,12 @@ impl<S: MetadataStore> Controller<S> {
         }
         for report in &disks {
             let place = (node, report.id);
+            let is_wished = self.health.restoring.contains(&place);
             if report.state != DiskState::OutOfService {
-                self.health.restoring.remove(&place);
-            } else if self.health.restoring.contains(&place) {
+                if is_wished {
+                    self.end_disk_restore(node, report.id)?;
+                }
+            } else if is_wished && !self.care.is_drained_itself(node, report.id) {
                 noted.restore.push(report.id);
             } else if !self.care.is_drained(node, Some(report.id)) && self.has_disk(node, report.id)? {
                 self.set_drain(node, Some(report.id), true)?;
@@ -235,10 +256,39 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Has a node put a disk back in service, and ends its drain. What has gone from it does not come back by itself.
+    /// Has a node put a disk back in service, and ends its drain. What has gone from it does not come back by itself. Whoever leads tells
+    /// the node so until it says that the disk is in service.
     pub fn restore_disk(&mut self, node: NodeId, disk: DiskId) -> Result<(), ControlError> {
-        self.undrain(node, Some(disk))?;
+        self.check_place(node, Some(disk))?;
+        // First: a master that took over between the two would drain again what is out of service and not to be put back.
+        let key = keys::disk_restore(node, disk);
+        let mut transaction = Transaction::new();
+        transaction.put(key.clone(), Number(1).encode(&key));
+        self.commit(&transaction)?;
         self.health.restoring.insert((node, disk));
+        self.undrain(node, Some(disk))?;
+        Ok(())
+    }
+
+    fn end_disk_restore(&mut self, node: NodeId, disk: DiskId) -> Result<(), ControlError> {
+        // While masters find out what nodes have, they change nothing; the node says it again.
+        if !self.is_restoring() {
+            let mut transaction = Transaction::new();
+            transaction.delete(keys::disk_restore(node, disk));
+            self.commit(&transaction)?;
+            self.health.restoring.remove(&(node, disk));
+        }
+        Ok(())
+    }
+
+    /// Reads which disks are to be put back in service.
+    pub(super) fn note_disk_restores(&mut self) -> Result<(), ControlError> {
+        let mut restoring = BTreeSet::new();
+        let (first, end) = (keys::DISK_RESTORES.to_vec(), keys::end_of(keys::DISK_RESTORES));
+        self.read_range::<Number>(first, &end, |key, _| {
+            restoring.extend(keys::parse_disk_restore(key))
+        })?;
+        self.health.restoring = restoring;
         Ok(())
     }
 

@@ -189,6 +189,7 @@ impl<S: MetadataStore> Controller<S> {
                     continue;
                 }
                 if forgets {
+                    self.note_disk_restores()?;
                     self.note_drains()?;
                 }
             }

@@ -41,6 +41,9 @@ impl<S: MetadataStore> Controller<S> {
             for disk in self.care.drained_of(node).1 {
                 transaction.delete(keys::drain(node, disk));
             }
+            for disk in self.health.restoring_of(node) {
+                transaction.delete(keys::disk_restore(node, disk));
+            }
             let removed = keys::removed(node);
             transaction.put(
                 removed.clone(),
@@ -52,6 +55,7 @@ impl<S: MetadataStore> Controller<S> {
             }
             if self.commit(&transaction)? {
                 self.heard.remove(&node);
+                self.note_disk_restores()?;
                 return self.note_drains();
             }
         }
@@ -81,8 +85,11 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         let is_drained = self.read::<Number>(&keys::drain(node, None))?.is_some();
-        if bytes.0 > 0 {
-            let copies = self.left_to_drain(node, None)?.copies;
+        // After the records were made anew from the disks there may be places on it for which nothing is promised: of a copy in sync
+        // whose node was not read, only that knows the disk.
+        let left = self.left_to_drain(node, None)?;
+        if bytes.0 > 0 || left.copies > 0 {
+            let (copies, bytes) = (left.copies, bytes.max(left.bytes));
             let remedy = match is_drained {
                 true => {
                     "wait until they have been moved away, \"redhare status\" shows what is left".to_owned()

@@ -309,6 +309,10 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Goes on with finding out; ends it when all is known. To be called with each tick.
     pub(super) fn find_out(&mut self, now: Instant) -> Result<(), ControlError> {
+        // The end was committed, and its answer lost, or what was to be done then failed.
+        if self.store.get(keys::RESTORED)?.is_none() {
+            return self.go_on(now);
+        }
         if !self.has_heard_the_nodes(now)? {
             return Ok(());
         }
@@ -338,8 +342,12 @@ impl<S: MetadataStore> Controller<S> {
             Restored { revision: 0 }.encode(keys::RESTORED),
         );
         self.set_feature(&mut transaction, FEATURE_RESTORED, true)?;
-        match self.commit_unchecked(&transaction)? {
-            true => self.note_restored(now),
+        let committed = self.commit_unchecked(&transaction);
+        // Also where another one was quicker, and where the answer was lost: it may be there all the same. What comes later still, the
+        // next tick finds.
+        self.note_restored(now)?;
+        match committed? || self.is_restoring() {
+            true => Ok(()),
             false => Err(contended()),
         }
     }
@@ -515,19 +523,25 @@ impl<S: MetadataStore> Controller<S> {
             return Ok(());
         };
         let ended = self.lift_numbers(&restoring);
-        if ended.is_err() {
-            self.restoring = Some(restoring);
-            return ended;
-        }
+        self.restoring = Some(restoring);
+        ended?;
+        self.go_on(now)
+    }
+
+    /// What the store says is the newest there is, and is taken up as by a master that begins to lead.
+    fn go_on(&mut self, now: Instant) -> Result<(), ControlError> {
         // What was read of the store before is of before.
         self.reconciler = Reconciler::default();
         self.care = Care::default();
         self.balancer = Balancer::default();
         self.exported = None;
         self.note_drains()?;
+        self.note_disk_restores()?;
         self.note_snapshots()?;
         self.note_leases(now)?;
-        self.note_unfinished()
+        self.note_unfinished()?;
+        self.restoring = None;
+        Ok(())
     }
 
     fn lift_numbers(&mut self, restoring: &Restoring) -> Result<(), ControlError> {

@@ -202,6 +202,27 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
     assert!(control.create_volume(&request, now).unwrap().number > VolumeNumber(GAP));
 }
 
+/// Nothing is promised to a node that was not read, since on which disk its copies are only that knows.
+#[test]
+fn a_node_that_was_not_read_is_not_removed_with_its_copies() {
+    let (_, reports) = cluster(12);
+    let has = !reports[3].copies.is_empty();
+    assert!(has, "it has copies in sync");
+    let found = found(&reports[..3]);
+    let store = MemoryStore::new();
+    transfer::import(&store, &found.image.unwrap(), |_| {}).unwrap();
+    let now = Instant::from_nanos(1);
+    let mut control = Controller::open(&store, Settings::default(), 4, now).unwrap();
+    for number in 1..=4 {
+        let again = registration(number, Some(control.cluster()), Incarnation(1));
+        control.register(&again, now).unwrap();
+    }
+    control.drain(node(4), None, now).unwrap();
+    let refused = control.remove_node(node(4), now).unwrap_err().to_string();
+    let copies = reports[3].copies.len();
+    assert!(refused.contains(&format!("{copies} copies (")), "{refused}");
+}
+
 #[test]
 fn the_newest_configuration_wins_over_an_old_disk() {
     let (_, mut reports) = cluster(3);

@@ -119,6 +119,24 @@ fn a_cluster_moves_and_its_old_store_is_closed() {
 }
 
 #[test]
+fn one_transaction_of_an_import_has_no_more_bytes_than_a_store_takes() {
+    let record = |number: u8, bytes: usize| (vec![b'a', number], vec![0; bytes]);
+    let records: Vec<_> = [300 << 10, 100 << 10, 200 << 10, 900 << 10, 1, 1, 1]
+        .into_iter()
+        .zip(1..)
+        .map(|(bytes, number)| record(number, bytes))
+        .collect();
+    let (mut parts, mut rest) = (Vec::new(), &records[..]);
+    while let Some(part) = next_part(rest, 2) {
+        parts.push(part.len());
+        rest = &rest[part.len()..];
+    }
+    // Two by their bytes, each of the large ones alone, and of the others as many as may be in one.
+    assert_eq!(parts, [2, 1, 1, 2, 1]);
+    assert!(next_part(&[], 2).is_none());
+}
+
+#[test]
 fn an_import_that_is_broken_off_anywhere_is_no_cluster_and_can_be_repeated() {
     let old = cluster();
     close(&old).unwrap();

@@ -228,7 +228,7 @@ impl Election for EtcdElection {
             async move { client.kv_client().txn(txn).await }
         })?;
         tracing::warn!(
-            "no node has been heard by this master for long: it gives the masters' seat to another one"
+            "this master gives the masters' seat to another one: it has heard no node for long, or cannot deal with what is in the store"
         );
         Ok(())
     }
