@@ -6,6 +6,7 @@
 //!
 //! - `agent`: who supervises it.
 //! - `board`: what lets clients of this machine read the disks themselves.
+//! - `clock`: gives the core its time.
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `end`: what is acknowledged outlives a node that ends in good order.
 //! - `passes`: who may connect, and as whom this node connects.
@@ -22,6 +23,7 @@
 
 mod agent;
 mod board;
+mod clock;
 mod copies;
 mod disk_faults;
 mod doubt;
@@ -50,12 +52,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use agentlink::FromTarget;
 use bdev::{Completion, Data, IoError, Operation, Request, Sink, Token, TraceId};
 use fabrics::target::{HostIdentity, OpenCommands, Subsystem};
-use foundation::{BlockCount, Epoch, Instant, Lba};
+use foundation::{BlockCount, Epoch, Lba};
 use protocols::nvme::Nqn;
 use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
@@ -251,7 +252,7 @@ impl Node {
             is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();
-        drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
+        drop(spawn(clock::run(Rc::downgrade(&node), settings.settle_delay)));
         for disk in 0..node.disk_count() {
             drop(spawn(persist::run(Rc::downgrade(&node), disk)));
             node.look_at_disk(disk);
@@ -766,33 +767,4 @@ fn own_board() -> Option<Board> {
             |error| tracing::debug!(%error, "clients of this machine cannot read its disks themselves"),
         )
         .ok()
-}
-
-/// Gives the core its time. A poke only says that the next time may be earlier than it was, so a busy node looks at
-/// most once in `slack`.
-async fn keep_time(weak: std::rc::Weak<Node>, slack: Duration) {
-    loop {
-        let Some(node) = weak.upgrade() else { return };
-        let poked = node.poke.changed();
-        let next = node.core.borrow().next_timeout();
-        let now = time::now();
-        match next {
-            Some(at) if at <= now => {
-                drop(poked);
-                node.push(Event::Timeout);
-                drop(node);
-                time::sleep(slack / 4).await;
-            }
-            Some(at) => {
-                if time::timeout(at - now, poked).await.is_ok() {
-                    time::sleep(slack.min(remaining(at))).await;
-                }
-            }
-            None => poked.await,
-        }
-    }
-}
-
-fn remaining(at: Instant) -> Duration {
-    at - time::now()
 }
