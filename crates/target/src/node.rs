@@ -132,6 +132,7 @@ enum Event {
     },
     PersistFailed {
         chunk: ChunkId,
+        token: Option<PersistToken>,
     },
     /// The disk has no room for what was asked of it.
     Full {
@@ -503,8 +504,8 @@ impl Node {
             Event::Persisted { chunk, token } => {
                 self.core.borrow_mut().handle_persisted(now, chunk, token);
             }
-            Event::PersistFailed { chunk } => {
-                self.core.borrow_mut().handle_persist_failed(now, chunk);
+            Event::PersistFailed { chunk, token } => {
+                self.core.borrow_mut().handle_persist_failed(now, chunk, token);
             }
             Event::Full { chunk, io } => self.core.borrow_mut().handle_full(now, chunk, io),
             Event::RecordFull { chunk } => self.core.borrow_mut().handle_record_full(now, chunk),
@@ -671,8 +672,8 @@ impl Node {
         });
     }
 
-    pub(crate) fn persist_failed(&self, chunk: ChunkId) {
-        self.push(Event::PersistFailed { chunk });
+    pub(crate) fn persist_failed(&self, chunk: ChunkId, token: Option<PersistToken>) {
+        self.push(Event::PersistFailed { chunk, token });
     }
 
     pub(crate) fn persisted(&self, chunk: ChunkId, token: PersistToken) {

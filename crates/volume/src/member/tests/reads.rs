@@ -77,7 +77,7 @@ fn a_copy_without_the_right_to_read_begins_and_ends_none() {
     assert_eq!(begin(&mut core, 0), None, "it holds no grant");
     let mut core = serving();
     let io = begin(&mut core, 0).unwrap();
-    core.handle_persist_failed(NOW, chunk());
+    core.handle_persist_failed(NOW, chunk(), None);
     assert_eq!(end(&mut core, io), None, "its disk has failed");
     assert_eq!(begin(&mut core, 40), None);
 }
