@@ -3,6 +3,8 @@
 //! A message travels as an NVMe vendor command and its answer as the completion. The core knows only messages, and sends
 //! again what is not answered; so a message for a node that cannot be reached is dropped.
 
+mod key;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,17 +18,18 @@ use foundation::{Epoch, Instant};
 use protocols::nvme::{Command, Nqn, Status};
 use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
+use volume::message::Refusal;
 use volume::message::codec::{
     ANSWER_ROOM_BYTES, CommandFields, EncodedAnswer, NativeCommand, NativeOperation, REPLICA_TAIL_BYTES,
     decode_answer, decode_command, encode_answer, encode_command, native_status_from_code, opcode,
 };
-use volume::message::{Refusal, SealAnswer};
-use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
+use volume::{ChunkId, Incarnation, Message, NodeId, VolumeNumber};
 
 use super::native::{self, NativeHandler};
 use super::passes::Proof;
 use super::refusals::Refusals;
 use super::{Event, Identity, Node, names};
+use key::Key;
 
 /// Room for what a sealed copy knows: 1,024 sessions and 50,000 marks.
 const SEAL_ANSWER_ROOM_BYTES: usize = 256 << 10;
@@ -36,147 +39,6 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 const QUEUE_ENTRIES: u16 = 512;
 /// A peer's command that the core has not answered for so long is given up: the peer sends it again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(8);
-
-/// What an answer from the core is about, and so which command it completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Seal(ChunkId, Epoch),
-    Replica(ChunkId, Epoch, Sequence, JoinNumber),
-    Settle(ChunkId, Epoch, Sequence, Sequence, bool),
-    Flush(ChunkId, Epoch, u64, JoinNumber),
-    Join(ChunkId, Epoch, JoinNumber),
-    Announce(ChunkId, Epoch, JoinNumber),
-    Snapshot(ChunkId, Epoch, SnapshotId, Sequence),
-    Confirm(ChunkId, Epoch, SnapshotId),
-    Fetch(ChunkId, Epoch, u64),
-    Beacon(Incarnation, u64),
-    Query(ChunkId),
-}
-
-impl Key {
-    fn of_command(message: &Message) -> Option<Self> {
-        Some(match *message {
-            Message::Seal { chunk, ref config } => Key::Seal(chunk, config.epoch),
-            Message::ReplicaWrite(write) => {
-                Key::Replica(write.chunk, write.epoch, write.sequence, write.join)
-            }
-            Message::Settle {
-                chunk,
-                epoch,
-                settled,
-                flushed,
-                open,
-            } => Key::Settle(chunk, epoch, settled, flushed, open),
-            Message::Flush {
-                chunk,
-                epoch,
-                number,
-                join,
-            } => Key::Flush(chunk, epoch, number, join),
-            Message::Join {
-                chunk, epoch, join, ..
-            } => Key::Join(chunk, epoch, join),
-            Message::Announce { chunk, epoch, join } => Key::Announce(chunk, epoch, join),
-            Message::Snapshot {
-                chunk,
-                epoch,
-                snapshot,
-                sequence,
-            } => Key::Snapshot(chunk, epoch, snapshot, sequence),
-            Message::Confirm {
-                chunk,
-                epoch,
-                snapshot,
-            } => Key::Confirm(chunk, epoch, snapshot),
-            Message::Fetch {
-                chunk, epoch, number, ..
-            } => Key::Fetch(chunk, epoch, number),
-            Message::Beacon {
-                incarnation, round, ..
-            } => Key::Beacon(incarnation, round),
-            Message::Query { chunk } => Key::Query(chunk),
-            _ => return None,
-        })
-    }
-
-    fn of_answer(message: &Message) -> Option<Self> {
-        Some(match *message {
-            Message::SealAnswer(SealAnswer { chunk, epoch, .. }) => Key::Seal(chunk, epoch),
-            Message::ReplicaAnswer {
-                chunk,
-                epoch,
-                sequence,
-                join,
-                ..
-            } => Key::Replica(chunk, epoch, sequence, join),
-            Message::SettleAnswer {
-                chunk,
-                epoch,
-                settled,
-                flushed,
-                open,
-                ..
-            } => Key::Settle(chunk, epoch, settled, flushed, open),
-            Message::FlushAnswer {
-                chunk,
-                epoch,
-                number,
-                join,
-                ..
-            } => Key::Flush(chunk, epoch, number, join),
-            Message::JoinAnswer {
-                chunk, epoch, join, ..
-            } => Key::Join(chunk, epoch, join),
-            Message::AnnounceAnswer {
-                chunk, epoch, join, ..
-            } => Key::Announce(chunk, epoch, join),
-            Message::SnapshotAnswer {
-                chunk,
-                epoch,
-                snapshot,
-                sequence,
-                ..
-            } => Key::Snapshot(chunk, epoch, snapshot, sequence),
-            Message::ConfirmAnswer {
-                chunk,
-                epoch,
-                snapshot,
-                ..
-            } => Key::Confirm(chunk, epoch, snapshot),
-            Message::FetchAnswer {
-                chunk, epoch, number, ..
-            } => Key::Fetch(chunk, epoch, number),
-            Message::Grant {
-                incarnation, round, ..
-            } => Key::Beacon(incarnation, round),
-            Message::QueryAnswer { chunk, .. } => Key::Query(chunk),
-            _ => return None,
-        })
-    }
-
-    /// Whether a peer that has such a command answers it in the end, so that it need not hear it again by the same
-    /// connection. (A Seal may come while another is being written down, and is then passed over.)
-    fn is_sent_once(&self) -> bool {
-        matches!(self, Key::Replica(..) | Key::Settle(..) | Key::Flush(..))
-    }
-
-    /// Chunk and epoch, by which a refusal names its command.
-    fn place(&self) -> Option<(ChunkId, Epoch)> {
-        match *self {
-            Key::Seal(chunk, epoch)
-            | Key::Replica(chunk, epoch, ..)
-            | Key::Settle(chunk, epoch, ..)
-            | Key::Flush(chunk, epoch, ..)
-            | Key::Join(chunk, epoch, _)
-            | Key::Announce(chunk, epoch, _)
-            | Key::Snapshot(chunk, epoch, ..)
-            | Key::Confirm(chunk, epoch, _)
-            | Key::Fetch(chunk, epoch, _) => Some((chunk, epoch)),
-            Key::Query(chunk) => Some((chunk, Epoch(0))),
-            Key::Beacon(..) => None,
-        }
-    }
-}
 
 struct PendingReply {
     key: Key,
