@@ -173,8 +173,8 @@ struct LocalIo {
     io: IoToken,
     purpose: Option<ReadPurpose>,
     range: BlockRange,
-    /// A write of blocks that were known not to fit their checksums.
-    mends: bool,
+    /// The blocks that a write is to mend: they were known not to fit their checksums.
+    mends: Vec<u32>,
     /// A write that the disk is to have made durable before it counts as ended, lest a later flush find much to do.
     settles: bool,
 }
@@ -563,7 +563,7 @@ impl Node {
                 local.settles = is_resync && self.asked.is_recent();
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 if let Some(sums) = &local.copy.sums {
-                    local.mends = sums.has_damaged(range);
+                    local.mends = sums.damaged_in(range);
                     sums.note(range, bytes.as_deref());
                 }
                 self.submit(
@@ -639,7 +639,7 @@ impl Node {
             io,
             purpose,
             range,
-            mends: false,
+            mends: Vec::new(),
             settles: false,
         })
     }
@@ -702,12 +702,14 @@ impl Node {
             if error != IoError::NoSpace {
                 tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
             }
-            // What has not mended a block, for want of room, must not make its wrong bytes pass for right: they do not fit the new sum, either.
             if local.purpose.is_none()
-                && !(error == IoError::NoSpace && local.mends)
                 && let Some(sums) = &local.copy.sums
             {
-                sums.forget(local.range);
+                // What has not mended a block, for want of room, must not make its wrong bytes pass for right: they do not fit the new sum, either.
+                match error == IoError::NoSpace && !local.mends.is_empty() {
+                    true => sums.has_not_mended(&local.mends),
+                    false => sums.forget(local.range),
+                }
             }
             if error == IoError::NoSpace && local.purpose.is_none() {
                 return self.finds_no_room(chunk, local.io);
