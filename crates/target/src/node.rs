@@ -253,6 +253,7 @@ impl Node {
             is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();
+        drop(spawn(peers::expire(Rc::downgrade(&node))));
         drop(spawn(clock::run(Rc::downgrade(&node), settings.settle_delay)));
         for disk in 0..node.disk_count() {
             drop(spawn(persist::run(Rc::downgrade(&node), disk)));

@@ -127,6 +127,11 @@ impl Key {
         matches!(self, Key::Replica(..) | Key::Settle(..) | Key::Flush(..))
     }
 
+    /// Whether its answer may have to wait for a disk of the peer's.
+    pub(super) fn asks_disk(&self) -> bool {
+        !matches!(self, Key::Settle(..) | Key::Beacon(..) | Key::Query(_))
+    }
+
     /// Chunk and epoch, by which a refusal names its command.
     pub(super) fn place(&self) -> Option<(ChunkId, Epoch)> {
         match *self {
