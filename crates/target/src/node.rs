@@ -6,6 +6,7 @@
 //!
 //! - `agent`: who supervises it.
 //! - `board`: what lets clients of this machine read the disks themselves.
+//! - `clock`: gives the core its time.
 //! - `copies`: chunk copies as blobs, with their durable records.
 //! - `end`: what is acknowledged outlives a node that ends in good order.
 //! - `passes`: who may connect, and as whom this node connects.
@@ -22,6 +23,7 @@
 
 mod agent;
 mod board;
+mod clock;
 mod copies;
 mod disk_faults;
 mod doubt;
@@ -50,12 +52,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use agentlink::FromTarget;
 use bdev::{Completion, Data, IoError, Operation, Request, Sink, Token, TraceId};
 use fabrics::target::{HostIdentity, OpenCommands, Subsystem};
-use foundation::{BlockCount, Epoch, Instant, Lba};
+use foundation::{BlockCount, Epoch, Lba};
 use protocols::nvme::Nqn;
 use reactor::sync::{Notify, Sender};
 use reactor::{Buffer, spawn, time};
@@ -131,6 +132,7 @@ enum Event {
     },
     PersistFailed {
         chunk: ChunkId,
+        token: Option<PersistToken>,
     },
     /// The disk has no room for what was asked of it.
     Full {
@@ -171,8 +173,8 @@ struct LocalIo {
     io: IoToken,
     purpose: Option<ReadPurpose>,
     range: BlockRange,
-    /// A write of blocks that were known not to fit their checksums.
-    mends: bool,
+    /// The blocks that a write is to mend: they were known not to fit their checksums.
+    mends: Vec<u32>,
     /// A write that the disk is to have made durable before it counts as ended, lest a later flush find much to do.
     settles: bool,
 }
@@ -251,7 +253,8 @@ impl Node {
             is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();
-        drop(spawn(keep_time(Rc::downgrade(&node), settings.settle_delay)));
+        drop(spawn(peers::expire(Rc::downgrade(&node))));
+        drop(spawn(clock::run(Rc::downgrade(&node), settings.settle_delay)));
         for disk in 0..node.disk_count() {
             drop(spawn(persist::run(Rc::downgrade(&node), disk)));
             node.look_at_disk(disk);
@@ -502,8 +505,8 @@ impl Node {
             Event::Persisted { chunk, token } => {
                 self.core.borrow_mut().handle_persisted(now, chunk, token);
             }
-            Event::PersistFailed { chunk } => {
-                self.core.borrow_mut().handle_persist_failed(now, chunk);
+            Event::PersistFailed { chunk, token } => {
+                self.core.borrow_mut().handle_persist_failed(now, chunk, token);
             }
             Event::Full { chunk, io } => self.core.borrow_mut().handle_full(now, chunk, io),
             Event::RecordFull { chunk } => self.core.borrow_mut().handle_record_full(now, chunk),
@@ -561,7 +564,7 @@ impl Node {
                 local.settles = is_resync && self.asked.is_recent();
                 let bytes = data.and_then(|token| self.data.borrow().get(&token).cloned());
                 if let Some(sums) = &local.copy.sums {
-                    local.mends = sums.has_damaged(range);
+                    local.mends = sums.damaged_in(range);
                     sums.note(range, bytes.as_deref());
                 }
                 self.submit(
@@ -637,7 +640,7 @@ impl Node {
             io,
             purpose,
             range,
-            mends: false,
+            mends: Vec::new(),
             settles: false,
         })
     }
@@ -670,8 +673,8 @@ impl Node {
         });
     }
 
-    pub(crate) fn persist_failed(&self, chunk: ChunkId) {
-        self.push(Event::PersistFailed { chunk });
+    pub(crate) fn persist_failed(&self, chunk: ChunkId, token: Option<PersistToken>) {
+        self.push(Event::PersistFailed { chunk, token });
     }
 
     pub(crate) fn persisted(&self, chunk: ChunkId, token: PersistToken) {
@@ -700,12 +703,14 @@ impl Node {
             if error != IoError::NoSpace {
                 tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
             }
-            // What has not mended a block, for want of room, must not make its wrong bytes pass for right: they do not fit the new sum, either.
             if local.purpose.is_none()
-                && !(error == IoError::NoSpace && local.mends)
                 && let Some(sums) = &local.copy.sums
             {
-                sums.forget(local.range);
+                // What has not mended a block, for want of room, must not make its wrong bytes pass for right: they do not fit the new sum, either.
+                match error == IoError::NoSpace && !local.mends.is_empty() {
+                    true => sums.has_not_mended(&local.mends),
+                    false => sums.forget(local.range),
+                }
             }
             if error == IoError::NoSpace && local.purpose.is_none() {
                 return self.finds_no_room(chunk, local.io);
@@ -766,33 +771,4 @@ fn own_board() -> Option<Board> {
             |error| tracing::debug!(%error, "clients of this machine cannot read its disks themselves"),
         )
         .ok()
-}
-
-/// Gives the core its time. A poke only says that the next time may be earlier than it was, so a busy node looks at
-/// most once in `slack`.
-async fn keep_time(weak: std::rc::Weak<Node>, slack: Duration) {
-    loop {
-        let Some(node) = weak.upgrade() else { return };
-        let poked = node.poke.changed();
-        let next = node.core.borrow().next_timeout();
-        let now = time::now();
-        match next {
-            Some(at) if at <= now => {
-                drop(poked);
-                node.push(Event::Timeout);
-                drop(node);
-                time::sleep(slack / 4).await;
-            }
-            Some(at) => {
-                if time::timeout(at - now, poked).await.is_ok() {
-                    time::sleep(slack.min(remaining(at))).await;
-                }
-            }
-            None => poked.await,
-        }
-    }
-}
-
-fn remaining(at: Instant) -> Duration {
-    at - time::now()
 }

@@ -44,6 +44,9 @@ use rejoin::Returning;
 pub use join::ResyncProgress;
 pub use lead::Phase;
 
+/// Far above what one copy asks of its disk in one life.
+const COPY_NUMBER_SHIFT: u32 = 40;
+
 /// The flush a member is doing for its write node.
 #[derive(Debug)]
 struct MemberFlush {
@@ -182,11 +185,17 @@ impl Member {
         }
     }
 
-    /// What this copy asks of its disk is numbered above `base`.
-    pub(crate) fn number_from(&mut self, base: u64) {
+    /// This is the copy of this number that was taken up in this life: what it asks of its disk is numbered apart from what others do.
+    pub(crate) fn number_from(&mut self, copy: u64) {
+        let base = copy << COPY_NUMBER_SHIFT;
         self.next_io = base;
         self.persist_put_out = PersistToken(base);
         self.persisted = PersistToken(base);
+    }
+
+    /// Whether this copy has asked its disk under this number, rather than one that was deleted before.
+    pub(crate) fn has_asked(&self, number: u64) -> bool {
+        number >> COPY_NUMBER_SHIFT == self.next_io >> COPY_NUMBER_SHIFT
     }
 
     /// This copy keeps checksums of its blocks: blocks that no copy has right may be lost here, too.

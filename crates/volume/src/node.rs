@@ -19,9 +19,6 @@ use crate::planted::Planted;
 use crate::record::ChunkRecord;
 use crate::settings::Settings;
 
-/// Far above what one copy asks of its disk in one life.
-const COPY_NUMBER_SHIFT: u32 = 40;
-
 /// A copy and what the node has noted of it, so that neither time nor a grant is a reason to look at all copies.
 #[derive(Debug)]
 struct Place {
@@ -115,7 +112,7 @@ impl NodeCore {
         let (settings, planted, grants) = (self.settings, self.planted, &mut self.grants);
         self.members.entry(chunk).or_insert_with(|| {
             let mut member = Member::new(me, incarnation, started, record, settings);
-            member.number_from(number << COPY_NUMBER_SHIFT);
+            member.number_from(number);
             member.plant(now, grants, planted);
             if has_sums {
                 member.keep_sums();
@@ -219,6 +216,19 @@ impl NodeCore {
         self.note(chunk);
         self.beacons(now);
         true
+    }
+
+    /// As [`NodeCore::with`], of what a copy has asked of its disk under this number: the answer to one that was deleted says nothing of the
+    /// one that was made in its place, which may lie on another disk.
+    fn with_asker(
+        &mut self,
+        now: Instant,
+        chunk: ChunkId,
+        number: u64,
+        event: impl FnOnce(&mut Member, &mut Grants),
+    ) -> bool {
+        let is_it = self.member(chunk).is_some_and(|member| member.has_asked(number));
+        is_it && self.with(now, chunk, event)
     }
 
     /// Notes what an event may have changed of a copy: when it is due, whether it waits for grants, what may be
@@ -476,7 +486,7 @@ impl NodeCore {
         succeeded: bool,
         data: Option<DataToken>,
     ) {
-        let known = self.with(now, chunk, |member, grants| {
+        let known = self.with_asker(now, chunk, io.0, |member, grants| {
             member.handle_local(now, grants, io, succeeded, data);
         });
         if let Some(data) = data.filter(|_| !known) {
@@ -486,7 +496,7 @@ impl NodeCore {
 
     /// The device of `chunk`'s copy has read for [`crate::ReadPurpose::Compare`]: the blocks hold what is expected, or they do not.
     pub fn handle_compared(&mut self, now: Instant, chunk: ChunkId, io: IoToken, are_alike: bool) {
-        self.with(now, chunk, |member, grants| {
+        self.with_asker(now, chunk, io.0, |member, grants| {
             member.handle_compared(now, grants, io, are_alike);
         });
     }
@@ -495,7 +505,7 @@ impl NodeCore {
     /// that says nothing, since a write to them had begun meanwhile.
     pub fn handle_damaged(&mut self, now: Instant, chunk: ChunkId, io: IoToken, blocks: &[u32]) -> bool {
         let mut is_damaged = false;
-        self.with(now, chunk, |member, grants| {
+        self.with_asker(now, chunk, io.0, |member, grants| {
             is_damaged = member.handle_damaged(now, grants, io, blocks);
         });
         is_damaged
@@ -503,21 +513,26 @@ impl NodeCore {
 
     /// Changes of the record of `chunk`'s copy are durable up to `token`.
     pub fn handle_persisted(&mut self, now: Instant, chunk: ChunkId, token: PersistToken) {
-        self.with(now, chunk, |member, grants| {
+        self.with_asker(now, chunk, token.0, |member, grants| {
             member.handle_persisted(now, grants, token);
         });
     }
 
-    /// A change of the record of `chunk`'s copy could not be made durable, and none after it will be: as if its
-    /// disk had failed.
-    pub fn handle_persist_failed(&mut self, now: Instant, chunk: ChunkId) {
-        self.with(now, chunk, |member, _| member.handle_persist_failed(now));
+    /// This change of the record of `chunk`'s copy could not be made durable, and none after it will be: as if its
+    /// disk had failed. None if the record was written for another reason: then it is that of the copy which is here now.
+    pub fn handle_persist_failed(&mut self, now: Instant, chunk: ChunkId, token: Option<PersistToken>) {
+        let is_of = |member: &Member| token.is_none_or(|token| member.has_asked(token.0));
+        if self.member(chunk).is_some_and(is_of) {
+            self.with(now, chunk, |member, _| member.handle_persist_failed(now));
+        }
     }
 
     /// A write or flush of `chunk`'s copy has ended since its disk has no room; half of a write may have been done. It is asked for
     /// again, under the same number, after [`Self::handle_room`].
     pub fn handle_full(&mut self, now: Instant, chunk: ChunkId, io: IoToken) {
-        self.with(now, chunk, |member, grants| member.handle_full(now, grants, io));
+        self.with_asker(now, chunk, io.0, |member, grants| {
+            member.handle_full(now, grants, io)
+        });
     }
 
     /// A change of the record of `chunk`'s copy has found no room. It is made durable with a later one, of which [`Self::handle_persisted`]

@@ -23,6 +23,8 @@ impl Node {
             let has_sums = self.copies.sums(chunk).is_some();
             self.core.borrow_mut().add_copy(time::now(), record, has_sums);
             self.pump();
+            self.tell_of_room(chunk);
+            self.look_at_room(chunk);
         }
         is_adopted
     }

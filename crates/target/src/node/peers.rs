@@ -3,6 +3,9 @@
 //! A message travels as an NVMe vendor command and its answer as the completion. The core knows only messages, and sends
 //! again what is not answered; so a message for a node that cannot be reached is dropped.
 
+mod key;
+mod replies;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,22 +14,24 @@ use std::time::Duration;
 
 use bdev::Data;
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, Queue};
-use fabrics::target::{Call, CommandHandler, Reply};
-use foundation::{Epoch, Instant};
+use fabrics::target::{Call, CommandHandler};
+use foundation::Epoch;
 use protocols::nvme::{Command, Nqn, Status};
 use reactor::net::TcpOptions;
 use reactor::{Buffer, BufferPool, spawn, time};
+use volume::message::Refusal;
 use volume::message::codec::{
     ANSWER_ROOM_BYTES, CommandFields, EncodedAnswer, NativeCommand, NativeOperation, REPLICA_TAIL_BYTES,
     decode_answer, decode_command, encode_answer, encode_command, native_status_from_code, opcode,
 };
-use volume::message::{Refusal, SealAnswer};
-use volume::{ChunkId, Incarnation, JoinNumber, Message, NodeId, Sequence, SnapshotId, VolumeNumber};
+use volume::{ChunkId, Incarnation, Message, NodeId, VolumeNumber};
 
 use super::native::{self, NativeHandler};
 use super::passes::Proof;
 use super::refusals::Refusals;
 use super::{Event, Identity, Node, names};
+use key::Key;
+use replies::{Pending, Replies};
 
 /// Room for what a sealed copy knows: 1,024 sessions and 50,000 marks.
 const SEAL_ANSWER_ROOM_BYTES: usize = 256 << 10;
@@ -34,156 +39,13 @@ const SEAL_ANSWER_ROOM_BYTES: usize = 256 << 10;
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Commands in flight to one peer; beyond that messages are dropped and sent again later.
 const QUEUE_ENTRIES: u16 = 512;
-/// A peer's command that the core has not answered for so long is given up: the peer sends it again.
-const ANSWER_LIMIT: Duration = Duration::from_secs(8);
-
-/// What an answer from the core is about, and so which command it completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Seal(ChunkId, Epoch),
-    Replica(ChunkId, Epoch, Sequence, JoinNumber),
-    Settle(ChunkId, Epoch, Sequence, Sequence, bool),
-    Flush(ChunkId, Epoch, u64, JoinNumber),
-    Join(ChunkId, Epoch, JoinNumber),
-    Announce(ChunkId, Epoch, JoinNumber),
-    Snapshot(ChunkId, Epoch, SnapshotId, Sequence),
-    Confirm(ChunkId, Epoch, SnapshotId),
-    Fetch(ChunkId, Epoch, u64),
-    Beacon(Incarnation, u64),
-    Query(ChunkId),
-}
-
-impl Key {
-    fn of_command(message: &Message) -> Option<Self> {
-        Some(match *message {
-            Message::Seal { chunk, ref config } => Key::Seal(chunk, config.epoch),
-            Message::ReplicaWrite(write) => {
-                Key::Replica(write.chunk, write.epoch, write.sequence, write.join)
-            }
-            Message::Settle {
-                chunk,
-                epoch,
-                settled,
-                flushed,
-                open,
-            } => Key::Settle(chunk, epoch, settled, flushed, open),
-            Message::Flush {
-                chunk,
-                epoch,
-                number,
-                join,
-            } => Key::Flush(chunk, epoch, number, join),
-            Message::Join {
-                chunk, epoch, join, ..
-            } => Key::Join(chunk, epoch, join),
-            Message::Announce { chunk, epoch, join } => Key::Announce(chunk, epoch, join),
-            Message::Snapshot {
-                chunk,
-                epoch,
-                snapshot,
-                sequence,
-            } => Key::Snapshot(chunk, epoch, snapshot, sequence),
-            Message::Confirm {
-                chunk,
-                epoch,
-                snapshot,
-            } => Key::Confirm(chunk, epoch, snapshot),
-            Message::Fetch {
-                chunk, epoch, number, ..
-            } => Key::Fetch(chunk, epoch, number),
-            Message::Beacon {
-                incarnation, round, ..
-            } => Key::Beacon(incarnation, round),
-            Message::Query { chunk } => Key::Query(chunk),
-            _ => return None,
-        })
-    }
-
-    fn of_answer(message: &Message) -> Option<Self> {
-        Some(match *message {
-            Message::SealAnswer(SealAnswer { chunk, epoch, .. }) => Key::Seal(chunk, epoch),
-            Message::ReplicaAnswer {
-                chunk,
-                epoch,
-                sequence,
-                join,
-                ..
-            } => Key::Replica(chunk, epoch, sequence, join),
-            Message::SettleAnswer {
-                chunk,
-                epoch,
-                settled,
-                flushed,
-                open,
-                ..
-            } => Key::Settle(chunk, epoch, settled, flushed, open),
-            Message::FlushAnswer {
-                chunk,
-                epoch,
-                number,
-                join,
-                ..
-            } => Key::Flush(chunk, epoch, number, join),
-            Message::JoinAnswer {
-                chunk, epoch, join, ..
-            } => Key::Join(chunk, epoch, join),
-            Message::AnnounceAnswer {
-                chunk, epoch, join, ..
-            } => Key::Announce(chunk, epoch, join),
-            Message::SnapshotAnswer {
-                chunk,
-                epoch,
-                snapshot,
-                sequence,
-                ..
-            } => Key::Snapshot(chunk, epoch, snapshot, sequence),
-            Message::ConfirmAnswer {
-                chunk,
-                epoch,
-                snapshot,
-                ..
-            } => Key::Confirm(chunk, epoch, snapshot),
-            Message::FetchAnswer {
-                chunk, epoch, number, ..
-            } => Key::Fetch(chunk, epoch, number),
-            Message::Grant {
-                incarnation, round, ..
-            } => Key::Beacon(incarnation, round),
-            Message::QueryAnswer { chunk, .. } => Key::Query(chunk),
-            _ => return None,
-        })
-    }
-
-    /// Whether a peer that has such a command answers it in the end, so that it need not hear it again by the same
-    /// connection. (A Seal may come while another is being written down, and is then passed over.)
-    fn is_sent_once(&self) -> bool {
-        matches!(self, Key::Replica(..) | Key::Settle(..) | Key::Flush(..))
-    }
-
-    /// Chunk and epoch, by which a refusal names its command.
-    fn place(&self) -> Option<(ChunkId, Epoch)> {
-        match *self {
-            Key::Seal(chunk, epoch)
-            | Key::Replica(chunk, epoch, ..)
-            | Key::Settle(chunk, epoch, ..)
-            | Key::Flush(chunk, epoch, ..)
-            | Key::Join(chunk, epoch, _)
-            | Key::Announce(chunk, epoch, _)
-            | Key::Snapshot(chunk, epoch, ..)
-            | Key::Confirm(chunk, epoch, _)
-            | Key::Fetch(chunk, epoch, _) => Some((chunk, epoch)),
-            Key::Query(chunk) => Some((chunk, Epoch(0))),
-            Key::Beacon(..) => None,
-        }
-    }
-}
-
-struct PendingReply {
-    key: Key,
-    reply: Reply,
-    room_bytes: usize,
-    since: Instant,
-}
+/// Of these, those that what is repeated while a disk over there takes its time may have: else one disk that hangs keeps this node's beacons
+/// and writes from all others.
+const REPEATED_MAX: usize = 256;
+/// Places that are kept for what a peer answers without asking a disk.
+const QUICK_PLACES: usize = 64;
+/// How long a peer may take to answer what it is asked of its copies of snapshots.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(8);
 
 #[derive(Default)]
 struct Peer {
@@ -193,7 +55,7 @@ struct Peer {
     /// How often it has refused this node.
     refusals: Cell<Refusals>,
     /// Their commands that the core has not answered.
-    pending: RefCell<Vec<PendingReply>>,
+    pending: Replies,
     /// Answers to their Seals, until they are fetched.
     sealed: RefCell<BTreeMap<ChunkId, (Epoch, Vec<u8>)>>,
 }
@@ -205,7 +67,45 @@ struct Link {
     /// Commands with the peer. The core asks for them again and again while a disk over there takes its time; each
     /// repetition would take a place in the queue until it is full, and then nothing else would pass.
     unanswered: Rc<RefCell<BTreeSet<Key>>>,
+    /// How many commands are with the peer that are sent again whether they are or not.
+    repeated: Rc<Cell<usize>>,
     _controller: Rc<Controller>,
+}
+
+impl Link {
+    /// Takes a place in the queue for a command, if there is one for its like and it is not there already.
+    fn take_place(&self, key: Option<Key>) -> bool {
+        let outstanding = self.queue.outstanding();
+        let (has_place, is_repeated) = (has_place(outstanding, self.repeated.get(), key), is_repeated(key));
+        self.repeated
+            .set(self.repeated.get() + usize::from(has_place && is_repeated));
+        let once = key.filter(Key::is_sent_once);
+        has_place && once.is_none_or(|key| self.unanswered.borrow_mut().insert(key))
+    }
+
+    /// The command has ended.
+    fn give_place(&self, key: Option<Key>) {
+        self.repeated
+            .set(self.repeated.get() - usize::from(is_repeated(key)));
+        if let Some(key) = key {
+            self.unanswered.borrow_mut().remove(&key);
+        }
+    }
+}
+
+/// Whether what asks a disk over there is sent again without looking whether it is there.
+fn is_repeated(key: Option<Key>) -> bool {
+    key.is_some_and(|key| !key.is_sent_once() && key.asks_disk())
+}
+
+fn has_place(outstanding: usize, repeated: usize, key: Option<Key>) -> bool {
+    let all = usize::from(QUEUE_ENTRIES);
+    match key {
+        Some(key) if key.asks_disk() => {
+            outstanding < all - QUICK_PLACES && (key.is_sent_once() || repeated < REPEATED_MAX)
+        }
+        _ => outstanding < all,
+    }
 }
 
 pub(super) struct Peers {
@@ -256,11 +156,8 @@ impl Peers {
             return answer(&peer, &message, data);
         }
         match self.link(node, to) {
-            Some(link) if link.queue.outstanding() < usize::from(QUEUE_ENTRIES) => {
-                let key = Key::of_command(&message).filter(Key::is_sent_once);
-                if key.is_none_or(|key| link.unanswered.borrow_mut().insert(key)) {
-                    drop(spawn(exchange(node.own.clone(), to, link, message, data)));
-                }
+            Some(link) if link.take_place(Key::of_command(&message)) => {
+                drop(spawn(exchange(node.own.clone(), to, link, message, data)));
             }
             Some(_) | None => {}
         }
@@ -300,7 +197,7 @@ impl Peers {
             return Err(None);
         }
         let asked = link.queue.execute(command_of(&native.encode()), room);
-        let result = time::timeout(ANSWER_LIMIT, asked).await.map_err(|_| None)?;
+        let result = time::timeout(SNAPSHOT_LIMIT, asked).await.map_err(|_| None)?;
         let completion = result.completion.ok_or(None)?;
         let is_whole = match &result.data {
             Data::Into(room) => room.len() == result.received_bytes,
@@ -314,6 +211,16 @@ impl Peers {
             }
             false => Err(None),
         }
+    }
+}
+
+/// Gives up, again and again, what peers have asked and is not answered in time.
+pub(super) async fn expire(weak: Weak<Node>) {
+    loop {
+        time::sleep(replies::LOOK_INTERVAL).await;
+        let Some(node) = weak.upgrade() else { return };
+        let peers: Vec<Rc<Peer>> = node.peers.peers.borrow().values().cloned().collect();
+        peers.iter().for_each(|peer| peer.pending.expire(time::now()));
     }
 }
 
@@ -332,15 +239,11 @@ fn answer(peer: &Peer, message: &Message, beside: Option<Buffer>) {
             .insert(sealed.chunk, (sealed.epoch, encoded.data.clone()));
     }
     let key = Key::of_answer(message);
-    let answered: Vec<PendingReply> = peer
-        .pending
-        .borrow_mut()
-        .extract_if(.., |pending| match refused {
-            Some(place) => pending.key.place() == Some(place),
-            None => Some(pending.key) == key,
-        })
-        .collect();
-    for PendingReply {
+    let answered = peer.pending.take(|pending| match refused {
+        Some(place) => pending.place() == Some(place),
+        None => Some(*pending) == key,
+    });
+    for Pending {
         reply, room_bytes, ..
     } in answered
     {
@@ -377,9 +280,7 @@ fn copied(bytes: &[u8]) -> Option<Buffer> {
 /// Sends one message and gives the core the answer.
 async fn exchange(node: Weak<Node>, to: NodeId, link: Link, message: Message, data: Option<Buffer>) {
     let answer = ask(&link, &message, data).await;
-    if let Some(key) = Key::of_command(&message) {
-        link.unanswered.borrow_mut().remove(&key);
-    }
+    link.give_place(Key::of_command(&message));
     let Some(mut answer) = answer else { return };
     if matches!(
         message,
@@ -624,6 +525,7 @@ async fn open(options: ConnectOptions) -> Result<Link, ConnectError> {
         queue,
         incarnation: Incarnation(incarnation),
         unanswered: Rc::default(),
+        repeated: Rc::default(),
         _controller: controller,
     })
 }
@@ -689,15 +591,12 @@ impl CommandHandler for PeerHandler {
             }
         }
         match Key::of_command(&message) {
-            Some(key) => remember(
-                &peer,
-                PendingReply {
-                    key,
-                    reply,
-                    room_bytes,
-                    since: time::now(),
-                },
-            ),
+            Some(key) => peer.pending.add(Pending {
+                key,
+                reply,
+                room_bytes,
+                since: time::now(),
+            }),
             None => reply.complete(Status::SUCCESS, 0, Buffer::empty()),
         }
         node.push(Event::Message {
@@ -710,19 +609,6 @@ impl CommandHandler for PeerHandler {
     fn closed(&self) {
         self.portal.closed();
     }
-}
-
-fn remember(peer: &Peer, pending: PendingReply) {
-    let now = pending.since;
-    let mut late = Vec::new();
-    let mut kept = peer.pending.borrow_mut();
-    // In order of arrival: what is too old stands in front.
-    while kept.first().is_some_and(|first| now - first.since > ANSWER_LIMIT) {
-        late.push(kept.remove(0));
-    }
-    kept.push(pending);
-    drop(kept);
-    drop(late);
 }
 
 fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
@@ -745,5 +631,27 @@ fn fetch_sealed(peer: &Peer, fields: &CommandFields, call: Call) {
         _ => call
             .reply
             .complete(Status::COMMAND_SEQUENCE_ERROR, 0, Buffer::empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{JoinNumber, Sequence};
+
+    use super::*;
+
+    /// One disk that hangs, of a node with many chunks, does not make it lose its grants, nor what is written to its other disks.
+    #[test]
+    fn what_is_repeated_or_waits_for_a_disk_leaves_places_to_the_rest() {
+        let chunk = ChunkId::default();
+        let seal = Some(Key::Seal(chunk, Epoch(2)));
+        let write = Some(Key::Replica(chunk, Epoch(2), Sequence(1), JoinNumber(0)));
+        let beacon = Some(Key::Beacon(Incarnation(1), 1));
+        assert!(has_place(255, 255, seal) && !has_place(256, 256, seal));
+        assert!(has_place(300, 10, seal), "writes do not keep it out");
+        assert!(has_place(447, 256, write) && !has_place(448, 256, write));
+        for quick in [beacon, None] {
+            assert!(has_place(511, 256, quick) && !has_place(512, 256, quick));
+        }
     }
 }

@@ -21,7 +21,7 @@ pub(super) async fn run(weak: Weak<Node>, disk: usize) {
                 // Nothing may be sent or completed that depends on it: the copy takes no further part.
                 Err(error) => {
                     tracing::error!(?chunk, %error, "the record of a chunk copy cannot be written");
-                    node.persist_failed(chunk);
+                    node.persist_failed(chunk, token);
                 }
             }
         }

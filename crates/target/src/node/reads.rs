@@ -47,7 +47,7 @@ impl Node {
             io,
             purpose: Some(ReadPurpose::Request(request.id)),
             range: request.range,
-            mends: false,
+            mends: Vec::new(),
             settles: false,
         };
         Some((local, room))

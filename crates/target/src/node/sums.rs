@@ -168,10 +168,20 @@ impl CopySums {
         self.sums.borrow_mut().forget(range.start, range.count);
     }
 
-    /// Whether blocks are known not to fit.
-    pub(super) fn has_damaged(&self, range: BlockRange) -> bool {
+    /// The blocks that are known not to fit.
+    pub(super) fn damaged_in(&self, range: BlockRange) -> Vec<u32> {
         let blocks = range.start..range.start.saturating_add(range.count);
-        self.damaged.borrow().range(blocks).next().is_some()
+        self.damaged.borrow().range(blocks).copied().collect()
+    }
+
+    /// A write that was to mend these blocks has found no room: they do not fit yet, and the next attempt is to mend them as this one was.
+    pub(super) fn has_not_mended(&self, blocks: &[u32]) {
+        let mut damaged = self.damaged.borrow_mut();
+        let again = blocks.iter().filter(|block| damaged.insert(**block)).count() as u64;
+        // They were counted as written when the write began.
+        CHECKSUMS.repaired_blocks.fetch_sub(again, Ordering::Relaxed);
+        let [found, repaired] = self.shown.get();
+        self.shown.set([found, repaired.saturating_sub(again)]);
     }
 
     /// What the sums say of bytes that were read.

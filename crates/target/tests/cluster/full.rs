@@ -1,6 +1,7 @@
 //! Disks that are full for a while: their copies are left out and come back in the same life of their target once there is room, or,
 //! where they cannot be, writes that need room are refused and everything else goes on.
 
+use super::checksums::find;
 use super::*;
 use std::path::Path;
 
@@ -126,5 +127,47 @@ fn a_chunk_whose_disk_is_full_is_read_and_takes_more_once_there_is_room() {
             });
             cluster.end();
         }
+    }
+}
+
+/// The disk takes what lies before the block, changes of the record among them, so that each attempt to mend the block finds no room. None of
+/// them makes its wrong bytes pass for right: the node that is to order the next epoch would give them to the others.
+#[test]
+fn a_block_whose_mending_finds_no_room_is_found_wrong_again_however_often() {
+    for seed in 0..3 {
+        let cluster = Cluster::with_volume(900 + seed);
+        write(&cluster, 1, 0..20, 0);
+        cluster.simulation.power_off(cluster.hosts[2]);
+        cluster.configure(2, 0, &[0, 1]);
+        write(&cluster, 2, 7..8, 0);
+        let disk = cluster.simulation.disk(cluster.hosts[1], Path::new("/disk"));
+        let at = find(&cluster, 1, &expected(7));
+        let byte = disk.read(at + 77, 1)[0];
+        disk.damage(at + 77, &[byte ^ 8]);
+        disk.set_limit_bytes(at);
+        let hosts = cluster.hosts.clone();
+        on_client(&cluster, Duration::from_secs(12), move || async move {
+            let client = Client::connect(hosts[1], 1, 1).await.unwrap();
+            let until = time::now() + Duration::from_secs(10);
+            while time::now() < until {
+                let buffer = BufferPool::current().try_allocate(8192).unwrap();
+                let read = client.run(NativeOperation::Read, 2, 7 * 30, 2, Data::Into(buffer));
+                assert_ne!(read.await.0, Status::Done, "the block cannot be mended");
+                time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let shown = cluster.node(1).damage().copies;
+        disk.set_limit_bytes(u64::MAX);
+        cluster.configure(3, 1, &[0, 1]);
+        for node in [1, 0] {
+            check(&cluster, node, 3, (0..20).map(|_| 0).collect());
+        }
+        assert!(disk.read(at, 4096) == expected(7)[..4096], "it is mended");
+        // What is shown meanwhile.
+        assert!(
+            matches!(shown[..], [copy] if (copy.damaged, copy.repaired) == (1, 0)),
+            "{shown:?}"
+        );
+        cluster.end();
     }
 }

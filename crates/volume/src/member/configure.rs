@@ -141,8 +141,9 @@ impl Member {
                 lead.to_stay = stay.fold(0, |members, (index, _)| members | 1 << index);
                 let flights: Vec<_> = old.in_flight.drain(..).collect();
                 for flight in flights {
-                    // Whatever its client is told, copies may have it.
-                    if flight.is_hosts() {
+                    // Whatever its client is told, copies may have it. Of a repair a copy that found no room knows nothing of the block any more,
+                    // and would take for right what it has there.
+                    if flight.is_hosts() || flight.repair && flight.is_sent() {
                         let touched = self.intent.touched(self.covers(flight.write.range));
                         lead.reconciliation.regions.extend(touched);
                     }

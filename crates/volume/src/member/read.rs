@@ -125,6 +125,12 @@ impl Reads {
         Some(damaged)
     }
 
+    /// Forgets the read that the device was asked for so and names it; whether a write to its pages has begun meanwhile.
+    pub(super) fn end(&mut self, io: IoToken) -> Option<(RequestId, bool)> {
+        let Reading { read, dirty, .. } = self.take_reading(io)?;
+        Some((read.request, dirty))
+    }
+
     /// Forgets the reads that wait for a repair of these blocks and names them.
     pub(super) fn take_damaged(&mut self, range: BlockRange) -> Vec<RequestId> {
         let lost = |held: &mut Held| held.damaged && held.read.covers.overlaps(range);

@@ -166,6 +166,13 @@ impl Member {
     }
 
     fn note_damage(&mut self, now: Instant, io: IoToken, blocks: &[u32]) -> bool {
+        if self.failed
+            && let Some((request, is_dirty)) = self.reads.end(io)
+        {
+            // What is held from now on nobody ever looks at again.
+            self.complete(request, Status::DeviceFailed);
+            return !is_dirty;
+        }
         if let Some(is_damaged) = self.reads.damaged(io) {
             if is_damaged {
                 self.want_repair(now, blocks);

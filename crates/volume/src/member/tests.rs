@@ -14,6 +14,7 @@ use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
 mod compares;
+mod deleted;
 mod fences;
 mod forced;
 mod marks;
@@ -283,7 +284,7 @@ fn a_record_that_cannot_be_written_ends_what_waits_for_it() {
     let mut core = leading();
     core.handle_request(NOW, chunk(), write(1, 0, 0));
     outputs(&mut core);
-    core.handle_persist_failed(NOW, chunk());
+    core.handle_persist_failed(NOW, chunk(), Some(PersistToken(2)));
     let after = outputs(&mut core);
     assert!(after.contains(&release(1)), "{after:?}");
     // It was sent to the others: perhaps they have it.

@@ -555,7 +555,7 @@ impl World {
                     disk.persisted(token);
                 }
                 self.core(node, None, |core, now| match broken {
-                    true => core.handle_persist_failed(now, chunk_id(chunk)),
+                    true => core.handle_persist_failed(now, chunk_id(chunk), Some(token)),
                     false => core.handle_persisted(now, chunk_id(chunk), token),
                 });
             }

@@ -331,6 +331,8 @@ impl Node {
             .ok_or(CopyError::NoSuchCopy { chunk })?;
         self.core.borrow_mut().add_copy(time::now(), record, has_sums);
         self.pump();
+        self.tell_of_room(chunk);
+        self.look_at_room(chunk);
         Ok(())
     }
 

@@ -94,7 +94,13 @@ impl Copies {
         write_whole(&mut parts, is_journaled).await;
         let flushed = self.flush_records(disk, &parts).await;
         let waits = |(_, token, result): &Persisted| token.is_some() || *result != Err(IoError::NoSpace);
-        let outcomes = parts.into_iter().map(|part| part.end(flushed)).filter(waits);
+        // One that was deleted meanwhile may have another in its place already.
+        let is_here = |part: &Part| self.is_used(part.chunk, &part.copy);
+        let outcomes = parts
+            .into_iter()
+            .filter(is_here)
+            .map(|part| part.end(flushed))
+            .filter(waits);
         let outcomes: Vec<Persisted> = outcomes.collect();
         if !has_room && let Some(journal) = journal.filter(|_| !self.has_journaled(disk)) {
             journal.restart();

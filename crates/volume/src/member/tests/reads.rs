@@ -77,7 +77,19 @@ fn a_copy_without_the_right_to_read_begins_and_ends_none() {
     assert_eq!(begin(&mut core, 0), None, "it holds no grant");
     let mut core = serving();
     let io = begin(&mut core, 0).unwrap();
-    core.handle_persist_failed(NOW, chunk());
+    core.handle_persist_failed(NOW, chunk(), None);
     assert_eq!(end(&mut core, io), None, "its disk has failed");
     assert_eq!(begin(&mut core, 40), None);
+}
+
+/// Whoever compares copies in the background waits for each read, and for the next one never again.
+#[test]
+fn a_read_that_turns_out_damaged_after_its_copy_has_failed_is_answered() {
+    let mut core = serving();
+    let io = begin(&mut core, 0).unwrap();
+    core.handle_persist_failed(NOW, chunk(), None);
+    outputs(&mut core);
+    assert!(core.handle_damaged(NOW, chunk(), io, &[0]));
+    assert_eq!(outputs(&mut core), [complete(7, Status::DeviceFailed)]);
+    assert!(core.member(chunk()).unwrap().is_idle());
 }

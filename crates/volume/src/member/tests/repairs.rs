@@ -265,3 +265,42 @@ fn a_copy_that_joins_is_asked_though_another_one_joined_before() {
     has_it_wrong(&mut core, now, 3, number, false);
     assert_eq!(asked(&outputs(&mut core)), [(4, number, true)]);
 }
+
+/// A copy that had the block wrong without knowing it, and no room for the repair, takes for right what it has: the next epoch may not
+/// leave that to it.
+#[test]
+fn what_a_repair_was_sent_for_is_made_equal_when_the_epoch_changes() {
+    // Its life is no longer too young to seal.
+    let later = NOW + Settings::default().grant_term;
+    let reads_after = |is_sent: bool| {
+        let mut core = leading();
+        let (chunk, epoch) = (chunk(), Epoch(1));
+        let range = BlockRange { start: 20, count: 1 };
+        core.handle_message(later, NodeId(2), Message::Repair { chunk, epoch, range }, None);
+        core.handle_persisted(later, chunk, PersistToken(9));
+        let own = ios(&outputs(&mut core))[0];
+        if is_sent {
+            core.handle_local(later, chunk, own, true, Some(DataToken(70)));
+            outputs(&mut core);
+        }
+        core.handle_configuration(later, chunk, &three(2, 1, &[1, 2, 3]));
+        let persist = outputs(&mut core).into_iter().find_map(|output| match output {
+            Output::Persist { token, .. } => Some(token),
+            _ => None,
+        });
+        core.handle_persisted(later, chunk, persist.unwrap());
+        for from in [2, 3] {
+            seal_answer_in(&mut core, 2, from, Vec::new(), true);
+        }
+        let read = |output: Output| match output {
+            Output::LocalRead { range, .. } => Some((range.start, range.count)),
+            _ => None,
+        };
+        outputs(&mut core)
+            .into_iter()
+            .filter_map(read)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(reads_after(true), [(16, 16)], "the region of the block");
+    assert_eq!(reads_after(false), [], "nobody has heard of it");
+}
